@@ -9,10 +9,10 @@ DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
 DEVELOPMENT := clang-format hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
 	pytest-timeout pytest-xdist ruff
 
-FORMATTED = $(wildcard $(foreach folder,limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
+FORMATTED = $(wildcard $(foreach folder,deploy limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-shells test-containers test-cluster soak attacks check rooms captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -76,7 +76,8 @@ test: setup ## run the tests that need no card, no root and no cluster
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter, attacks without what holds them
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
-	$(BIN)/pytest -m "cluster and measured" --timeout 900 tests/cluster
+	$(BIN)/pytest -m "hip and soak" --timeout 300 tests/limiters tests/cli
+	$(BIN)/pytest -m "cluster and (measured or soak)" --timeout 900 tests/kube tests/cluster
 
 attacks: setup ## run the attacks on this machine's card, or on a simulated one, and print what each got
 	PYTHONPATH=tests/limiters:tests/simulator/machine $(BIN)/python tests/attacks/attacks.py
@@ -86,6 +87,10 @@ fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of
 
 test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
 	$(BIN)/pytest -m aarch64 --no-skips tests/limiters/test_aarch64.py
+
+test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
+	$(BIN)/pytest -m hip --timeout 120 --reruns 2 --no-skips tests/limiters/test_hip.py \
+		tests/limiters/test_isolation.py tests/cli/test_demo.py
 
 test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails
 	$(BIN)/pytest -m shells --no-skips tests/cli/test_completion.py
@@ -98,8 +103,11 @@ test-containers: setup ## run the tests with real containers; root, and a test t
 helm: setup ## install Helm as a library, for those tests of the chart that need it
 	$(BIN)/pip install --quiet --ignore-requires-python helm-sdkpy
 
-test-cluster: setup ## run the tests on a real cluster; root, and a test that skips fails
-	$(BIN)/pytest -m "cluster and not soak and not measured" --timeout 300 --no-skips tests/kube tests/cluster
+CLUSTER := --timeout 300 --no-skips tests/kube tests/cluster
+test-cluster: setup ## run the tests on a real cluster of each version; root, and a test that skips fails
+	@$(BIN)/pytest -m "cluster and late and not soak and not measured" $(CLUSTER) >.late.log 2>&1 & late=$$!; trap 'kill $$late' INT TERM; \
+	$(BIN)/pytest -m "cluster and not late and not soak and not measured" $(CLUSTER); oldest=$$?; \
+	wait $$late; late=$$?; cat .late.log; exit $$((oldest | late))
 
 check: setup ## lint, types and layer rules
 	$(BIN)/ruff check .
@@ -121,7 +129,12 @@ cli-speed: setup ## print the processor time that short commands take
 
 stubs: setup ## generate the stubs of the kubelet's interfaces
 	$(BIN)/pip install --quiet grpcio-tools
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. hetero/kube/agent/proto/*.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. hetero/kube/*/proto/*.proto
+
+# What runs kube-scheduler in its own image, which holds no C library.
+deploy/build/hetero-supervisor: deploy/supervisor.c
+	@mkdir -p $(@D)
+	$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
 
 manifests: setup ## render the chart for those without Helm
 	$(BIN)/python deploy/render.py > deploy/manifests/hetero.yaml

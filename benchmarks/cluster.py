@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import secrets
 import ssl
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from attrs import evolve
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.api.client import Access, Api, Plain
+from hetero.kube.api.signing import SigningKey
 from hetero.model.units import GiB, MiB
 from hetero.placement.cluster import Node, Pod
 from hetero.plugin.registry import Registry
@@ -242,7 +242,7 @@ def start_extender(plane: ControlPlane, settings: str) -> None:
     authority, port = Authority(plane.folder), free_port()
     (cert, key), caller = authority.issue("extender"), authority.issue("kube-scheduler")
     url = f"https://127.0.0.1:{port}"
-    (plane.folder / "signing-key").write_text(secrets.token_hex(32))
+    (plane.folder / "signing-key").write_bytes(SigningKey.new().text())
     (plane.folder / "settings.toml").write_text(settings)
     (plane.folder / "extender.json").write_text(
         json.dumps(extender_settings(url, authority, caller))

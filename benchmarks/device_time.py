@@ -93,13 +93,13 @@ def record(machine: Machine, name: str, seconds: float, policy: Policy) -> dict[
             program.tell(f"{until} 0")
         time.sleep(2)  # until the driver's samples are of the run alone
         (device,) = (each for each in node.discover().devices if each.uuid == machine.uuid)
-        grants = node.snapshot().grants
+        grants, boards = node.snapshot().grants, node.ledger.boards
         while time.monotonic() < until - 1:
             holding = node.processes(entry.id for entry in grants)
             owner = {pid: identity for identity, pids in holding.items() for pid in pids}
             usage = node.registry.observe(device)
             regions = {entry.id: read_region(node.directory(entry.id) / USAGE) for entry in grants}
-            samples.append(sample_of(grants, device, usage, owner, regions))
+            samples.append(sample_of(grants, device, usage, owner, regions, boards))
             time.sleep(PERIOD)
         for program in programs:
             program.line()

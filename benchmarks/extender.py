@@ -29,10 +29,11 @@ from typing import Any
 from aiohttp import web
 from msgspec import json
 
-from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
+from hetero.kube.api.annotations import INVENTORY, inventory_text
+from hetero.kube.api.key_pair import issue
 from hetero.kube.api.settings import Settings
+from hetero.kube.api.signing import SigningKey
 from hetero.kube.scheduler.extender import Scheduler
-from hetero.kube.service.certificates import issue
 from hetero.kube.service.https import Certificates, serve
 from hetero.plugin.registry import Registry
 from tests.kube.eight_cards import eight_cards, node_name
@@ -55,7 +56,7 @@ def extender(nodes: int) -> web.Application:
     """Return an extender that knows so many nodes."""
     registry = Registry()
     vendor = registry.vendor("nvidia")
-    key = Key(secret=b"benchmark" * 4)
+    key = SigningKey.new()
     scheduler = Scheduler(InstantApi(), Settings().vocabulary(registry), key)  # type: ignore[arg-type]
     listed = []
     for node in range(nodes):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,8 @@ def _value(said: str, root: Mapping[str, Any], dot: Any) -> Any:
 
 
 def _operand(word: str, root: Mapping[str, Any], dot: Any) -> Any:
+    if word.startswith("$."):
+        return _operand(word[1:], root, root)
     if not word.startswith("."):
         return word.strip('"')
     if word == ".":
@@ -111,27 +113,20 @@ def _operand(word: str, root: Mapping[str, Any], dot: Any) -> Any:
 
 
 def _call(name: str, values: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
-    match name, values:
-        case "toYaml", [value]:
-            return yaml.safe_dump(value).rstrip("\n")
-        case "toJson", [value]:
-            text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-            return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)  # as Go does
-        case "nindent", [amount, text]:
-            return "".join("\n" + " " * int(amount) + line for line in text.split("\n"))
-        case "trunc", [length, text]:
-            return text[: int(length)]
-        case "sha256sum", [text]:
-            return sha256(text.encode()).hexdigest()
-        case "quote", [value]:
-            return f'"{value}"'
-        case "eq", [one, other]:
-            return one == other
-        case "semverCompare", [wanted, version]:
-            return all(_compare(one, version) for one in wanted.split(","))
-        case _, []:
-            return _operand(name, root, dot)
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name](*values)
+    if not values:
+        return _operand(name, root, dot)
     raise ValueError(f"the chart says {name} {values}, which render.py does not know")
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)  # as Go does
+
+
+def _nindent(amount: str, text: str) -> str:
+    return "".join("\n" + " " * int(amount) + line for line in text.split("\n"))
 
 
 def _compare(wanted: str, version: str) -> bool:
@@ -144,6 +139,22 @@ def _compare(wanted: str, version: str) -> bool:
         raise ValueError(f"{version} is no version of Kubernetes")
     newer = (int(has[1]), int(has[2])) >= (int(found[2]), int(found[3]))
     return newer if found[1] == ">=" else not newer
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "toYaml": lambda value: yaml.safe_dump(value).rstrip("\n"),
+    "toJson": _json,
+    "nindent": _nindent,
+    "trunc": lambda length, text: text[: int(length)],
+    "sha256sum": lambda text: sha256(text.encode()).hexdigest(),
+    "quote": lambda value: f'"{value}"',
+    "replace": lambda old, new, text: text.replace(old, new),
+    "lower": lambda text: text.lower(),
+    "eq": lambda one, other: one == other,
+    "not": lambda value: not value,
+    "ne": lambda one, other: one != other,
+    "semverCompare": lambda wanted, has: all(_compare(one, has) for one in wanted.split(",")),
+}
 
 
 def _version(text: str) -> str:

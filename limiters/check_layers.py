@@ -20,21 +20,28 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-#: From the bottom up: a folder may need those before it, and itself. MUSA's limiter is CUDA's under
-#: other names, so only what takes NVML's place is there.
+#: From the bottom up: a folder may need those before it, and itself. The bodies that driver APIs
+#: share are compiled once for each, as a part of it.
 LAYERS = ("core", "timeshare", "nvml", "cuda")
-PLACE = {**{folder: place for place, folder in enumerate(LAYERS)}, "musa": LAYERS.index("nvml")}
+PLACE = {
+    **{folder: place for place, folder in enumerate(LAYERS)},
+    **dict.fromkeys(("shared", "hip", "musa"), LAYERS.index("cuda")),
+}
+
+API = LAYERS.index("cuda")
 
 Graph = Mapping[str, frozenset[str]]
 
 
-def units(root: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+def units(
+    root: Path, pattern: str, folders: Iterable[str] = PLACE, shared: str = "shared"
+) -> Iterator[tuple[str, Path]]:
     """Yield each file of the layers with the unit that it is of: folder/name."""
-    for folder in PLACE:
-        for path in sorted((root / folder).glob(pattern)):
+    for folder in folders:
+        for path in sorted((root / (shared if folder == "shared" else folder)).glob(pattern)):
             yield f"{folder}/{path.stem}", path
 
 
@@ -50,10 +57,14 @@ def included(root: Path) -> Graph:
     return {unit: frozenset(needs - {unit}) for unit, needs in found.items()}
 
 
-def linked(root: Path, build: Path) -> Graph:
-    """Return of which units each unit's object needs symbols."""
+def linked(root: Path, build: Path, api: str) -> Graph:
+    """Return of which units each unit's object needs symbols, in the limiter of one API."""
+    folders = [
+        folder for folder, place in PLACE.items() if place < API or folder in ("shared", api)
+    ]
+    shared = "shared" if api == "cuda" else f"{api}/shared"
     sources = {unit for unit, _ in units(root, "*.c")}  # of others an old object may lie about
-    objects = {unit: path for unit, path in units(build, "*.o") if unit in sources}
+    objects = {u: path for u, path in units(build, "*.o", folders, shared) if u in sources}
     tables = {unit: symbols(path) for unit, path in objects.items()}
     definers = {
         symbol: unit
@@ -80,7 +91,9 @@ def upward(graph: Graph) -> Iterator[tuple[str, str]]:
         own = unit.split("/")[0]
         for need in sorted(needs):
             other = need.split("/")[0]
-            if own != other and PLACE.get(other, len(LAYERS)) >= PLACE[own]:
+            if own == other or ("shared" in (own, other) and PLACE[own] == PLACE[other] == API):
+                continue
+            if PLACE.get(other, len(LAYERS)) >= PLACE[own]:
                 yield unit, need
 
 
@@ -112,7 +125,8 @@ def circles(graph: Graph) -> Iterator[list[str]]:
 
 def unbuilt(root: Path, build: Path) -> Iterator[str]:
     """Yield a line for each source that has no object: its symbols cannot be checked."""
-    built = {unit for unit, _ in units(build, "*.o")}
+    shared = ("shared", "hip/shared", "musa/shared")  # each API has some of these bodies
+    built = {unit for folder in shared for unit, _ in units(build, "*.o", shared=folder)}
     for unit, path in units(root, "*.c"):
         if unit not in built:
             yield f"no object of {path} in {build}: run make -C limiters"
@@ -124,12 +138,15 @@ def violations(root: Path, build: Path) -> Iterator[str]:
         yield f"no build in {build}, so symbols cannot be checked: run make -C limiters"
         return
     yield from unbuilt(root, build)
-    graphs = {"includes": included(root), "needs a symbol of": linked(root, build)}
-    for verb, graph in graphs.items():
+    graphs = [("includes", included(root))]
+    graphs += [("needs a symbol of", linked(root, build, api)) for api in ("cuda", "hip", "musa")]
+    found: dict[str, None] = {}  # each once, where both limiters have it
+    for verb, graph in graphs:
         for unit, need in upward(graph):
-            yield f"layer: {unit} {verb} {need}"
+            found[f"layer: {unit} {verb} {need}"] = None
         for group in circles(graph):
-            yield f"circle: {' '.join(group)}: each {verb} another"
+            found[f"circle: {' '.join(group)}: each {verb} another"] = None
+    yield from found
 
 
 def main() -> int:

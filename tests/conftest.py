@@ -30,7 +30,7 @@ os.register_at_fork(after_in_child=gc.disable)
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 #: What takes a card, root, an emulator, other shells or a night: selected only where `-m` names it.
-_NAMED = ("aarch64", "cluster", "containers", "hardware", "shells", "soak")
+_NAMED = ("aarch64", "cluster", "containers", "hardware", "hip", "shells", "soak")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +48,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if named else chosen).append(item)
     items[:] = chosen
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is on the late Kubernetes: `make test-cluster` runs it beside the rest."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker("cluster"):
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if "late" in item.fixturenames or "kube136" in params:
+            item.add_marker(pytest.mark.late)
 
 
 @pytest.hookimpl(wrapper=True)

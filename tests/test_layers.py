@@ -88,14 +88,14 @@ def test_an_example_imports_the_front_door_and_nothing_else_of_ours() -> None:
     assert [] == found
 
 
-def test_a_vendor_is_a_description_of_at_most_250_lines() -> None:
+def test_a_vendor_is_a_description_of_at_most_280_lines() -> None:
     """What two of them would both write out is a better declaration in the core."""
     lines = {
         vendor.name: sum(len(path.read_text().splitlines()) for path in vendor.rglob("*.py"))
         for vendor in (ROOT / "vendors").iterdir()
     }
 
-    assert {} == {name: count for name, count in lines.items() if count > 250}
+    assert {} == {name: count for name, count in lines.items() if count > 280}
 
 
 # --- L4: what a pure module may not call ---------------------------------------------------------
@@ -175,7 +175,8 @@ def test_a_driver_symbol_is_named_once_in_its_api_def_and_never_as_text() -> Non
         found += [
             f"{definition.parent.name}: {name} twice" for name in names if names.count(name) > 1
         ]
-        for path in sorted(definition.parent.glob("*.c")):
+        bodies = [*definition.parent.glob("*.c"), *ROOT.glob("limiters/shared/*.c")]
+        for path in sorted(bodies):
             texts = set(re.findall(r'"(\w+)"', path.read_text()))
             found += [f"{path.relative_to(ROOT)}: {name!r}" for name in texts & set(names)]
 

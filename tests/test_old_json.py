@@ -49,6 +49,7 @@ DIGESTS = {
     "kube/data/rack-1.json": "a3252293f4466ee4",
     "model/data/allocation-1.json": "dbd9239fd91b43ad",
     "model/data/allocation-2.json": "28811b9493d89b65",
+    "model/data/allocation-3.json": "d1c87d96d89474a5",
     "model/data/edits-1.json": "ab98cc5090c8917e",
     "model/data/inventory-1.json": "72dfe05b5be16d6b",
     "model/data/refusal-1.json": "911f742ab088eb53",
@@ -61,6 +62,9 @@ DIGESTS = {
     "node/data/grant-1.json": "8eba451f9934e777",
     "node/data/grant-2.json": "011ddf2e78dbe68c",
     "node/data/grant-4.json": "50ac9b28a2e38783",
+    "node/data/grant-5.json": "eb6099b676a60cc6",
+    "node/data/grant-6.json": "260ab78035476481",
+    "node/data/grant-7.json": "38d116209b2e8089",
     "node/data/grant-3.json": "60d82bdaafd45946",
 }
 

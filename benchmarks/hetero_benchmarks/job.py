@@ -9,6 +9,7 @@ measuring costs it one reading of the clock a step. hetero-job-cuda speaks the s
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import time
@@ -34,13 +35,16 @@ class Job:
     """One kind of work: what a step of it is, and the memory its grant asks for.
 
     `driver` are options of hetero-job-cuda, for a job that needs nothing but a driver, and so runs
-    on simulated cards too. Without them it is the function of that name in torch_jobs.
+    on simulated cards too. Without them it is the function of that name in torch_jobs. A step of a
+    job with `arrivals` is a request: so many come in a second, at random moments (Poisson), and one
+    takes from its arrival to its answer.
     """
 
     memory: str
     step: str
     driver: tuple[str, ...] | None = None
     processes: int = 1
+    arrivals: float | None = None
 
 
 JOBS: Mapping[str, Job] = {
@@ -57,6 +61,7 @@ JOBS: Mapping[str, Job] = {
     "vit": Job(memory="12Gi", step="one batch of 32 images"),
     "halves": Job(memory="2Gi", step="25 ms of products, and 25 ms of rest"),
     "streams": Job(memory="1Gi", step="32 products on 4 streams"),
+    "online": Job(memory="2Gi", step="a request of some 5 ms", arrivals=40),
     "processes": Job(
         memory="1Gi",
         step=f"one kernel of 500 us of one of {PROCESSES} processes",
@@ -107,9 +112,28 @@ def main(name: str, *options: str) -> None:
         raise SystemExit(f"{name} needs PyTorch and torchvision here ({error})") from None
     _run(steps, until=time.monotonic() + WARM_UP, rest=0)
     print(json.dumps({"ready": True}), flush=True)
+    arrivals = JOBS[name].arrivals
     for cue in sys.stdin:
         until, rest = map(float, cue.split())
-        print(json.dumps(_run(steps, until=until, rest=rest)), flush=True)
+        if arrivals is None:
+            marks = _run(steps, until=until, rest=rest)
+        else:
+            marks = answer(steps, until=until, arrivals=arrivals)
+        print(json.dumps(marks), flush=True)
+
+
+def answer(steps: Steps, *, until: float, arrivals: float) -> list[tuple[float, int, float]]:
+    """Answer requests, so many a second, one after the other; return when each was and its wait."""
+    chance = random.Random(1)
+    came = time.monotonic()
+    marks = [(came, 0, 0.0)]
+    while marks[-1][0] < until:
+        came += chance.expovariate(arrivals)
+        time.sleep(max(came - time.monotonic(), 0))
+        count = next(steps)
+        at = time.monotonic()
+        marks.append((at, count, at - came))
+    return marks
 
 
 def _run(steps: Steps, *, until: float, rest: float) -> list[tuple[float, int, float]]:

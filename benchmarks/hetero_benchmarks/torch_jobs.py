@@ -249,16 +249,38 @@ def vit() -> Steps:
         yield 1
 
 
+#: So many products of 8192x8192 bf16 take an H100 some 25 ms (1.5 ms each).
+HALVES_PRODUCTS = 17
+
+
 def halves() -> Steps:
-    """Work for 25 ms and rest for 25, as a program does that waits for its data."""
+    """Work for some 25 ms and rest for 25, as a program does that waits for its data.
+
+    The work of a step is always the same: of a program that worked until some time had passed, a
+    step would be less work where the program is stopped.
+    """
     left, right = (torch.randn(8192, 8192, device=CARD, dtype=torch.bfloat16) for _ in "ab")
     out = torch.empty_like(left)
     while True:
-        until = time.monotonic() + 0.025
-        while time.monotonic() < until:
+        for _ in range(HALVES_PRODUCTS):
             torch.mm(left, right, out=out)
             torch.cuda.synchronize()
         time.sleep(0.025)
+        yield 1
+
+
+#: So many products of 4096x4096 bf16 take an H100 some 5 ms (0.2 ms each).
+ONLINE_PRODUCTS = 25
+
+
+def online() -> Steps:
+    """Answer a request: a chain of products, of which the last is waited for."""
+    left, right = (torch.randn(4096, 4096, device=CARD, dtype=torch.bfloat16) for _ in "ab")
+    out = torch.empty_like(left)
+    while True:
+        for _ in range(ONLINE_PRODUCTS):
+            torch.mm(left, right, out=out)
+        torch.cuda.synchronize()
         yield 1
 
 

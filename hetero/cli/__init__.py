@@ -27,7 +27,7 @@ _COMMANDS = sorted(
     path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")
 )
 #: Who is helped by which; what is in no section is of one machine.
-_CLUSTER = ("agent", "scheduler", "webhook", "certificates", "simulate")
+_CLUSTER = ("agent", "scheduler", "webhook", "certificates", "simulate", "explain")
 _SECTIONS = {
     "Commands": [name for name in _COMMANDS if name not in ("share", "runtime", "log", *_CLUSTER)],
     "Containers": ["share", "runtime", "log"],

@@ -31,3 +31,8 @@ def limits(entry: Grant) -> Iterator[str]:
             yield f"{start}  core no limit"
         else:
             yield f"{start}  core {limit.core / 100:g} %"
+    if entry.served:
+        yield (
+            f"{entry.id}  shares its card by a service: a program that fails in a kernel ends its "
+            "neighbours', and theirs may end yours"
+        )

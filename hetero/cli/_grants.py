@@ -86,7 +86,23 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
         for share in grant.shares
         if (found := share.excess) and found.is_told
     ]
-    return [made, *past, *beside]
+    strange = [
+        Text(f"grant {grant.id} asked for {_functions(grant.unknown)} its limiter does not know")
+        for grant in grants
+        if grant.unknown
+    ]
+    lost = [
+        Text(f"grant {grant.id} lost its work on its card: {grant.hurt}", "red")
+        for grant in grants
+        if grant.hurt
+    ]
+    return [made, *lost, *past, *beside, *strange]
+
+
+def _functions(count: int) -> str:
+    return (
+        "a function of the driver that" if count == 1 else f"{count} of the driver's functions that"
+    )
 
 
 def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[str, Text]:

@@ -17,6 +17,7 @@ from hetero.model.errors import HeteroError
 if TYPE_CHECKING:
     from hetero.container.share import Shares, ShareView
     from hetero.kube.cluster_view import ClusterView, MemberView, PodView
+    from hetero.kube.what_if.claims import ClaimAnswer
     from hetero.kube.what_if.simulation import Answer, PodAnswer
     from hetero.node.view.observe import DeviceView, GrantsView, NodeView
     from hetero.placement import Explanation
@@ -73,6 +74,17 @@ def cluster(view: ClusterView) -> Plain:
     cards = {row.device.uuid: row.device for member in view.nodes for row in member.devices}
     return document(
         "cluster", map(_member, view.nodes), pods=[_pod(pod, cards) for pod in view.pods]
+    )
+
+
+def claims(answers: Iterable[ClaimAnswer]) -> Plain:
+    """Return the document of `explain claim`: a claim gets devices, or `why` says why not."""
+    return document(
+        "claims",
+        (
+            {"claim": one.claim, "devices": one.answer.given, "why": one.answer.why}
+            for one in answers
+        ),
     )
 
 

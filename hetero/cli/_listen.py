@@ -32,6 +32,25 @@ def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where metrics are served, and to whom."""
+    for option in (
+        click.option(
+            "--insecure-metrics",
+            is_flag=True,
+            help="Serve /metrics in plain HTTP, to everybody who reaches the port.",
+        ),
+        click.option(
+            "--metrics",
+            type=PORT,
+            help="The port /metrics is served on, by HTTPS, to who may get /metrics in the "
+            "cluster; none: not at all.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def listen(
     *,
     host: str,
@@ -40,8 +59,12 @@ def listen(
     key: Path | None,
     insecure: bool,
     client_ca: Path | None = None,
+    optional: bool = False,
 ) -> Listen:
-    """Return where to listen. Raises `BadInput`."""
+    """Return where to listen. Raises `BadInput`.
+
+    Callers have a certificate of `client_ca`; if it is `optional`, those who need one.
+    """
     from hetero.kube.service.https import Certificates
     from hetero.kube.service.start import Listen
 
@@ -49,5 +72,5 @@ def listen(
         return Listen(host=host, port=port, certificates=None)
     if cert is None or key is None:
         raise BadInput("give --cert and --key")
-    certificates = Certificates(cert=cert, key=key, client_ca=client_ca)
+    certificates = Certificates(cert=cert, key=key, client_ca=client_ca, optional=optional)
     return Listen(host=host, port=port, certificates=certificates)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hetero.cli._listen import PORT
+from hetero.cli._listen import metrics_options
 
 
 @click.command()
@@ -28,19 +28,37 @@ from hetero.cli._listen import PORT
     help="Where containers get their limiters from: at the same path on the node, not noexec.",
 )
 @click.option(
-    "--key-file",
-    envvar="HETERO_KEY_FILE",
-    default="/etc/hetero-key/key",
+    "--public-keys",
+    envvar="HETERO_PUBLIC_KEYS",
+    default="/etc/hetero-keys/keys.pem",
     show_default=True,
-    help="The key that allocations are signed with.",
+    help="The keys by which the scheduler's signatures are told.",
 )
-@click.option("--metrics", type=PORT, help="The port /metrics is served on; none: not at all.")
+@click.option(
+    "--webhook",
+    metavar="NAMESPACE/NAME",
+    default="hetero-system/hetero-webhook",
+    show_default=True,
+    help="The Service of the webhook, which publishes the inventory.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    default="/var/run/secrets/hetero/token",
+    show_default=True,
+    help="This pod's token for the webhook, which proves where it runs.",
+)
+@metrics_options
 @click.option(
     "--driver",
-    type=click.Choice(["files", "cdi", "runtime"]),
+    type=click.Choice(
+        [*("files", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"), "cdi", "runtime"]
+    ),
     default="files",
     show_default=True,
-    help="Who brings a card's driver into containers: this agent, CDI, or their runtime.",
+    help="Who brings a card's driver into containers: this agent; the vendor's runtime, told by a "
+    "variable (runtime is the same) or by mounts; or CDI, by annotations or by the kubelet (cdi is "
+    "the same).",
 )
 @click.option(
     "--host",
@@ -49,14 +67,31 @@ from hetero.cli._listen import PORT
     show_default=True,
     help="Where the node's own files are seen.",
 )
+@click.option(
+    "--allocation",
+    type=click.Choice(["classic", "dra", "both"]),
+    default="classic",
+    show_default=True,
+    help="How pods get devices: by extender and device plugins, by claims, or as each node's label "
+    "hetero.io/by-claims says.",
+)
+@click.option(
+    "--cdi",
+    type=click.Path(path_type=Path),
+    default="/var/run/cdi",
+    show_default=True,
+    help="Where the container runtime reads what claims bring.",
+)
 @click.option("--config", type=click.Path(path_type=Path), help="The settings (TOML).")
-def command(node: str, driver: str, **where: Any) -> None:
+def command(node: str, driver: str, allocation: str, **where: Any) -> None:
     """Offer this node's devices to its kubelet and publish them to the scheduler.
 
     Runs until it is told to end; grants of pods stand on meanwhile.
     """
     from hetero.kube.agent.agent import Options, run
     from hetero.kube.agent.driver_injection import InjectionWay
+    from hetero.kube.dra.way import AllocationWay
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
-    run(Options(name=node, driver=InjectionWay(driver), **where))
+    way, by = InjectionWay(driver), AllocationWay(allocation)
+    run(Options(name=node, driver=way, allocation=by, **where))

@@ -14,12 +14,15 @@ from hetero.cli._render import Part, Text, table
 from hetero.cli._show import put
 from hetero.cli.inventory import render
 from hetero.model.errors import BadInput
-from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, stage
+from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, settings_for, stage, vendors
 from hetero.node.simulation import racks
 
 
 @click.command()
 @click.option("--real", is_flag=True, help="On this machine's own card, not a simulated one.")
+@click.option(
+    "--vendor", metavar="NAME", help="On simulated cards of this vendor, through its own API."
+)
 @click.option("--list", "listing", is_flag=True, help="List the simulated machines there are.")
 @click.option(
     "--seconds",
@@ -28,7 +31,7 @@ from hetero.node.simulation import racks
     show_default=True,
     help="How long the two programs are measured.",
 )
-def command(*, real: bool, listing: bool, seconds: int) -> None:
+def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> None:
     """Share one card between two programs and show what each of them gets.
 
     Then let one go over its memory, and ask for more than is left. Without
@@ -43,7 +46,9 @@ def command(*, real: bool, listing: bool, seconds: int) -> None:
         return
     if real and os.environ.get("HETERO_RACK"):
         raise BadInput("--real: HETERO_RACK is set, and simulates cards: unset it")
-    with stage(real=real) as demo:
+    if vendor is not None:
+        _expect_a_demo(vendor, real=real)
+    with stage(real=real, vendor=vendor) as demo:
         if not real:
             said = "The cards in this demo are SIMULATED: no real card is used or measured."
             put(Text(said, "yellow"))
@@ -54,18 +59,34 @@ def command(*, real: bool, listing: bool, seconds: int) -> None:
         _ending(demo.over_memory())
         _title("Afterwards the card is empty again", "hetero inventory")
         put(render(demo.view()))
-        if not real:
+        if not real and not vendor:
             _many_vendors(demo)
     if not real:
         said = "The cards were SIMULATED. With a real one: hetero demo --real"
-        put(["", Text(said, "yellow"), f"To do it yourself, line by line: {_setting()}"])
+        put(["", Text(said, "yellow"), f"To do it yourself, line by line: {_setting(vendor)}"])
 
 
-def _setting() -> str:
+def _expect_a_demo(vendor: str, *, real: bool) -> None:
+    if real:
+        raise BadInput("--vendor: it simulates cards, and --real takes those that are here")
+    if os.environ.get("HETERO_RACK"):
+        raise BadInput("--vendor: HETERO_RACK is set, and names the cards: unset it")
+    if vendor not in vendors():
+        there = ", ".join(vendors())
+        raise BadInput(
+            f"--vendor {vendor}: there is a demo on cards of {there}, and one without it"
+        )
+
+
+def _setting(vendor: str | None) -> str:
     """Return what a shell is told before the commands shown can be repeated in it."""
+    variables = f"export HETERO_RACK={vendor or RACK}"
+    if vendor and (settings := settings_for(vendor)):
+        said = settings.replace("\n", "\\n")
+        variables = f"printf '{said}' > node.toml; {variables} HETERO_CONFIG=node.toml"
     if which("hetero"):
-        return f"export HETERO_RACK={RACK}"
-    return f'export HETERO_RACK={RACK} PATH="{Path(sys.executable).parent}:$PATH"'
+        return variables
+    return f'{variables} PATH="{Path(sys.executable).parent}:$PATH"'
 
 
 def _racks(known: dict[str, str]) -> Part:

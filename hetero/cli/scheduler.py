@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hetero.cli._listen import PORT, listen, listen_options
+from hetero.cli._listen import listen, listen_options, metrics_options
 from hetero.model.errors import BadInput
 
 
@@ -17,22 +18,36 @@ from hetero.model.errors import BadInput
 @click.option(
     "--lease",
     metavar="NAMESPACE/NAME",
-    help="Lead while the kube-scheduler on this host holds this Lease.",
+    help="Lead while this process holds this Lease; give --supervisor, too.",
+)
+@click.option(
+    "--supervisor",
+    metavar="SOCKET",
+    type=click.Path(path_type=Path),
+    help="Where kube-scheduler's supervisor connects: kube-scheduler runs while this one leads.",
 )
 @click.option(
     "--mix",
     metavar="NAMESPACE/NAME",
     help="Keep what was learned of the pods that arrive in this ConfigMap.",
 )
-@click.option("--metrics", type=PORT, help="The port /metrics is served on; none: not at all.")
+@click.option(
+    "--agent",
+    metavar="USER",
+    help="The agents' service account: nodes without a ready pod of it take nobody.",
+)
+@metrics_options
 @listen_options
 def command(
     *,
     config: Path | None,
     client_ca: Path | None,
     lease: str | None,
+    supervisor: Path | None,
     mix: str | None,
+    agent: str | None,
     metrics: int | None,
+    insecure_metrics: bool,
     insecure: bool,
     **where: Any,
 ) -> None:
@@ -43,17 +58,25 @@ def command(
 
     HETERO_KEY_FILE names the file of the key that signs allocations.
     """
-    from hetero.kube.service import start
-
     if client_ca is None and not insecure:
         raise BadInput(
             "give --client-ca: any client that may call the extender can give cards away"
         )
+    if (lease is None) != (supervisor is None):
+        raise BadInput("give --lease and --supervisor together")
+    from hetero.kube.service import leader, start
+
+    if lease and supervisor and not leader.is_child(os.environ):
+        # The extender is this command again, as a child of this process.
+        argv = (sys.executable, "-m", "hetero.cli", *sys.argv[1:])
+        leader.lead(lease=lease, supervisor=supervisor, argv=argv)
+        return
+    at = {**where, "port": metrics}
     start.scheduler(
         listen(client_ca=client_ca, insecure=insecure, **where),
         config=config,
-        lease=lease,
         mix=mix,
-        metrics=metrics,
+        agent=agent,
+        metrics=listen(insecure=insecure or insecure_metrics, **at) if metrics else None,
         environ=os.environ,
     )

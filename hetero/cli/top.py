@@ -101,9 +101,11 @@ def command(
 
     Keys: q ends it, s sorts, ? shows the others. Core and memory read
     used/limit; what is not known is a dash. Core in use is counted where it is
-    limited. It is a mean over 10 s; in the first frame, and with --once, it is
-    one since the grant began. --once --interval gives the mean over the interval.
-    Where the output is no terminal, it looks once unless an interval is given.
+    limited, and so is for how long of each second a grant's processes were
+    stopped because it had its share. Both are means over 10 s; in the first
+    frame, and with --once, since the grant began. --once --interval gives means
+    over the interval. Where the output is no terminal, it looks once unless an
+    interval is given.
     """
     watch = not once and (interval is not None or sys.stdout.isatty())
     seconds = interval or _INTERVAL
@@ -295,14 +297,14 @@ def _bar(part: float | None) -> Text:
 def _grants(grants: Sequence[GrantView]) -> Table:
     """Return the table of grants, each with its containers and processes."""
     made = table(
-        *("#", "grant", "name", "user", "core", "memory", " ", "note", "policy", "kept by", "age"),
-        *("pid", "container", "program"),
-        right=("#", "core", "memory", "age", "pid"),
+        *("#", "grant", "name", "user", "core", "memory", " ", "stopped", "borrowed", "lent"),
+        *("note", "policy", "kept by", "age", "pid", "container", "program"),
+        right=("#", "core", "memory", "stopped", "borrowed", "lent", "age", "pid"),
         elides=("name", "container", "program"),
-        optional=("name", "note", "container"),
+        optional=("name", "stopped", "borrowed", "lent", "note", "container"),
         drops=(
-            *(" ", "kept by", "age", "container", "user", "policy", "program", "pid", "note"),
-            "name",
+            *(" ", "kept by", "age", "container", "user", "policy", "program", "pid"),
+            *("lent", "borrowed", "stopped", "note", "name"),
         ),
     )
     for grant in grants:
@@ -352,8 +354,16 @@ def _of_share(share: Share) -> dict[str, str | Text]:
         "#": _number(share),
         "core": core_of(share),
         "memory": memory_of(share.memory_used, share.memory),
+        "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
+        "borrowed": _points(share.core_borrowed),
+        "lent": _points(share.core_lent),
         "kept by": kept_by(share.enforcement),
     }
+
+
+def _points(part: float | None) -> str:
+    """Say a part of the card, if there is half a percent of it."""
+    return f"{part:.0f} %" if part and part >= 0.5 else ""
 
 
 def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,76 @@ from hetero.cli._listen import listen, listen_options
 @click.option(
     "--allocation-writer", required=True, metavar="USER", help="Who alone writes allocations."
 )
+@click.option(
+    "--other-writer",
+    "other_writers",
+    multiple=True,
+    metavar="USER",
+    help="Who writes HAMi's allocations, where it runs beside.",
+)
+@click.option("--agent", required=True, metavar="USER", help="The agents' service account.")
+@click.option(
+    "--old-kubelets",
+    is_flag=True,
+    help="Kubelets before 1.31 may be in the cluster: they refuse what init containers ask of a "
+    "card, so it is noted in an annotation.",
+)
+@click.option(
+    "--allocation",
+    type=click.Choice(["classic", "dra", "both"]),
+    default="classic",
+    show_default=True,
+    help="How pods get devices: by extender and device plugins, by claims, or as each pod's "
+    "annotation hetero.io/by-claims says.",
+)
+@click.option(
+    "--client-ca",
+    type=click.Path(path_type=Path),
+    help="The CA that the API server proves: nobody else is answered. Where its admission "
+    "configuration names a certificate.",
+)
+@click.option(
+    "--client-name",
+    "client_names",
+    multiple=True,
+    metavar="NAME",
+    help="The common name of the API server's certificate; none: any of that CA.",
+)
 @listen_options
 def command(
     *,
+    client_ca: Path | None,
+    client_names: tuple[str, ...],
     config: Path | None,
     scheduler: str,
     adopt_schedulers: tuple[str, ...],
     allocation_writer: str,
+    other_writers: tuple[str, ...],
+    agent: str,
+    old_kubelets: bool,
+    allocation: str,
     **where: Any,
 ) -> None:
     """Fill in what pods leave out, and refuse nonsense in one sentence.
 
     \b
       hetero webhook --port 8444 --cert tls.crt --key tls.key \\
-          --allocation-writer system:serviceaccount:hetero-system:hetero-scheduler
+          --allocation-writer system:serviceaccount:hetero-system:hetero-scheduler \\
+          --agent system:serviceaccount:hetero-system:hetero-agent
     """
+    from hetero.kube.dra.way import AllocationWay
     from hetero.kube.service import start
 
     start.webhook(
-        listen(**where),
+        listen(**where, client_ca=client_ca, optional=True),
         config=config,
         scheduler=scheduler,
         adopt_schedulers=adopt_schedulers,
         allocation_writer=allocation_writer,
+        other_writers=other_writers,
+        agent=agent,
+        old_kubelets=old_kubelets,
+        allocation=AllocationWay(allocation),
+        client_names=client_names,
+        environ=os.environ,
     )

@@ -25,22 +25,31 @@ _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 @frozen
 class Specs:
-    """The specs of a machine: lasting ones and, last, those that a reboot takes away."""
+    """The specs of a machine: lasting ones and, last, those that a reboot takes away.
+
+    `kind` is what those that are made here are of. `hooked` ones keep what an image preloads by
+    itself, which takes this program on the machine.
+    """
 
     directories: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    kind: str = KIND
+    hooked: bool = True
 
     def path(self, share: str) -> Path:
         """Return where the spec of a share is."""
-        return self.directories[-1] / f"{KIND.replace('/', '-')}_{share}.json"
+        return self.directories[-1] / f"{self.kind.replace('/', '-')}_{share}.json"
 
     def put(self, share: str, edits: Edits, *, owner: Path) -> None:
         """Write the spec of a share whose grant is in the ledger `owner`.
 
         Raises `Refused` when the name is taken by another ledger's.
         """
-        text = _text(share, edits)
-        path = self.path(share)
         self.expect_free(share, owner=owner)
+        self.replace(share, edits)
+
+    def replace(self, share: str, edits: Edits) -> None:
+        """Write the spec of what has no ledger, or whose name is known to be free."""
+        text, path = self._text(share, edits), self.path(share)
         try:
             if path.exists() and path.read_text() == text:
                 return
@@ -73,6 +82,31 @@ class Specs:
         words = [re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])") for word in (kind, device)]
         return any(all(word.search(text) for word in words) for text in self._texts())
 
+    def _text(self, share: str, edits: Edits) -> str:
+        container: dict[str, object] = {
+            "mounts": [
+                {
+                    "hostPath": mount.source,
+                    "containerPath": mount.target,
+                    "options": mount_options(writable=mount.writable),
+                }
+                for mount in edits.mounts
+            ]
+        }
+        # The specification has no empty lists.
+        if edits.env:
+            container["env"] = [f"{name}={value}" for name, value in edits.env.items()]
+        if edits.device_nodes:
+            container["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
+        if self.hooked and any(mount.target == TARGET for mount in edits.mounts):
+            container["hooks"] = [hook()]
+        document = {
+            "cdiVersion": _VERSION,
+            "kind": self.kind,
+            "devices": [{"name": share, "containerEdits": container}],
+        }
+        return json.dumps(document, indent=2) + "\n"
+
     def _texts(self) -> Iterator[str]:
         for directory in self.directories:
             for path in sorted(directory.glob("*")):
@@ -87,32 +121,6 @@ def check_name(share: str) -> None:
             f"share {share!r}: a name is a letter, then up to 62 letters, digits or . _ -, "
             "the last one not a sign"
         )
-
-
-def _text(share: str, edits: Edits) -> str:
-    container: dict[str, object] = {
-        "mounts": [
-            {
-                "hostPath": mount.source,
-                "containerPath": mount.target,
-                "options": mount_options(writable=mount.writable),
-            }
-            for mount in edits.mounts
-        ]
-    }
-    # The specification has no empty lists.
-    if edits.env:
-        container["env"] = [f"{name}={value}" for name, value in edits.env.items()]
-    if edits.device_nodes:
-        container["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
-    if any(mount.target == TARGET for mount in edits.mounts):
-        container["hooks"] = [hook()]
-    document = {
-        "cdiVersion": _VERSION,
-        "kind": KIND,
-        "devices": [{"name": share, "containerEdits": container}],
-    }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def mount_options(*, writable: bool) -> list[str]:

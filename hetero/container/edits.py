@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from hetero.container.cdi import Specs
@@ -118,4 +119,10 @@ def _linked(root: Path) -> dict[str, str]:
     ).stdout
     lines = re.findall(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", cache, re.M)
     # Another root's links are for the machine itself to follow.
-    return {name: os.path.realpath(path) if here else path for name, path in reversed(lines)}
+    seen: Callable[[str], str] = os.path.realpath if here else partial(_in_usr, root)
+    return {name: seen(path) for name, path in reversed(lines)}
+
+
+def _in_usr(root: Path, path: str) -> str:
+    """Return where a library is whose folder is a link to one in /usr, if /usr alone is seen."""
+    return path if _is_there(root, path) or not _is_there(root, f"/usr{path}") else f"/usr{path}"

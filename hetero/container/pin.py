@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -13,11 +14,14 @@ from attrs import evolve, frozen
 
 from hetero.container.edits import confine
 from hetero.container.preload import PLACE, TARGET, preloading
-from hetero.model import Allocation, Edits, Mount
+from hetero.model import Allocation, Counters, Edits, Mount
 from hetero.model.errors import HeteroError, NotFound, Refused
-from hetero.node.ledger.ledger import Grant, Snapshot
-from hetero.node.node import Node, expect_readable, inventory_of, numbers_of, user, with_parts
+from hetero.node.ledger.ledger import Grant
+from hetero.node.node import Node, expect_mode, numbers_of, served, user, with_parts
 from hetero.plugin.registry import Discovery
+
+#: Says what grants take of devices together, by UUID.
+Totals = Callable[[Sequence[Grant]], Iterable[tuple[str, Counters]]]
 
 
 @frozen
@@ -72,6 +76,13 @@ def _named(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:12]
 
 
+def each(grants: Iterable[Grant]) -> Iterator[tuple[str, Counters]]:
+    """Yield what grants take of devices that are all used at the same time."""
+    for entry in grants:
+        for piece in entry.allocation.pieces:
+            yield piece.device, piece.takes
+
+
 def pin(
     node: Node,
     allocation: Allocation,
@@ -81,13 +92,13 @@ def pin(
     label: str,
     owner: Mapping[str, str],
     libraries: Libraries,
-    beside: Callable[[Grant], bool] = lambda _: False,
+    taken: Totals = each,
     injection: Callable[[Edits], Edits] | None = None,
 ) -> Grant:
     """Make an allocation stand for a container until it is unpinned, and say what confines it.
 
-    One that stands already is answered as it is. `beside` says of a grant that it is
-    not used while this one is, `injection` how the driver comes in (`without_driver` unless set).
+    One that stands already is answered as it is. `taken` says what grants, with this one, take of
+    devices together, `injection` how the driver comes in (`without_driver` unless set).
     Raises `Refused` when what is free does not cover it.
     """
     devices = {device.uuid: device for device in discovery.devices}
@@ -97,21 +108,23 @@ def pin(
             if entry.id == identity:
                 node.ledger.pin_again(identity)
                 return entry
-        expect_readable(snapshot)
-        _expect_room(allocation, discovery, snapshot, beside=beside)
-        # Pinned only when it is confined: until then it ends with this process.
-        held = node.ledger.add(
-            Grant(
-                id="",
-                allocation=allocation,
-                limits=node.limits_of(allocation, devices),
-                command=(),
-                user=user(),
-                since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                label=label,
-                numbers=numbers_of(allocation, discovery),
-            )
+        node.expect_certain(snapshot)
+        draft = Grant(
+            id="",
+            allocation=allocation,
+            limits=node.limits_of(allocation, devices),
+            command=(),
+            user=user(),
+            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            label=label,
+            numbers=numbers_of(allocation, discovery),
+            soft=node.softly(allocation),
+            served=served(allocation, devices),
         )
+        expect_mode(draft, devices, snapshot)
+        _expect_room(evolve(draft, owner=owner), discovery, snapshot.grants, taken)
+        # Pinned only when it is confined: until then it ends with this process.
+        held = node.ledger.add(draft)
     confining = node.confined(held, discovery, container=True, sweep=False)
     with confining as edits, node.ledger.admission() as own:
         allocation = with_parts(allocation, edits.parts)
@@ -132,24 +145,41 @@ def pin(
 
 
 def _expect_room(
-    allocation: Allocation,
-    discovery: Discovery,
-    snapshot: Snapshot,
-    *,
-    beside: Callable[[Grant], bool],
+    new: Grant, discovery: Discovery, standing: Iterable[Grant], taken: Totals
 ) -> None:
-    """Raise `Refused` unless every grant fits into what is free of its device."""
-    counted = evolve(snapshot, grants=tuple(e for e in snapshot.grants if not beside(e)))
-    free = inventory_of(discovery, counted).free()
-    for piece in allocation.pieces:
-        if piece.device not in free:
+    """Raise `Refused` unless every grant fits with the new one into what its device has."""
+    left = {device.uuid: Counter(device.capacity) for device in discovery.devices}
+    for device, takes in taken((*standing, new)):
+        if device in left:  # else the card is gone
+            left[device].subtract(takes)
+    for piece in new.allocation.pieces:
+        if piece.device not in left:
             raise NotFound(f"device {piece.device} is not on this node (any more)")
-        left = free[piece.device]
-        short = [name for name, amount in piece.takes.items() if left.get(name, 0) < amount]
+        short = [name for name in piece.takes if left[piece.device][name] < 0]
         if short:
             raise Refused(
                 f"device {piece.device} has not enough {' and '.join(short)} left for this grant"
             )
+
+
+def shown(
+    node: Node,
+    allocation: Allocation,
+    *,
+    discovery: Discovery,
+    injection: Callable[[Edits], Edits],
+) -> Edits:
+    """Return what shows a container whole devices, which it holds nothing of and is not limited on.
+
+    `injection` says how the driver comes in.
+    """
+    devices = {device.uuid: device for device in discovery.devices}
+    edits = node.enforce(allocation, devices, container=True)
+    made = _real(node, edits, injection)
+    if node.simulation:
+        env = {**made.env, "HETERO_RACK": str(node.simulation.rack)}
+        made = evolve(made, env=env, mounts=(*made.mounts, *node.simulation.cards()))
+    return made
 
 
 def without_driver(edits: Edits) -> Edits:
@@ -162,12 +192,10 @@ def _real(node: Node, edits: Edits, injection: Callable[[Edits], Edits]) -> Edit
     if node.simulation is None:
         return injection(edits)
     there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+    given = injection(evolve(edits, mounts=there, device_nodes=(), files=()))
     drivers = str(node.simulation.drivers)
     return evolve(
-        edits,
-        env={**edits.env, **node.simulation.environment({})},
-        mounts=(*there, Mount(drivers, drivers)),
-        device_nodes=(),
-        cdi=(),
-        files=(),
+        given,
+        env={**given.env, **node.simulation.environment({})},
+        mounts=(*given.mounts, Mount(drivers, drivers)),
     )

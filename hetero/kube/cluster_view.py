@@ -7,7 +7,7 @@ and reach into them sees it, from anywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from time import monotonic
 
@@ -16,12 +16,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
 from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError, Plain
+from hetero.kube.api.delegated import AUDIENCE, TOKEN
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Inventory, Usage, codec
 from hetero.model.errors import BadInput
-from hetero.node.view.observe import DeviceView, Share
+from hetero.node.view.observe import DeviceView, Share, lending
 
-#: How the agents' pods are known, and the name of the port their metrics are on.
-_AGENTS, _PORT = {"app": "hetero-agent"}, "metrics"
+#: How the agents' pods are known, and the names of the port their metrics are on: the second is one
+#: that lets in everybody.
+_AGENTS, _PORTS = {"app": "hetero-agent"}, {"https-metrics": "https:", "metrics": ""}
+#: Whose tokens let in who reads them through the API.
+_READER = "hetero-metrics"
 _LABELS = ("UUID", "namespace", "pod", "container")
 
 
@@ -100,13 +104,13 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
         members = tuple(_used(member, now.get(member.name)) for member in members)
     rows = {row.device.uuid: row for member in members for row in member.devices}
     known = partial(_share, rows=rows, before=before, now=now)
-    return ClusterView(
-        nodes=members,
-        pods=tuple(
-            evolve(view, shares=tuple(known(view, piece) for piece in view.allocation.pieces))
-            for view in holding
-        ),
+    used = tuple(
+        evolve(view, shares=tuple(known(view, piece) for piece in view.allocation.pieces))
+        for view in holding
     )
+    with_lent = lending(share for view in used for share in view.shares)
+    told = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used)
+    return ClusterView(nodes=members, pods=tuple(told))
 
 
 # --- what is used -----------------------------------------------------------------------------
@@ -118,16 +122,36 @@ def _agent(pod: Plain) -> tuple[str, str] | None:
     labels = about.get("labels") or {}
     if node is None or not _AGENTS.items() <= labels.items():
         return None
-    ports = (port for one in pod["spec"]["containers"] for port in one.get("ports") or ())
-    port = next((port["containerPort"] for port in ports if port.get("name") == _PORT), 80)
-    where = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}:{port}/proxy/metrics"
-    return node, where
+    found = (port for one in pod["spec"]["containers"] for port in one.get("ports") or ())
+    ports = {port.get("name"): port["containerPort"] for port in found}
+    name = next((name for name in _PORTS if name in ports), "metrics")
+    at = f"{_PORTS[name]}{about['name']}:{ports.get(name, 80)}"
+    return node, f"/api/v1/namespaces/{about['namespace']}/pods/{at}/proxy/metrics"
+
+
+async def _token(api: Api, agents: Iterable[str]) -> dict[str, str]:
+    """Return the header that lets in: the API hands no token of ours on, and none of ours should.
+
+    Raises `ApiError`.
+    """
+    secure = next((path for path in agents if "/https:" in path), None)
+    if secure is None:
+        return {}
+    namespace = secure.partition("/pods/")[0]
+    spec = {"audiences": [AUDIENCE], "expirationSeconds": 600}
+    path = f"{namespace}/serviceaccounts/{_READER}/token"
+    return {TOKEN: (await api.post(path, {"spec": spec}))["status"]["token"]}
 
 
 async def _hear(api: Api, agents: Mapping[str, str]) -> dict[str, _Heard]:
+    try:
+        headers = await _token(api, agents.values())
+    except ApiError as error:
+        return dict.fromkeys(agents, _Heard(silent=str(error)))
+
     async def one(path: str) -> _Heard:
         try:
-            text = await api.text(path)
+            text = await api.text(path, headers)
         except ApiError as error:
             return _Heard(silent=str(error))
         values = {
@@ -171,11 +195,18 @@ def _share(
     old, new = before.get(view.node, nothing), now.get(view.node, nothing)
     whose = (piece.device, view.namespace, view.pod, view.container)
     memory = new.values.get(("hetero_share_memory_used_bytes", *whose))
-    spent, core, used = ("hetero_share_core_seconds_total", *whose), None, None
+
+    def mean(name: str) -> float | None:
+        """Return what a count of seconds grew by in a second; None where no core is limited."""
+        key = (f"hetero_share_{name}_seconds_total", *whose)
+        if core is None or key not in old.values or key not in new.values:
+            return None
+        return max(new.values[key] - old.values[key], 0) / (new.at - old.at)
+
+    core = None
     if row is not None and piece.core is not None:
         core = 100 * piece.core / row.device.of_card(CORE)
-        if spent in old.values and spent in new.values:
-            used = 100 * max(new.values[spent] - old.values[spent], 0) / (new.at - old.at)
+    used, borrowed, stopped = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,
         number=row.number if row else None,
@@ -183,7 +214,9 @@ def _share(
         core=core,
         enforcement=row.device.enforcement if row else None,
         memory_used=None if memory is None else int(memory),
-        core_used=used,
+        core_used=None if used is None else 100 * used,
+        core_borrowed=None if borrowed is None else 100 * borrowed,
+        core_stopped=None if stopped is None else 1000 * stopped,
     )
 
 

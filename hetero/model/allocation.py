@@ -38,8 +38,9 @@ class DeviceAllocation:
 class Allocation:
     """The pieces of all devices of one container, and how they are to be enforced.
 
-    `on_excess` and `on_bypass` None: as the node's settings say. `strict`: what the driver offers
-    and the limiter does not know is not to be had.
+    `on_excess`, `on_bypass` and `context` None: as the node's settings say. `strict`: what the
+    driver offers and the limiter does not know is not to be had. `context`: the driver's own memory
+    for its programs counts against it.
     """
 
     pieces: tuple[DeviceAllocation, ...]
@@ -48,6 +49,7 @@ class Allocation:
     on_excess: OnExcess | None = None
     on_bypass: OnBypass | None = None
     strict: bool = False
+    context: bool | None = None
 
     @property
     def vendors(self) -> frozenset[str]:

@@ -20,6 +20,11 @@ class Enforcement(str, Enum):
     PRELOAD = "preload"  # our limiter stands in front of the driver library
     NONE = "none"  # counted, not enforced
 
+    @property
+    def by_limiter(self) -> bool:
+        """Whether our limiter holds the device's programs, alone or beside a service."""
+        return self in (Enforcement.PRELOAD, Enforcement.SERVICE)
+
 
 @frozen
 class Link:

@@ -52,7 +52,8 @@ _ERRORS: dict[str, type[HeteroError]] = {
 class Question:
     """What is asked of heterod: `admit` (a request), `resize` (a grant, as `ask` says), `sweep`.
 
-    Or `quota`, what the user holds of its quotas. Who asks is not in it: the kernel says that.
+    Or `detach` (a grant), which has services end what it has on its devices, or `quota`, what the
+    user holds of its quotas. Who asks is not in it: the kernel says that.
     """
 
     do: str
@@ -129,6 +130,10 @@ class DaemonClient:
     def sweep(self) -> tuple[str, ...]:
         """Have what ended removed, and its slices destroyed; return a sentence for each failure."""
         return self._ask(Question(do="sweep"))[0].faults
+
+    def detach(self, identity: str) -> None:
+        """Have services end what a grant of this user has on its devices."""
+        self._ask(Question(do="detach", grant=identity))
 
     def quotas(self) -> tuple[Held, ...]:
         """Return what this user holds of what it may, by the settings that heterod has."""

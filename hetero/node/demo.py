@@ -16,13 +16,14 @@ from tempfile import TemporaryDirectory
 from attrs import field, frozen
 
 from hetero.model import MEMORY, Allocation, Ask, Device, Inventory, Request, Selector, codec
-from hetero.model.errors import NotFound
+from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import MiB
 from hetero.node.node import Node
 from hetero.node.place import simulator
-from hetero.node.simulation import enter
+from hetero.node.simulation import enter, racks
 from hetero.node.view.observe import NodeView, observe_node
 from hetero.placement import fit
+from hetero.plugin.registry import Registry
 
 #: The shares the two programs ask for, in percent of the card's core.
 SHARES = (30, 60)
@@ -84,6 +85,14 @@ class Demo:
             check=True,
         )
         return codec.loads(done.stdout, NodeView, source="the view of another rack")
+
+    def expect_runtime(self) -> None:
+        """Raise `BadInput` if a program on this card lacks what is not the simulator's."""
+        done = self._end(
+            "run", "-q", "--device", self.device.uuid, "--", self.job, "--alloc", "1MiB"
+        )
+        if done.code:
+            raise BadInput(done.said.splitlines()[-1])
 
     def alone(self, seconds: int) -> float:
         """Return the steps per second of the program that has the whole card."""
@@ -226,18 +235,35 @@ def tell() -> None:
     print(codec.dumps(observe_node(Node.here())))
 
 
+def vendors() -> tuple[str, ...]:
+    """Return the vendors that have a rack of their own, by whose name it goes."""
+    return tuple(name for name in racks() if name in simulator().VENDORS)
+
+
+def settings_for(vendor: str) -> str | None:
+    """Return what a node's settings say where a limiter is to share cards that are cut else."""
+    declared = Registry().vendor(vendor)
+    return f'[cards]\nsoft = ["{vendor}"]\n' if declared.soft_limiter else None
+
+
 @contextmanager
-def stage(*, real: bool) -> Iterator[Demo]:
+def stage(*, real: bool, vendor: str | None = None) -> Iterator[Demo]:
     """Set the demo up: on a simulated rack with books of its own, or on an empty real card.
 
-    Raises `NotFound` when there is no card to show it on, `HeteroError` without the simulator.
+    Raises `NotFound` when there is no card to show it on, `HeteroError` without the simulator,
+    `BadInput` where the runtime is not installed that the programs on a vendor's cards need.
     """
     with ExitStack() as stack:
-        if not real:
-            enter({"HETERO_RACK": RACK})
         environ = dict(os.environ)
         if not real:
-            environ["HETERO_STATE"] = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
+            private = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
+            environ["HETERO_STATE"] = private
+            settings = settings_for(vendor) if vendor else None
+            if settings:
+                environ["HETERO_CONFIG"] = f"{private}/node.toml"
+                Path(environ["HETERO_CONFIG"]).write_text(settings)
+            enter({"HETERO_RACK": vendor or RACK})
+            environ["HETERO_RACK"] = os.environ["HETERO_RACK"]
         node = Node.here(environ)
         view = observe_node(node)
         for row in view.devices:
@@ -245,7 +271,9 @@ def stage(*, real: bool) -> Iterator[Demo]:
             if api is not None and row.device.usable and not any(row.held.values()):
                 job = Path(simulator().job(api))
                 # A program of a simulation finds the simulator's own on its search path.
-                yield Demo(row.device, str(job) if real else job.name, environ)
+                demo = Demo(row.device, str(job) if real else job.name, environ)
+                demo.expect_runtime()
+                yield demo
                 return
         raise NotFound(
             "no empty card with a limiter here: `hetero inventory` shows what there is"

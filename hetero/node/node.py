@@ -17,10 +17,10 @@ from pathlib import Path
 from attrs import evolve, field
 
 from hetero.model import Allocation, Device, Edits, Inventory, Policy, Refusal, Request
-from hetero.model.errors import HeteroError, NotFound, Refused
+from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.model.names import check_label
-from hetero.node import slices
+from hetero.node import services, slices
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.grant_names import one_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
@@ -41,6 +41,8 @@ from hetero.plugin.vendor import Vendor
 
 #: Seconds for which a vendor's slices are waited for by who can leave them to the next one.
 _BRIEFLY = 0.5
+#: Begins to wait for the end of a grant's program, to take down what outlives that.
+Watch = Callable[[GrantHandle], None]
 
 
 @frozen(kw_only=True)
@@ -94,7 +96,7 @@ class Node:
             check(state)
         settings = load_settings(environ)
         return cls(
-            registry=Registry(allowed=settings.vendors, pauses=_pauses(state)),
+            registry=Registry(allowed=settings.vendors, soft=settings.soft, pauses=_pauses(state)),
             ledger=Ledger(state, persistent=within(persistent) if persistent else None),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,
@@ -113,6 +115,7 @@ class Node:
         registry = Registry(
             starter=starter,
             allowed=self.settings.vendors,
+            soft=self.settings.soft,
             pauses=_pauses(self.ledger.path),
             watch=True,
         )
@@ -140,8 +143,13 @@ class Node:
         `names` asks these vendors alone.
         """
         found = self.registry.discover(names=names)
+        for vendor in found.vendors:
+            if vendor.name in self.settings.soft and not vendor.limiter:
+                raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")
         ours = {vendor.name for vendor in found.vendors if vendor.limiter}
-        return evolve(found, devices=self.settings.offered(found.devices, ours=ours))
+        return evolve(
+            found, devices=self.settings.offered(found.devices, ours=ours, serving=found.serving)
+        )
 
     def snapshot(self) -> Snapshot:
         """Return all that stands on this node's devices, as far as this user can see."""
@@ -154,7 +162,7 @@ class Node:
         """
         discovery = self._discover_for(request)
         snapshot = self.snapshot()
-        expect_readable(snapshot)
+        self.expect_certain(snapshot)
         answer = fit(inventory_of(discovery, snapshot), request)
         if isinstance(answer, Allocation):
             self.expect_within_quota(answer, snapshot, devices_of(discovery))
@@ -164,23 +172,31 @@ class Node:
         """Return what `fit` would, with what every device says to it; raise what it raises."""
         discovery = self._discover_for(request)
         snapshot = self.snapshot()
-        expect_readable(snapshot)
+        self.expect_certain(snapshot)
         explained = explain(inventory_of(discovery, snapshot), request)
         if isinstance(explained.answer, Allocation):
             self.expect_within_quota(explained.answer, snapshot, devices_of(discovery))
         return explained
 
     def admit(
-        self, request: Request, *, command: Sequence[str], label: str | None = None
+        self,
+        request: Request,
+        *,
+        command: Sequence[str],
+        label: str | None = None,
+        watch: Watch | None = None,
     ) -> tuple[GrantHandle, dict[str, str]]:
         """Take what the request asks: the grant, held by this process, and a confined environment.
 
-        Raises `Refused` with the reason; then, as after any error, nothing was taken.
+        `watch` is called with a grant that something is to be made for which outlives its program,
+        before that is made. Raises `Refused` with the reason; then, as after any error, nothing was
+        taken.
         """
-        taken = self.take(request, command=command, label=label)
+        taken = self.take(request, command=command, label=label, watch=watch)
         environment = dict(self.environ)
         if self.simulation:
-            environment.update(self.simulation.on_this_machine(self.environ))
+            vendors = taken.handle.grant.allocation.vendors
+            environment.update(self.simulation.on_this_machine(self.environ, vendors))
         environment.update(taken.edits.env)
         if taken.limiters:
             before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
@@ -198,23 +214,24 @@ class Node:
         container: Container | None = None,
         share: str | None = None,
         asker: User | None = None,
+        watch: Watch | None = None,
     ) -> Admission:
         """Take what the request asks, for this process, for a container or as a share.
 
-        `asker` is the user it is for where that is not this process's. Raises `Refused` with the
-        reason; then, as after any error, nothing was taken.
+        `asker` is the user it is for where that is not this process's; `watch` as in `admit`.
+        Raises `Refused` with the reason; then, as after any error, nothing was taken.
         """
         if label is not None:
             check_label(label)
         if self.daemon:
-            return self._asked_for(self.daemon, request, command=command, label=label)
+            return self._asked_for(self.daemon, request, command=command, label=label, watch=watch)
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = self._discover_for(request)
         devices = devices_of(discovery)
         with self.ledger.admission() as own:
             _expect_new(own, container=container, share=share)
             snapshot = self.with_system(own)
-            expect_readable(snapshot)
+            self.expect_certain(snapshot)
             answer = fit(inventory_of(discovery, snapshot), request)
             if isinstance(answer, Refusal):
                 raise refused(answer, request)
@@ -231,8 +248,13 @@ class Node:
                     since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                     label=label,
                     numbers=numbers_of(answer, discovery),
+                    soft=self.softly(answer),
+                    served=served(answer, devices),
                 )
             )
+        sliced = not answer.vendors.isdisjoint(self.acting(discovery, handle.grant))
+        handle = evolve(handle, sliced=sliced)
+        self._watched(handle, watch)
         inside = container is not None or share is not None
         with self.confined(handle, discovery, container=inside) as edits:
             if inside or edits.parts:
@@ -246,12 +268,22 @@ class Node:
                 )
                 with self.ledger.admission() as own:
                     _expect_new(own, container=container, share=share)
-                    handle = self.ledger.replace(handle, final)
+                    handle = evolve(self.ledger.replace(handle, final), sliced=sliced)
+                self._watched(handle, watch)  # it has another name now
         if not inside:  # a process sees all of the machine's cards
             edits = hidden(answer, discovery).merged(edits)
-        sliced = not answer.vendors.isdisjoint(discovery.cutting)
-        handle = evolve(handle, mounts=edits.mounts, sliced=sliced)
+        handle = evolve(handle, mounts=edits.mounts)
         return Admission(handle=handle, edits=edits, limiters=limiters)
+
+    def _watched(self, handle: GrantHandle, watch: Watch | None) -> None:
+        """Have what outlives its program watched; after an error the grant is gone."""
+        if watch is None or not handle.sliced:
+            return
+        try:
+            watch(handle)
+        except BaseException:
+            self.abort(handle)
+            raise
 
     @contextmanager
     def confined(
@@ -270,13 +302,14 @@ class Node:
         for it are gone.
         """
         allocation, devices = handle.grant.allocation, devices_of(discovery)
-        cutting = allocation.vendors & discovery.cutting
+        cutting = allocation.vendors & self.acting(discovery, handle.grant)
         try:
             with self.slices_held(cutting):
                 try:
                     if sweep:
                         self.reconcile(discovery, cutting)
-                    yield self.enforce(allocation, devices, container=container)
+                    edits = self.enforce(allocation, devices, container=container)
+                    yield edits.merged(self._serve(handle.grant, devices, container=container))
                 except BaseException:  # what was cut for it is nobody's now
                     with suppress(HeteroError):  # else at the next admission
                         self.reconcile(discovery, cutting)
@@ -285,6 +318,21 @@ class Node:
             self.ledger.abort(handle)
             self.ledger.snapshot()  # brings back what its neighbours had
             raise
+
+    def _serve(self, grant: Grant, devices: Mapping[str, Device], *, container: bool) -> Edits:
+        """Return what brings a grant's programs to the services of its devices, which run then."""
+        edits = Edits()
+        for uuid in grant.served:
+            standing = self.ledger.snapshot().grants
+            service = services.start(self.registry, self.ledger, devices[uuid], standing)
+            # On the machine itself its files are where they are.
+            edits = edits.merged(service.edits if container else evolve(service.edits, mounts=()))
+        return edits
+
+    def acting(self, discovery: Discovery, grant: Grant | None = None) -> frozenset[str]:
+        """Return the vendors with slices or services that outlive programs, a grant's included."""
+        mine = grant.allocation.vendors if grant and grant.served else frozenset[str]()
+        return discovery.cutting | services.running(self.ledger, discovery) | mine
 
     @contextmanager
     def slices_held(self, vendors: Iterable[str], *, within: float | None = None) -> Iterator[None]:
@@ -308,7 +356,10 @@ class Node:
             return ()
         with self.ledger.admission() as own:
             snapshot = self.with_system(own)
-        return slices.reconcile(self.registry, self.ledger, discovery, snapshot, vendors=vendors)
+        faults = slices.reconcile(self.registry, self.ledger, discovery, snapshot, vendors=vendors)
+        if snapshot.unreadable:
+            return faults
+        return faults + services.stop_unused(self.registry, self.ledger, discovery, snapshot.grants)
 
     def _asked_for(
         self,
@@ -317,6 +368,7 @@ class Node:
         *,
         command: Sequence[str],
         label: str | None,
+        watch: Watch | None,
     ) -> Admission:
         """Take it from heterod; the limiters are those that this user's programs can read."""
         answer, descriptor = daemon.admit(request, command=command, label=label)
@@ -330,6 +382,7 @@ class Node:
         handle = GrantHandle(
             answer.grant, path, descriptor, mounts=answer.edits.mounts, sliced=answer.sliced
         )
+        self._watched(handle, watch)
         return Admission(handle=handle, edits=answer.edits, limiters=limiters)
 
     def abort(self, handle: GrantHandle) -> None:
@@ -357,7 +410,7 @@ class Node:
         with self.ledger.admission():
             pass  # what ended goes, whatever becomes of its slices
         faults: list[str] = []
-        for name in sorted(discovery.cutting):
+        for name in sorted(self.acting(discovery)):
             try:
                 with self.slices_held({name}, within=_BRIEFLY):
                     faults += self.reconcile(discovery, {name})
@@ -369,7 +422,7 @@ class Node:
         self, allocation: Allocation, devices: Mapping[str, Device]
     ) -> tuple[DeviceLimit, ...]:
         """Return what the grant file is to say, one limit for each grant."""
-        counts = self.settings.context
+        counts = self.settings.context if allocation.context is None else allocation.context
         return tuple(
             limit_of(piece, devices[piece.device], context=counts, strict=allocation.strict)
             for piece in allocation.pieces
@@ -396,6 +449,7 @@ class Node:
             )
         if self.daemon is None:
             self.ledger.unpin(identity)
+        self.detach(identity)
         for _ in range(3):  # a process may start another while we end it
             end(self._files(identity), grace=grace, owner=owner)
             holding = self.processes([identity])[identity]
@@ -405,6 +459,24 @@ class Node:
             if broken_share or not self.ledger.stands(identity):
                 return self._drop(identity)
         raise Refused(f"grant {identity} is still in use by {self._who(identity)}")
+
+    def detach(self, identity: str, pid: int | None = None) -> None:
+        """Have the services of a grant's devices end what its processes have there, or one has.
+
+        A process that is killed within a kernel can take those along that share its card. What
+        cannot be done is left: the process is ended all the same.
+        """
+        with suppress(HeteroError):
+            if self.daemon:
+                self.daemon.detach(identity)
+                return
+            for grant in self.ledger.snapshot().grants:
+                if grant.id != identity or not grant.served:
+                    continue
+                devices = devices_of(self.discover(names=grant.allocation.vendors))
+                pids = self.processes([identity])[identity] if pid is None else (pid,)
+                for uuid in grant.served:
+                    services.end(self.registry, self.ledger, devices[uuid], pids)
 
     def expect_within_quota(
         self,
@@ -482,6 +554,29 @@ class Node:
             unreadable=snapshot.unreadable + shared.unreadable,
             stale=snapshot.stale,
         )
+
+    def softly(self, allocation: Allocation) -> tuple[str, ...]:
+        """Return the vendors of its devices that the settings have shared by a limiter."""
+        return tuple(sorted(allocation.vendors & set(self.settings.soft)))
+
+    def expect_certain(self, snapshot: Snapshot) -> None:
+        """Raise `Refused` where it is not known what standing grants take of the devices.
+
+        What a grant took of a card that was cut says nothing of a share of it, and the reverse.
+        """
+        for entry in snapshot.unreadable:
+            raise Refused(
+                f"grant {entry.id} stands but cannot be read, so what is free is not known "
+                f"({entry.reason}): `hetero release --force {entry.id}` ends it"
+            )
+        for grant in snapshot.grants:
+            now = self.softly(grant.allocation)
+            for vendor in sorted(set(grant.soft).symmetric_difference(now)):
+                before = "a limiter shared" if vendor in grant.soft else "slices were cut from"
+                raise Refused(
+                    f"cards.soft was changed for {vendor} while grant {grant.id} stands, for which "
+                    f"{before} its cards: end that grant, or change the setting back"
+                )
 
     def _discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
@@ -565,14 +660,14 @@ def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
     """Return what keeps a process away from devices of the vendors it was granted none of."""
     here = {device.vendor for device in discovery.devices}
     others = here - allocation.vendors
-    return Edits(
-        env={
-            variable: vendor.none
-            for vendor in discovery.vendors
-            if vendor.name in others
-            for variable in vendor.visible
-        }
-    )
+    mine = (vendor.hiding for vendor in discovery.vendors if vendor.name in others)
+    return Edits(env={name: text for hiding in mine for name, text in hiding.items()})
+
+
+def served(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[str, ...]:
+    """Return those of its devices that programs share by a service."""
+    uuids = (piece.device for piece in allocation.pieces)
+    return tuple(uuid for uuid in uuids if services.by_service(devices[uuid]))
 
 
 def devices_of(discovery: Discovery) -> dict[str, Device]:
@@ -587,17 +682,30 @@ def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
-    """Return the devices with what stands on them."""
-    return Inventory(discovery.devices, tuple(entry.allocation for entry in snapshot.grants))
+    """Return the devices with what stands on them.
+
+    One whose grants share it otherwise than the settings say now takes no more until they end.
+    """
+    devices = tuple(_in_mode(device, snapshot.grants) for device in discovery.devices)
+    return Inventory(devices, tuple(entry.allocation for entry in snapshot.grants))
 
 
-def expect_readable(snapshot: Snapshot) -> None:
-    """Raise `Refused` if something stands of which nobody knows what it takes."""
-    for entry in snapshot.unreadable:
-        raise Refused(
-            f"grant {entry.id} stands but cannot be read, so what is free is not known "
-            f"({entry.reason}): `hetero release --force {entry.id}` ends it"
-        )
+def expect_mode(new: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:
+    """Raise `Refused` where a device of a new grant is shared otherwise by those that stand."""
+    for piece in new.allocation.pieces:
+        now = _in_mode(devices[piece.device], snapshot.grants)
+        if now.health != devices[piece.device].health:
+            raise Refused(f"device {piece.device}: {now.health}")
+
+
+def _in_mode(device: Device, grants: Iterable[Grant]) -> Device:
+    by_service = services.by_service(device)
+    for entry in grants if device.enforcement.by_limiter and device.usable else ():
+        here = any(piece.device == device.uuid for piece in entry.allocation.pieces)
+        if here and (device.uuid in entry.served) != by_service:
+            why = f"cards.sharing was changed for it, which counts when grant {entry.id} has ended"
+            return evolve(device, health=why)
+    return device
 
 
 def user() -> str:

@@ -27,7 +27,7 @@ from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
-from hetero.node.node import Node, devices_of, expect_readable, inventory_of
+from hetero.node.node import Node, devices_of, inventory_of
 from hetero.node.quota import User
 from hetero.node.slices import resizing
 from hetero.plugin.registry import Discovery
@@ -74,7 +74,7 @@ def _plan(
     """Return the grant as it is and as it would be; within `admission`."""
     entry, devices = _entry(node, own, name, asker), devices_of(discovery)
     snapshot = node.with_system(own)
-    expect_readable(snapshot)
+    node.expect_certain(snapshot)
     others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
     free = inventory_of(discovery, others).free()
     chosen = _chosen(entry, ask.device, discovery.devices)

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from hetero.model import Request
 from hetero.model.errors import HeteroError
-from hetero.node.ledger.ledger import ALIVE, Grant
+from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
 from hetero.node.mounts import enter
 from hetero.node.node import Node
 from hetero.node.watch import watch
@@ -32,10 +32,12 @@ def run(
     node = Node.here()
     if node.unseen:
         warn(node.unseen)
-    handle, environment = node.admit(request, command=command, label=label)
+
+    def watched(handle: GrantHandle) -> None:
+        watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
+
+    handle, environment = node.admit(request, command=command, label=label, watch=watched)
     try:
-        if handle.sliced:
-            watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
         enter(handle.mounts)
         handle.hand_over()
         node.registry.close()  # the program's children are to be its own

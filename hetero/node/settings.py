@@ -26,6 +26,7 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.units import parse_memory
+from hetero.plugin.vendor import shared_softly
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
@@ -38,6 +39,17 @@ class Partitioned(str, Enum):
     MIXED = "mixed"  # given out by their parts, beside cards that are shared
     SINGLE = "single"  # given out where all cards of their vendor are partitioned alike
     NONE = "none"  # not given out
+
+
+class Sharing(str, Enum):
+    """By what the programs on a card share it."""
+
+    TIME = "time"  # one after the other, in time slices that a limiter keeps
+    MPS = "mps"  # at the same time, through a service of the card's vendor
+
+
+#: What names all cards that are not named by themselves.
+_ALL = "*"
 
 
 @frozen(kw_only=True)
@@ -71,6 +83,9 @@ class Settings:
     max_sharers = 10    # how many may share a card; at most as many as its driver can, if that cuts
     exclude = ["ab12"]  # UUIDs, or the driver's indices, that are not given out
     partitioned = "mixed"  # cards that are partitioned already (see `Partitioned`)
+    sharing = "time"    # or "mps": by a service of the vendor's; or [cards.sharing], with a line
+                        # for a card, by UUID or the driver's index: 0 = "mps"; "*" is the others
+    soft = []           # vendors whose cards a limiter shares, by 1 % and 1 MiB, instead of slices
 
     [count]
     context = true      # the driver's memory for a program counts against its grant; else not
@@ -99,6 +114,8 @@ class Settings:
     max_sharers: int | None = None
     exclude: tuple[str | int, ...] = ()
     partitioned: Partitioned = Partitioned.MIXED
+    sharing: Mapping[str, Sharing] = field(factory=dict)
+    soft: tuple[str, ...] = ()
     context: bool = False
     vendors: tuple[str, ...] | None = None
     quota: Quota = _EACH
@@ -108,17 +125,40 @@ class Settings:
     on_bypass: OnBypass = OnBypass.REPORT
     ignore: tuple[str, ...] | None = None
 
-    def offered(self, devices: Iterable[Device], *, ours: AbstractSet[str]) -> tuple[Device, ...]:
+    def offered(
+        self,
+        devices: Iterable[Device],
+        *,
+        ours: AbstractSet[str],
+        serving: AbstractSet[str] = frozenset(),
+    ) -> tuple[Device, ...]:
         """Return what this node gives out of its devices; our own limiter shares those of `ours`.
+
+        The vendors in `serving` have a service that may share theirs.
 
         A device that breaks a rule of the settings is there but unhealthy, for that reason.
         """
+        devices = [shared_softly(d) if d.vendor in self.soft else d for d in devices]
         left = [d for d in devices if d.uuid not in self.exclude and d.index not in self.exclude]
         if self.partitioned is Partitioned.NONE:
             left = [device for device in left if not _partitioned(device)]
         if self.partitioned is Partitioned.SINGLE:
             left = list(_alike(left))
+        left = [self._shared(device, serving) for device in left]
         return tuple(self.scaled(self._limited(device, ours)) for device in left)
+
+    def _shared(self, device: Device, serving: AbstractSet[str]) -> Device:
+        """Return a device with how it is shared; one that no limiter shares stays as it is."""
+        own = self.sharing.get(device.uuid) or self.sharing.get(str(device.index))
+        sharing = own or self.sharing.get(_ALL, Sharing.TIME)
+        if sharing is Sharing.TIME or device.enforcement is not Enforcement.PRELOAD:
+            return device
+        if device.vendor in serving:
+            return evolve(device, enforcement=Enforcement.SERVICE)
+        if own is None or not device.usable:
+            return device
+        why = f"cards.sharing says {own.value}, and {device.vendor} has no service for that"
+        return evolve(device, health=why)
 
     def scaled(self, device: Device) -> Device:
         """Return `device` with the capacity this node promises of it.
@@ -201,7 +241,7 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
     _expect(document, known=tables)
     scale, cards, count, vendors, quota, heterod = (_table(document, name) for name in tables)
     _expect(scale, known=("memory", "core"))
-    _expect(cards, known=("max_sharers", "exclude", "partitioned"))
+    _expect(cards, known=("max_sharers", "exclude", "partitioned", "sharing", "soft"))
     _expect(count, known=("context",))
     _expect(vendors, known=("allow",))
     _expect(quota, known=("memory", "core", "grants", "users", "groups"))
@@ -217,6 +257,8 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
         partitioned=_word(
             "cards.partitioned", cards.get("partitioned", was.partitioned), Partitioned
         ),
+        sharing=_sharing(cards["sharing"], was.sharing) if "sharing" in cards else was.sharing,
+        soft=_texts("cards.soft", "vendors", cards.get("soft", was.soft)),
         context=context,
         vendors=_texts("vendors.allow", "distributions", vendors["allow"])
         if "allow" in vendors
@@ -271,9 +313,9 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
         if key not in known:
             raise BadInput(
                 f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
-                "max_sharers, exclude and partitioned, [count] with context, [vendors] with "
-                "allow, [quota] with memory, core, grants, users and groups, [heterod] with "
-                "on_excess, on_bypass and ignore, nothing else"
+                "max_sharers, exclude, partitioned, sharing and soft, [count] with context, "
+                "[vendors] with allow, [quota] with memory, core, grants, users and groups, "
+                "[heterod] with on_excess, on_bypass and ignore, nothing else"
             )
 
 
@@ -300,6 +342,14 @@ def _names(value: object) -> tuple[str | int, ...]:
     if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in listed):
         raise BadInput(f"cards.exclude {value!r} is not a list of UUIDs and indices")
     return tuple(listed)
+
+
+def _sharing(value: object, was: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
+    """Return how cards are shared, by UUID or index, over what was said before."""
+    if not isinstance(value, dict):
+        return {_ALL: _word("cards.sharing", value, Sharing)}
+    said = {name: _word(f"cards.sharing.{name}", one, Sharing) for name, one in value.items()}
+    return {**was, **said}
 
 
 def _texts(name: str, of: str, value: object) -> tuple[str, ...]:

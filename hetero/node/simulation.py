@@ -35,18 +35,24 @@ class Simulation:
         """A name for state that belongs to this rack alone."""
         return of_rack(self.rack)
 
-    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return what makes a program meet the simulated drivers."""
-        libraries = environ.get("LD_LIBRARY_PATH")
-        return {
-            "HETERO_RACK": str(self.rack),
-            "LD_LIBRARY_PATH": f"{self.drivers}:{libraries}" if libraries else str(self.drivers),
-        }
+    def environment(
+        self, environ: Mapping[str, str], vendors: Iterable[str] = ()
+    ) -> dict[str, str]:
+        """Return what makes a program meet the simulated drivers.
 
-    def on_this_machine(self, environ: Mapping[str, str]) -> dict[str, str]:
+        Those in folders of `vendors` come first: they have names that others' drivers have, too.
+        """
+        own = (self.drivers / name for name in sorted(vendors))
+        places = (*(path for path in own if path.is_dir()), self.drivers)
+        libraries = filter(None, (*map(str, places), environ.get("LD_LIBRARY_PATH")))
+        return {"HETERO_RACK": str(self.rack), "LD_LIBRARY_PATH": ":".join(libraries)}
+
+    def on_this_machine(
+        self, environ: Mapping[str, str], vendors: Iterable[str] = ()
+    ) -> dict[str, str]:
         """Return `environment`, and a search path that ends with the programs of the simulator."""
         path = environ.get("PATH") or os.defpath
-        return {**self.environment(environ), "PATH": f"{path}:{self.programs}"}
+        return {**self.environment(environ, vendors), "PATH": f"{path}:{self.programs}"}
 
     def cards(self) -> tuple[Mount, ...]:
         """Return what a container needs of this machine to meet the same simulated cards."""
@@ -71,6 +77,8 @@ def enter(environ: Mapping[str, str]) -> None:
     if not simulated:
         return
     os.environ["HETERO_RACK"] = str(simulated.rack)
+    # A program of a driver's is asked by its name, and must not be a real one.
+    os.environ["PATH"] = f"{simulated.programs}:{os.environ.get('PATH') or os.defpath}"
     for library in sorted(simulated.drivers.glob("lib*.so*")):
         try:
             ctypes.CDLL(str(library))

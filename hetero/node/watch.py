@@ -57,15 +57,15 @@ def _main(alive: Path, *vendors: str) -> None:
     from hetero.node.node import Node
     from hetero.node.simulation import enter
 
-    with suppress(HeteroError):
-        enter(os.environ)
-        node = Node.here()
-        while node.ledger.stands(alive.parent.name):
-            time.sleep(_PAUSE)
-        for _ in range(_TRIES):
+    enter(os.environ)
+    for _ in range(_TRIES):
+        with suppress(HeteroError):  # what is wrong now, settings say, may be right at the next try
+            node = Node.here()
+            while node.ledger.stands(alive.parent.name):
+                time.sleep(_PAUSE)
             if not node.sweep(vendors):
                 break
-            time.sleep(_PAUSE)
+        time.sleep(_PAUSE)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,7 @@ class SchedulerCache:
         self._nodes: dict[str, Node] = {}
         self._home: dict[str, str] = {}  # of a device, by UUID
         self._faults: dict[str, str] = {}  # nodes whose inventory cannot be used, and why
+        self._shut: dict[str, str] = {}  # nodes that take nobody for now, and why
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._counted: set[str] = set()  # the UIDs of those that the demand counts
@@ -130,6 +131,8 @@ class SchedulerCache:
             self._faults[name], node = fault, evolve(node, devices=())
         else:
             self._faults.pop(name, None)
+        if name in self._shut:
+            node = evolve(node, cordoned=True)
         was = self._nodes.get(name)
         if was == node:
             return
@@ -138,12 +141,33 @@ class SchedulerCache:
         self._home.update((device.uuid, name) for device in node.devices)
         self._follow(was, node)
 
+    def shut(self, name: str, why: str | None) -> bool:
+        """Have a node take nobody from now on, None: take pods again; return if that is new.
+
+        What stands on it stays counted.
+        """
+        if self._shut.get(name) == why:
+            return False
+        if why is None:
+            del self._shut[name]
+        else:
+            self._shut[name] = why
+        node = self._nodes.get(name)
+        if node is not None:
+            self.update_node(evolve(node, cordoned=why is not None), fault=self._faults.get(name))
+        return True
+
+    def is_shut(self, name: str) -> bool:
+        """Return whether a node takes nobody for now."""
+        return name in self._shut
+
     def remove_node(self, name: str) -> None:
         """Note that a node is gone; what stands on it stays counted until its pods are gone."""
         self._unhouse(name)
         if self._nodes.pop(name, None) is not None:
             self._cluster = None
         self._faults.pop(name, None)
+        self._shut.pop(name, None)
 
     def _unhouse(self, name: str) -> None:
         for device in self.devices(name):
@@ -294,8 +318,9 @@ class SchedulerCache:
         if row.costs[number] < NEVER:
             quota = over.get(self._kinds[name]) if over else None
             return None if quota is None else (quota, None)
-        if name in self._faults:
-            return self._faults[name], None
+        why = self._unusable(name)
+        if why is not None:
+            return why, None
         return row.said.get(number) or self._priced(None).reason(number, row.shape)
 
     def costs(
@@ -444,6 +469,10 @@ class SchedulerCache:
             priorities=tuple(sorted((priorities[uid] for uid in chosen), reverse=True)),
         )
 
+    def _unusable(self, node: str) -> str | None:
+        """Return why nobody is to be placed on a node, None if pods may be."""
+        return self._faults.get(node) or self._shut.get(node)
+
     # --- from a node to a placement -------------------------------------------------------------
 
     def _place_pod(
@@ -455,8 +484,9 @@ class SchedulerCache:
         weights: Weights | None = None,
         without: Iterable[str] = (),
     ) -> Placement | Refusal:
-        if node in self._faults:
-            return Refusal(wanted=1, verdicts={}, missing=self._faults[node])
+        why = self._unusable(node)
+        if why is not None:
+            return Refusal(wanted=1, verdicts={}, missing=why)
         cluster = self.cluster()
         number = cluster.number.get(node)
         if number is None:

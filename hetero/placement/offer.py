@@ -24,6 +24,8 @@ from hetero.model.rounding import Portion, asked, portion, whole
 
 #: What a device says that never has what is asked, and one that is asked for all of it.
 TOO_SMALL, NOT_EMPTY = "too small", "not empty"
+#: What a device says whose service a program has to itself: it can have no second one.
+ONE_CARD = "shared by a service, which is of one card"
 #: Counters of who holds a piece of a device, which say nothing of its size.
 HEADS = frozenset({SLOTS, *POLICY_SLOTS})
 
@@ -46,6 +48,8 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return NOT_CHOSEN
     if not device.usable:
         return f"unhealthy ({device.health})"
+    if device.enforcement is Enforcement.SERVICE and len(request.asks) > 1:
+        return ONE_CARD
     cut = portion(device, ask, count=len(request.asks), free=free)
     if cut is None:
         return TOO_SMALL

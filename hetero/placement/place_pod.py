@@ -53,7 +53,7 @@ def standing(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) ->
         node=node,
         pod=pod,
         allocations=allocations,
-        holds=_holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
+        holds=holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
         host=pod.host(),
     )
 
@@ -180,7 +180,7 @@ def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:
         counters[name] = counters.get(name, 0) + times * amount
 
 
-def _holds(
+def holds(
     beside: Iterable[Allocation | None],
     main: Iterable[Allocation | None],
     first: Iterable[Allocation | None],

@@ -1,8 +1,9 @@
 """What vendors import: the names a vendor plugin may use, and nothing else of ours.
 
-Read in this order: `vendor` (what is declared), `hookspecs` (the six questions), `driver` and
-`discovery` (asking a driver library), `slices` (hardware that is cut), `testing` (the contract).
-`registry` finds the vendors and asks them; `guard` keeps one vendor's fault from the others.
+Read in this order: `vendor` (what is declared), `hookspecs` (the seven questions), `driver` and
+`discovery` (asking a driver library), `slices` (hardware that is cut), `service` and
+`control_daemon` (a process that shares a card), `testing` (the contract). `registry` finds the
+vendors and asks them; `guard` keeps one vendor's fault from the others.
 
 Imports `hetero.model`. Start with `vendor`.
 """
@@ -32,7 +33,9 @@ from hetero.model import (
 )
 from hetero.model.errors import DriverAbsent
 from hetero.model.units import GiB, MiB
+from hetero.plugin import rsmi
 from hetero.plugin.binding import Binding
+from hetero.plugin.control_daemon import ControlDaemon
 from hetero.plugin.discovery import (
     counted,
     drm_of,
@@ -46,6 +49,7 @@ from hetero.plugin.discovery import (
 from hetero.plugin.driver import Driver, DriverError, Library, struct, text
 from hetero.plugin.hookspecs import hookimpl
 from hetero.plugin.resource_names import ResourceNames
+from hetero.plugin.service import Serve, Service
 from hetero.plugin.slices import free_number, note, orphaned, shares, slice_name
 from hetero.plugin.vendor import Model, Vendor, menus
 
@@ -56,6 +60,7 @@ __all__ = [
     "SLOTS",
     "Allocation",
     "Binding",
+    "ControlDaemon",
     "Device",
     "DeviceAllocation",
     "Driver",
@@ -75,6 +80,8 @@ __all__ = [
     "Policy",
     "ResourceNames",
     "Selector",
+    "Serve",
+    "Service",
     "Step",
     "Template",
     "Templated",
@@ -93,6 +100,7 @@ __all__ = [
     "orphaned",
     "pci_address",
     "pci_of",
+    "rsmi",
     "shares",
     "slice_name",
     "struct",

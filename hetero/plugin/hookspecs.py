@@ -1,4 +1,4 @@
-"""The six questions a vendor answers; this page is the manual for writing one.
+"""The seven questions a vendor answers; this page is the manual for writing one.
 
 A vendor is a module with functions marked `@plugin.hookimpl`, published under the entry point
 group `hetero.plugin.vendor`. An implementation may take fewer arguments than the specification has.
@@ -15,6 +15,7 @@ import pluggy
 
 from hetero.model import Allocation, Device, Edits, Usage
 from hetero.plugin.driver import DriverError
+from hetero.plugin.service import Serve, Service
 from hetero.plugin.vendor import Vendor
 
 #: The entry point group vendors are found under.
@@ -86,6 +87,19 @@ def hetero_watch() -> dict[str, str] | None:
     """
 
 
+@hookspec(firstresult=True)
+def hetero_serve(
+    device: Device, do: Serve, directory: Path, memory: int, process: int
+) -> Service | None:
+    """Bring the service by which programs share `device` to what is wanted; return how it is then.
+
+    Asked where the node's settings have the device shared so. The service keeps its files in
+    `directory`, by which it is found again: it outlives whoever started it. `memory` are the bytes
+    that a program may have at most (START), `process` is the one to let go of (END). Who asks for
+    the same twice is answered the same.
+    """
+
+
 #: Every question above, in the order a vendor is asked them.
 HOOKS = (
     "hetero_vendor",
@@ -94,4 +108,5 @@ HOOKS = (
     "hetero_reconcile",
     "hetero_observe",
     "hetero_watch",
+    "hetero_serve",
 )

@@ -11,6 +11,7 @@ from typing import TypeVar
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.plugin.service import Serve, Service
 from hetero.plugin.vendor import Vendor
 
 #: A message is a length, the number of the question, and then as many bytes of JSON.
@@ -55,6 +56,9 @@ class Question:
     parts: tuple[str, ...] = ()
     directory: str = ""
     container: bool = False
+    do: Serve | None = None
+    memory: int = 0
+    process: int = 0
 
 
 @frozen(kw_only=True)
@@ -63,9 +67,9 @@ class Answer:
 
     `absent`: the driver is not installed here. `loaded`: the vendor could be imported and says who
     it is; then `vendor` comes with a process's first answer, without models and resource names
-    unless it was asked for, `cuts` says whether its grants may have slices that outlive their
-    processes, and `watches` whether it tells of its devices' health. `faults` are of cards that
-    could not be read.
+    unless it was asked for. With it, `cuts` says whether its grants may have slices that outlive
+    their processes, `serves` whether a service of its may share cards, and `watches` whether it
+    tells of its devices' health. `faults` are of cards that could not be read.
     """
 
     failure: str | None = None
@@ -73,11 +77,13 @@ class Answer:
     loaded: bool = True
     vendor: Vendor | None = None
     cuts: bool = False
+    serves: bool = False
     watches: bool = False
     devices: tuple[Device, ...] = ()
     faults: tuple[str, ...] = ()
     edits: Edits | None = None
     usage: Usage | None = None
+    service: Service | None = None
     health: Mapping[str, str] | None = None
 
 
@@ -109,6 +115,10 @@ def expect_sound(question: Question, answer: Answer) -> None:
         _expect_device(device)
     if answer.edits is not None:
         _expect_edits(answer.edits, {device.uuid for device in question.devices})
+    if answer.service is not None:
+        _expect_edits(answer.service.edits, ())
+        if any(pid <= 0 for pid in (*answer.service.processes, *answer.service.clients)):
+            raise BadInput("gave a process of its service that is none")
     if answer.usage is not None:
         usage = answer.usage
         per_process = (*(usage.processes or {}).values(), *(usage.busy or {}).values())
@@ -118,7 +128,7 @@ def expect_sound(question: Question, answer: Answer) -> None:
 
 
 def _expect_vendor(vendor: Vendor) -> None:
-    for word in filter(None, (vendor.name, vendor.limiter)):
+    for word in filter(None, (vendor.name, vendor.limiter, vendor.soft_limiter)):
         if not _WORD.fullmatch(word):
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
     for name in (*vendor.visible, *vendor.runtime):
@@ -127,8 +137,11 @@ def _expect_vendor(vendor: Vendor) -> None:
     for text in (*vendor.device_nodes, *vendor.files):
         if not _TEMPLATE.fullmatch(text):
             raise BadInput(f"gave {text[:_NAME]!r} as a path: braces have names of attributes")
-    if not _is_string(vendor.none):
-        raise BadInput(f"gave {vendor.none[:_NAME]!r} for no device")
+    for text in (vendor.none, *vendor.runtime_none):
+        if not _is_string(text):
+            raise BadInput(f"gave {text[:_NAME]!r} for no device")
+    if vendor.runtime_mounts and not _TEMPLATE.fullmatch(vendor.runtime_mounts):
+        raise BadInput(f"gave {vendor.runtime_mounts[:_NAME]!r} as a directory of its runtime")
 
 
 def _expect_device(device: Device) -> None:

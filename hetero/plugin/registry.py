@@ -1,4 +1,7 @@
-"""Finds the vendors and asks them, one at a time, so that a broken one is a row and no outage."""
+"""Finds the vendors and asks them, one at a time, so that a broken one is a row and no outage.
+
+Over 400 lines because each question has its place beside what is remembered of who answers.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from hetero.plugin.message import Answer, Question
 from hetero.plugin.pauses import Pauses
 from hetero.plugin.process import Forks, Starter
 from hetero.plugin.respondent import Plugin, Respondent
+from hetero.plugin.service import Serve, Service
 from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
 from hetero.plugin.vendor_row import VendorRow, addressable
@@ -32,13 +36,15 @@ LOOK, CUT = 5.0, 20.0
 class Discovery:
     """What one look at the node found, and the declarations it is read by (no resource names).
 
-    The grants of vendors in `cutting` may have slices that outlive their processes.
+    The grants of vendors in `cutting` may have slices that outlive their processes. Those in
+    `serving` have services that share cards.
     """
 
     devices: tuple[Device, ...]
     rows: tuple[VendorRow, ...]
     vendors: tuple[Vendor, ...] = ()
     cutting: frozenset[str] = frozenset()
+    serving: frozenset[str] = frozenset()
 
     @property
     def inventory(self) -> Inventory:
@@ -82,6 +88,7 @@ class _Member:
     vendor: Vendor | None = None
     whole: bool = False  # with its models and resource names
     cuts: bool = False
+    serves: bool = False
     refused: str | None = None  # why what it answers is not taken
     last: tuple[Device, ...] = ()  # at its last good answer
 
@@ -121,13 +128,15 @@ class Registry:
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
     None: as long as its hook takes at most. `pauses` are what commands remember of each other's.
-    Programs that go on and have threads `watch` for news of the devices' health, too, and have
-    vendors enforce and reconcile in a second process: a look need not wait for a slice.
+    The vendors in `soft` share cards by a limiter. Programs that go on and have threads `watch` for
+    news of the devices' health, too, and have vendors enforce and reconcile in a second process: a
+    look need not wait for a slice.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
     _starter: Starter = field(factory=Forks)
     _allowed: Collection[str] | None = None
+    _soft: Collection[str] = ()
     _apart: bool = True
     _seconds: float | None = None
     _pauses: Pauses | None = None
@@ -233,6 +242,9 @@ class Registry:
             cutting=frozenset(
                 member.vendor.name for member in known if member.vendor and member.cuts
             ),
+            serving=frozenset(
+                member.vendor.name for member in known if member.vendor and member.serves
+            ),
         )
 
     def enforce(
@@ -300,6 +312,24 @@ class Registry:
             failure = self._act(device.vendor, question).failure
             faults += [failure] if failure is not None else []
         return tuple(dict.fromkeys(faults))
+
+    def serve(
+        self, device: Device, do: Serve, *, directory: Path, memory: int = 0, process: int = 0
+    ) -> Service:
+        """Bring a device's service to what is wanted. Raises `Refused` when its vendor fails."""
+        question = Question(
+            ask="serve",
+            within=self._seconds or CUT,
+            device=device,
+            do=do,
+            directory=str(directory),
+            memory=memory,
+            process=process,
+        )
+        answer = self._act(device.vendor, question)
+        if answer.failure is not None or answer.service is None:
+            raise Refused(answer.failure or f"{device.vendor}: no service shares its cards")
+        return answer.service
 
     def failures(self) -> tuple[str, ...]:
         """Return what each vendor said whose last enforce failed, here or in another command."""
@@ -380,12 +410,12 @@ class Registry:
             answers.append(answer)
             if answer.vendor and not member.whole and member.refused is None:
                 member.whole = ask == "vendor"
-                self._meet(member, answer.vendor, cuts=answer.cuts)
+                self._meet(member, answer.vendor, answer)
             if member.watch and answer.watches and member.refused is None:
                 member.watch.start()
         return answers
 
-    def _meet(self, member: _Member, vendor: Vendor, *, cuts: bool) -> None:
+    def _meet(self, member: _Member, vendor: Vendor, answer: Answer) -> None:
         """Note who a plugin says it is, unless that is another one already."""
         name = member.plugin.name
         others = (other.vendor for other in self._members if other is not member)
@@ -394,4 +424,5 @@ class Registry:
         elif isinstance(member.plugin, Entry) and vendor.name != name:
             member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
         else:
-            member.vendor, member.cuts = vendor, cuts
+            member.vendor = vendor.soft if vendor.name in self._soft else vendor
+            member.cuts, member.serves = answer.cuts, answer.serves

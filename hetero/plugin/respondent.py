@@ -15,6 +15,7 @@ from hetero.model.errors import DriverAbsent
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
 from hetero.plugin.message import SHOWN, Answer, Failure, Question
+from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
 
 T = TypeVar("T")
@@ -101,11 +102,10 @@ class Respondent:
             case Question(ask="observe", device=device) if device is not None:
                 usage = ask(lambda: _expect(Usage, hooks.hetero_observe(device=device)))
                 return Answer(usage=usage)
+            case Question(ask="serve"):
+                return Answer(service=ask(lambda: _served(hooks, question)))
             case Question(ask="watch"):
-                told = ask(lambda: _expect(dict, hooks.hetero_watch()))
-                if told is None:
-                    return Answer()
-                return Answer(health={uuid: _line(why) for uuid, why in told.items()})
+                return _news(ask(lambda: _expect(dict, hooks.hetero_watch())))
         raise Failure(f"{name}: {question.ask} is not asked of a vendor")
 
 
@@ -115,6 +115,7 @@ def _introduced(said: Answer, vendor: Vendor, hooks: pluggy.HookRelay) -> Answer
         said,
         vendor=vendor,
         cuts=bool(hooks.hetero_reconcile.get_hookimpls()),
+        serves=bool(hooks.hetero_serve.get_hookimpls()),
         watches=bool(hooks.hetero_watch.get_hookimpls()),
     )
 
@@ -159,6 +160,23 @@ def _discovered(name: str, cards: Iterable[object] | None) -> Answer:
         else:
             raise TypeError(f"gave {card!r}, not a Device of its own")
     return Answer(devices=tuple(devices), faults=tuple(faults))
+
+
+def _news(told: dict[str, str] | None) -> Answer:
+    if told is None:
+        return Answer()
+    return Answer(health={uuid: _line(why) for uuid, why in told.items()})
+
+
+def _served(hooks: pluggy.HookRelay, question: Question) -> Service | None:
+    said = hooks.hetero_serve(
+        device=question.device,
+        do=question.do,
+        directory=Path(question.directory),
+        memory=question.memory,
+        process=question.process,
+    )
+    return _expect(Service, said)
 
 
 def _expect(kind: type[T], said: object) -> T | None:

@@ -13,9 +13,12 @@ from hetero.plugin.driver import DriverError
 def shares(
     allocation: Allocation, devices: Sequence[Device]
 ) -> Iterator[tuple[DeviceAllocation, Device]]:
-    """Yield the grants that hold a part of their device, each with it: what is to be cut."""
+    """Yield the grants that hold a part of their device, each with it: what is to be cut.
+
+    A device that a limiter shares is not cut.
+    """
     for piece, device in zip(allocation.pieces, devices, strict=True):
-        if not piece.is_whole(device):
+        if not piece.is_whole(device) and not device.enforcement.by_limiter:
             yield piece, device
 
 

@@ -1,4 +1,4 @@
-"""Shipped with the product: the contract every vendor passes, an in-memory vendor and `rack()`."""
+"""Shipped with the product: contracts of vendors and limiters, an in-memory vendor, `rack()`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hetero.model import (
 )
 from hetero.plugin.contract import VendorContract
 from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.isolation import IsolationContract
 from hetero.plugin.vendor import Model, Vendor
 
 
@@ -83,4 +84,4 @@ class MemoryVendor:
         return self.usage.get(device.uuid)
 
 
-__all__ = ["MemoryVendor", "VendorContract", "rack"]
+__all__ = ["IsolationContract", "MemoryVendor", "VendorContract", "rack"]

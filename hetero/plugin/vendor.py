@@ -17,6 +17,7 @@ from hetero.model import (
     DeviceAllocation,
     Edits,
     Enforcement,
+    Fractional,
     Granularity,
     Link,
     Template,
@@ -28,6 +29,8 @@ from hetero.plugin.resource_names import ResourceNames
 
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50
+#: How many may share a card that is shared softly.
+_SOFT_SLOTS = 10
 
 
 @frozen(kw_only=True)
@@ -84,8 +87,12 @@ class Vendor:
     `visible` names the environment variables programs learn their devices from, listed by UUID or
     by index (`visible_by`); in a container, which has its own devices alone, indices count from 0.
     `runtime` names those that the vendor's container runtime reads: there a device is called what
-    the machine calls it. Either says `none` where no device of the vendor is to be seen.
-    `limiter` names the driver API the preloaded limiter covers, where there is one.
+    the machine calls it. Programs are told `none` where no device of the vendor is to be seen; the
+    runtime is told the first of `runtime_none`, each of which gives a container none. Below
+    `runtime_mounts` the runtime takes what is mounted at a device's name for that device, where it
+    may be told so.
+    `limiter` names the driver API the preloaded limiter covers, where there is one. `soft_limiter`
+    does for a vendor that cuts its cards: a node whose settings say so shares them without cuts.
     `resource_names` are what a pod asks by.
 
     A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
@@ -106,7 +113,10 @@ class Vendor:
     visible_by: str = field(default="uuid")
     runtime: tuple[str, ...] = ()
     none: str = "-1"  # an index no device has
+    runtime_none: tuple[str, ...] = ()
+    runtime_mounts: str | None = None
     limiter: str | None = None
+    soft_limiter: str | None = None
     device_nodes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     cdi: str | None = None
@@ -124,6 +134,11 @@ class Vendor:
             if fnmatchcase(model.lower(), declaration.match.lower()):
                 return declaration
         raise LookupError(f"{self.name}: no declared model matches {model!r}")
+
+    @property
+    def soft(self) -> Vendor:
+        """The vendor as a node has it that shares its cards softly."""
+        return evolve(self, limiter=self.soft_limiter or self.limiter)
 
     def device(
         self,
@@ -181,6 +196,16 @@ class Vendor:
             group=group,
         )
 
+    @property
+    def hiding(self) -> dict[str, str]:
+        """What variables say where no device of the vendor is to be seen."""
+        return {**self.runtime_hiding, **dict.fromkeys(self.visible, self.none)}
+
+    @property
+    def runtime_hiding(self) -> dict[str, str]:
+        """What variables say where the vendor's runtime is to bring no device."""
+        return dict.fromkeys(self.runtime, self.runtime_none[0]) if self.runtime_none else {}
+
     def implied(
         self, pieces: Sequence[DeviceAllocation], devices: Sequence[Device], *, container: bool
     ) -> Edits:
@@ -204,6 +229,18 @@ class Vendor:
             cdi=tuple(f"{self.cdi}={piece.part or piece.device}" for piece in pieces if self.cdi),
             files=filled_in(self.files),
         )
+
+
+def shared_softly(device: Device) -> Device:
+    """Return a card that is not cut, by 1 % and 1 MiB; parts of a card are what they are."""
+    if isinstance(device.granularity, Templated) and not device.granularity.whole:
+        return device
+    return evolve(
+        device,
+        capacity={CORE: 100, MEMORY: device.capacity[MEMORY], SLOTS: _SOFT_SLOTS},
+        granularity=Fractional(),
+        enforcement=Enforcement.PRELOAD,
+    )
 
 
 def _parts(card: Templated) -> tuple[Templated, Counters]:

@@ -21,14 +21,30 @@ static bool fits(const struct region *region, unsigned device, uint64_t bytes, u
     return bytes <= limit && held(region, device) <= limit - bytes;
 }
 
-enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
+/* The same, when dead processes hold nothing any more. */
+static bool fits_swept(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
+{
+    if (fits(region, device, bytes, limit))
+        return true;
+    region_sweep(region);
+    return fits(region, device, bytes, limit);
+}
+
+bool ledger_fits(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
+{
+    if (!region_lock(region))
+        return false;
+    bool granted = fits_swept(region, device, bytes, limit);
+    region_unlock(region);
+    return granted;
+}
+
+enum ledger_answer ledger_try(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
 {
     if (!region_lock(region))
         return LEDGER_BROKEN;
     struct hetero_region_device *total = &region->shared->devices[device];
-    if (!fits(region, device, bytes, limit))
-        region_sweep(region);
-    bool granted = fits(region, device, bytes, limit);
+    bool granted = fits_swept(region, device, bytes, limit);
     if (granted) {
         /* The slot first: what a kill between the two leaves behind is swept with the slot. */
         region->own[device] += bytes;
@@ -37,11 +53,19 @@ enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64
         total->granted += bytes;
         if (total->used > total->peak)
             total->peak = total->used;
-    } else {
-        total->denied++;
     }
     region_unlock(region);
     return granted ? LEDGER_GRANTED : LEDGER_OVER;
+}
+
+enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit)
+{
+    enum ledger_answer answer = ledger_try(region, device, bytes, limit);
+    if (answer == LEDGER_OVER && region_lock(region)) {
+        region->shared->devices[device].denied++;
+        region_unlock(region);
+    }
+    return answer;
 }
 
 void ledger_release(struct region *region, unsigned device, uint64_t bytes)

@@ -12,6 +12,12 @@ enum ledger_answer { LEDGER_GRANTED, LEDGER_OVER, LEDGER_BROKEN };
  * BROKEN when the region cannot be trusted (the caller refuses). */
 enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
 
+/* The same, and a refusal is not counted as one. */
+enum ledger_answer ledger_try(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
+
+/* Whether `bytes` would be granted now. */
+bool ledger_fits(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
+
 /* Give back `bytes` that this process reserved. */
 void ledger_release(struct region *region, unsigned device, uint64_t bytes);
 

@@ -304,9 +304,18 @@ static void sweep_slot(struct hetero_region_slot *slot, const bool open[HETERO_M
     *slot = left;
 }
 
+/* Whether there is a slot that is not ours and was taken. */
+static bool any_other(const struct region *region)
+{
+    for (unsigned s = 0, count = reached(region->shared); s < count; s++)
+        if ((int)s != region->slot && region->shared->slots[s].pid != 0)
+            return true;
+    return false;
+}
+
 void region_sweep(struct region *region)
 {
-    int file = open_file(region);
+    int file = any_other(region) ? open_file(region) : -1;
     if (file < 0)
         return;
     struct census found = count_slots(region, file);

@@ -43,7 +43,9 @@ struct hetero_region_device {
     /* Bytes ever reserved, only growing; under the lock. Who reads `used` twice knows by it how large it can have been
      * in between. */
     uint64_t granted;
-    uint64_t reserved[7];
+    _Atomic uint64_t stopped_ns;  /* for which a launcher has waited for its gate, of each process */
+    _Atomic uint64_t borrowed_ns; /* of gpu_ns, what others lent an elastic grant, which it does not owe */
+    uint64_t reserved[5];
 }; /* 128 bytes */
 
 /* What a process says of itself besides what is charged. */
@@ -74,7 +76,8 @@ struct hetero_region {
     uint32_t reached; /* slots from here on were never taken; only ever growing; under the lock */
     _Atomic uint32_t next; /* where the next process to come looks for a slot once it found the first few taken */
     uint32_t reserved32[13];
-    uint64_t reserved[6];
+    _Atomic uint64_t unknown; /* functions and tables of the driver that a process asked for and no table of ours has */
+    uint64_t reserved[5];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
 }; /* 128 + 16 * 128 + 1024 * 576 = 592000 bytes */

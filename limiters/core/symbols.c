@@ -35,9 +35,26 @@ static void *after_us(const char *name)
     return is_of_this_library(found) ? NULL : found;
 }
 
+/* The first of its names that can be opened so. */
+static void *opened(const struct library *library, int flags)
+{
+    void *handle = NULL;
+    for (unsigned i = 0; i < LIBRARY_NAMES && library->names[i] != NULL && handle == NULL; i++)
+        handle = libc_dlopen(library->names[i], flags);
+    return handle;
+}
+
 static void *loaded(const struct library *library)
 {
-    return libc_dlopen(library->name, RTLD_LAZY | RTLD_NOLOAD);
+    return opened(library, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+static bool is_called(const struct link_map *object, const struct library *library)
+{
+    bool is = false;
+    for (unsigned i = 0; i < LIBRARY_NAMES && library->names[i] != NULL; i++)
+        is = is || object_is_called(object, library->names[i]);
+    return is;
 }
 
 void library_resolve(struct library *library)
@@ -47,7 +64,7 @@ void library_resolve(struct library *library)
     /* No lock of ours around the loader's: a second thread finds the same. The handle is kept for good. */
     void *handle = loaded(library);
     if (handle == NULL)
-        handle = libc_dlopen(library->name, RTLD_LAZY);
+        handle = opened(library, RTLD_LAZY);
     if (handle == NULL)
         return;
     for (struct symbol *row = library->rows; row < library->rows + library->count; row++) {
@@ -70,7 +87,7 @@ void *library_named(const struct library *library, const char *name)
 static bool is_the_drivers(struct library *library, struct symbol *row, const void *found)
 {
     const struct link_map *object = object_of(found);
-    if (object == NULL || object_is_called(object, library->name))
+    if (object == NULL || is_called(object, library))
         return object != NULL;
     return loaded(library) != NULL && object == object_of(symbol_real(library, row));
 }
@@ -139,7 +156,7 @@ static bool hidden(void *handle, const char *name)
             handle == RTLD_NEXT || handle == RTLD_DEFAULT || tenancy() == TENANCY_FREE)
             continue;
         const struct link_map *object = object_of(libc_dlsym(handle, name));
-        if (object == NULL || !object_is_called(object, library->name) || !library->hides(name))
+        if (object == NULL || !is_called(object, library) || !library->hides(name))
             continue;
         char text[160];
         snprintf(text, sizeof text, "%s, which the limiter does not know", name);
@@ -162,7 +179,7 @@ static struct symbol loader_rows[ROWS] = {
 };
 static void *const loader_ours[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen};
 
-static struct library loader = {.name = "libc.so.6", .rows = loader_rows, .count = ROWS, .resolved = true};
+static struct library loader = {.names = {"libc.so.6"}, .rows = loader_rows, .count = ROWS, .resolved = true};
 SYMBOLS(loader, &loader, loader_ours);
 
 /* ------------------------------------------------------------------------------------------------- the entry points */

@@ -16,8 +16,12 @@ struct symbol {
     _Atomic(void *) real; /* every thread that writes it writes the same value, so it needs no lock */
 };
 
+#define LIBRARY_NAMES 4u
+
 struct library {
-    const char *name; /* the driver library's file name, as programs open it and as it calls itself */
+    /* The driver library's file name, as programs open it and as it calls itself; then those of other versions of it.
+     */
+    const char *names[LIBRARY_NAMES];
     struct symbol *rows;
     size_t count;
     _Atomic bool resolved; /* each row has its function, or the library has none of that name */

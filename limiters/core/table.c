@@ -82,12 +82,14 @@ bool table_put(const struct entry *entry, struct entry *previous)
     return room;
 }
 
-static bool look(uint32_t kind, uint64_t key, struct entry *found, bool take)
+static inline __attribute__((always_inline)) bool look(uint32_t kind, uint64_t key, int64_t change, struct entry *found,
+                                                       bool take)
 {
     struct shard *shard = shard_of(kind, key);
     struct entry *slot = shard->size == 0 ? NULL : slot_of(shard, kind, key);
     bool there = slot != NULL && slot->kind != 0;
     if (there) {
+        slot->bytes += (uint64_t)change;
         *found = *slot;
         if (take)
             empty(shard, slot);
@@ -98,12 +100,17 @@ static bool look(uint32_t kind, uint64_t key, struct entry *found, bool take)
 
 bool table_get(uint32_t kind, uint64_t key, struct entry *found)
 {
-    return look(kind, key, found, false);
+    return look(kind, key, 0, found, false);
 }
 
 bool table_take(uint32_t kind, uint64_t key, struct entry *found)
 {
-    return look(kind, key, found, true);
+    return look(kind, key, 0, found, true);
+}
+
+bool table_add(uint32_t kind, uint64_t key, int64_t change, struct entry *found)
+{
+    return look(kind, key, change, found, false);
 }
 
 static bool search(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found,

@@ -22,6 +22,9 @@ bool table_put(const struct entry *entry, struct entry *previous);
 bool table_get(uint32_t kind, uint64_t key, struct entry *found);
 bool table_take(uint32_t kind, uint64_t key, struct entry *found);
 
+/* Add to the bytes of an entry, and copy it as it is then. False: there is none. */
+bool table_add(uint32_t kind, uint64_t key, int64_t change, struct entry *found);
+
 /* Take out one entry for which `matches` holds; call until it says false. */
 bool table_take_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found);
 

@@ -32,11 +32,15 @@ static bool terminated(const char *text, size_t size)
     return memchr(text, '\0', size) != NULL;
 }
 
-/* "XXX-5e9f0a1b-…": the driver's 16 bytes are the 32 hexadecimal digits after the first dash. */
+/* "XXX-5e9f0a1b-…": the driver's 16 bytes are the 32 hexadecimal digits after the first dash, or all where nothing is
+ * in front of them: the first eight are then in front of the first dash. AMD's cards have 16. */
 static bool parse_uuid(const char *text, uint8_t bytes[16])
 {
     const char *at = strchr(text, '-');
     unsigned digits = 0;
+    if (at != NULL && at - text == 8)
+        at = text;
+    memset(bytes, 0, 16);
     for (; at != NULL && *at != '\0'; at++) {
         if (*at == '-')
             continue;
@@ -52,7 +56,7 @@ static bool parse_uuid(const char *text, uint8_t bytes[16])
         bytes[digits / 2] = (uint8_t)(digits % 2 ? bytes[digits / 2] | digit : digit << 4);
         digits++;
     }
-    return digits == 32;
+    return digits == 32 || digits == 16;
 }
 
 const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETERO_MAX_DEVICES][16])

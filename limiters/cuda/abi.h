@@ -47,6 +47,7 @@ typedef void (*CUhostFn)(void *);
 #define CU_MEMHOSTALLOC_PORTABLE      0x01
 #define CU_MEMHOSTALLOC_DEVICEMAP     0x02
 #define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
+#define CU_STREAM_WAIT_VALUE_GEQ      0x00
 
 #define CU_LAUNCH_PARAM_END            ((void *)0x00)
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)0x01)
@@ -688,6 +689,8 @@ CUresult cuCtxAttach(CUcontext *, unsigned);
 CUresult cuCtxDetach(CUcontext);
 CUresult cuGreenCtxCreate(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned);
 CUresult cuGreenCtxDestroy(CUgreenCtx);
+CUresult cuCtxFromGreenCtx(CUcontext *, CUgreenCtx);
+CUresult cuGreenCtxStreamCreate(CUstream *, CUgreenCtx, unsigned, int);
 CUresult cuGLCtxCreate(CUcontext *, unsigned, CUdevice);
 CUresult cuGLCtxCreate_v2(CUcontext *, unsigned, CUdevice);
 CUresult cuVDPAUCtxCreate(CUcontext *, unsigned, CUdevice, uint32_t, void *);

@@ -14,10 +14,12 @@ static void spend(const struct account *account, struct hetero_region_device *fr
     /* An elastic grant does not pay back what nobody else wanted: it owes one time slice at most, and what it took
      * while another waited, or ran beside it. */
     least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
-    if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC &&
-        atomic_load_explicit(&from->balance_ns, memory_order_relaxed) < least && !time_slice_wanted(time_slice) &&
-        time_slice_beside(time_slice) == 0)
+    int64_t balance = atomic_load_explicit(&from->balance_ns, memory_order_relaxed);
+    if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC && balance < least && !time_slice_wanted(time_slice) &&
+        time_slice_beside(time_slice) == 0) {
         atomic_store_explicit(&from->balance_ns, least, memory_order_relaxed);
+        atomic_fetch_add_explicit(&from->borrowed_ns, (uint64_t)(least - balance), memory_order_relaxed);
+    }
 }
 
 void account_keep(struct account *account, uint64_t ns)
@@ -31,6 +33,23 @@ void account_spend(struct account *account, struct time_slice *time_slice, uint6
 {
     spend(account, account->shared, time_slice, now, spent_ns);
     spend(account, &account->own, time_slice, now, own_ns);
+}
+
+void account_keep_burst(struct account *account)
+{
+    budget_keep_burst(account->shared, terms_core(account->terms));
+    budget_keep_burst(&account->own, terms_core(account->terms));
+}
+
+void account_refund(struct account *account, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&account->shared->balance_ns, (int64_t)ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&account->own.balance_ns, (int64_t)ns, memory_order_relaxed);
+}
+
+void account_stopped(struct account *account, uint64_t ns)
+{
+    atomic_fetch_add_explicit(&account->shared->stopped_ns, ns, memory_order_relaxed);
 }
 
 void account_count(struct account *account, uint32_t launches)

@@ -26,6 +26,15 @@ void account_keep(struct account *account, uint64_t ns);
 void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint64_t own_ns);
 
+/* Of what was not asked for, no more than a burst is kept. */
+void account_keep_burst(struct account *account);
+
+/* So much was charged too much. */
+void account_refund(struct account *account, uint64_t ns);
+
+/* For so long a launcher has waited for the gate. */
+void account_stopped(struct account *account, uint64_t ns);
+
 /* So many launches have been made since the start. */
 void account_count(struct account *account, uint32_t launches);
 

@@ -16,6 +16,9 @@
  * card's clocks) is then paid once for a longer time. */
 #define BUDGET_TIME_SLICE_NS INT64_C(10000000)
 
+/* A program that needs less than its share may use the device for so long in a row. */
+#define BUDGET_BURST_NS INT64_C(100000000)
+
 /* The most that anybody is owed, without and with what neighbours took; and in how long what is owed beyond a time
  * slice fades: long against the 20 to 50 ms after which neighbours run again, short against what a person would call
  * unfair. */
@@ -102,10 +105,30 @@ static inline void budget_settle(struct hetero_region_device *account, uint64_t 
     atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
 }
 
+/* What a burst takes beyond the share of the time that it lasts is the most that is in the account. */
+static inline void budget_keep_burst(struct hetero_region_device *account, uint32_t core)
+{
+    int64_t most = BUDGET_BURST_NS - budget_share(BUDGET_BURST_NS, core);
+    most = most > BUDGET_TIME_SLICE_NS ? most : BUDGET_TIME_SLICE_NS;
+    if (atomic_load_explicit(&account->balance_ns, memory_order_relaxed) > most)
+        atomic_store_explicit(&account->balance_ns, most, memory_order_relaxed);
+}
+
 /* How long until a balance is out of debt. */
 static inline uint64_t budget_wait(int64_t balance, uint32_t core)
 {
     return balance >= 0 ? 0 : (uint64_t)-balance / core * HETERO_CORE_FULL + HETERO_CORE_FULL / core;
+}
+
+/* What contexts get of a device together while the driver slices it: the rest is lost between two slices (four busy
+ * processes on an H200). */
+#define BUDGET_TOGETHER_PERCENT 93u
+
+/* What one of the contexts gets that have work in flight for so long: the driver slices the device evenly among them.
+ */
+static inline uint64_t budget_part(uint64_t ns, unsigned others)
+{
+    return others == 0 ? ns : ns / (1 + others) * BUDGET_TOGETHER_PERCENT / 100;
 }
 
 #endif

@@ -26,6 +26,14 @@ struct engine {
     /* After everything that is in the stream now. False: a capture forbids it until it ends. */
     bool (*set)(void *fence, void *stream);
     bool (*passed)(void *fence); /* one that cannot be asked, or could not be set, counts as passed */
+    /* A hold: what comes into a stream from now on waits for `release`, which calls no driver, and the device times how
+     * long it takes up to the last stamp. `make_hold` is NULL where the driver has none. */
+    void *(*make_hold)(void *context);
+    void (*drop_hold)(void *hold);
+    bool (*hold)(void *hold, void *stream); /* false: a capture forbids it, or it failed */
+    void (*stamp)(void *hold, void *stream);
+    void (*release)(void *hold);
+    bool (*held_ns)(void *hold, uint64_t *ns); /* false: the device has not passed the mark */
     /* What the driver calls the model of a device, and its power. False: that is not known. */
     bool (*device_name)(const char *uuid, char *name, size_t size);
     bool (*power)(const char *uuid, struct power_reading *reading);

@@ -31,6 +31,9 @@
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THROTTLE_NS (50 * MS)
 
+/* How often the thread looks at a hold. */
+#define HOLD_LOOK_NS (30 * US)
+
 /* A process that exits has this much of the device beyond its share, for what little most have left to do. The end of a
  * launch is waited for no longer than that, either, unless another follows. */
 #define EXIT_NS MS
@@ -40,7 +43,7 @@ atomic_bool gates_retired;
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
                void *(*thread)(void *owner), void (*spend)(void *owner, uint64_t ns), void *owner)
 {
-    gate->engine = gate->streams.engine = engine;
+    gate->engine = gate->streams.engine = gate->hold.engine = engine;
     gate->terms = terms;
     gate->thread = thread;
     gate->spend = spend;
@@ -48,6 +51,8 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
     static atomic_uint made;
     gate->number = atomic_fetch_add(&made, 1) + 1;
     gate->stride = 1;
+    atomic_store(&gate->hold.goes, true);
+    atomic_store(&gate->hold.gone, true);
     atomic_store(&gate->long_kernels, true);
     pthread_mutex_init(&gate->lock, NULL);
 }
@@ -89,7 +94,8 @@ static bool lock(struct gate *gate)
 static uint32_t most_in_flight(struct gate *gate)
 {
     bool one = atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ||
-               atomic_load_explicit(&gate->long_kernels, memory_order_relaxed);
+               (atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
+                atomic_load_explicit(&gate->known_stride, memory_order_relaxed) == 0);
     return one ? IN_FLIGHT_ONE : IN_FLIGHT;
 }
 
@@ -141,6 +147,11 @@ static void throttle(struct gate *gate)
 static void adapt(struct gate *gate, uint64_t now)
 {
     uint64_t since = gate->timed_ns, passed = gate->passed;
+    uint32_t known = atomic_load_explicit(&gate->known_stride, memory_order_relaxed);
+    if (known > 0) {
+        gate->stride = known;
+        return;
+    }
     if (since != 0 && passed == 0)
         return;
     gate->timed_ns = now;
@@ -159,10 +170,11 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
 {
     if (!lock(gate))
         return;
-    uint32_t count = gate_launches(gate);
-    if (count - gate->fenced >= gate->stride) {
+    uint32_t count = gate_launches(gate), stride = gate->stride > 0 ? gate->stride : gate->strode;
+    if (count - gate->fenced >= stride) {
         pop_passed(gate);
-        adapt(gate, gate->engine->now());
+        if (gate->stride > 0)
+            adapt(gate, gate->engine->now());
         gate->fenced = count;
         void *fence = gate->backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
         if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
@@ -204,7 +216,7 @@ static void wait_until_open(struct gate *gate)
 {
     atomic_fetch_add(&gate->waiting, 1);
     bool limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
-    for (uint32_t seen = atomic_load(&gate->state); limited && seen != GATE_OPEN; seen = atomic_load(&gate->state)) {
+    for (uint32_t seen = atomic_load(&gate->state); limited && !gate_opens(seen); seen = atomic_load(&gate->state)) {
         atomic_fetch_add(&gate->looks, 1);
         futex_wake(&gate->looks);
         start(gate); /* which may have failed before */
@@ -394,7 +406,7 @@ static inline void step_out(struct gate *gate)
     set_depth(depth);
 }
 
-bool gate_inside(struct gate *gate)
+static bool is_inside(struct gate *gate)
 {
     bool inside = atomic_load(&gate->others) != 0;
     for (unsigned at = 0; at < GATE_CELLS && !inside; at++) {
@@ -461,6 +473,29 @@ static void wait_outside(struct gate *gate)
         atomic_store(outer->cell, before);
 }
 
+/* Whether no launch but the one that asks is between enter and leave. */
+static bool is_alone(struct gate *gate)
+{
+    unsigned inside = atomic_load(&gate->others);
+    for (unsigned at = 0; at < GATE_CELLS; at++)
+        inside += atomic_load(&gate->cells[at]) != 0;
+    return inside <= 1 && mine.depth <= 1;
+}
+
+/* A launch passes while the thread wants a hold. Another that is between enter and leave may be made before the hold or
+ * in it, and would be counted as held. */
+static void begin_hold(struct gate *gate, const struct stream_key *key)
+{
+    if (!hold_may_begin(&gate->hold))
+        return;
+    struct tracked_stream *stream = is_last(gate, key) ? last.stream : find_stream(gate, key);
+    if (stream == NULL || !lock(gate))
+        return;
+    if (is_alone(gate) && hold_begin(&gate->hold, stream, key) && !is_alone(gate))
+        hold_spoil(&gate->hold);
+    unlock(gate);
+}
+
 /* Nothing of ours is called where nothing has to be waited for: the registers of a call cost as much as the rest. */
 static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
 {
@@ -468,7 +503,10 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
         if (atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= most_in_flight(gate))
             throttle(gate);
         step_in(gate, stream);
-        if (atomic_load(&gate->state) == GATE_OPEN)
+        uint32_t state = atomic_load(&gate->state);
+        if (state == GATE_HOLDS)
+            begin_hold(gate, stream);
+        if (gate_opens(state))
             break;
         step_out(gate);
         if (!atomic_load(&gates_retired))
@@ -507,6 +545,20 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream)
     return wait_to_enter(gate, stream);
 }
 
+/* A launch was made while the thread wants a hold, or has one. Whether it is held, or nothing could be. */
+static bool note(struct gate *gate, const struct stream_key *key)
+{
+    if (!hold_is_on(&gate->hold))
+        return false;
+    if (!lock(gate))
+        return true;
+    bool held = hold_is_on(&gate->hold);
+    if (held)
+        hold_note(&gate->hold, key);
+    unlock(gate);
+    return held;
+}
+
 /* Into a stream that is not the last one; or it is time for a fence. */
 static __attribute__((noinline)) void leave_slowly(struct gate *gate, const struct stream_key *key, uint32_t count)
 {
@@ -520,8 +572,9 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
             flush(gate, key);
         else
             atomic_store(&stream->dirty, true);
-        if (count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
-            atomic_load_explicit(&gate->stride, memory_order_relaxed))
+        uint32_t stride = atomic_load_explicit(&gate->stride, memory_order_relaxed);
+        bool held = stride == 0 && note(gate, key);
+        if (!held && count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >= stride)
             set_fence(gate, stream);
     }
     step_out(gate);
@@ -547,6 +600,7 @@ void gate_before_capture(struct gate *gate)
 {
     if (!lock(gate))
         return;
+    hold_spoil(&gate->hold);
     tracked_streams_settled(&gate->streams);
     unlock(gate);
 }
@@ -555,6 +609,7 @@ void gate_before_stream_ends(struct gate *gate, const struct stream_key *key)
 {
     if (!lock(gate))
         return;
+    hold_spoil(&gate->hold);
     struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
     if (stream != NULL)
         tracked_stream_retire(&gate->streams, stream);
@@ -568,6 +623,7 @@ void gate_before_context_ends(struct gate *gate, void *context)
     /* Fences are popped oldest first; with a context gone the order no longer matters, so all are given back. */
     while (gate->backlog > 0)
         pop_fence(gate);
+    hold_forget(&gate->hold, context);
     tracked_streams_forget_context(&gate->streams, context);
     unlock(gate);
 }
@@ -581,7 +637,7 @@ void gate_set(struct gate *gate, uint32_t state)
         futex_wake(&gate->state);
 }
 
-bool gate_settled(struct gate *gate)
+static bool is_settled(struct gate *gate)
 {
     /* A launcher that waits awake for the device takes the lock again and again, and would keep it from a thread that
      * has to be woken; while one has it, the device has not passed everything. */
@@ -596,6 +652,53 @@ bool gate_settled(struct gate *gate)
     return settled;
 }
 
+bool gate_is_idle(struct gate *gate)
+{
+    return !is_inside(gate) && is_settled(gate);
+}
+
+void gate_know(struct gate *gate, uint64_t launch_ns)
+{
+    uint64_t stride = launch_ns == 0 ? 0 : FENCE_EVERY_NS / launch_ns;
+    stride = stride < STRIDE_MOST ? stride : STRIDE_MOST;
+    atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
+}
+
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip)
+{
+    if (!lock(gate))
+        return false;
+    hold_ask(&gate->hold, most, skip);
+    gate->strode = atomic_exchange(&gate->stride, 0);
+    atomic_store(&gate->state, GATE_HOLDS);
+    unlock(gate);
+    uint64_t until_ns = gate->engine->now() + HOLD_MOST_NS;
+    while (!hold_watch(&gate->hold, gate->engine->now(), until_ns) && !atomic_load(&gates_retired))
+        gate->engine->pause(HOLD_LOOK_NS);
+    atomic_store(&gate->state, GATE_OPEN);
+    bool lives = lock(gate);
+    if (lives) {
+        atomic_store(&gate->stride, gate->strode);
+        unlock(gate);
+    }
+    return lives;
+}
+
+bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns)
+{
+    if (!lock(gate))
+        return false;
+    bool known = hold_read(&gate->hold, launches, ns);
+    unlock(gate);
+    return known;
+}
+
+void gate_fence_next(struct gate *gate)
+{
+    if (atomic_load(&gate->backlog) == 0)
+        atomic_store(&gate->fenced, gate_launches(gate) - STRIDE_MOST);
+}
+
 void gate_forget_timing(struct gate *gate)
 {
     if (!lock(gate))
@@ -607,7 +710,9 @@ void gate_forget_timing(struct gate *gate)
 void gate_retire(struct gate *gate)
 {
     atomic_store(&gates_retired, true);
+    hold_spoil(&gate->hold);
     lock_always(gate); /* the last call of the engine has ended */
+    hold_spoil(&gate->hold);
     unlock(gate);
     futex_wake(&gate->state);
 }

@@ -7,6 +7,7 @@
 #define HETERO_GATE_H
 
 #include "engine.h"
+#include "hold.h"
 #include "tracked_streams.h"
 
 #include "../core/grant.h"
@@ -22,8 +23,14 @@
 /* A launcher at the gate looks at its terms this often: the limit may have been lifted. */
 #define GATE_LOOK_NS (50 * MS)
 
-/* Ready: closed, but launchers wait awake, because it is about to be open. */
-enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2 };
+/* Ready: closed, but launchers wait awake, because it is about to be open. Holds: open, and one of those that pass
+ * begins a hold before its launch. */
+enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2, GATE_HOLDS = 3 };
+
+static inline bool gate_opens(uint32_t state)
+{
+    return state == GATE_OPEN || state == GATE_HOLDS;
+}
 
 struct gate {
     /* Written before the gate is published, then constant. */
@@ -34,18 +41,19 @@ struct gate {
     void *owner;
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
-    _Atomic uint32_t state;     /* futex: GATE_*; written by the thread */
-    _Atomic uint32_t waiting;   /* launchers at the closed gate */
-    _Atomic uint32_t looks;     /* futex: how often one has come to the closed gate, or looked at it again */
-    _Atomic uint32_t launches;  /* made since the start; it wraps around */
-    _Atomic uint32_t others;    /* launchers between enter and leave that found no cell */
-    _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */
-    _Atomic uint32_t backlog;   /* fences set and not yet passed */
-    _Atomic uint32_t stride;    /* launches between two fences */
-    _Atomic uint32_t fenced;    /* the launch count at the last fence */
-    _Atomic uint64_t popped_ns; /* when a fence was last seen to have passed */
-    _Atomic bool long_kernels;  /* one fence stands for much, or that is not known yet */
-    _Atomic bool low_latency;   /* a high-priority grant may want the device at any time; written by the thread */
+    _Atomic uint32_t state;        /* futex: GATE_*; written by the thread */
+    _Atomic uint32_t waiting;      /* launchers at the closed gate */
+    _Atomic uint32_t looks;        /* futex: how often one has come to the closed gate, or looked at it again */
+    _Atomic uint32_t launches;     /* made since the start; it wraps around */
+    _Atomic uint32_t others;       /* launchers between enter and leave that found no cell */
+    _Atomic uint64_t first_ns;     /* when the time slice's first launch came; 0: not yet */
+    _Atomic uint32_t backlog;      /* fences set and not yet passed */
+    _Atomic uint32_t stride;       /* launches between two fences; 0: each launch is counted, for a hold */
+    _Atomic uint32_t fenced;       /* the launch count at the last fence */
+    _Atomic uint64_t popped_ns;    /* when a fence was last seen to have passed */
+    _Atomic bool long_kernels;     /* one fence stands for much, or that is not known yet */
+    _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as a fence stands for; or 0 */
+    _Atomic bool low_latency;      /* a high-priority grant may want the device at any time; written by the thread */
     _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's that is between enter and leave, or 0 (gate.c) */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
@@ -53,6 +61,8 @@ struct gate {
     bool started;
     uint64_t logged_ns; /* when it was last logged that the thread could not be started; 0: never */
     struct tracked_streams streams;
+    struct hold hold;
+    uint32_t strode; /* what the stride was before the hold */
     struct {
         void *fence;
         uint64_t set_ns;
@@ -94,8 +104,19 @@ void gate_before_context_ends(struct gate *gate, void *context);
 /* Write the state, and wake the launchers that wait for it. */
 void gate_set(struct gate *gate, uint32_t state);
 
-/* Whether the device has passed everything that was launched. False where that cannot be told at once. */
-bool gate_settled(struct gate *gate);
+/* How long the device works for a launch is known; 0: no longer. */
+void gate_know(struct gate *gate, uint64_t launch_ns);
+
+/* At the open gate, hold a stream that is launched into, and wait until it was released: two milliseconds at most,
+ * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches. Only
+ * where the engine has holds. False: the process exits. */
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip);
+
+/* What the hold told (hold.h). */
+bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns);
+
+/* The next launch gets a fence: where few are made, they would be far apart. */
+void gate_fence_next(struct gate *gate);
 
 /* Fences are timed anew: the next ones are of another time slice. */
 void gate_forget_timing(struct gate *gate);
@@ -111,7 +132,9 @@ static inline uint32_t gate_launches(struct gate *gate)
     return atomic_load_explicit(&gate->launches, memory_order_relaxed);
 }
 
-/* Whether a launcher is between enter and leave, and does not wait at the gate in a signal handler. */
-bool gate_inside(struct gate *gate);
+/* Whether the device has no work of ours, and is not about to: it has passed everything that was launched, and no
+ * launcher is between enter and leave but one that waits at the gate in a signal handler. False where that cannot be
+ * told at once. */
+bool gate_is_idle(struct gate *gate);
 
 #endif

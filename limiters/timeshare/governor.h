@@ -9,36 +9,7 @@
 #ifndef HETERO_GOVERNOR_H
 #define HETERO_GOVERNOR_H
 
-#include "account.h"
-#include "engine.h"
-#include "gate.h"
-#include "pace.h"
-#include "power.h"
-#include "power_watch.h"
-#include "time_slice.h"
-
-struct governor {
-    struct gate gate; /* what launchers pass */
-
-    /* Written before the governor is published, then constant. */
-    const struct engine *engine;
-    const struct hetero_grant_device *terms;
-
-    /* The thread's own. */
-    struct time_slice time_slice;
-    struct power_watch watch;
-    struct account account;
-    uint32_t core; /* what `power` was learnt at */
-    struct power power;
-    struct pace pace;
-    uint32_t paced_at;  /* the charge rate when `pace` began, unity or more */
-    uint64_t waived_ns; /* of what was not charged yet */
-    uint64_t trails_ns; /* work of an ended time slice is in flight, and charged up to then; 0: none is */
-    uint64_t began_ns;  /* when the last time slice did */
-    uint32_t missed;    /* looks of launchers at the gate when a time slice ended to which none came */
-    uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
-    uint64_t rng;
-};
+#include "governor_state.h"
 
 /* A governor with nothing running; NULL when there is no memory, or its files cannot be opened. Never freed.
  * `directory` stays the caller's. */

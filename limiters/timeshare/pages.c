@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* A page whose counter stands still for so long is silent. Its owner counts twice a millisecond, unless it gets no
- * processor. */
+ * processor. One that is busy is silent once nobody lives who was, or after a second. */
 #define SILENCE_NS INT64_C(100000000)
 #define BUSY_NS    INT64_C(20000000)
 #define RECENT_NS  INT64_C(2000000000)
@@ -33,14 +33,18 @@
 #define AGAIN_NS INT64_C(100000000)
 
 /* A book grows at so many quarters of the share, because honest grants are not charged for all of their time (pauses,
- * clocks that others lower); what it may be overdrawn by, and the most that is in it. */
+ * clocks that others lower); what it may be overdrawn by, and the most that is in it. One that was stopped comes back
+ * with what it is owed, a second at most (budget.h), which its book knows nothing of. */
 #define BOOK_QUARTERS  5
-#define BOOK_OVERDRAFT INT64_C(1000000000)
+#define BOOK_OVERDRAFT INT64_C(2000000000)
 #define BOOK_OVERRUN   INT64_C(10000000000) /* by kernels that nothing can stop */
 #define BOOK_MOST      INT64_C(30000000000)
 
 /* The longest step between two looks that a book believes. */
 #define STEP_MOST_NS INT64_C(50000000)
+
+/* What a grant may use without a time slice at once. */
+#define LIGHT_MOST INT64_C(100000000)
 
 /* Co-tenants can have tens of thousands of locks on a page, and the kernel then takes milliseconds for one of ours
  * (80,000 locks: 6 ms for a question, 13 ms for a lock). After one that was slow, no other is asked for so many times
@@ -211,10 +215,13 @@ static bool read_page(const struct pages *pages, struct neighbour *neighbour, st
     return false;
 }
 
+/* The bytes of a page whose locks tell of its processes: one asks or runs; some have work in flight. */
+enum { ASKS = 0, WORKS = 1 };
+
 /* Ask for the lock of a page. `again_ns`: when the next may be asked for. */
-static bool page_lock(int page, int command, short *type, int64_t *again_ns)
+static bool page_lock(int page, int byte, int command, short *type, int64_t *again_ns)
 {
-    struct flock range = {.l_type = *type, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    struct flock range = {.l_type = *type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     int64_t since = clock_ns();
     bool answered = fcntl(page, command, &range) == 0;
     int64_t took_ns = clock_ns() - since;
@@ -223,12 +230,12 @@ static bool page_lock(int page, int command, short *type, int64_t *again_ns)
     return answered;
 }
 
-/* Whether somebody has a lock on the page, as whoever has its grant's lead does; or is too slow to ask. */
-static bool lives(struct neighbour *neighbour, int64_t now_ns)
+/* Whether somebody has that lock on the page, as a process of its grant has that lives; or is too slow to ask. */
+static bool lives(struct neighbour *neighbour, int byte, int64_t now_ns)
 {
     short type = F_WRLCK;
     return now_ns < neighbour->ask_ns ||
-           (page_lock(neighbour->file.number, F_OFD_GETLK, &type, &neighbour->ask_ns) && type != F_UNLCK);
+           (page_lock(neighbour->file.number, byte, F_OFD_GETLK, &type, &neighbour->ask_ns) && type != F_UNLCK);
 }
 
 /* For how long a counter has not changed. */
@@ -239,6 +246,16 @@ static int64_t stands_ns(uint32_t count, uint32_t *before, int64_t *since_ns, in
         *since_ns = now_ns;
     }
     return now_ns - *since_ns;
+}
+
+/* How many processes the page says are busy, while its counter moves; and a while longer if they are stopped. */
+static unsigned believed_busy(struct neighbour *neighbour, const struct hetero_page *page, int64_t now_ns)
+{
+    int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->busy_beats, &neighbour->busy_ns, now_ns);
+    bool is_stopped = page->busy > 0 && busy_ns >= BUSY_NS && lives(neighbour, WORKS, now_ns);
+    if (busy_ns >= (is_stopped ? PAGES_STOPPED_NS : BUSY_NS))
+        return 0;
+    return page->busy < BUSY_MOST ? page->busy : BUSY_MOST;
 }
 
 /* What the page says, as far as a counter that moves stands behind it. */
@@ -253,12 +270,11 @@ static void believe(struct neighbour *neighbour, const struct hetero_page *page,
     }
     uint32_t state = page->state <= PAGE_ENDS ? page->state : PAGE_IDLE;
     int64_t beat_ns = stands_ns(page->beat, &neighbour->beats, &neighbour->beat_ns, now_ns);
-    int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->busy_beats, &neighbour->busy_ns, now_ns);
     int64_t recent_ns = stands_ns(page->recent, &neighbour->recent_beats, &neighbour->recent_ns, now_ns);
-    if (state != PAGE_IDLE && (beat_ns > SILENCE_NS || !lives(neighbour, now_ns)))
+    if (state != PAGE_IDLE && (beat_ns > SILENCE_NS || !lives(neighbour, ASKS, now_ns)))
         state = PAGE_IDLE;
     neighbour->state = (enum page_state)state;
-    neighbour->busy = busy_ns >= BUSY_NS ? 0 : page->busy < BUSY_MOST ? page->busy : BUSY_MOST;
+    neighbour->busy = believed_busy(neighbour, page, now_ns);
     neighbour->recent = recent_ns < RECENT_NS;
     neighbour->owed = state == PAGE_IDLE ? 0 : page->owed;
     neighbour->ran_ns = state < PAGE_ENTERS ? 0 : neighbour->ran_ns == 0 ? now_ns : neighbour->ran_ns;
@@ -319,6 +335,20 @@ static void keep_book(const struct pages *pages, struct neighbour *neighbour, in
     }
 }
 
+/* Device time that a neighbour says it used without a time slice is believed as far as its share goes. */
+static void take_light(struct pages *pages, struct neighbour *neighbour, uint64_t light_ns, int64_t step_ns)
+{
+    int64_t used_ns = (int64_t)(light_ns - neighbour->light_ns);
+    int64_t book_ns = neighbour->light_book_ns + step_ns * claimable(pages, neighbour) / HETERO_CORE_FULL;
+    neighbour->light_book_ns = book_ns < LIGHT_MOST ? book_ns : LIGHT_MOST;
+    neighbour->light_ns = light_ns;
+    if (used_ns < 0)
+        return;
+    used_ns = used_ns < neighbour->light_book_ns ? used_ns : neighbour->light_book_ns;
+    neighbour->light_book_ns -= used_ns;
+    pages->light_ns += (uint64_t)used_ns;
+}
+
 void pages_look(struct pages *pages, int64_t now_ns)
 {
     if (pages->board == NULL)
@@ -336,6 +366,7 @@ void pages_look(struct pages *pages, int64_t now_ns)
         pages->sibling_ns = now_ns;
     pages->busy_beats = busy_beats;
     int64_t step_ns = now_ns - pages->looked_ns;
+    step_ns = step_ns < 0 ? 0 : step_ns < STEP_MOST_NS ? step_ns : STEP_MOST_NS;
     pages->looked_ns = now_ns;
     bool somebody_runs = pages->said >= PAGE_ENTERS;
     for (unsigned n = 0; n < pages->count; n++) {
@@ -343,13 +374,12 @@ void pages_look(struct pages *pages, int64_t now_ns)
         struct hetero_page page;
         if (!read_page(pages, neighbour, &page, now_ns))
             page = (struct hetero_page){0};
+        take_light(pages, neighbour, page.light_ns, step_ns);
         believe(neighbour, &page, now_ns);
         somebody_runs = somebody_runs || (neighbour->state >= PAGE_ENTERS && is_high(neighbour));
     }
-    if (!pages->asks || step_ns < 0)
-        step_ns = 0;
     for (unsigned n = 0; n < pages->count; n++)
-        keep_book(pages, &pages->neighbours[n], step_ns < STEP_MOST_NS ? step_ns : STEP_MOST_NS, somebody_runs);
+        keep_book(pages, &pages->neighbours[n], pages->asks ? step_ns : 0, somebody_runs);
 }
 
 void pages_glance(struct pages *pages, int64_t now_ns)
@@ -380,13 +410,14 @@ unsigned pages_siblings(const struct pages *pages)
     return !moves || busy > INT32_MAX ? 0 : busy < BUSY_MOST ? busy : BUSY_MOST;
 }
 
-static void show_alive(struct pages *pages, bool alive)
+static void show_by_lock(struct pages *pages, int byte, bool alive)
 {
+    bool *shown = byte == ASKS ? &pages->shown : &pages->worked;
     short type = alive ? F_RDLCK : F_UNLCK;
-    if (pages->shown == alive || (!alive && clock_ns() < pages->hush_ns) || !descriptor_stands(&pages->file))
+    if (*shown == alive || (!alive && clock_ns() < pages->hush_ns) || !descriptor_stands(&pages->file))
         return;
-    page_lock(pages->file.number, F_OFD_SETLK, &type, &pages->hush_ns);
-    pages->shown = alive;
+    page_lock(pages->file.number, byte, F_OFD_SETLK, &type, &pages->hush_ns);
+    *shown = alive;
 }
 
 void pages_renew(struct pages *pages)
@@ -399,9 +430,10 @@ void pages_renew(struct pages *pages)
         return;
     }
     pages->file = file;
-    pages->shown = false;
+    pages->shown = pages->worked = false;
     if (pages->said != PAGE_IDLE)
-        show_alive(pages, true);
+        show_by_lock(pages, ASKS, true);
+    show_by_lock(pages, WORKS, pages->busy);
 }
 
 void pages_say(struct pages *pages, enum page_state state)
@@ -414,7 +446,7 @@ void pages_say(struct pages *pages, enum page_state state)
         atomic_store(&pages->own->state, state);
     /* Last: the lock would make what a killed process of the grant left in `state` look alive. */
     if (pages->said == PAGE_IDLE && state != PAGE_IDLE)
-        show_alive(pages, true);
+        show_by_lock(pages, ASKS, true);
     if (state == PAGE_IDLE)
         pages_hush(pages);
     pages->said = state;
@@ -423,7 +455,7 @@ void pages_say(struct pages *pages, enum page_state state)
 void pages_hush(struct pages *pages)
 {
     if (pages->said != PAGE_IDLE)
-        show_alive(pages, false);
+        show_by_lock(pages, ASKS, false);
     pages->said = PAGE_IDLE;
 }
 
@@ -435,6 +467,7 @@ void pages_say_busy(struct pages *pages, bool busy)
     if (busy != pages->busy)
         atomic_fetch_add(&own->busy, busy ? 1 : UINT32_MAX);
     pages->busy = busy;
+    show_by_lock(pages, WORKS, busy);
     atomic_fetch_add_explicit(&own->busy_beat, 1, memory_order_relaxed);
     pages->busy_beats++;
 }
@@ -451,6 +484,12 @@ void pages_say_recent(struct pages *pages)
 {
     if (pages->own != NULL)
         atomic_fetch_add_explicit(&pages->own->recent, 1, memory_order_relaxed);
+}
+
+void pages_say_light(struct pages *pages, uint64_t used_ns)
+{
+    if (pages->own != NULL)
+        atomic_fetch_add_explicit(&pages->own->light_ns, used_ns, memory_order_relaxed);
 }
 
 void pages_say_owed(struct pages *pages, unsigned steps)

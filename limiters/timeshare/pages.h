@@ -58,19 +58,25 @@ struct hetero_page {
     _Atomic uint32_t recent;    /* counts rounds of a grant that wants short answers */
     _Atomic uint32_t owed;      /* steps of device time (time_slice.h) */
     uint32_t reserved32;
-    uint64_t reserved[3];
+    _Atomic uint64_t light_ns; /* device time of the grant without a time slice, beside whoever has one */
+    uint64_t reserved[2];
 }; /* 64 bytes */
 
 _Static_assert(sizeof(struct hetero_board_row) == 96, "board row layout");
 _Static_assert(sizeof(struct hetero_board) == 12320, "board layout");
 _Static_assert(sizeof(struct hetero_page) == 64, "page layout");
 
+/* A process was stopped with work in flight: nobody knows when that work is done. For so long it is charged to its
+ * grant, and believed of it, which is what a grant may be owed for waiting (budget.h); a kernel that goes on for longer
+ * is one that its neighbours pay for. */
+#define PAGES_STOPPED_NS INT64_C(1000000000)
+
 /* Another grant, and what it is believed. */
 struct neighbour {
     struct hetero_board_row row;
     struct descriptor file;
     int64_t tried_ns; /* when it was last tried to open its page */
-    int64_t ask_ns;   /* whether it lives is not asked before */
+    int64_t ask_ns;   /* what locks it has is not asked before */
 
     /* As the last look found it. */
     enum page_state state; /* idle where it is silent, dead, or not believed */
@@ -78,6 +84,7 @@ struct neighbour {
     bool recent;
     bool overruns; /* it is busy, and not in a time slice of usual length */
     unsigned owed;
+    uint64_t light_ns; /* what the page says */
 
     /* What its counters were, and since when by our clock. */
     bool known;
@@ -86,6 +93,7 @@ struct neighbour {
     int64_t ran_ns; /* since when it runs; 0: it does not */
 
     int64_t book_ns;                    /* what it may still claim */
+    int64_t light_book_ns;              /* and what it may say that it used without a time slice */
     bool overdrawn;                     /* until its book is even it is ignored */
     int64_t absent_until_ns, absent_ns; /* it did not come when it could: until when, for how long */
 };
@@ -96,7 +104,8 @@ struct pages {
     struct descriptor file;           /* of the own page */
     int64_t tried_ns;
     int64_t hush_ns; /* our lock is not taken off it before */
-    bool shown;      /* it has our lock */
+    bool shown;      /* it has our lock that says that we ask or run */
+    bool worked;     /* and the one that says that work of ours is in flight */
     char board_path[PATH_MAX], own_path[PATH_MAX];
     uint64_t generation; /* of the board that `neighbours` was made from */
     unsigned place;      /* of our own row */
@@ -104,6 +113,7 @@ struct pages {
     unsigned count;
     struct neighbour *neighbours;
     int64_t looked_ns;
+    uint64_t light_ns;    /* what neighbours were believed to have used without a time slice since the start */
     bool asks;            /* we wait for a time slice, or have one: neighbours' books count */
     enum page_state said; /* the last that we said; our siblings may have said something since */
     bool busy;            /* we are counted in `busy` of our page */
@@ -139,6 +149,7 @@ void pages_hush(struct pages *pages);
 void pages_say_busy(struct pages *pages, bool busy);
 
 void pages_say_recent(struct pages *pages);
+void pages_say_light(struct pages *pages, uint64_t used_ns); /* so much more */
 void pages_say_owed(struct pages *pages, unsigned steps);
 
 /* Whoever wants the device now, and does not have it, has not come when it could. */

@@ -268,6 +268,16 @@ void time_slice_busy(struct time_slice *time_slice, bool busy)
     pages_say_busy(glance(time_slice), busy);
 }
 
+void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns)
+{
+    pages_say_light(&time_slice->pages, used_ns);
+}
+
+uint64_t time_slice_light(struct time_slice *time_slice)
+{
+    return glance(time_slice)->light_ns;
+}
+
 /* ------------------------------------------------------------------------------------------------- taking and giving
  */
 
@@ -318,14 +328,15 @@ static bool say_runs(struct time_slice *time_slice, int64_t since)
 static bool seize(struct time_slice *time_slice)
 {
     struct pages *pages = &time_slice->pages;
-    int64_t since = clock_ns(), now = since;
+    int64_t since = clock_ns();
     if (!take_lead(time_slice))
         return false;
-    pages_look(pages, now);
+    pages_look(pages, since);
     int decided = decide(time_slice);
     if (decided != 0) {
         pages_say(pages, PAGE_ENTERS);
-        for (decided = -1; decided < 0 && now - since < ENTERS_NS; now = clock_ns()) {
+        int64_t entered = clock_ns(), now = entered;
+        for (decided = -1; decided < 0 && now - entered < ENTERS_NS; now = clock_ns()) {
             __sync_synchronize();
             pages_look(pages, now);
             decided = decide(time_slice);

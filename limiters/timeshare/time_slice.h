@@ -106,4 +106,9 @@ unsigned time_slice_others(struct time_slice *time_slice);
 unsigned time_slice_beside(struct time_slice *time_slice);
 bool time_slice_overrun(struct time_slice *time_slice);
 
+/* Say that device time of ours was used without a time slice; and how much neighbours were believed to have used so
+ * since the start. */
+void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns);
+uint64_t time_slice_light(struct time_slice *time_slice);
+
 #endif

@@ -6,12 +6,18 @@
 #define STACK 32u
 #define QUEUE 1024u /* launches in flight before the launcher waits, about the real driver's depth */
 
-static __thread struct context *stack[STACK]; /* this thread's contexts, the current one last */
+static __thread void *stack[STACK]; /* this thread's contexts, green or not, the current one last */
 static __thread unsigned depth;
+
+static struct context *context_of(void *handle)
+{
+    struct green *green = object_find(handle, OBJECT_GREEN);
+    return green ? green->primary : object_find(handle, OBJECT_CONTEXT);
+}
 
 struct context *current_context(void)
 {
-    return depth ? object_find(stack[depth - 1], OBJECT_CONTEXT) : NULL;
+    return depth ? context_of(stack[depth - 1]) : NULL;
 }
 
 CUresult device_join(struct device *device)
@@ -35,7 +41,7 @@ void device_leave(struct device *device)
     settle(NULL);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
-            object_free(pool);
+            pool_free(pool);
     device->default_pool = device->current_pool = device->graph_pool = NULL;
     free(device->launches);
     device->launched = 0;
@@ -45,6 +51,7 @@ void device_leave(struct device *device)
 
 void submit(struct stream *stream, uint64_t ns)
 {
+    stream->asked_ns += ns;
     struct device *device = stream->context->device;
     uint64_t *oldest = &device->launches[device->launched++ % QUEUE];
     if (!engine_done(device->account, *oldest))
@@ -88,6 +95,7 @@ static void context_free(struct context *context)
     memory_free_of(context);
     arrays_free_of(context);
     blocks_free(context);
+    greens_leave(context);
     engine_release(context->device->account, context->device->slot->context + context->stream_bytes);
     limits_end(context);
     for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
@@ -100,7 +108,7 @@ static void context_free(struct context *context)
     object_free(context);
 }
 
-static CUresult push(struct context *context)
+static CUresult push(void *context)
 {
     if (depth == STACK)
         return CUDA_ERROR_INVALID_VALUE;
@@ -108,20 +116,25 @@ static CUresult push(struct context *context)
     return CUDA_SUCCESS;
 }
 
+CUresult primary_retain(struct device *device)
+{
+    if (!device->primary)
+        CHECK(context_new(device, device->primary_flags, 13000, &device->primary));
+    device->primary_retained++;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
 {
     WITH_DEVICE(device, ordinal);
     NEEDS(handle);
-    if (!device->primary)
-        CHECK(context_new(device, device->primary_flags, 13000, &device->primary));
-    device->primary_retained++;
+    CHECK(primary_retain(device));
     *handle = (CUcontext)device->primary;
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+CUresult primary_release(struct device *device)
 {
-    WITH_DEVICE(device, ordinal);
     if (!device->primary_retained)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (--device->primary_retained)
@@ -130,6 +143,12 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
     device->primary = NULL;
     context_free(primary);
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
+{
+    WITH_DEVICE(device, ordinal);
+    return primary_release(device);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal)
@@ -231,8 +250,7 @@ EXPORT CUresult cuCtxDestroy(CUcontext handle)
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
     LOCKED;
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
+    return context_of(handle) ? push(handle) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 EXPORT CUresult cuCtxPushCurrent(CUcontext handle)
@@ -244,9 +262,10 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
 {
     LOCKED;
     WITH_CONTEXT(context);
+    (void)context;
     depth--;
     if (handle)
-        *handle = (CUcontext)context;
+        *handle = stack[depth];
     return CUDA_SUCCESS;
 }
 
@@ -258,19 +277,18 @@ EXPORT CUresult cuCtxPopCurrent(CUcontext *handle)
 EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 {
     LOCKED;
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    if (handle && !context)
+    if (handle && !context_of(handle))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (depth)
         depth--;
-    return context ? push(context) : CUDA_SUCCESS;
+    return handle ? push(handle) : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
 {
     LOCKED;
     NEEDS(handle);
-    *handle = (CUcontext)current_context();
+    *handle = current_context() ? stack[depth - 1] : NULL;
     return CUDA_SUCCESS;
 }
 

@@ -194,7 +194,7 @@ static void uuid_bytes(const char *text, CUuuid *uuid)
 {
     unsigned digits = 0;
     memset(uuid, 0, sizeof *uuid);
-    for (text += 4; *text && digits < 32; text++)
+    for (text += text[8] == '-' ? 0 : 4; *text && digits < 32; text++) /* with "GPU-" in front, or without */
         if (isxdigit((unsigned char)*text)) {
             unsigned nibble = (unsigned)(isdigit((unsigned char)*text) ? *text - '0' : (*text | 32) - 'a' + 10);
             uuid->bytes[digits / 2] |= (char)(nibble << (digits % 2 ? 0 : 4));

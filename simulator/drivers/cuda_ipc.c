@@ -36,15 +36,14 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     return CUDA_SUCCESS;
 }
 
-static char *map_block(const struct ipc_handle *it)
+static char *map_of(int pid, int number, uint64_t offset, size_t length)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", it->pid, it->fd);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, number);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    char *start = mmap(NULL, it->block.length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-                       (off_t)it->offset);
+    char *start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
     close(fd);
     return start == MAP_FAILED ? NULL : start;
 }
@@ -71,7 +70,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
     struct device *owner = device_of_card(it.block.card);
     if (!owner || !owner->account || !engine_share_open(owner->account, &it.block))
         return CUDA_ERROR_MAP_FAILED;
-    char *start = map_block(&it);
+    char *start = map_of(it.pid, it.fd, it.offset, it.block.length);
     if (!start) {
         unmap_block(owner->account, it.block.number, NULL, 0);
         return CUDA_ERROR_MAP_FAILED;
@@ -108,5 +107,93 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     if (!memory || memory->kind != MEMORY_IPC || memory->start != pointer)
         return CUDA_ERROR_INVALID_VALUE;
     memory_close(memory);
+    return CUDA_SUCCESS;
+}
+
+/* ------------------------------------------------------------------------------------- pools of other processes */
+
+struct pool_pointer { /* in a pool, at offset in the owner's memory file */
+    uint64_t magic, share, offset, size;
+    int pid, fd;
+};
+_Static_assert(sizeof(struct pool_pointer) <= sizeof(CUmemPoolPtrExportData), "fits");
+
+EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool handle, CUmemAllocationHandleType type,
+                                                 unsigned long long flags)
+{
+    LOCKED;
+    struct pool *pool = pool_find(handle);
+    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !pool || !pool->shared ||
+        pool->imported)
+        return CUDA_ERROR_INVALID_VALUE;
+    int fd = engine_share_export(pool->share);
+    if (fd < 0)
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)shareable = fd;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *shareable,
+                                                   CUmemAllocationHandleType type, unsigned long long flags)
+{
+    LOCKED;
+    struct engine_share share;
+    int fd = (int)(intptr_t)shareable; /* the descriptor itself travels as the pointer */
+    if (!handle || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !engine_share_import(fd, &share))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct device *device = device_of_card(share.card);
+    if (!device || !device->account)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!engine_share_open(device->account, &share))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool *pool = pool_new(device, 0);
+    pool->shared = pool->imported = true;
+    pool->share = share.number;
+    *handle = (CUmemoryPool)pool;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr pointer)
+{
+    LOCKED;
+    const struct memory *memory = memory_find(pointer);
+    if (!data || !memory || memory->kind != MEMORY_POOL || !memory->pool->shared)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct pool_pointer it = {.magic = IPC_MAGIC,
+                              .share = (uint64_t)memory->pool->share,
+                              .offset = memory->offset,
+                              .size = memory->size,
+                              .pid = getpid(),
+                              .fd = memory_file()};
+    memset(data, 0, sizeof *data);
+    memcpy(data, &it, sizeof it);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool handle, CUmemPoolPtrExportData *data)
+{
+    LOCKED;
+    WITH_CONTEXT(context);
+    struct pool *pool = pool_find(handle);
+    struct pool_pointer it;
+    if (!pointer || !data || !pool || !pool->imported)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&it, data, sizeof it);
+    size_t length = round_up(it.size, PAGE);
+    if (it.magic != IPC_MAGIC || it.share != (uint64_t)pool->share)
+        return CUDA_ERROR_INVALID_VALUE;
+    char *start = map_of(it.pid, it.fd, it.offset, length);
+    if (!start)
+        return CUDA_ERROR_MAP_FAILED;
+    engine_share_again(pool->device->account, pool->share);
+    *pointer = (uintptr_t)start;
+    memory_insert(&(struct memory){.start = (uintptr_t)start,
+                                   .size = it.size,
+                                   .length = length,
+                                   .kind = MEMORY_IMPORTED,
+                                   .device = pool->device,
+                                   .context = context,
+                                   .share = pool->share,
+                                   .live = true});
     return CUDA_SUCCESS;
 }

@@ -127,11 +127,8 @@ static bool charge(struct memory *memory, const struct stream *stream)
     memory->charged = memory->pool ? memory->size : round_up(memory->size, GRAIN);
     if (memory->pool)
         return pool_take(memory->pool, stream, memory->charged);
-    if (engine_charge(memory->device->account, memory->charged))
-        return true;
-    if (memory->kind != MEMORY_MANAGED)
-        return false;
-    memory->charged = 0; /* managed memory may exceed the card: what does not fit stays with the host */
+    if (!engine_charge_managed(memory->device->account, memory->charged))
+        memory->charged = 0; /* managed memory may exceed the card: what does not fit stays with the host */
     return true;
 }
 
@@ -144,7 +141,7 @@ static void discharge(struct memory *memory, const struct stream *stream)
     else if (memory->pool)
         pool_give(memory->pool, stream, memory->charged);
     else
-        engine_release(memory->device->account, memory->charged);
+        engine_release_managed(memory->device->account, memory->charged);
     memory->charged = 0;
 }
 
@@ -184,6 +181,10 @@ CUresult memory_new(const struct memory *wanted, const struct stream *stream, st
 
 void memory_free(struct memory *memory, const struct stream *stream)
 {
+    if (memory->kind == MEMORY_IMPORTED) {
+        memory_close(memory);
+        return;
+    }
     if (memory->live)
         discharge(memory, stream);
     if (!in_blocks(memory)) {

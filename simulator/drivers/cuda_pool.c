@@ -1,4 +1,5 @@
-/* Memory pools, and allocation in stream order from them. */
+/* Memory pools, and allocation in stream order from them. Over 400 lines because what a stream is yet to free may be
+ * the next allocation's. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -11,6 +12,30 @@ struct pool *pool_new(struct device *device, uint64_t threshold)
     pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     return pool;
+}
+
+static bool is_managed(const struct pool *pool)
+{
+    return pool->props.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+}
+
+static bool pool_charge(struct pool *pool, uint64_t bytes)
+{
+    struct account *account = pool->device->account;
+    if (pool->shared)
+        return engine_share_resize(account, pool->share, pool->reserved + bytes);
+    return is_managed(pool) ? engine_charge_managed(account, bytes) : engine_charge(account, bytes);
+}
+
+static void pool_release(struct pool *pool, uint64_t bytes)
+{
+    struct account *account = pool->device->account;
+    if (pool->shared)
+        engine_share_resize(account, pool->share, pool->reserved - bytes);
+    else if (is_managed(pool))
+        engine_release_managed(account, bytes);
+    else
+        engine_release(account, bytes);
 }
 
 struct departure { /* freed in the order of a stream that is not there yet: still the card's */
@@ -37,12 +62,23 @@ static void depart_at(const struct stream *stream, const struct departure *what)
     departures = it;
 }
 
+/* An H100 has memory without a pool back when the program next waits for the stream, an event or the context, however
+ * long the stream has passed it by then (driver 580.159.04, 2026-11-23). */
 void depart(const struct stream *stream, const struct piece *piece)
 {
-    if (!stream || reached(stream->context->device, stream->last))
+    if (!stream)
         piece_give(piece);
     else
         depart_at(stream, &(struct departure){.piece = *piece});
+}
+
+void pool_free(struct pool *pool)
+{
+    if (pool->imported)
+        engine_share_close(pool->device->account, pool->share);
+    else if (pool->shared)
+        engine_unshare(pool->device->account, pool->share);
+    object_free(pool);
 }
 
 static void pool_trim(struct pool *pool, uint64_t keep)
@@ -51,11 +87,11 @@ static void pool_trim(struct pool *pool, uint64_t keep)
     if (keep < held)
         keep = round_up(held, CHUNK);
     if (pool->reserved > keep) {
-        engine_release(pool->device->account, pool->reserved - keep);
+        pool_release(pool, pool->reserved - keep);
         pool->reserved = keep;
     }
     if (pool->destroyed && !pool->reserved)
-        object_free(pool);
+        pool_free(pool);
 }
 
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
@@ -69,17 +105,17 @@ void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
     }
 }
 
-static bool is_free(const struct departure *it, const struct context *ending)
+static bool is_free(const struct departure *it, const struct context *ending, bool waited)
 {
     const struct block *block = it->piece.block;
     return (ending && (it->context == ending || (block && block->context == ending))) ||
-           (it->pool && !it->pool->device->contexts) || reached(it->device, it->at);
+           (it->pool && !it->pool->device->contexts) || ((it->pool || waited) && reached(it->device, it->at));
 }
 
-void settle(const struct context *ending)
+static void settle_after(const struct context *ending, bool waited)
 {
     for (struct departure **link = &departures, *it; (it = *link);) {
-        if (!is_free(it, ending)) {
+        if (!is_free(it, ending, waited)) {
             link = &it->next;
             continue;
         }
@@ -93,6 +129,11 @@ void settle(const struct context *ending)
         }
         free(it);
     }
+}
+
+void settle(const struct context *ending)
+{
+    settle_after(ending, false);
 }
 
 /* So many bytes of what the stream itself freed may be its next allocation's: nobody else's, before it is there. */
@@ -120,9 +161,9 @@ static void reuse(struct pool *pool, const struct stream *stream, uint64_t bytes
 static bool reserve(struct pool *pool, uint64_t bytes)
 {
     uint64_t more = round_up(bytes, CHUNK) - pool->reserved;
-    if (!engine_charge(pool->device->account, more)) {
+    if (!pool_charge(pool, more)) {
         more = bytes - pool->reserved;
-        if (!engine_charge(pool->device->account, more))
+        if (!pool_charge(pool, more))
             return false;
     }
     pool->reserved += more;
@@ -145,13 +186,13 @@ bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes)
 
 void pools_settle(struct device *device)
 {
-    settle(NULL);
+    settle_after(NULL, true);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
             pool_trim(pool, pool->threshold);
 }
 
-static struct pool *pool_find(CUmemoryPool handle)
+struct pool *pool_find(CUmemoryPool handle)
 {
     struct pool *pool = object_find(handle, OBJECT_POOL);
     return pool && !pool->destroyed ? pool : NULL;
@@ -164,7 +205,7 @@ static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPoo
     if (!stream)
         return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
     struct pool *pool = pool_handle ? pool_find(pool_handle) : stream->context->device->current_pool;
-    if (!pool || !pointer || !size)
+    if (!pool || pool->imported || !pointer || !size)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return captured_alloc(stream, pool, size, pointer);
@@ -203,21 +244,34 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
     if (!name)                                                                                                         \
     return CUDA_ERROR_INVALID_VALUE
 
+/* A pool of managed memory has no place of its own, or one that says where it lies first. */
+static struct device *device_of_pool(const CUmemPoolProps *props)
+{
+    struct context *context = current_context();
+    if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return device_at(props->location.id);
+    return props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && context ? context->device : NULL;
+}
+
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *props)
 {
     LOCKED;
-    struct device *device = props && props->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(props->location.id)
-                                                                                         : NULL;
-    if (props && props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (!handle || !device || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
+    struct device *device = props ? device_of_pool(props) : NULL;
+    if (!handle || !device ||
+        (props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED && props->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
-    if (props->handleTypes)
+    if ((props->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ||
+        (props->handleTypes && props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED))
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!device->account)
         return CUDA_ERROR_INVALID_CONTEXT;
+    struct engine_share share = {0};
+    if (props->handleTypes && !engine_share(device->account, 0, 0, false, &share))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     struct pool *pool = pool_new(device, 0);
     pool->props = *props;
+    pool->shared = props->handleTypes != 0;
+    pool->share = share.number;
     *handle = (CUmemoryPool)pool;
     return CUDA_SUCCESS;
 }
@@ -230,6 +284,10 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
     if (pool->device->current_pool == pool)
         pool->device->current_pool = pool->device->default_pool;
     settle(NULL);
+    if (pool->imported) {
+        pool_free(pool);
+        return CUDA_SUCCESS;
+    }
     pool->destroyed = true;
     pool_trim(pool, 0);
     return CUDA_SUCCESS;

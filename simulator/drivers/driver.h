@@ -1,4 +1,5 @@
-/* Inside the fake libcuda.so.1: its objects and what its files ask of each other.
+/* Inside the fake libcuda.so.1: its objects and what its files ask of each other. Over 400 lines because each file may
+ * meet each object.
  *
  * One lock guards all of this process's state (LOCKED takes it until the function returns); nobody waits for the card
  * while holding it. Handles are cells of one arena, so a stale or made-up handle is recognised and answered with the
@@ -30,6 +31,8 @@ enum object_kind {
     OBJECT_NODE,
     OBJECT_EXEC,
     OBJECT_LINK,
+    OBJECT_PROCESSORS,
+    OBJECT_GREEN,
 };
 
 struct object {
@@ -53,6 +56,9 @@ struct pool { /* memory taken from the card in chunks, given out in pieces */
     uint64_t leaving; /* freed in the order of streams that are not there yet */
     int reuse[3];
     bool destroyed; /* found by nobody, and gone with what it holds */
+    bool shared;    /* may be exported, or was imported: `share` is its number */
+    bool imported;
+    int share;
 };
 
 struct device { /* a card as this process sees it; ordinals index driver.devices */
@@ -78,6 +84,13 @@ struct context {
     unsigned streams;                               /* that the program made and did not destroy */
 };
 
+struct green { /* a green context, and the CUcontext of it: its memory and its streams are the primary context's */
+    struct object object;
+    struct context *primary; /* NULL: that was reset */
+    unsigned processors;
+};
+#define GREEN (16 * MIB) /* what one takes; measured on an H100, driver 580.159.04 */
+
 struct position {       /* a point in the order of a device's work */
     uint64_t fence;     /* of the card's work */
     uint64_t condition; /* the number of the last that it stands behind; 0: none */
@@ -89,6 +102,7 @@ struct stream {
     unsigned flags;
     int priority;
     struct position last;
+    uint64_t asked_ns;       /* of the card, by all that was launched into it */
     struct capture *capture; /* NULL: not capturing */
 };
 
@@ -99,6 +113,8 @@ struct event {
     bool recorded;
     struct position at;
     uint64_t recorded_at;
+    const struct stream *stream; /* where, and what that had asked of the card by then */
+    uint64_t asked_ns;
     struct capture *capture; /* recorded inside one: no time of its own */
 };
 
@@ -209,6 +225,7 @@ enum memory_kind {
     MEMORY_MANAGED,
     MEMORY_POOL,
     MEMORY_GRAPH,
+    MEMORY_IMPORTED, /* of another process's pool */
     MEMORY_MAPPED,
     MEMORY_IPC,
     MEMORY_MODULE,
@@ -285,6 +302,9 @@ static inline uint64_t round_up(uint64_t value, uint64_t grain)
     return CUDA_ERROR_INVALID_VALUE
 
 struct context *current_context(void);
+CUresult primary_retain(struct device *device);
+CUresult primary_release(struct device *device);
+void greens_leave(const struct context *primary);
 struct device *device_at(CUdevice ordinal);
 struct device *device_of_card(unsigned card); /* NULL: the process does not see it */
 #define THREADS_PER_MULTIPROCESSOR 2048
@@ -346,6 +366,8 @@ void memory_free_of(const struct context *context);
 CUresult memory_revive(struct memory *memory, const struct stream *stream, uint64_t exec);
 void memory_retire(struct memory *memory, const struct stream *stream); /* and takes it back */
 #define CHUNK (32 * MIB) /* what a pool asks the card for at a time, and a graph's executable the pool */
+struct pool *pool_find(CUmemoryPool handle);
+void pool_free(struct pool *pool);
 struct pool *pool_new(struct device *device, uint64_t threshold);
 bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes);
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes);

@@ -1,6 +1,7 @@
 /* Cards that share their time in slices and count memory, in one file under /dev/shm. Over 400 lines because all of it
  * reads or changes one state under one lock. Behind the state the file has the bytes of exported blocks. */
 #include "engine.h"
+#include "process_number.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,8 @@
 #define MAKING    ACCOUNTS                     /* the byte locked while the state is made */
 #define EXPORTED  (MAKING + 1)                 /* the first of the bytes that descriptors of shared blocks lock */
 #define ROOM      (UINT64_C(1) << 40)          /* of the file for the bytes of a shared block, and for the state */
-#define MAGIC     UINT64_C(0x3345474e45544848) /* layout 3 */
+#define MAGIC     UINT64_C(0x3645474e45544848) /* layout 6 */
+#define BATCH     (UINT64_C(128) << 20)        /* of managed memory; measured on an H100, driver 580.159.04 */
 
 static const uint64_t sample_period = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
 static const uint64_t look_period = 5000000;     /* ns between looks for dead neighbours while waiting */
@@ -32,10 +34,12 @@ struct stretch { /* an unbroken run of one process on its card: served grows one
 };
 
 struct account {
-    uint32_t card, pid;         /* pid: to be shown, never to decide */
-    _Atomic uint64_t served;    /* written under the card's lock, read without it */
-    uint64_t submitted, memory; /* under the card's lock */
-    uint64_t stretches;         /* how many there were, the last STRETCHES are kept */
+    uint32_t card;
+    struct process_number process; /* to be shown, never to decide */
+    _Atomic uint64_t served;       /* written under the card's lock, read without it */
+    uint64_t submitted, memory;    /* under the card's lock */
+    uint64_t managed;              /* the same; not in memory */
+    uint64_t stretches;            /* how many there were, the last STRETCHES are kept */
     struct stretch stretch[STRETCHES];
 };
 
@@ -43,6 +47,7 @@ struct share {            /* a block that processes share; under its card's lock
     uint32_t card, maker; /* maker: an account, or NOBODY when it ended */
     bool made;            /* the maker holds it as such */
     uint64_t id, bytes, length;
+    uint64_t wanted;              /* of bytes, what its maker has; the rest goes when nobody has it open */
     uint64_t open[ACCOUNTS / 64]; /* a bit for each account that opened it */
 };
 
@@ -357,6 +362,8 @@ static void sweep(const struct card *card)
     EACH_SHARE(share, card)
     {
         short type = F_WRLCK;
+        if (share->made && !opened(share))
+            share->bytes = share->wanted;
         if (share->made || opened(share) || !byte_lock(F_OFD_GETLK, EXPORTED + number, &type) || type != F_UNLCK)
             continue;
         fallocate(engine.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)engine_share_offset((int)number),
@@ -374,7 +381,7 @@ static void drop_tenant(struct card *card, uint32_t at)
         card->wheel.holder = NOBODY;
     else if (card->wheel.holder != NOBODY && card->wheel.holder > at)
         card->wheel.holder--;
-    engine.state->accounts[account].memory = 0;
+    engine.state->accounts[account].memory = engine.state->accounts[account].managed = 0;
     close_shares(card, account);
     __atomic_store_n(&engine.state->taken[account], 0, __ATOMIC_RELEASE);
 }
@@ -414,8 +421,8 @@ struct account *engine_join(struct engine *it, unsigned index)
     if (slot != NOBODY && byte_lock(F_OFD_SETLK, slot, &type)) {
         account = &state->accounts[slot];
         account->card = index;
-        account->pid = (uint32_t)getpid();
-        account->served = account->submitted = account->memory = account->stretches = 0;
+        account->process = process_number_own();
+        account->served = account->submitted = account->memory = account->managed = account->stretches = 0;
         it->mine[slot] = true;
         state->taken[slot] = 1;
         card->tenants[card->count++] = slot;
@@ -438,11 +445,18 @@ void engine_leave(struct account *account)
     pthread_mutex_unlock(&card->lock);
 }
 
+static uint64_t batches(uint64_t managed)
+{
+    return (managed + BATCH - 1) / BATCH * BATCH;
+}
+
 static uint64_t used_on(const struct card *card)
 {
     uint64_t used = 0;
-    for (uint32_t i = 0; i < card->count; i++)
-        used += engine.state->accounts[card->tenants[i]].memory;
+    for (uint32_t i = 0; i < card->count; i++) {
+        const struct account *account = &engine.state->accounts[card->tenants[i]];
+        used += account->memory + batches(account->managed);
+    }
     EACH_SHARE(share, card)
     used += share->bytes;
     return used;
@@ -465,6 +479,24 @@ void engine_release(struct account *account, uint64_t bytes)
 {
     struct card *card = enter(account->card, false);
     account->memory -= bytes;
+    pthread_mutex_unlock(&card->lock);
+}
+
+bool engine_charge_managed(struct account *account, uint64_t bytes)
+{
+    struct card *card = enter(account->card, true);
+    uint64_t more = batches(account->managed + bytes) - batches(account->managed);
+    bool fits = more <= engine.cards[account->card].memory - used_on(card);
+    if (fits)
+        account->managed += bytes;
+    pthread_mutex_unlock(&card->lock);
+    return fits;
+}
+
+void engine_release_managed(struct account *account, uint64_t bytes)
+{
+    struct card *card = enter(account->card, false);
+    account->managed -= bytes;
     pthread_mutex_unlock(&card->lock);
 }
 
@@ -503,12 +535,28 @@ bool engine_share(struct account *account, uint64_t bytes, uint64_t length, bool
                                                .made = true,
                                                .id = ++state->share_ids,
                                                .bytes = bytes,
+                                               .wanted = bytes,
                                                .length = length};
         *share = (struct engine_share){state->share_ids, length, (int)number, account->card};
         state->share_limit = number < state->share_limit ? state->share_limit : number + 1;
         __atomic_store_n(&state->shared[number], 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&state->lock);
+    pthread_mutex_unlock(&card->lock);
+    return fits;
+}
+
+bool engine_share_resize(struct account *account, int number, uint64_t bytes)
+{
+    struct card *card = enter(account->card, true);
+    struct share *share = &engine.state->shares[number];
+    uint64_t more = bytes > share->bytes ? bytes - share->bytes : 0;
+    bool fits = more <= engine.cards[account->card].memory - used_on(card);
+    if (fits) {
+        share->wanted = bytes;
+        share->bytes += more;
+        sweep(card);
+    }
     pthread_mutex_unlock(&card->lock);
     return fits;
 }
@@ -536,6 +584,13 @@ bool engine_share_open(struct account *account, const struct engine_share *it)
     }
     pthread_mutex_unlock(&card->lock);
     return there;
+}
+
+void engine_share_again(struct account *account, int number)
+{
+    struct card *card = enter(account->card, false);
+    engine.opened[number]++;
+    pthread_mutex_unlock(&card->lock);
 }
 
 bool engine_share_close(struct account *account, int number)
@@ -598,6 +653,7 @@ static uint64_t busy_between(const struct account *account, uint64_t since, uint
 
 unsigned engine_tenants(struct engine *it, unsigned index, struct engine_tenant tenants[ENGINE_TENANTS])
 {
+    struct process_number processes[ENGINE_TENANTS];
     struct card *card = enter(index, true);
     uint64_t now = card->wheel.clock, since = now - sample_period;
     unsigned count = card->count;
@@ -606,10 +662,13 @@ unsigned engine_tenants(struct engine *it, unsigned index, struct engine_tenant 
         uint64_t memory = account->memory;
         EACH_SHARE(share, card)
         memory += shown_with(share) == card->tenants[i] ? share->bytes : 0;
-        tenants[i] = (struct engine_tenant){(int)account->pid, memory,
+        processes[i] = account->process;
+        tenants[i] = (struct engine_tenant){0, memory,
                                             (double)busy_between(account, since, now) / (double)sample_period};
     }
     pthread_mutex_unlock(&card->lock);
+    for (uint32_t i = 0; i < count; i++)
+        tenants[i].pid = process_number_here(processes[i]);
     return count;
 }
 

@@ -28,7 +28,7 @@ struct engine_card {
 };
 
 struct engine_tenant { /* one process on one card, as told to others */
-    int pid;
+    int pid;           /* its number here; 0: it is of a namespace that this process does not see into */
     uint64_t memory;
     double busy; /* share of the last sample period, 0..1 */
 };
@@ -46,6 +46,9 @@ void engine_leave(struct account *account);
 
 bool engine_charge(struct account *account, uint64_t bytes); /* false: it does not fit */
 void engine_release(struct account *account, uint64_t bytes);
+/* The same of managed memory: the card gives it to a process in batches, and tells nobody whose it is. */
+bool engine_charge_managed(struct account *account, uint64_t bytes);
+void engine_release_managed(struct account *account, uint64_t bytes);
 uint64_t engine_used(struct engine *engine, unsigned card);
 unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tenant tenants[ENGINE_TENANTS]);
 
@@ -60,9 +63,12 @@ struct engine_share {
 bool engine_share(struct account *account, uint64_t bytes, uint64_t length, bool charged, struct engine_share *share);
 bool engine_unshare(struct account *account, int share); /* its maker lets go; whether somebody still has it open */
 bool engine_share_open(struct account *account, const struct engine_share *share); /* false: it is gone */
+void engine_share_again(struct account *account, int share);                       /* what is open, once more */
 bool engine_share_close(struct account *account, int share);                       /* whether somebody still has it */
-int engine_share_export(int share);                                                /* a descriptor; -1: errno */
-bool engine_share_import(int fd, struct engine_share *share);                      /* what a descriptor is of */
+/* Make it so many bytes; what it loses stays while others have it open. False: it does not fit. */
+bool engine_share_resize(struct account *account, int share, uint64_t bytes);
+int engine_share_export(int share);                           /* a descriptor; -1: errno */
+bool engine_share_import(int fd, struct engine_share *share); /* what a descriptor is of */
 int engine_file(void);
 uint64_t engine_share_offset(int share);
 

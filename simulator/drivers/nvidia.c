@@ -8,6 +8,9 @@
 #ifndef VENDOR
 #define VENDOR "nvidia"
 #endif
+#ifndef UUID_PREFIX
+#define UUID_PREFIX "GPU-"
+#endif
 
 /* Measured on one H200 (driver 580.159.04): time slice between processes, loss at each change, memory bandwidth. */
 #define SLICE     UINT64_C(2090000)
@@ -64,7 +67,8 @@ static void read_links(struct nvidia *it, struct rack *rack, const struct rack_s
     static const struct {
         const char *name;
         enum nvidia_path path;
-    } paths[] = {{"PIX", PATH_PIX}, {"PXB", PATH_PXB}, {"PHB", PATH_PHB}, {"NODE", PATH_NODE}, {"SYS", PATH_SYS}};
+    } paths[] = {{"XGMI", PATH_NODE}, {"PIX", PATH_PIX},   {"PXB", PATH_PXB},
+                 {"PHB", PATH_PHB},   {"NODE", PATH_NODE}, {"SYS", PATH_SYS}};
     const char *at = rack_text(section, "links", "");
     while (*at) {
         unsigned peer, nvlinks = 0;
@@ -110,6 +114,10 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     device->memory = rack_number(rack, section, "memory", RACK_BYTES, 0);
     if (!rack_text(section, "memory", NULL))
         rack_fault(rack, section, "memory", "a size such as 80 GiB");
+    device->reserved = rack_number(rack, section, "reserved", RACK_BYTES, 0);
+    if (device->reserved > device->memory)
+        rack_fault(rack, section, "reserved", "no more than the memory");
+    device->memory -= device->reserved;
     device->context = rack_number(rack, section, "context", RACK_BYTES, 0);
     device->bandwidth = rack_number(rack, section, "bandwidth", RACK_BYTES_PER_SECOND, BANDWIDTH);
     if (!device->bandwidth)
@@ -124,8 +132,8 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     device->pci_bus = 0x18 + index;
     if (pci && sscanf(pci, "%x:%x:%x.0", &device->pci_domain, &device->pci_bus, &device->pci_device) != 3)
         rack_fault(rack, section, "pci", "an address such as 0000:18:00.0");
-    if (uuid && (strncmp(uuid, "GPU-", 4) || strlen(uuid) >= sizeof device->uuid))
-        rack_fault(rack, section, "uuid", "GPU- and a UUID");
+    if (uuid && (strncmp(uuid, UUID_PREFIX, strlen(UUID_PREFIX)) || strlen(uuid) >= sizeof device->uuid))
+        rack_fault(rack, section, "uuid", UUID_PREFIX " and a UUID");
     if (uuid)
         snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
     else

@@ -22,8 +22,8 @@ struct nvidia_link {
 struct nvidia_device {          /* what sits in a slot */
     const char *model, *health; /* health is "ok", or what is wrong */
     char uuid[48];
-    uint64_t memory, context, bandwidth;
-    int numa; /* -1: not said */
+    uint64_t memory, reserved, context, bandwidth; /* `memory` is what programs may have */
+    int numa;                                      /* -1: not said */
     unsigned pci_domain, pci_bus, pci_device;
     int major, minor; /* compute capability */
     unsigned multiprocessors;

@@ -15,10 +15,16 @@ static uint64_t used_by(const struct nvidia_device *device, int instance)
     return used;
 }
 
+static uint64_t reserved_of(const struct nvidia_device *device, nvmlDevice_t handle)
+{
+    return handle->instance >= 0 ? 0 : device->reserved;
+}
+
+/* As the first version has it: what is reserved counts as used. */
 static void memory_of(const struct nvidia_device *device, nvmlDevice_t handle, nvmlMemory_t *memory)
 {
-    memory->total = handle->instance >= 0 ? card_of(handle)->memory : device->memory;
-    memory->used = used_by(device, handle->instance);
+    memory->total = handle->instance >= 0 ? card_of(handle)->memory : device->memory + device->reserved;
+    memory->used = used_by(device, handle->instance) + reserved_of(device, handle);
     memory->free = memory->total - memory->used;
 }
 
@@ -40,7 +46,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     nvmlMemory_t plain;
     memory_of(device, handle, &plain);
-    *memory = (nvmlMemory_v2_t){nvmlMemory_v2, plain.total, 0, plain.free, plain.used};
+    uint64_t reserved = reserved_of(device, handle);
+    *memory = (nvmlMemory_v2_t){nvmlMemory_v2, plain.total, reserved, plain.free, plain.used - reserved};
     return NVML_SUCCESS;
 }
 
@@ -48,7 +55,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Mem
 {
     ALIVE(device, handle);
     NEEDS(memory);
-    uint64_t size = handle->instance >= 0 ? card_of(handle)->memory : device->memory;
+    uint64_t size = handle->instance >= 0 ? card_of(handle)->memory : device->memory + device->reserved;
     *memory = (nvmlBAR1Memory_t){size, size, 0};
     return NVML_SUCCESS;
 }
@@ -71,6 +78,16 @@ static unsigned users_of(const struct nvidia_device *device, int instance, struc
             users[count++] = (struct user){tenants[j], device->mig ? i : NO_INSTANCE};
     }
     return count;
+}
+
+/* Of these, those whose numbers the caller may know: no list has others. */
+static unsigned seen_of(const struct nvidia_device *device, int instance, struct user users[8 * ENGINE_TENANTS])
+{
+    unsigned all = users_of(device, instance, users), seen = 0;
+    for (unsigned i = 0; i < all; i++)
+        if (users[i].tenant.pid)
+            users[seen++] = users[i];
+    return seen;
 }
 
 static unsigned percent(double share)
@@ -166,7 +183,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPro
     clock_gettime(CLOCK_REALTIME, &now);
     unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
     struct user users[8 * ENGINE_TENANTS];
-    unsigned found = users_of(device, -1, users), room = *count;
+    unsigned found = seen_of(device, -1, users), room = *count;
     if (!found || stamp <= since)
         return NVML_ERROR_NOT_FOUND;
     *count = found;
@@ -184,7 +201,7 @@ static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessI
     ALIVE(device, handle);
     NEEDS(count);
     struct user users[8 * ENGINE_TENANTS];
-    unsigned found = users_of(device, handle->instance, users), room = *count;
+    unsigned found = seen_of(device, handle->instance, users), room = *count;
     *count = found;
     if (found && ((!old && !now) || room < found))
         return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -266,7 +283,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, n
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     struct user users[8 * ENGINE_TENANTS];
     bool compute = list->mode == 0 || list->mode == 3;
-    unsigned found = compute ? users_of(device, handle->instance, users) : 0, room = list->numProcArrayEntries;
+    unsigned found = compute ? seen_of(device, handle->instance, users) : 0, room = list->numProcArrayEntries;
     list->numProcArrayEntries = found;
     if (found && (!list->procArray || room < found))
         return NVML_ERROR_INSUFFICIENT_SIZE;

@@ -1,4 +1,4 @@
-/* librocm_smi64.so for Hygon cards that are not there.
+/* librocm_smi64.so for Hygon cards that are not there; rocm_smi_amd.c is AMD's.
  *
  * A [device]'s uuid is the card's unique id, such as 7100f95cee823041. The word for a link past PCIe is XGMI.
  */
@@ -9,7 +9,36 @@
 #include <stdio.h>
 #include <string.h>
 
-const char fake_vendor[] = "hygon";
+#ifndef VENDOR
+#define VENDOR    "hygon"
+#define VENDOR_ID 0x1d94 /* PCI's */
+#define DRIVER    "6.2.26"
+
+static uint64_t unique_id_of(const struct fake_card *card)
+{
+    unsigned long long unique;
+    int used = 0;
+    bool said = sscanf(card->uuid, "%llx%n", &unique, &used) == 1 && !card->uuid[used];
+    return said ? unique : card->key;
+}
+
+/* What programs have of a card besides what the rack says: nothing runs on these cards. */
+static unsigned running(unsigned index, struct fake_process *processes, unsigned room)
+{
+    (void)index, (void)processes, (void)room;
+    return 0;
+}
+#endif
+
+const char fake_vendor[] = VENDOR;
+
+/* The processes that the rack says a card has, and those that run on it. */
+static unsigned processes_on(unsigned index, const struct fake_card *card, struct fake_process *processes,
+                             unsigned room)
+{
+    unsigned count = fake_processes(card, processes, room);
+    return count + running(index, processes + count, room - count);
+}
 
 /* PCI device ids, as Hygon's device plugin lists them. */
 static const struct {
@@ -77,7 +106,7 @@ EXPORT rsmi_status_t rsmi_version_str_get(rsmi_sw_component_t component, char *v
     FAULTS(NULL, ver_str, len);
     if (!ver_str || component != RSMI_SW_COMP_DRIVER)
         return RSMI_STATUS_INVALID_ARGS;
-    return text(ver_str, len, fake_driver("hygon", "6.2.26"));
+    return text(ver_str, len, fake_driver(VENDOR, DRIVER));
 }
 
 EXPORT rsmi_status_t rsmi_dev_id_get(uint32_t dv_ind, uint16_t *id)
@@ -89,6 +118,13 @@ EXPORT rsmi_status_t rsmi_dev_id_get(uint32_t dv_ind, uint16_t *id)
             return RSMI_STATUS_SUCCESS;
         }
     return RSMI_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT rsmi_status_t rsmi_dev_vendor_id_get(uint32_t dv_ind, uint16_t *id)
+{
+    CARD(id);
+    *id = VENDOR_ID;
+    return RSMI_STATUS_SUCCESS;
 }
 
 EXPORT rsmi_status_t rsmi_dev_name_get(uint32_t dv_ind, char *name, size_t len)
@@ -105,11 +141,8 @@ EXPORT rsmi_status_t rsmi_dev_serial_number_get(uint32_t dv_ind, char *serial_nu
 
 EXPORT rsmi_status_t rsmi_dev_unique_id_get(uint32_t dv_ind, uint64_t *id)
 {
-    unsigned long long unique;
-    int used = 0;
     CARD(id);
-    bool said = sscanf(card->uuid, "%llx%n", &unique, &used) == 1 && !card->uuid[used];
-    *id = said ? unique : card->key;
+    *id = unique_id_of(card);
     return RSMI_STATUS_SUCCESS;
 }
 
@@ -143,8 +176,11 @@ EXPORT rsmi_status_t rsmi_dev_memory_total_get(uint32_t dv_ind, rsmi_memory_type
 
 EXPORT rsmi_status_t rsmi_dev_memory_usage_get(uint32_t dv_ind, rsmi_memory_type_t mem_type, uint64_t *used)
 {
+    struct fake_process processes[64];
     CARD(used);
     *used = card->used;
+    for (unsigned i = running(dv_ind, processes, 64); i-- > 0;)
+        *used += processes[i].memory;
     return mem_type == RSMI_MEM_TYPE_VRAM ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
 }
 
@@ -214,7 +250,7 @@ EXPORT rsmi_status_t rsmi_compute_process_info_get(rsmi_process_info_t *procs, u
     if (!num_items)
         return RSMI_STATUS_INVALID_ARGS;
     for (unsigned i = 0; (card = fake_card(i)); i++)
-        for (unsigned p = 0, all = fake_processes(card, processes, 64); p < all; p++, count++)
+        for (unsigned p = 0, all = processes_on(i, card, processes, 64); p < all; p++, count++)
             if (procs && count < *num_items)
                 procs[count] = (rsmi_process_info_t){.process_id = processes[p].pid, .vram_usage = processes[p].memory};
     bool short_of = procs && count > *num_items;
@@ -226,7 +262,7 @@ EXPORT rsmi_status_t rsmi_compute_process_info_by_device_get(uint32_t pid, uint3
 {
     CARD(proc);
     struct fake_process processes[64];
-    for (unsigned i = fake_processes(card, processes, 64); i-- > 0;)
+    for (unsigned i = processes_on(dv_ind, card, processes, 64); i-- > 0;)
         if (processes[i].pid == pid) {
             *proc = (rsmi_process_info_t){.process_id = pid, .vram_usage = processes[i].memory};
             return RSMI_STATUS_SUCCESS;

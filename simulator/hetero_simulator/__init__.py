@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["KEYS", "VENDORS", "fake_drivers", "job", "programs", "rack", "racks", "timing"]
+__all__ = ["KEYS", "VENDORS", "clock", "fake_drivers", "job", "programs", "rack", "racks", "timing"]
 
 _HERE = Path(__file__).parent
 
 #: The vendors whose drivers are simulated.
-VENDORS = ("ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads", "nvidia")
+VENDORS = ("amd", "ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads", "nvidia")
 #: What each kind of section of a rack may say (docs/racks.md); the drivers ignore all else.
 KEYS = {
     "device": (
         *("vendor", "model", "memory", "uuid", "serial", "pci", "numa", "health", "links"),
         *("used", "busy", "processes", "core", "compute", "multiprocessors", "bandwidth"),
         *("context", "power", "power_limit", "temperature", "mig", "slice", "switch"),
-        *("cpus", "sgpu", "smlu"),
+        *("cpus", "sgpu", "smlu", "reserved"),
     ),
     "kernel": ("time", "per_arg0"),
     "driver": (*VENDORS, "cndev", "maca"),
@@ -31,6 +31,14 @@ def fake_drivers() -> Path:
     has no driver.
     """
     return _built(_HERE / "lib" / "drivers")
+
+
+def clock() -> Path:
+    """Return the library under which programs have a clock of their own (LD_PRELOAD).
+
+    Then what they and their limiters do does not depend on the machine's speed.
+    """
+    return _built(_HERE / "lib" / "libpthread.so.virtual")
 
 
 def programs() -> Path:

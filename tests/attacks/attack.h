@@ -49,7 +49,7 @@ static uint64_t attack_number(const char *name)
 /* Say what was got, and whether the limit was held. */
 static void __attribute__((noreturn, format(printf, 2, 3), unused)) verdict(bool held, const char *format, ...)
 {
-    char text[256];
+    char text[2048];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -59,10 +59,15 @@ static void __attribute__((noreturn, format(printf, 2, 3), unused)) verdict(bool
     _exit(0);
 }
 
+/* What is told of a call that failed, in place of a line of its own; NULL: nothing. */
+static void (*attack_failed)(const char *what, int code);
+
 static void must(int code, const char *what)
 {
     if (code == 0)
         return;
+    if (attack_failed != NULL)
+        attack_failed(what, code);
     printf("{\"failed\": \"%s: %d\"}\n", what, code);
     fflush(stdout);
     _exit(1);

@@ -32,6 +32,8 @@ LIMITS = {"ATTACK_MEMORY": str(MEMORY), "ATTACK_CORE": str(CORE)}
 WHOLE = 2000
 #: Seconds within which an attack that cannot be held is to be seen, and when that is given up.
 SOON, LATE = 60, 150
+#: Seconds after which a program is given up; held.py ends what it runs before.
+LONGEST = 210
 
 
 @attrs.frozen
@@ -174,11 +176,11 @@ def start(attack: Attack, grant: Grant, directory: Path) -> subprocess.Popen[str
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return what a program says at its end: whether the limit was held, and what it got."""
     try:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
         process.kill()
         out, errors = process.communicate()
-        return {"held": False, "got": "it did not end within 60 s"}
+        return {"held": False, "got": f"it did not end within {LONGEST} s"}
     lines = out.splitlines()
     if process.returncode != 0 or not lines:
         return {"held": False, "got": f"exit {process.returncode}: {out}{errors}".strip()}

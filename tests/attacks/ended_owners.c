@@ -15,6 +15,7 @@ struct shared {
 
 static int owners[OWNERS]; /* sockets to them */
 static int up;             /* an owner's */
+static uint64_t inside;    /* how far into an allocation handles are made of it */
 
 /* Before there is a context here, which a child could not use: make the owners. Each waits to be called, hands over
  * what it has, waits until that is open, and ends. */
@@ -67,7 +68,7 @@ static void own_pointer(void)
     struct shared shared = {0};
     CUdeviceptr pointer;
     shared.there = cu.allocate((uint64_t *)&pointer, TAKEN) == 0 &&
-                   CU(cuIpcGetMemHandle)(&shared.handle, pointer) == CUDA_SUCCESS;
+                   CU(cuIpcGetMemHandle)(&shared.handle, pointer + inside) == CUDA_SUCCESS;
     hand_over(&shared);
 }
 
@@ -92,11 +93,12 @@ static void of_killed_owners(void)
     take_over(open_pointer);
 }
 
-/* The owner lives, and frees what is open elsewhere. */
-static void freed_by_owner(void)
+/* The owner lives, and lets go of what is open elsewhere: of so much, so often. `whole`: by the end of its context. */
+static void let_go(uint64_t bytes, unsigned count, bool whole)
 {
     struct shared shared;
     CUdeviceptr pointer;
+    CUcontext context = NULL;
     char done = 0;
     int pair[2];
     must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
@@ -114,14 +116,54 @@ static void freed_by_owner(void)
     close(pair[0]);
     up = pair[1];
     open_card();
-    for (unsigned i = 0; i < OWNERS && cu.allocate((uint64_t *)&pointer, TAKEN) == 0; i++) {
-        must((int)CU(cuIpcGetMemHandle)(&shared.handle, pointer), "cuIpcGetMemHandle");
+    for (unsigned i = 0; bytes < MIB && i < 2; i++) /* the block that the context keeps is full */
+        must(!whole && cu.allocate((uint64_t *)&pointer, MIB - 512) != 0, "cuMemAlloc");
+    for (unsigned i = 0; i < count; i++) {
+        if ((whole && CU(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS) ||
+            cu.allocate((uint64_t *)&pointer, bytes) != 0 ||
+            CU(cuIpcGetMemHandle)(&shared.handle, pointer + inside) != CUDA_SUCCESS)
+            break;
         hand_over(&shared);
         must(read(up, &done, 1) != 1, "read");
-        cu.release(pointer);
+        if (whole)
+            CU(cuCtxDestroy_v2)(context);
+        else
+            cu.release(pointer);
     }
     shutdown(up, SHUT_WR);
     waitpid(child, NULL, 0);
+}
+
+static void freed_by_owner(void)
+{
+    let_go(TAKEN, OWNERS, false);
+}
+
+static void inside_ended(void)
+{
+    inside = 4096;
+    pointers();
+}
+
+static void inside_freed(void)
+{
+    inside = 4096;
+    freed_by_owner();
+}
+
+static void pieces(void)
+{
+    let_go(MIB - 512, times(2 * MIB), false);
+}
+
+static void contexts(void)
+{
+    let_go(TAKEN, OWNERS, true);
+}
+
+static void blocks_of_contexts(void)
+{
+    let_go(512, times(2 * MIB), true);
 }
 
 /* ------------------------------------------------------------------------------------------------- descriptors */
@@ -200,6 +242,11 @@ int main(void)
         {"pointers whose owners end", pointers},
         {"pointers whose owners are killed", of_killed_owners},
         {"pointers freed by their owner", freed_by_owner},
+        {"addresses inside, whose owners end", inside_ended},
+        {"addresses inside, freed by their owner", inside_freed},
+        {"pieces freed by their owner", pieces},
+        {"pointers whose context ends", contexts},
+        {"pieces whose context ends", blocks_of_contexts},
         {"blocks whose owners end", blocks},
         {"pools whose owners end", pools},
     };

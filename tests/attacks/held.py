@@ -2,9 +2,10 @@
 
 held.py UUID CONTEXTS PROGRAM [ARGUMENT …]
 
-The program writes a line before each part; the first part is a context and nothing else. The last
-line of the output is the program's own, with `held` false where a part held more than ATTACK_MEMORY
-and 2 MiB for each context for longer than 100 ms. Contexts are counted as the processes that NVML
+The program writes a line before each part and waits for a byte, which it gets when the card has
+back what the part before held. The first part is a context and nothing else. The last line of the
+output is the program's own, with `held` false where a part held more than ATTACK_MEMORY and 2 MiB
+for each context for longer than 100 ms. Contexts are counted as the processes that NVML
 lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PRELOAD is the program's
 LD_PRELOAD: what asks NVML is under no grant.
 """
@@ -19,16 +20,21 @@ import subprocess
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread, Timer
+from typing import IO
 
 MIB = 1 << 20
 #: Seconds between two samples of the card, and for how long a figure must last to count.
 EVERY, LASTING = 0.02, 0.1
+#: Seconds for which a part waits for memory of the one before it. A card takes a process off its
+#: list before it has all of its memory back.
+GIVEN_BACK = 3.0
 #: What a context may hold beside what the grant counts: the first block that it shares out.
 BESIDE = 2 * MIB
-#: Seconds after which the program is ended, with its children.
-PATIENCE = 50
+#: Seconds after which the program is ended: its parts are ended after twelve each (memory.h).
+PATIENCE = 200
 #: nvmlProcessInfo_t is 24 bytes (nvml.h); more processes than this are on no card here.
 PROCESS_BYTES, PROCESSES = 24, 1024
 
@@ -86,7 +92,19 @@ class Part:
             self.most = max(self.most, lasting - contexts * self._context)
 
 
-def watch(card: Card, lines: SimpleQueue[str | None], contexts: int) -> tuple[dict[str, int], str]:
+def begin(card: Card, program: IO[str]) -> None:
+    """Let a part begin when the card has back what was held before it."""
+    until = time.monotonic() + GIVEN_BACK
+    while card.figures()[0] > BESIDE and time.monotonic() < until:
+        time.sleep(EVERY)
+    with suppress(BrokenPipeError):
+        program.write("\n")
+        program.flush()
+
+
+def watch(
+    card: Card, lines: SimpleQueue[str | None], program: IO[str], contexts: int
+) -> tuple[dict[str, int], str]:
     """Sample the card until the lines end: the bytes of each part but the first; the last line."""
     part, name, parts, last, context = Part(0), "", dict[str, int](), "", 0
     while True:
@@ -101,6 +119,7 @@ def watch(card: Card, lines: SimpleQueue[str | None], contexts: int) -> tuple[di
             context = contexts * (part.most + BESIDE)
         if line is None or line.startswith("{"):
             return parts, line or last
+        begin(card, program)
         part, name, last = Part(context), line, line
 
 
@@ -109,19 +128,27 @@ def main(uuid: str, contexts: str, *program: str) -> int:
     environ = {**os.environ, "LD_PRELOAD": os.environ["ATTACK_PRELOAD"]}
     card, lines = Card(uuid), SimpleQueue[str | None]()
     with subprocess.Popen(
-        program, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+        program,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         patience = Timer(PATIENCE, os.killpg, (process.pid, signal.SIGKILL))
         patience.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        output = process.stdout
 
         def read() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.put(line.strip())
+            for line in output:
+                if line.strip():  # a kernel's printf writes there, too
+                    lines.put(line.strip())
             lines.put(None)
 
         Thread(target=read, daemon=True).start()
-        parts, last = watch(card, lines, int(contexts))
+        parts, last = watch(card, lines, process.stdin, int(contexts))
     patience.cancel()
     if process.returncode or not last.startswith("{"):
         print(last)

@@ -1,7 +1,8 @@
 /* What the attacks on memory share: the driver's functions by their names, and parts in processes of their own.
  *
  * A program writes the name of each part before it runs. The first part is a context and nothing else. What a part got
- * it keeps until it ends, and held.py, which runs these programs, asks the card how much that is.
+ * it keeps until it ends, and held.py, which runs these programs, asks the card how much that is. A part that fails, or
+ * does not end, is named with the call of the driver that it was in; the others run all the same.
  */
 #ifndef HETERO_ATTACK_MEMORY_H
 #define HETERO_ATTACK_MEMORY_H
@@ -9,21 +10,36 @@
 #include "../../limiters/cuda/abi.h"
 #include "attack.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #define HOLD_US 250000 /* held.py counts what is held for more than 100 ms */
+#ifndef PART_S
+#define PART_S 12 /* within which a part ends */
+#endif
+
+/* Of the part that runs, shared with its processes: the call of the driver that was made last, and one that failed. */
+static struct {
+    const char *volatile call; /* the same address in all of them: they are forked */
+    char failed[96];
+} *doing;
 
 static CUresult lacking(void)
 {
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* A function of the driver's; one that it lacks answers CUDA_ERROR_NOT_FOUND. */
+/* A function of the driver's, to be called; one that it lacks answers CUDA_ERROR_NOT_FOUND. */
 #define CU(name) ((typeof(&name))driver_function(#name))
 
 static void *driver_function(const char *name)
 {
     static void *driver;
+    if (doing != NULL)
+        doing->call = name;
     if (driver == NULL)
         driver = dlopen("libcuda.so.1", RTLD_NOW);
     must(driver == NULL, "libcuda.so.1");
@@ -31,10 +47,30 @@ static void *driver_function(const char *name)
     return found == NULL ? (void *)lacking : found;
 }
 
+/* Those of attack.h, so that it is known in which of them a part is. */
+#define NOTED(field, name, parameters, arguments)                                                                      \
+    static int note_##field parameters                                                                                 \
+    {                                                                                                                  \
+        return ((int(*) parameters)driver_function(name))arguments;                                                    \
+    }
+NOTED(set, "cuCtxSetCurrent", (void *context), (context))
+NOTED(load, "cuModuleLoadData", (void **module, const void *image), (module, image))
+NOTED(synchronize, "cuCtxSynchronize", (void), ())
+NOTED(allocate, "cuMemAlloc_v2", (uint64_t *pointer, size_t bytes), (pointer, bytes))
+NOTED(release, "cuMemFree_v2", (uint64_t pointer), (pointer))
+NOTED(fill, "cuMemsetD8_v2", (uint64_t pointer, unsigned char value, size_t bytes), (pointer, value, bytes))
+NOTED(launch, "cuLaunchKernel",
+      (void *kernel, unsigned a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned shared,
+       void *stream, void **parameters, void **more),
+      (kernel, a, b, c, d, e, f, shared, stream, parameters, more))
+NOTED(info, "cuMemGetInfo_v2", (size_t *free, size_t *total), (free, total))
+
 /* A context on the first card, in which a kernel has run. */
 static void __attribute__((unused)) open_card(void)
 {
     driver_by(dlsym);
+    cu.set = note_set, cu.load = note_load, cu.synchronize = note_synchronize, cu.allocate = note_allocate;
+    cu.release = note_release, cu.fill = note_fill, cu.launch = note_launch, cu.info = note_info;
     begin();
     must(spin(1000), "cuLaunchKernel");
     must(cu.synchronize(), "cuCtxSynchronize");
@@ -56,23 +92,57 @@ struct part {
     void (*run)(void);
 };
 
-static void run_part(const struct part *part)
+static void __attribute__((noreturn)) note_failure(const char *what, int code)
 {
+    snprintf(doing->failed, sizeof doing->failed, "%s answered %d", what, code);
+    _exit(1);
+}
+
+/* In a group of its own, so that all of a part can be ended; with the program, if that is ended. It begins when a byte
+ * comes on standard input, or its end: held.py sends one when the card has back what the part before it had. */
+static pid_t start_part(const struct part *part)
+{
+    char byte;
     printf("%s\n", part->name);
     fflush(stdout);
+    if (read(STDIN_FILENO, &byte, 1) < 0)
+        perror("standard input");
+    doing->call = "no call";
+    doing->failed[0] = '\0';
     pid_t child = fork();
-    if (child == 0) {
-        part->run();
-        hold();
-        _exit(0);
-    }
-    int status = -1;
-    waitpid(child, &status, 0);
-    if (status != 0) {
-        printf("%s ended with status %#x\n", part->name, status);
-        fflush(stdout);
-        _exit(1);
-    }
+    if (child != 0)
+        return child;
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    attack_failed = note_failure;
+    part->run();
+    hold();
+    _exit(0);
+}
+
+/* Whether a child has ended within so many seconds, and how. */
+static bool ended(pid_t child, unsigned seconds, int *status)
+{
+    for (uint64_t since = now_ns(); now_ns() - since < seconds * 1000000000ull; usleep(5000))
+        if (waitpid(child, status, WNOHANG) != 0)
+            return true;
+    return false;
+}
+
+/* Run a part; say in `fault` what went wrong, "" for nothing. */
+static void run_part(const struct part *part, char fault[256])
+{
+    int status = 0;
+    pid_t child = start_part(part);
+    fault[0] = '\0';
+    if (!ended(child, PART_S, &status))
+        snprintf(fault, 256, "; %s: not at its end after %d s, in %s", part->name, PART_S, doing->call);
+    else if (doing->failed[0] != '\0')
+        snprintf(fault, 256, "; %s: %s", part->name, doing->failed);
+    else if (status != 0)
+        snprintf(fault, 256, "; %s: status %#x in %s", part->name, status, doing->call);
+    kill(-child, SIGKILL);
+    ended(child, 1, &status);
 }
 
 /* Of the first part, which is a context and what comes with one. */
@@ -87,10 +157,15 @@ static void only_context(void)
 
 static void __attribute__((noreturn, unused)) run_parts(const struct part *parts, unsigned count)
 {
-    run_part(&(struct part){"a context", only_context});
-    for (unsigned i = 0; i < count; i++)
-        run_part(&parts[i]);
-    verdict(true, "%u ways", count);
+    char fault[256], all[1536] = "";
+    doing = mmap(NULL, sizeof *doing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    must(doing == MAP_FAILED, "mmap");
+    run_part(&(struct part){"a context", only_context}, all);
+    for (unsigned i = 0; i < count; i++) {
+        run_part(&parts[i], fault);
+        strncat(all, fault, sizeof all - strlen(all) - 1);
+    }
+    verdict(all[0] == '\0', "%u ways%s", count, all);
 }
 
 #define RUN_PARTS(parts) run_parts(parts, sizeof(parts) / sizeof *(parts))
@@ -167,21 +242,43 @@ static int __attribute__((unused)) receive_file(int socket)
 
 /* ------------------------------------------------------------------------------------------------ blocked streams */
 
-/* Work in a stream that waits for a word of the host which nobody writes. */
+/* For how long streams are blocked. Some calls of a card's driver wait for a stream that is (cuArrayDestroy,
+ * cuStreamDestroy): a part gets to its end all the same, and what it got before that was got while they were blocked.
+ */
+#ifndef BLOCKED_S
+#define BLOCKED_S 4
+#endif
+
+static void *unblock(void *word)
+{
+    sleep(BLOCKED_S);
+    *(volatile unsigned *)word = 1;
+    return NULL;
+}
+
+/* Work in a stream that waits for a word of the host, which is written when BLOCKED_S have passed since the first. */
 static void __attribute__((unused)) block(CUstream stream)
 {
     static void *word;
+    pthread_t thread;
     CUdeviceptr address;
-    if (word == NULL)
+    if (word == NULL) {
         must(CU(cuMemHostAlloc)(&word, 4096, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE), "cuMemHostAlloc");
+        *(volatile unsigned *)word = 0;
+        must(pthread_create(&thread, NULL, unblock, word), "pthread_create");
+    }
     must(CU(cuMemHostGetDevicePointer_v2)(&address, word, 0), "cuMemHostGetDevicePointer");
     must(CU(cuStreamWaitValue32_v2)(stream, address, 1, 0), "cuStreamWaitValue32");
 }
 
+/* NULL: there is no memory for a stream. */
 static CUstream __attribute__((unused)) blocked_stream(void)
 {
     CUstream stream;
-    must(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    int answer = CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY)
+        return NULL;
+    must(answer, "cuStreamCreate");
     block(stream);
     return stream;
 }

@@ -1,6 +1,8 @@
 /* Arrays that modules declare, in the ways in which they can be written and loaded. */
 #include "memory.h"
 
+#include <elf.h>
+
 #define PTX_HEAD     ".version 6.4\n.target sm_50\n.address_size 64\n"
 #define DECLARING(x) PTX_HEAD x "\n.visible .entry touch() { ret; }\n"
 
@@ -98,6 +100,61 @@ static void linked(void)
         cu.load(&module, image);
 }
 
+/* An ELF file with two arrays of a byte that lie so far apart. `read`: the limiter can read it; else it is like a fat
+ * binary, of which the driver's figure alone tells. */
+static char image[2048];
+static const void *elf_of(uint64_t apart, bool read)
+{
+    Elf64_Ehdr *head = (Elf64_Ehdr *)image;
+    Elf64_Shdr *sections = (Elf64_Shdr *)(image + 1024),
+               array = {.sh_size = 1, .sh_addralign = apart, .sh_type = SHT_NOBITS, .sh_flags = SHF_ALLOC};
+    *head = (Elf64_Ehdr){.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64},
+                         .e_shoff = 1024,
+                         .e_shentsize = read ? sizeof *sections : 0,
+                         .e_shnum = 4,
+                         .e_shstrndx = 3};
+    memcpy(image + 512, "\0.nv.global", 12);
+    sections[3] = (Elf64_Shdr){.sh_offset = 512, .sh_size = 12};
+    sections[1] = sections[2] = array;
+    sections[1].sh_name = sections[2].sh_name = 1;
+    return image;
+}
+
+static void far_apart(void)
+{
+    void *module;
+    open_card();
+    for (unsigned i = 0; i < times(16 * MIB); i++)
+        cu.load(&module, elf_of(16 * MIB, true));
+}
+
+/* Code is not charged, so what says that it has much of it could have arrays in its place. */
+static void after_refused(void)
+{
+    static Elf64_Ehdr end_far_off = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64},
+                                     .e_shoff = 1ull << 40};
+    static char refused[MIB];
+    void *module;
+    open_card();
+    memset(refused, 'x', sizeof refused - 1);
+    for (unsigned i = 0; i < 100; i++)
+        cu.load(&module, i % 2 == 0 ? (const void *)&end_far_off : refused);
+    cu.load(&module, elf_of(320 * MIB, false));
+}
+
+static void after_comments(void)
+{
+    static char text[64 * MIB];
+    void *module;
+    open_card();
+    memset(text, ' ', sizeof text - 1);
+    strcpy(text + sizeof text - 256, DECLARING("// it has no code"));
+    memcpy(text, "//", 2);
+    text[32 * MIB] = '\n';
+    cu.load(&module, text);
+    cu.load(&module, elf_of(320 * MIB, false));
+}
+
 int main(void)
 {
     static const struct part parts[] = {
@@ -106,6 +163,9 @@ int main(void)
         {"libraries whose kernels are used", libraries_launched},
         {"files", files},
         {"linked images", linked},
+        {"arrays far apart", far_apart},
+        {"after images that are refused", after_refused},
+        {"after an image of comments", after_comments},
     };
     RUN_PARTS(parts);
 }

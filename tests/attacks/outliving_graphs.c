@@ -67,9 +67,11 @@ static void side_by_side(void)
     CUdeviceptr pointer;
     CUgraphExec exec;
     open_card();
-    for (unsigned i = 0; i < times(TAKEN); i++)
-        if (launch(allocating(true, &pointer), 0, blocked_stream(), &exec) != CUDA_SUCCESS)
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUstream stream = blocked_stream();
+        if (stream == NULL || launch(allocating(true, &pointer), 0, stream, &exec) != CUDA_SUCCESS)
             break;
+    }
 }
 
 static void relaunched(void)
@@ -79,9 +81,11 @@ static void relaunched(void)
     open_card();
     for (unsigned i = 0; i < 2; i++)
         launch(allocating(false, &pointer), CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, NULL, &execs[i]);
-    for (unsigned i = 0; i < times(TAKEN); i++)
-        if (CU(cuGraphLaunch)(execs[i % 2], i % 3 == 0 ? blocked_stream() : NULL) != CUDA_SUCCESS)
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUstream stream = i % 3 == 0 ? blocked_stream() : NULL;
+        if ((i % 3 == 0 && stream == NULL) || CU(cuGraphLaunch)(execs[i % 2], stream) != CUDA_SUCCESS)
             break;
+    }
 }
 
 static void captured(void)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, BY_NAME, SOON, grant_for, seen, simulated_rack, start, told
+from attacks import ATTACKS, BY_NAME, HERE, SOON, grant_for, seen, simulated_rack, start, told
 from tenancy import Rack
 
 
@@ -128,6 +129,40 @@ def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> 
 
 def test_captures_begun_by_other_names_have_the_programs_nodes_alone(tmp_path: Path) -> None:
     _held(tmp_path, "hidden_captures")
+
+
+PARTS = """
+#include "memory.h"
+static void fails(void) { open_card(); must((int)CU(cuMemUnmap)(1, 1), "cuMemUnmap"); }
+static void hangs(void)
+{
+    open_card();
+    CUstream stream = blocked_stream();
+    CU(cuStreamSynchronize)(stream);
+}
+static void crashes(void) { open_card(); CU(cuMemGetInfo_v2)((size_t *)1, (size_t *)1); }
+static void works(void) { open_card(); }
+int main(void)
+{
+    static const struct part parts[] = {
+        {"one", fails}, {"two", hangs}, {"three", crashes}, {"four", works}};
+    RUN_PARTS(parts);
+}
+"""
+
+
+def test_a_part_that_fails_or_does_not_end_is_told_of_by_its_call(tmp_path: Path) -> None:
+    rack, program = Rack.of(tmp_path), tmp_path / "parts"
+    words = ["cc", "-D_GNU_SOURCE", "-DPART_S=2", f"-I{HERE}", "-x", "c", "-", "-o", str(program)]
+    subprocess.run(words, input=PARTS, text=True, check=True)
+    answer = told(rack.machine.spawn([str(program)], ATTACK_MEMORY=str(64 << 20)))
+    assert not answer["held"]
+    assert [
+        "4 ways",
+        "one: cuMemUnmap answered 1",
+        "two: not at its end after 2 s, in cuStreamSynchronize",
+        "three: status 0xb in cuMemGetInfo_v2",
+    ] == answer["got"].split("; ")
 
 
 ISOLATION = Path(__file__).parents[2] / "docs/isolation.md"

@@ -12,7 +12,7 @@ from tenancy import LIMITER, mutated
 LIMITERS = LIMITER.parents[2]
 
 #: What a pool or graphs add to what they reserve.
-_GROWTH_FREE = (("cuda/pools.c", "added = reserved - pool->charged;", "added = 0;"),)
+_GROWTH_FREE = (("shared/pools.c", "added = reserved - pool->charged;", "added = 0;"),)
 
 #: By attack: in which file of the limiter which text becomes which.
 REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -37,7 +37,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "return descriptor->number >= 0 || status_of",
         ),
     ),
-    "no_more_files": (("cuda/shim.c", "!governor_prepare(device)", "false"),),
+    "no_more_files": (("shared/shim.c", "!governor_prepare(device)", "false"),),
     "nvml_readers": (("core/ledger.c", "region->slot < 0 || !region_lock", "!region_lock"),),
     "stopped_sibling": (("core/ledger.c", "atomic_fetch_add(&region->owed[device], bytes);", ""),),
     "in_constructor": (
@@ -74,60 +74,54 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "exported_blocks": (
         (
-            "cuda/virtual.c",
+            "shared/virtual.c",
             "exported && !card_got_back(block->device, before, block->bytes)",
             "false",
         ),
     ),
     "outliving_graphs": _GROWTH_FREE,
     "module_arrays": (
-        ("cuda/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
-        ("cuda/module.c", "uncounted_settle(device))", "true)"),
+        ("shared/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
+        ("shared/module.c", "uncounted_settle(device))", "true)"),
     ),
     "pools_of_a_byte": _GROWTH_FREE,
-    "context_limits": (("cuda/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
+    "context_limits": (("shared/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
     "sparse_arrays": (
-        ("cuda/virtual.c", "tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP", "false"),
+        ("shared/tiles.c", "tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP)", "false"),
     ),
-    "blocked_frees": (
-        ("cuda/room.c", "REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS", "false"),
-    ),
+    "blocked_frees": (("shared/room.c", "!ended : !is_back(freed)", "!ended : false"),),
     "ended_owners": (
-        ("cuda/memory.c", "bool shared = ours && is_shared(&entry);", "bool shared = false;"),
+        ("shared/memory.c", "bool shared = ours && is_shared(&entry);", "bool shared = false;"),
+        ("shared/pools.c", "pool->exported = true;", ""),
     ),
-    # The simulated driver has no managed pools, as drivers before 13.0: of plain managed memory.
     "managed_pools": (
-        (
-            "cuda/memory.c",
-            "int device = device_current();\n    CUresult refused = charge(device, bytes);",
-            "int device = device_current();\n    CUresult refused = charge(device, 0);",
-        ),
+        ("shared/blocks.c", "device, bytes, MANAGED_BATCH) : charge", "device, bytes, 1) : charge"),
     ),
     "raw_lookup": (
-        ("cuda/shim.c", "return ours[row] != NULL ? ours[row] : found;", "return found;"),
+        ("shared/shim.c", "return ours[row] != NULL ? ours[row] : found;", "return found;"),
     ),
-    "other_contexts": (("cuda/charge.c", "return entry->owner == context;", "return true;"),),
+    "other_contexts": (("shared/charge.c", "return entry->owner == context;", "return true;"),),
     "rounded_sizes": (
-        ("cuda/blocks.c", "UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;", "0 : bytes;"),
+        ("shared/blocks.c", "    return rounded(bytes, BLOCK);", "    return bytes;"),
     ),
     "retained_blocks": (
         (
-            "cuda/virtual.c",
-            "pthread_mutex_lock(&mapping_lock);\n    CUresult answer = real(handle, address);",
-            "CUresult answer = real(handle, address);\n    pthread_mutex_lock(&mapping_lock);",
+            "shared/virtual.c",
+            "pthread_mutex_lock(&mapping_lock);\n    result_t answer = real(handle, address);",
+            "result_t answer = real(handle, address);\n    pthread_mutex_lock(&mapping_lock);",
         ),
         (
-            "cuda/virtual.c",
+            "shared/virtual.c",
             "pthread_mutex_lock(&mapping_lock);\n"
             "    size_t count = take_mappings(address, bytes, &taken);",
             "size_t count = take_mappings(address, bytes, &taken);\n"
             "    pthread_mutex_lock(&mapping_lock);",
         ),
     ),
-    "honest_memory": (("cuda/pools.c", "if (reserved < pool->charged) {", "if (false) {"),),
+    "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (
-            "cuda/capture.c",
+            "cuda/recapture.c",
             "BEGIN_CAPTURE(real(stream, mode, graph, callback, data));",
             "return real(stream, mode, graph, callback, data);",
         ),
@@ -166,7 +160,7 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "several_devices": (
-        ("cuda/launch.c", "while (entered < count && answer", "while (entered < 1 && answer"),
+        ("shared/several.c", "while (entered < count && answer", "while (entered < 1 && answer"),
     ),
 }
 #: Those that try to keep others from the card, of the same file.

@@ -131,8 +131,8 @@ def test_every_call_is_timed_under_every_variant_and_a_launch_counted(bench: Ben
         pytest.skip("valgrind counts the instructions")
     added = {count["variant"]: count["added"] for count in told["counts"]}
     assert (0, 0) == (added["native"], added["limiter, no grant"])
-    # 30 ns are about a hundred; the clock's are for `hetero bench overhead` on a quiet machine.
-    assert 0 < added["memory only"] == added["core 100"] < 80
+    # One call of ours on that way saves every argument of the launch: ten more (gcc 12, x86-64).
+    assert 0 < added["memory only"] == added["core 100"] < 54
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,6 +103,32 @@ def test_who_watches_is_told_within_five_seconds_and_once(
     assert "" == more
 
 
+STRANGE = """
+import ctypes, time
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuInit(0)
+for number in 1, 2, 2:
+    driver.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), ctypes.c_char_p(bytes([number] * 16)))
+print("asked", flush=True)
+time.sleep(60)
+"""
+
+
+def test_ps_counts_what_programs_ask_for_and_the_limiter_does_not_know(
+    hetero: Run, begin: Begin, command: tuple[str, ...], start: Begin
+) -> None:
+    start(memory="1GiB")
+    run = (*command, "run", "--memory", "4Gi", "--label", "strange", "--", sys.executable, "-c")
+    with_memory(begin(*run, STRANGE))
+
+    grants = {grant["label"]: grant for grant in json.loads(hetero("ps", "--json").stdout)["items"]}
+    said = [line for line in hetero("ps").stdout.splitlines() if "does not know" in line]
+
+    assert {"strange": 2, None: 0} == {label: grant["unknown"] for label, grant in grants.items()}
+    asked = "asked for 2 of the driver's functions that its limiter does not know"
+    assert [f"grant {grants['strange']['id']} {asked}"] == said
+
+
 STATIC = """
 #include "abi.h"
 #include <stdio.h>
@@ -130,7 +157,8 @@ def test_a_static_program_that_brings_its_own_driver_is_found(
     """No loader runs in it that could be told to preload anything."""
     limiters = hetero_limiters.library("cuda").parents[2]
     driver = hetero_simulator.fake_drivers().parents[2] / "build/drivers"
-    objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in ("rack", "engine", "nvidia"))]
+    beside = ("rack", "engine", "process_number", "nvidia")
+    objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in beside)]
     static = tmp_path / "static"
     command = ["cc", "-static-pie", "-pthread", f"-I{limiters / 'cuda'}", "-o", str(static)]
     command += ["-x", "c", "-", "-x", "none", *map(str, objects)]

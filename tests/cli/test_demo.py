@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,55 @@ def test_the_demo_shows_sharing_and_says_that_its_card_is_simulated(hetero: Run)
     assert "CUDA_ERROR_OUT_OF_MEMORY" in shown
     assert re.search(r"hetero: 0 of \d+ devices: .*lack core.*\nexit status 3", shown)
     assert 2 == shown.count(" fixed ")  # who held the card while the third one asked
+
+
+@pytest.mark.measured
+@pytest.mark.parametrize(
+    "vendor",
+    [
+        "mthreads",
+        pytest.param("iluvatar", marks=pytest.mark.soak),
+        pytest.param("hygon", marks=pytest.mark.hip),
+        pytest.param("amd", marks=[pytest.mark.hip, pytest.mark.soak]),
+    ],
+)
+def test_the_demo_shows_a_vendors_own_api(hetero: Run, vendor: str) -> None:
+    """Without slices: what these vendors would cut, the limiter shares."""
+    done = hetero("demo", "--vendor", vendor, "--seconds", "2")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    small, large = (float(got) for got in re.findall(r"got +([\d.]+) %", done.stdout)[-2:])
+    assert 20 < small < 40 < large < 75
+    assert "OutOfMemory" in done.stdout or "OUT_OF_MEMORY" in done.stdout
+    assert 2 == done.stdout.count(" fixed ")
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "said"),
+    [
+        (("--vendor", "zephyr"), "", "--vendor zephyr: there is a demo on cards of amd, "),
+        (("--vendor", "amd", "--real"), "", "--real takes those that are here"),
+        (("--vendor", "amd"), "one", "HETERO_RACK is set, and names the cards: unset it"),
+    ],
+)
+def test_a_vendor_that_cannot_be_shown_is_one_clear_line(
+    hetero: Run, options: tuple[str, ...], variable: str, said: str
+) -> None:
+    done = hetero("demo", *options, HETERO_RACK=variable)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert said in done.stderr
+
+
+def test_without_the_vendors_runtime_the_demo_says_which_is_missing(
+    hetero: Run, tmp_path: Path
+) -> None:
+    for name in ("libamdhip64.so.5", "libamdhip64.so.6", "libamdhip64.so.7"):
+        (tmp_path / name).write_text("no library")
+    done = hetero("demo", "--vendor", "amd", LD_LIBRARY_PATH=str(tmp_path))
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "no HIP runtime is installed" in done.stderr
 
 
 def test_without_a_card_the_real_demo_says_so_and_touches_nothing(hetero: Run) -> None:

@@ -230,7 +230,7 @@ def test_row_22_simulate_can_be_begun_with_the_sample(hetero: Run) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("vendor = amd", "line 2: no simulated driver of 'amd'"),
+        ("vendor = intel", "line 2: no simulated driver of 'intel'"),
         ("vendor = nvida", "line 2: no simulated driver of 'nvida': did you mean nvidia?"),
         ("helth = bad", "line 2: unknown key of [device] 'helth': did you mean health?"),
         ("[kernal spin]", "line 2: unknown section 'kernal': did you mean kernel?"),
@@ -254,9 +254,10 @@ def test_row_23_racks_are_listed_and_their_names_told(hetero: Run) -> None:
     typo = hetero("inventory", HETERO_RACK="mixd")
 
     assert (0, "") == (listed.returncode, listed.stderr)
-    for name in ("mixed", "one", "seven"):
+    names = ("amd", "hygon", "iluvatar", "mixed", "mthreads", "one", "seven")
+    for name in names:
         assert re.search(rf"^{name} +\S", listed.stdout, re.M)
-    assert typo.stderr.endswith("shipped are mixed, one, seven: did you mean mixed?\n")
+    assert typo.stderr.endswith(f"shipped are {', '.join(names)}: did you mean mixed?\n")
     assert "HETERO_RACK=mixed" in hetero("--help").stdout
 
 

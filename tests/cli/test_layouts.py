@@ -11,6 +11,7 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 
+from hetero.kube.api.signing import SigningKey
 from hetero.node.ledger import board, grant_file, usage_region
 from tests.cli.conftest import Run
 
@@ -55,9 +56,10 @@ def test_limiters_of_another_layout_are_one_line_and_nothing_is_taken(
 def test_an_agent_with_limiters_of_another_layout_does_not_start(
     hetero: Run, mismatch: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "key").write_text("k" * 32)
+    keys = tmp_path / "keys.pem"
+    keys.write_text(SigningKey.new().public.text())
 
-    done = hetero("agent", "--node", "n1", "--key-file", str(tmp_path / "key"))
+    done = hetero("agent", "--node", "n1", "--public-keys", str(keys))
 
     assert (2, f"hetero: {mismatch}") == (done.returncode, done.stderr.splitlines()[-1])
 

@@ -54,6 +54,9 @@ def test_top_says_what_each_process_holds_and_how_its_limits_are_kept(
     assert (8 << 30, 3 << 30) == (share["memory"], share["memory_used"])
     assert (30, "preload") == (share["core"], share["enforcement"])
     assert share["core_used"] > 0
+    # Two processes that always want the card, at 30 % of it together.
+    assert 500 < share["core_stopped"] < 2000
+    assert 0 == share["core_borrowed"]
 
 
 def test_where_nobody_watches_top_looks_once_in_plain_text(hetero: Run, pair: None) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 
-from attrs import define, field
+from attrs import Factory, define, field
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, published_devices
-from tests.cluster.lab import API, TOKEN, Lab, Plain, enter
+from hetero.node.ledger.ledger import Ledger
+from tests.cluster.lab import TOKEN, Lab, Plain
 
 
 @define(eq=False)
@@ -21,6 +22,7 @@ class Books:
     """What the cards have, and what of them is given: in the ledgers, and by the API's pods."""
 
     lab: Lab
+    nodes: Sequence[str] = field(default=Factory(lambda it: tuple(it.lab.racks), takes_self=True))
     events: int = field(default=0, init=False)  # after how many the books were looked at
     found: list[str] = field(factory=list, init=False)  # what was wrong then
     _capacity: dict[str, dict[str, Mapping[str, int]]] = field(factory=dict, init=False)
@@ -29,7 +31,7 @@ class Books:
         """Return a line for every counter of a card of which more is given than the card has."""
         lines = []
         pods = list(self.lab.pods().values()) if pods is None else pods
-        for node in self.lab.racks:
+        for node in self.nodes:
             ledger = [entry["allocation"] for entry in self.lab.standing(node)]
             bound = [one for pod in pods for one in given(pod, node)]
             for where, allocations in (("ledger", ledger), ("API", bound)):
@@ -42,13 +44,25 @@ class Books:
         """Return a line for every grant that is not what the scheduler gave its very pod."""
         pods = {pod["metadata"]["uid"]: pod for pod in self.lab.pods().values()}
         return [
-            f"{entry['label']}: {entry['allocation']['grants']}"
-            for node in self.lab.racks
+            f"{entry['label']}: {entry['allocation']['pieces']}"
+            for node in self.nodes
             for entry in self.lab.standing(node)
-            if entry["owner"]["uid"] not in pods
+            if entry["owner"].get("uid") not in pods
             or _takes(entry["allocation"])
             not in map(_takes, given(pods[entry["owner"]["uid"]], node))
         ]
+
+    def doubles(self) -> list[str]:
+        """Return a line for every slot of a device that two pods' grants were given for."""
+        held: dict[str, set[str]] = {}
+        for node in self.nodes:
+            for path in self.lab.records(node):
+                with suppress(FileNotFoundError):  # it went at this moment
+                    label = json.loads(path.read_text())["label"]
+                    for line in Ledger(path.parents[2]).notes(path.parent.name):
+                        for one in filter(None, line.partition(" ")[2].split(",")):
+                            held.setdefault(f"{node} {one}", set()).add(label)
+        return [f"{one}: {', '.join(pods)}" for one, pods in held.items() if len(pods) > 1]
 
     def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
         """Return what each card of a node has, as its agent published it."""
@@ -61,11 +75,11 @@ class Books:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Look into them after every event of the API's pods, meanwhile."""
-        server, tls = API.partition("://")[2], ssl._create_unverified_context()
+        server, tls = self.lab.api.partition("://")[2], ssl._create_unverified_context()
         pods: dict[str, Plain] = {}
 
         def follow() -> None:
-            enter()
+            self.lab.enter()
             connection.request("GET", path, headers={"Authorization": TOKEN})
             answer = connection.getresponse()
             for line in lines(answer):

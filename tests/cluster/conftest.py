@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.books import Books
+from tests.cluster.claims import NODES
 from tests.cluster.lab import Lab, program, running
 from tests.cluster.plain_plugin import SOCKETS
 from tests.cluster.release import PODS, Release
-from tests.kube.binaries import ROOT
+from tests.kube.binaries import LABS, ROOT, node_binaries
 from tests.kube.control_plane import wait_for
 
 CARD = "nvidia.com/gpu"
+#: Uninstalls what the others use, and reads what all of them did.
+LAST = Path(__file__).with_name("test_permissions.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have that module run last."""
+    items.sort(key=lambda one: one.path == LAST)
 
 
 def share(memory: int = 2000, core: int = 20, count: int = 1) -> dict[str, str]:
@@ -37,6 +45,35 @@ def release(cluster: Release) -> Iterator[Release]:
     yield cluster
     cluster.lab.clear()
     wait_for(cluster.works)
+
+
+@pytest.fixture(scope="session")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """Hetero on the late Kubernetes, with claims: it may be up beside the oldest one."""
+    binaries = node_binaries("kube136")
+    with running(tmp_path_factory.mktemp("late"), binaries=binaries, name="kube136") as lab:
+        release = Release(lab, allocation="both")
+        release.install()
+        yield release
+
+
+@pytest.fixture(scope="module")
+def by_claims(late: Release) -> Iterator[Release]:
+    """The late cluster with two nodes whose devices are given by claims."""
+    for node in NODES:
+        late.gives_by_claims(node, now=True)
+    yield late
+    for node in NODES:
+        late.gives_by_claims(node, now=False)
+
+
+@pytest.fixture(params=LABS)
+def either(request: pytest.FixtureRequest) -> Iterator[Release]:
+    """Hetero on the oldest Kubernetes, and on the late one."""
+    found: Release = request.getfixturevalue({"kube": "cluster", "kube136": "late"}[request.param])
+    yield found
+    found.lab.clear()
+    wait_for(found.works)
 
 
 @pytest.fixture

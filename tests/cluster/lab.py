@@ -19,6 +19,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
@@ -28,20 +29,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define
+from attrs import define, frozen
 from hetero_simulator import rack
 
 from hetero.node.ledger.ledger import ALLOCATION, Ledger
 from tests.kube.binaries import ROOT, script
 from tests.kube.control_plane import wait_for
 
-API = "https://10.77.0.1:6443"
 TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
 #: What a node has of its own instead of this machine's, besides what the script gives it. What is
 #: in memory on a node is so here: on a disk, a ledger would wait for all that others write there.
 MEMORY, DISK = ("/run/hetero", "/dev/shm"), ("/var/lib/hetero",)
-IN_MEMORY = Path("/dev/shm/hetero-lab")
+IN_MEMORY = Path("/dev/shm")
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
 #: What a pod needs of this machine to run its programs: they are the host's.
@@ -51,30 +51,76 @@ HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 CPU, WEIGHT = Path("/sys/fs/cgroup/cpu"), "16384"
 #: A namespace that the webhook leaves alone.
 UNWATCHED = "unwatched"
-#: What the API server writes down: who wrote what, when it was asked and when it was done.
+#: Whose every request the API server writes down: the accounts of a release.
+ACCOUNTS = ("agent", "certificates", "metrics", "scheduler", "webhook")
+READS = ("get", "list", "watch")
+#: What it writes down: who wrote what, when it was asked and when it was done.
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
-    "rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}],
+    "rules": [
+        {
+            "level": "Metadata",
+            "users": [f"system:serviceaccount:hetero-system:hetero-{one}" for one in ACCOUNTS],
+        },
+        {"level": "None", "verbs": READS},
+        {"level": "Metadata"},
+    ],
 }
 
 Plain = dict[str, Any]
 
 
+@frozen(kw_only=True)
+class Place:
+    """What one lab has of this machine: what its names begin with, and its addresses."""
+
+    prefix: str
+    nodes: str  # the network of API server and nodes
+    pods: str
+    services: str
+
+
+#: By the folder of the lab's script; both may be up at a time.
+PLACES = {
+    "kube": Place(prefix="kl", nodes="10.77.0", pods="10.78.0.0/16", services="10.96.0.0/24"),
+    "kube136": Place(prefix="k136", nodes="10.87.0", pods="10.88.0.0/16", services="10.97.0.0/24"),
+}
+
+
 @define(eq=False)
 class Lab:
-    """Where the running cluster is."""
+    """Where the running cluster is; `name` is one of `PLACES`."""
 
     folder: Path
     binaries: Path
     racks: Mapping[str, str]  # by node
+    name: str = "kube"
+
+    @property
+    def place(self) -> Place:
+        """What it has of this machine."""
+        return PLACES[self.name]
+
+    @property
+    def api(self) -> str:
+        """Where its API server is, in its network."""
+        return f"https://{self.place.nodes}.1:6443"
+
+    def group(self, node: str) -> str:
+        """Return the name of a machine's namespace and of its groups of processes."""
+        return f"{self.place.prefix}-{node}"
+
+    @property
+    def _memory(self) -> Path:
+        return IN_MEMORY / f"hetero-{self.place.prefix}"
 
     # --- its machines -------------------------------------------------------------------------
 
     def up(self) -> None:
         """Start the control plane and the nodes, and wait until they are ready."""
-        shutil.rmtree(IN_MEMORY, ignore_errors=True)
+        shutil.rmtree(self._memory, ignore_errors=True)
         self._script("up", str(len(self.racks)))
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
@@ -83,7 +129,7 @@ class Lab:
         self.restart_api_server(f"--audit-policy-file={policy}", log)
         options = (
             "--proxy-mode=iptables",
-            "--cluster-cidr=10.78.0.0/16",
+            f"--cluster-cidr={self.place.pods}",
             # The table of connections is this machine's: its size is left as it is.
             "--conntrack-max-per-core=0",
             "--conntrack-tcp-timeout-established=0s",
@@ -92,10 +138,10 @@ class Lab:
         for name in ("cp", *self.racks):
             argv = (str(self.binaries / "kube-proxy"), f"--kubeconfig={self._kubeconfig}")
             self._start(f"proxy-{name}", (*argv, f"--hostname-override={name}", *options), name)
-            _put(self._pid(f"proxy-{name}"), f"kl-{name}/system.slice/kube-proxy.service")
+            _put(self._pid(f"proxy-{name}"), f"{self.group(name)}/system.slice/kube-proxy.service")
         # The API server calls Services too, and their addresses are on no network.
-        route = ("route", "add", "10.96.0.0/24", "dev", "br0")
-        subprocess.run(["ip", "-n", "kl-cp", *route], check=True)
+        route = ("route", "add", self.place.services, "dev", "br0")
+        subprocess.run(["ip", "-n", self.group("cp"), *route], check=True)
         for node in self.racks:
             self._furnish(node)
         wait_for(lambda: all(self.ready(node) for node in self.racks))
@@ -103,12 +149,12 @@ class Lab:
             if not Path(f"/proc/{self._pid(part)}").exists():
                 self._start(part, again, "cp")
         for name in ("etcd", "kcm", "scheduler"):
-            _put(self._pid(name), "kl-cp")
+            _put(self._pid(name), self.group("cp"))
 
     def down(self) -> None:
         """Stop everything."""
         self._script("down")
-        shutil.rmtree(IN_MEMORY, ignore_errors=True)
+        shutil.rmtree(self._memory, ignore_errors=True)
 
     def _furnish(self, node: str) -> None:
         """Give a node directories of its own where this machine's would be shared by all."""
@@ -134,12 +180,12 @@ class Lab:
         """
         for name in ("containerd", "kubelet"):
             pid: int = wait_for(partial(self._running, name, node))
-            _put(pid, f"kl-{node}/system.slice/{name}.service")
-        (CPU / f"kl-{node}/cpu.shares").write_text(WEIGHT)
+            _put(pid, f"{self.group(node)}/system.slice/{name}.service")
+        (CPU / self.group(node) / "cpu.shares").write_text(WEIGHT)
 
     def own(self, node: str, path: str) -> Path:
         """Return where something of a node's own is on this machine."""
-        folder = IN_MEMORY if path.startswith(MEMORY) else self.folder
+        folder = self._memory if path.startswith(MEMORY) else self.folder
         return folder / node / path.lstrip("/")
 
     def kill_node(self, node: str) -> None:
@@ -155,27 +201,45 @@ class Lab:
         self._lab(f"node({int(node[1:])})")
         self._furnish(node)
 
+    def put_over(self, node: str, path: str, own: Path) -> None:
+        """Have a file of the test's where a node has this machine's, until the node ends."""
+        enter = ("nsenter", f"--target={self._pid(node)}", "--mount", "--")
+        subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
+
     def restart_kubelet(self, node: str) -> None:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
+        self._restart("kubelet", node)
+
+    def restart_containerd(self, node: str) -> None:
+        """End the container runtime of a node by kill -9 and start it again."""
+        self._restart("containerd", node)
+
+    def _restart(self, part: str, node: str) -> None:
         (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
         os.kill(first, signal.SIGSTOP)
-        kubelet = self._running("kubelet", node)
-        assert kubelet is not None
-        argv = _command(kubelet)
-        os.kill(kubelet, signal.SIGKILL)
-        wait_for(lambda: not self._running("kubelet", node))
+        found = self._running(part, node)
+        assert found is not None
+        argv = _command(found)
+        os.kill(found, signal.SIGKILL)
+        wait_for(lambda: not self._running(part, node))
         enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
-        self._start(f"kubelet-{node}", (*enter, *argv), node)
+        path = f"PATH={self.binaries}:{os.environ['PATH']}:/usr/sbin"
+        self._start(f"{part}-{node}", (*enter, "env", path, *argv), node)
         self._weigh(node)
 
-    def restart_api_server(self, *more: str) -> None:
-        """End the API server by kill -9 and start it again, maybe with more arguments."""
+    def restart_api_server(self, *more: str, away: float = 0) -> None:
+        """End the API server by kill -9 and start it again, maybe with more arguments.
+
+        It is away for so many seconds.
+        """
         server = self._pid("apiserver")
         argv = _command(server)
         os.kill(server, signal.SIGKILL)
+        wait_for(lambda: _ended(server))  # else its port is taken
+        time.sleep(away)
         self._start("apiserver", (*argv, *more), "cp")
-        _put(self._pid("apiserver"), "kl-cp")
-        (CPU / "kl-cp/cpu.shares").write_text(WEIGHT)
+        _put(self._pid("apiserver"), self.group("cp"))
+        (CPU / self.group("cp") / "cpu.shares").write_text(WEIGHT)
 
     def _running(self, name: str, node: str) -> int | None:
         """Return a program of a node, by its configuration: others may run labs beside this one."""
@@ -190,7 +254,7 @@ class Lab:
 
     def _start(self, name: str, argv: Sequence[str], network: str) -> None:
         """Start a process that goes when the lab goes."""
-        self._lab(f"start({name!r}, {list(argv)!r}, {'kl-' + network!r})")
+        self._lab(f"start({name!r}, {list(argv)!r}, {self.group(network)!r})")
 
     def _lab(self, call: str) -> None:
         self._python("-c", f"import lab; lab.{call}")
@@ -199,7 +263,7 @@ class Lab:
         self._python("lab.py", *argv)
 
     def _python(self, *argv: str) -> None:
-        found = script()
+        found = script(self.name)
         assert found is not None
         own = {"LAB": str(self.folder), "KUBE_ASSETS": str(self.binaries)}
         env = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -219,13 +283,24 @@ class Lab:
 
     # --- its API ------------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
+    def call(
+        self, method: str, path: str, body: Any = None, *, kind: str = "", token: str = TOKEN
+    ) -> Any:
         """Return what the API answers. Raises `OSError` when that is an error."""
-        return json.loads(self.ask(API, method, path, body, kind))
+        return json.loads(self.ask(self.api, method, path, body, kind, token=token))
 
-    def ask(self, server: str, method: str, path: str, body: Any = None, kind: str = "") -> bytes:
+    def ask(
+        self,
+        server: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        kind: str = "",
+        *,
+        token: str = TOKEN,
+    ) -> bytes:
         """Return what a server in the cluster's network answers. Raises `OSError` on an error."""
-        return self.inside(lambda: _ask(server, method, path, body, kind))
+        return self.inside(lambda: _ask(server, method, path, body, kind, token))
 
     def inside(self, act: Callable[[], bytes]) -> bytes:
         """Act within the network of the cluster: in a thread, since threads have their own."""
@@ -233,7 +308,7 @@ class Lab:
 
         def run() -> None:
             try:
-                enter()
+                self.enter()
                 answer.append(act())
             except Exception as error:
                 answer.append(error)
@@ -245,19 +320,29 @@ class Lab:
             raise answer[0]
         return answer[0]
 
+    def enter(self) -> None:
+        """Take this thread into the network of the cluster."""
+        with open(f"/run/netns/{self.group('cp')}") as network:
+            if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
+                raise OSError(ctypes.get_errno(), "setns")
+
     def patch(self, path: str, body: Plain) -> Any:
         """Merge into an object."""
         return self.call("PATCH", path, body, kind="application/merge-patch+json")
 
     def writes(self, since: float) -> list[Plain]:
         """Return the writes that the API did since a time, as its audit log has them."""
-        found = []
+        return [
+            event
+            for event in self.audited()
+            if event["verb"] not in READS and moment(event["requestReceivedTimestamp"]) >= since
+        ]
+
+    def audited(self) -> Iterator[Plain]:
+        """Yield all that the API server wrote down since the cluster came up."""
         for line in self._audited.read_text().splitlines():
             with suppress(json.JSONDecodeError):  # it is being written, or its writer was killed
-                event = json.loads(line)
-                if moment(event["requestReceivedTimestamp"]) >= since:
-                    found.append(event)
-        return found
+                yield json.loads(line)
 
     def bindings(self, since: float) -> dict[str, float]:
         """Return when the API was asked to bind each pod: seconds since 1970."""
@@ -307,7 +392,7 @@ class Lab:
     def output(self, name: str, query: str = "", *, namespace: str = "default") -> str:
         """Return what a pod printed."""
         return self.ask(
-            API, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log?{query}"
+            self.api, "GET", f"/api/v1/namespaces/{namespace}/pods/{name}/log?{query}"
         ).decode()
 
     def messages(self, name: str) -> list[str]:
@@ -330,14 +415,15 @@ class Lab:
         def done() -> bool:
             pods = self.call("GET", "/api/v1/pods")["items"]
             known = {pod["metadata"]["uid"] for pod in pods}
-            groups = CPU.glob("kl-*/kubepods/*/pod*-*")
+            groups = CPU.glob(f"{self.group('*')}/kubepods/*/pod*-*")
             return {path.name.removeprefix("pod") for path in groups} <= known
 
         wait_for(done, seconds=120)
 
     def lives(self, pod: Plain) -> bool:
         """Whether the containers of a pod have processes: the API hears late of a lost node."""
-        where = f"kl-{pod['spec']['nodeName']}/kubepods/*/pod{pod['metadata']['uid']}"
+        group = self.group(pod["spec"]["nodeName"])
+        where = f"{group}/kubepods/*/pod{pod['metadata']['uid']}"
         for container in pod["status"]["containerStatuses"]:
             name = container.get("containerID", "").partition("://")[2]
             found = list(Path("/sys/fs/cgroup/pids").glob(f"{where}/{name}/cgroup.procs"))
@@ -415,14 +501,7 @@ def processes(container: Plain) -> list[int]:
     return found
 
 
-def enter() -> None:
-    """Take this thread into the network of the cluster."""
-    with open("/run/netns/kl-cp") as network:
-        if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
-            raise OSError(ctypes.get_errno(), "setns")
-
-
-def _ask(server: str, method: str, path: str, body: Any, kind: str) -> bytes:
+def _ask(server: str, method: str, path: str, body: Any, kind: str, token: str) -> bytes:
     """Return what a server answers. Raises `OSError` when that is an error."""
     scheme, _, host = server.partition("://")
     if scheme == "https":
@@ -435,9 +514,9 @@ def _ask(server: str, method: str, path: str, body: Any, kind: str) -> bytes:
             connection.request(
                 method,
                 path,
-                None if body is None else json.dumps(body),
+                None if body is None else json.dumps(body, separators=(",", ":"), sort_keys=True),
                 {
-                    "Authorization": TOKEN,
+                    "Authorization": token,
                     "Content-Type": kind or "application/json",
                 },
             )
@@ -458,6 +537,15 @@ def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
 
 
+def _ended(pid: int) -> bool:
+    """Whether the last thread of a process has ended, and so its sockets."""
+    states = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # it has gone at this moment
+            states.add(thread.read_text().rpartition(")")[2].split()[0])
+    return states <= {"X", "Z"}
+
+
 def _put(pid: int, group: str) -> None:
     """Have a process, and all that it will start, share the processor time of a group."""
     (CPU / group).mkdir(parents=True, exist_ok=True)
@@ -472,11 +560,11 @@ def of_vendors(*names: str) -> str:
 
 
 @contextmanager
-def running(folder: Path, *, binaries: Path) -> Iterator[Lab]:
+def running(folder: Path, *, binaries: Path, name: str = "kube") -> Iterator[Lab]:
     """Bring the cluster up, and take it down; skip where that cannot be."""
     if os.geteuid():
         pytest.skip("needs root: nodes are namespaces, mounts and cgroups of this machine")
-    if script() is None:
+    if script(name) is None:
         pytest.skip("needs the lab: HETERO_LAB names the folder of its lab.py")
     missing = [
         path
@@ -487,14 +575,14 @@ def running(folder: Path, *, binaries: Path) -> Iterator[Lab]:
         pytest.skip(f"needs {', '.join(missing)}: install the Debian packages that .ci/run names")
     if not Path("/sys/fs/cgroup/cpuset").is_dir():
         pytest.skip("needs cgroup v1: the lab's kubelets know no other")
-    if Path("/run/netns/kl-cp").exists():
+    if Path(f"/run/netns/{PLACES[name].prefix}-cp").exists():
         pytest.fail("a lab is up on this machine already: end it with `lab.py down`")
     racks = {
         "n1": Path(rack("mixed")).read_text(),
         "n2": of_vendors("ascend", "cambricon"),
         "n3": of_vendors("hygon", "iluvatar", "mthreads", "metax"),
     }
-    lab = Lab(folder=folder, binaries=binaries, racks=racks)
+    lab = Lab(folder=folder, binaries=binaries, racks=racks, name=name)
     try:
         lab.up()
         yield lab

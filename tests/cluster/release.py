@@ -6,17 +6,19 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
-from attrs import frozen
+from attrs import field, frozen
 
 from hetero.kube.api.annotations import INVENTORY
 from tests.cluster.lab import IMAGE, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
-from tests.kube.binaries import ROOT
+from tests.kube.binaries import ROOT, supervisor
 from tests.kube.control_plane import wait_for
 
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -29,16 +31,19 @@ METRICS = 9397
 LABEL = "lab/agent"
 
 
-def values(lab: Lab) -> Plain:
+def values(lab: Lab, allocation: str) -> Plain:
     """Return the chart's values for this cluster: its image is empty."""
     volumes, mounts = host_volumes()
     shm = {"name": "shm", "hostPath": {"path": "/dev/shm"}}
     return {
+        "allocation": allocation,
+        "settings": "hide-unasked = true",
         "image": IMAGE,
         "imagePullPolicy": "Never",
         "kubeScheduler": {
             "image": IMAGE,
             "command": str(lab.binaries / "kube-scheduler"),
+            "supervisor": str(supervisor()),
         },
         "agent": {
             "nodeSelector": {LABEL: "on"},
@@ -57,9 +62,11 @@ def values(lab: Lab) -> Plain:
 
 @frozen(eq=False)
 class Release:
-    """Hetero on a cluster."""
+    """Hetero on a cluster; `allocation` is the chart's value, `more` are others of its values."""
 
     lab: Lab
+    allocation: str = "classic"
+    more: Mapping[str, Any] = field(factory=dict)
 
     def install(self) -> None:
         """Apply the manifests and wait until everything they make is there and works."""
@@ -75,10 +82,34 @@ class Release:
             self.apply(made)
         wait_for(self.works, seconds=120)
 
+    def replace_by(self, other: Release) -> None:
+        """Do what `helm upgrade` does with other values."""
+        wanted = other.manifests()
+        for made in wanted:
+            other.apply(made)
+        names = {_path(made) for made in wanted}
+        for made in self.manifests():
+            if _path(made) not in names:
+                query = "?propagationPolicy=Background"
+                with suppress(OSError):  # a Job goes by itself
+                    self.lab.call("DELETE", f"{_path(made)}{query}")
+
+    def uninstall(self) -> None:
+        """Do what `kubectl delete` does with the manifests, and wait until its pods are gone."""
+        for made in reversed(self.manifests()):
+            with suppress(OSError):  # a Job goes by itself
+                self.lab.call("DELETE", f"{_path(made)}?propagationPolicy=Background")
+        apps = "?labelSelector=app+in+(hetero-agent,hetero-scheduler,hetero-webhook)"
+        wait_for(lambda: not self.lab.call("GET", PODS + apps)["items"], seconds=150)
+
     def manifests(self) -> list[Plain]:
         """Return the chart's manifests for this cluster."""
         version = self.lab.call("GET", "/version")["gitVersion"]
-        text = render.render(namespace=NAMESPACE, values=values(self.lab), kubernetes=version)
+        text = render.render(
+            namespace=NAMESPACE,
+            values={**values(self.lab, self.allocation), **self.more},
+            kubernetes=version,
+        )
         return list(yaml.safe_load_all(text))
 
     def renew_certificates(self) -> None:
@@ -92,14 +123,9 @@ class Release:
 
     def apply(self, made: Plain) -> None:
         """Do what `kubectl apply` does."""
-        version, kind = made["apiVersion"], made["kind"].lower()
-        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        space = made["metadata"].get("namespace")
-        where = f"/namespaces/{space}" if space else ""
-        path = f"{group}{where}/{kind}s/{made['metadata']['name']}"
         self.lab.call(
             "PATCH",
-            f"{path}?fieldManager=lab&force=true",
+            f"{_path(made)}?fieldManager=lab&force=true",
             made,
             kind="application/apply-patch+yaml",
         )
@@ -123,11 +149,29 @@ class Release:
         return False
 
     def serves(self, node: str) -> bool:
-        """Whether a node is ready, its devices are offered and its inventory is published."""
-        with suppress(OSError):
+        """Whether a node and its agent are ready, and its devices are offered and published."""
+        with suppress(OSError, StopIteration):
             notes = self.lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
-            return self.lab.ready(node) and bool(self.lab.allocatable(node)) and INVENTORY in notes
+            ready = all(one["ready"] for one in self.agent(node)["status"]["containerStatuses"])
+            offered = self.lab.ready(node) and bool(self.lab.allocatable(node))
+            return ready and offered and INVENTORY in notes
         return False
+
+    def devices(self, node: str) -> dict[str, Plain]:
+        """Return the devices of a node that claims may get, by name."""
+        query = f"?fieldSelector=spec.nodeName={node}"
+        with suppress(OSError):
+            items = self.lab.call("GET", f"/apis/resource.k8s.io/v1/resourceslices{query}")["items"]
+            return {one["name"]: one for item in items for one in item["spec"].get("devices", ())}
+        return {}
+
+    def gives_by_claims(self, node: str, *, now: bool) -> None:
+        """Have a node's devices given by claims, or in the classic way."""
+        label = {"hetero.io/by-claims": "true" if now else None}
+        self.lab.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": label}})
+        wait_for(
+            lambda: bool(self.devices(node)) == now and bool(self.lab.allocatable(node)) != now
+        )
 
     # --- its pods -----------------------------------------------------------------------------
 
@@ -146,7 +190,8 @@ class Release:
         """Return the scheduler's pod that leads: the one that renews the Lease, and knows it."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/hetero-scheduler"
         with suppress(OSError):
-            holder, _, _ = self.lab.call("GET", path)["spec"]["holderIdentity"].rpartition("_")
+            held = self.lab.call("GET", path)["spec"].get("holderIdentity", "")  # none: given up
+            holder, _, _ = held.rpartition("_")
             said = self.lab.output(holder, "container=extender", namespace=NAMESPACE)
             return self.pods("hetero-scheduler").get(holder) if "leading" in said else None
         return None
@@ -162,7 +207,7 @@ class Release:
 
     def metrics(self, node: str) -> str:
         """Return what the agent of a node tells Prometheus."""
-        server = f"http://{self.agent(node)['status']['podIP']}:{METRICS}"
+        server = f"https://{self.agent(node)['status']['podIP']}:{METRICS}"
         return self.lab.ask(server, "GET", "/metrics").decode()
 
     def calls(self, node: str, call: str) -> Counter[float]:
@@ -206,7 +251,12 @@ class Release:
     def stop_agent(self, node: str) -> None:
         """Have no agent on a node, from now on."""
         self._label(node, None)
-        wait_for(lambda: node not in {p["spec"]["nodeName"] for p in self._agents()})
+        # A kubelet of 1.20 that was started again may take a minute and ten seconds to end a pod.
+        gone = partial(self._without_agent, node)
+        wait_for(gone, seconds=120)
+
+    def _without_agent(self, node: str) -> bool:
+        return node not in {pod["spec"]["nodeName"] for pod in self._agents()}
 
     def start_agent(self, node: str) -> None:
         """Have an agent on a node again."""
@@ -218,3 +268,19 @@ class Release:
 
     def _label(self, node: str, value: Any) -> None:
         self.lab.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: value}}})
+
+
+def _path(made: Plain) -> str:
+    """Return where the API has an object."""
+    version, kind = made["apiVersion"], made["kind"].lower()
+    group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    space = made["metadata"].get("namespace")
+    where = f"/namespaces/{space}" if space else ""
+    return f"{group}{where}/{_plural(kind)}/{made['metadata']['name']}"
+
+
+def _plural(kind: str) -> str:
+    """Return what the API calls the objects of a kind."""
+    if kind.endswith("y"):
+        return f"{kind[:-1]}ies"
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"

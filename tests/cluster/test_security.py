@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 import ssl
 from collections.abc import Mapping
 from contextlib import closing
@@ -15,7 +14,8 @@ from pathlib import Path
 import pytest
 from hetero_simulator import job
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE, Assignment, Key, signed_assignment
+from hetero.kube.api.annotations import ALLOCATION, SIGNATURE, Assignment, signed_assignment
+from hetero.kube.api.signing import SigningKey
 from hetero.model import codec
 from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, ended, run_all, share
@@ -97,7 +97,7 @@ def test_an_allocation_signed_with_another_key_is_refused(lab: Lab) -> None:
     pod = lab.add("forger", share(), namespace=UNWATCHED, schedulerName="none")
     uid = pod["metadata"]["uid"]
     made = codec.loads(json.dumps({**text, "uid": uid}), Assignment, source="here")
-    notes = signed_assignment(made, Key(secret=secrets.token_bytes(32)))
+    notes = signed_assignment(made, SigningKey.new())
     lab.patch(f"{PODS}/forger", {"metadata": {"annotations": notes}})
     bind(lab, pod)
 
@@ -132,7 +132,7 @@ def test_who_has_no_certificate_of_the_releases_own_gets_no_answer(
         with pytest.raises(OSError, match=r"ALERT|alert|closed|reset|EOF"):
             release.lab.inside(partial(ask, tls))
     with pytest.raises(OSError, match="404"):  # nor where metrics are to be had without one
-        release.lab.ask(f"http://{leader}:9396", "POST", f"/{verb}", {})
+        release.lab.ask(f"https://{leader}:9396", "POST", f"/{verb}", {})
 
     release.lab.inside(lambda: ask(_caller(release, tmp_path)))  # kube-scheduler's is taken
 

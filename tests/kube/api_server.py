@@ -1,4 +1,4 @@
-"""An API server in this process: pods and nodes, listed, watched, read and patched over HTTP."""
+"""An API server in this process: pods, nodes, claims and slices over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from typing import Any
 from aiohttp import web
 from attrs import define, field
 
+from hetero.kube.api.annotations import INVENTORY
+
 Plain = dict[str, Any]
+PUBLISH = "/api/v1/namespaces/hetero-system/services/https:hetero-webhook:https/proxy/inventory"
 
 
 @define(eq=False)
@@ -20,6 +23,9 @@ class FakeApi:
 
     pods: dict[tuple[str, str], Plain] = field(factory=dict)
     nodes: dict[str, Plain] = field(factory=dict)
+    slices: dict[str, Plain] = field(factory=dict)
+    claims: dict[str, Plain] = field(factory=dict)  # of the namespace default
+    consumable: bool = True  # whether several claims may consume one device
     metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
     events: list[Plain] = field(factory=list)
     writes: int = 0
@@ -39,6 +45,10 @@ class FakeApi:
                 self.pods.pop(key, None)
             else:
                 self.pods[key] = item
+        elif kind == "resourceslices":
+            self.slices[about["name"]] = item
+            if event == "DELETED":
+                del self.slices[about["name"]]
         else:
             self.nodes[about["name"]] = item
         for watched, queue in self._watchers:
@@ -59,12 +69,23 @@ class FakeApi:
 
         app.on_response_prepare.append(note)
         app.router.add_get("/api/v1/{kind:pods|nodes|resourcequotas}", self._list)
+        resources = "/apis/resource.k8s.io/v1"
+        app.router.add_get(f"{resources}/{{kind:resourceslices}}", self._list)
+        app.router.add_post(f"{resources}/resourceslices", self._add_slice)
+        app.router.add_route("*", f"{resources}/resourceslices/{{name}}", self._change_slice)
+        app.router.add_get(f"{resources}/namespaces/default/resourceclaims/{{name}}", self._claim)
+        app.router.add_patch(
+            f"{resources}/namespaces/default/resourceclaims/{{name}}/status", self._claim_status
+        )
         app.router.add_get("/api/v1/namespaces/{namespace}/{kind:resourcequotas}", self._list)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
         app.router.add_get(
             "/api/v1/namespaces/{namespace}/pods/{name}/proxy/metrics", self._proxied
         )
-        app.router.add_patch("/api/v1/nodes/{name}", self._patch)
+        app.router.add_post(
+            "/api/v1/namespaces/{namespace}/serviceaccounts/hetero-metrics/token", self._lend
+        )
+        app.router.add_post(PUBLISH, self._publish)
         app.router.add_post("/api/v1/namespaces/{namespace}/events", self._event)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
@@ -78,6 +99,8 @@ class FakeApi:
     def _selected(self, kind: str, selector: str) -> list[Plain]:
         if kind == "resourcequotas":
             return []
+        if kind == "resourceslices":
+            return [*self.slices.values()]
         if not selector:
             return [*(self.nodes if kind == "nodes" else self.pods).values()]
         _, _, value = selector.partition("=")
@@ -105,20 +128,71 @@ class FakeApi:
             return web.json_response({"message": "not found"}, status=404)
         return web.json_response(pod)
 
+    async def _claim(self, request: web.Request) -> web.Response:
+        claim = self.claims.get(request.match_info["name"])
+        if claim is None:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(claim)
+
+    async def _claim_status(self, request: web.Request) -> web.Response:
+        """Take what is applied: entries that are of one device and share replace each other."""
+        assert "application/apply-patch+yaml" == request.content_type
+        claim, said = self.claims.get(request.match_info["name"]), await request.json()
+        if claim is None or claim["metadata"]["uid"] != said["metadata"]["uid"]:
+            return web.json_response({"message": "not found"}, status=404)
+        names = ("driver", "pool", "device", "shareID")
+        entries = (*claim["status"].get("devices", ()), *said["status"]["devices"])
+        by_key = {tuple(one.get(name) for name in names): one for one in entries}
+        claim["status"]["devices"] = [*by_key.values()]
+        self.writes += 1
+        return web.json_response(claim)
+
+    async def _add_slice(self, request: web.Request) -> web.Response:
+        made = await request.json()
+        if request.query.get("dryRun") == "All":
+            for device in made["spec"]["devices"] if not self.consumable else ():
+                device.pop("allowMultipleAllocations")  # as with fields of a gate that is off
+            return web.json_response(made, status=201)
+        self.writes += 1
+        self.put("resourceslices", made, event="ADDED")
+        return web.json_response(made, status=201)
+
+    async def _change_slice(self, request: web.Request) -> web.Response:
+        there = self.slices.get(request.match_info["name"])
+        if there is None:
+            return web.json_response({"message": "not found"}, status=404)
+        self.writes += 1
+        if request.method == "DELETE":
+            self.put("resourceslices", there, event="DELETED")
+            return web.json_response(there)
+        made = await request.json()
+        if made["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"]:
+            return web.json_response({"message": "changed meanwhile"}, status=409)
+        self.put("resourceslices", made)
+        return web.json_response(made)
+
     async def _proxied(self, request: web.Request) -> web.Response:
-        served = self.metrics.get(request.match_info["name"])
+        name = request.match_info["name"]
+        served = self.metrics.get(name)
+        if name.startswith("https:") and request.headers.get("Hetero-Token") != "lent":
+            return web.json_response({"message": "Unauthorized"}, status=401)
         if served is None:
             return web.json_response({"message": "no route to the pod"}, status=503)
         return web.Response(body=await asyncio.to_thread(served))
+
+    async def _lend(self, request: web.Request) -> web.Response:
+        assert ["hetero.io/metrics"] == (await request.json())["spec"]["audiences"]
+        return web.json_response({"status": {"token": "lent"}}, status=201)
 
     async def _event(self, request: web.Request) -> web.Response:
         self.events.append(await request.json())
         return web.json_response(self.events[-1], status=201)
 
-    async def _patch(self, request: web.Request) -> web.Response:
-        node = self.nodes[request.match_info["name"]]
-        body = await request.json()
-        node["metadata"].setdefault("annotations", {}).update(body["metadata"]["annotations"])
+    async def _publish(self, request: web.Request) -> web.Response:
+        """Do what the webhook does: a token here is the name of the node that it is good for."""
+        said = await request.json()
+        node = self.nodes[said["token"]]
+        node["metadata"].setdefault("annotations", {})[INVENTORY] = said["inventory"]
         self.writes += 1
         self.put("nodes", node)
         return web.json_response(node)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,33 @@ def binaries(folder: Path, lab: str = "kube") -> Path:
         _unpack(packed.with_name("etcd.xz"), folder / "etcd")
     for part in _PARTS:
         (folder / part).symlink_to("hyper")
+    return folder
+
+
+def supervisor() -> Path:
+    """Return what runs kube-scheduler in its container, built if need be."""
+    target = "deploy/build/hetero-supervisor"
+    subprocess.run(["make", "--silent", target], cwd=ROOT, check=True)
+    return ROOT / target
+
+
+def node_binaries(lab: str) -> Path:
+    """Return the folder of a late lab's binaries, with its container runtime; or skip.
+
+    They are kept in the checkout: they take a while to unpack, and the runtime is fetched.
+    """
+    found, folder = script(lab), ROOT / f".{lab}"
+    assert found is not None
+    made = subprocess.run(
+        [sys.executable, "lab.py", "assets", str(folder)],
+        cwd=found.parent,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"needs a container runtime for {lab}: {made.stderr.strip()}")
     return folder
 
 

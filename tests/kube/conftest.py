@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.api.signing import SigningKey
 from hetero.model import Device, Enforcement, Fractional
 from hetero.model.units import GiB
 from hetero.plugin.vendor import Model, Vendor
+from tests.kube.binaries import supervisor
 from tests.kube.control_plane import Authority, ControlPlane, control_plane, free_port, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -74,11 +75,11 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
     authority, port = Authority(plane.folder), free_port()
     server, caller = authority.issue("extender"), authority.issue("kube-scheduler")
     key = plane.folder / "signing-key"
-    key.write_text(secrets.token_hex(32))
+    key.write_bytes(SigningKey.new().text())
     plane.start(
         "extender", sys.executable, "-m", "hetero.cli", "scheduler",
         "--host", "127.0.0.1", "--port", str(port),
-        "--lease", "kube-system/hetero-scheduler",
+        "--lease", "kube-system/hetero-scheduler", "--supervisor", str(plane.folder / "socket"),
         "--cert", str(server[0]), "--key", str(server[1]), "--client-ca", str(authority.path),
         env={
             "KUBECONFIG": str(plane.kubeconfig),
@@ -94,12 +95,7 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
                 "apiVersion": f"kubescheduler.config.k8s.io/{version}",
                 "kind": "KubeSchedulerConfiguration",
                 "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
-                "leaderElection": {
-                    "leaderElect": True,
-                    "resourceLock": "leases",
-                    "resourceNamespace": "kube-system",
-                    "resourceName": "hetero-scheduler",
-                },
+                "leaderElection": {"leaderElect": False},
                 "podInitialBackoffSeconds": 1,
                 "podMaxBackoffSeconds": 2,
                 "profiles": [{"schedulerName": "hetero-scheduler"}],
@@ -108,7 +104,8 @@ def scheduled(plane: ControlPlane) -> ControlPlane:
         )
     )
     plane.start(
-        "scheduler", str(plane.binaries / "kube-scheduler"), f"--config={config}",
+        "scheduler", str(supervisor()), str(plane.folder / "socket"),
+        str(plane.binaries / "kube-scheduler"), f"--config={config}",
         "--bind-address=127.0.0.1", f"--secure-port={free_port()}", "--v=3",
         *(["--port=0"] if plane.minor < 24 else []),
         f"--cert-dir={plane.folder / 'scheduler'}",

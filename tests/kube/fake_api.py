@@ -10,7 +10,9 @@ from typing import Any
 
 from attrs import define, field
 
+from hetero.kube.api.annotations import AUDIENCE
 from hetero.kube.api.client import ApiError
+from hetero.kube.api.delegated import AUDIENCE as METRICS
 
 Plain = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
@@ -28,6 +30,11 @@ class FakeApi:
     protected: set[str] = field(factory=set)  # names of pods that may not be evicted
     evicted: list[str] = field(factory=list)
     budgets: list[Plain] = field(factory=list)
+    rights: set[tuple[str, str, str]] = field(factory=set)  # user, namespace, policy to use
+    tokens: dict[str, str] = field(factory=dict)  # whose they are
+    bound: dict[str, tuple[str, str, str]] = field(factory=dict)  # users, pods and UIDs by token
+    lent: dict[str, str] = field(factory=dict)  # tokens that are meant for metrics alone
+    readers: set[str] = field(factory=set)  # users who may get /metrics
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
     _numbers: Any = field(factory=count)
 
@@ -37,12 +44,18 @@ class FakeApi:
             return {"resources": [{"name": "pods/eviction", "version": "v1"}]}
         if path in BUDGETS:
             return {"items": copy.deepcopy(self.budgets)}
+        if path not in self.objects and path.endswith("/resourcequotas"):
+            return {"items": []}
         if path not in self.objects:
             raise ApiError(f"GET {path}", 404, "not found")
         return copy.deepcopy(self.objects[path])
 
     async def post(self, path: str, body: Plain) -> Plain:
         self._note("POST", path)
+        if path.endswith("/subjectaccessreviews"):
+            return {**body, "status": {"allowed": self._may(body["spec"])}}
+        if path.endswith("/tokenreviews"):
+            return {**body, "status": self._whose(**body["spec"])}
         if path.endswith("/events"):
             self.events.append(body["message"])
         elif path.endswith("/eviction"):
@@ -55,6 +68,8 @@ class FakeApi:
 
     async def put(self, path: str, body: Plain) -> Plain:
         self._note("PUT", path)
+        if path not in self.objects:
+            raise ApiError(f"PUT {path}", 404, "not found")
         if (
             body["metadata"].get("resourceVersion")
             != self.objects[path]["metadata"]["resourceVersion"]
@@ -69,14 +84,14 @@ class FakeApi:
         if path.endswith("/status"):
             self._set(path.removesuffix("/status"), lambda o: _merge(o, {"status": body["status"]}))
             return body
-        if path.split("/")[-2] == "configmaps":
+        if path.split("/")[-2] in ("configmaps", "deployments", "secrets"):
             self._set(path, lambda o: _merge(o, body))
             return body
         metadata = body["metadata"]
         if metadata.get("uid") not in (None, self.objects[path]["metadata"]["uid"]):
             raise ApiError(f"PATCH {path}", 409, "another uid")
         notes = metadata["annotations"]
-        self._set(path, lambda o: o["metadata"].setdefault("annotations", {}).update(notes))
+        self._set(path, lambda o: _merge(o["metadata"].setdefault("annotations", {}), notes))
         return self.objects[path]
 
     async def follow(
@@ -86,6 +101,32 @@ class FakeApi:
         listed([o for p, o in self.objects.items() if p.split("/")[-2] == kind])
         self._watchers.append((kind, changed))
         await asyncio.Event().wait()
+
+    def _may(self, spec: Plain) -> bool:
+        """Do what RBAC does with a SubjectAccessReview."""
+        if path := spec.get("nonResourceAttributes"):
+            wanted = {"path": "/metrics", "verb": "get"}
+            return bool(path == wanted and spec["user"] in self.readers)
+        asked = spec["resourceAttributes"]
+        policy = (asked["verb"], asked["group"], asked["resource"]) == (
+            *("use", "hetero.io", "policies"),
+        )
+        return policy and (spec["user"], asked["namespace"], asked["name"]) in self.rights
+
+    def _whose(self, token: str, audiences: Any = ()) -> Plain:
+        """Do what the API does with a TokenReview: a bound token is meant for agents' webhook."""
+        if token in self.bound and AUDIENCE in audiences:
+            user, pod, uid = self.bound[token]
+            about = "authentication.kubernetes.io/pod-"
+            extra = {f"{about}name": [pod], f"{about}uid": [uid]}
+            known = {"username": user, "extra": extra}
+            return {"authenticated": True, "audiences": [AUDIENCE], "user": known}
+        if token in self.lent and METRICS in audiences:
+            lent = {"username": self.lent[token]}
+            return {"authenticated": True, "audiences": [METRICS], "user": lent}
+        if audiences or token not in self.tokens:
+            return {"authenticated": False}
+        return {"authenticated": True, "user": {"username": self.tokens[token]}}
 
     def _bind(self, path: str, body: Plain) -> None:
         """Do what the API (from 1.21 on) does with a Binding: pod, node and annotations at once."""
@@ -153,3 +194,5 @@ def _merge(into: Plain, body: Plain) -> None:
             _merge(into.setdefault(name, {}), value)
         else:
             into[name] = value
+        if value is None:
+            del into[name]

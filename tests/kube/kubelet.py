@@ -60,6 +60,10 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         if self._server is not None:
             await self._server.stop(grace=None)
 
+    def watches(self) -> bool:
+        """Whether a plugin is there that tells of its devices."""
+        return any(not task.done() for task in self._watching)
+
     # --- what it serves ---------------------------------------------------------------------
 
     async def Register(self, request: wire.RegisterRequest, context: Any) -> wire.Empty:  # noqa: N802

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from attrs import evolve
 
 from hetero.kube.api.annotations import (
     ALLOCATION,
     SIGNATURE,
     Assignment,
-    Key,
     device_of,
     read_assignment,
     signed_assignment,
@@ -19,7 +20,7 @@ from hetero.kube.api.annotations import (
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
-from tests.kube.world import CARD, SECRET, pod_named, refusal, run, until, world
+from tests.kube.world import CARD, KEY, pod_named, refusal, run, until, world
 
 
 def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
@@ -78,7 +79,7 @@ def test_pods_that_look_alike_are_never_mistaken_for_each_other() -> None:
                 answer = (await at.kubelet.admit(pod))["main"]
                 given = read_assignment(
                     pod["metadata"]["annotations"],
-                    Key(secret=SECRET),
+                    KEY.public,
                     pod="pod",
                     uid=pod["metadata"]["uid"],
                     node="n1",
@@ -131,7 +132,7 @@ def test_an_init_container_makes_room_for_the_containers_after_it() -> None:
             ]
             pod["metadata"]["annotations"] = signed_assignment(
                 Assignment(node="n1", uid=uid, containers=(("main", whole), ("first", whole))),
-                Key(secret=SECRET),
+                KEY,
             )
             at.api.put("pods", pod, event="ADDED")
             await at.kubelet.admit(pod)
@@ -139,6 +140,37 @@ def test_an_init_container_makes_room_for_the_containers_after_it() -> None:
             await at.kubelet.start_container(pod, "main")
 
             assert {"default/pod/first", "default/pod/main"} == set(at.standing())
+
+    run(story)
+
+
+@pytest.mark.parametrize("other_first", [True, False])
+def test_a_pod_counts_as_what_it_holds_at_most_while_its_init_containers_run(
+    *, other_first: bool
+) -> None:
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            (piece,) = at.fit().pieces
+
+            def put(name: str, **sizes: int) -> dict[str, Any]:
+                pod = pod_named(name, *(one for one in sizes if one != "first"))
+                if "first" in sizes:
+                    limits = {"limits": {CARD: "1"}}
+                    pod["spec"]["initContainers"] = [{"name": "first", "resources": limits}]
+                takes = {one: {**piece.takes, MEMORY: sizes[one] * GiB} for one in sizes}
+                given = tuple(
+                    (one, Allocation(pieces=(evolve(piece, takes=takes[one]),))) for one in sizes
+                )
+                assignment = Assignment(node="n1", uid=f"uid-{name}", containers=given)
+                pod["metadata"]["annotations"] = signed_assignment(assignment, KEY)
+                at.api.put("pods", pod, event="ADDED")
+                return pod
+
+            made = {"pod": {"main": 2, "last": 5, "first": 9}, "other": {"main": 7}}
+            for name in sorted(made, reverse=not other_first):
+                await at.kubelet.admit(put(name, **made[name]))
+            with pytest.raises(grpc.aio.AioRpcError, match="not enough memory left"):
+                await at.kubelet.admit(put("more", main=1))
 
     run(story)
 
@@ -190,6 +222,20 @@ def test_shares_lost_in_a_reboot_are_given_again_when_their_containers_start() -
             assert {label: given} == at.standing()
             for mount in before.mounts:
                 assert Path(mount.host_path).exists(), mount
+
+    run(story)
+
+
+def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await until(lambda: at.agent.serves)
+            await at.kubelet.stop()
+            await until(lambda: not at.agent.serves)
+            await at.kubelet.start()
+            assert not at.agent.serves
+            await until(lambda: at.agent.serves)
+            assert at.awaited in at.kubelet.devices
 
     run(story)
 
@@ -280,7 +326,7 @@ def test_what_does_not_fit_is_refused_whoever_signed_it() -> None:
                 pod = pod_named(name, "main")
                 pod["metadata"]["annotations"] = signed_assignment(
                     Assignment(node="n1", uid=f"uid-{name}", containers=(("main", taken),)),
-                    Key(secret=SECRET),
+                    KEY,
                 )
                 at.api.put("pods", pod, event="ADDED")
             await at.kubelet.admit(at.api.pods["default", "first"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from hetero.kube.api.annotations import Assignment, Key, signed_assignment
+from hetero.kube.api.annotations import Assignment, signed_assignment
 from hetero.model.units import GiB
-from tests.kube.world import CARD, SECRET, pod_named, refusal, run, until, world
+from tests.kube.world import CARD, KEY, pod_named, refusal, run, until, world
 
 ONE = ["default/pod/main"]
 
@@ -167,7 +167,7 @@ def test_nothing_is_made_for_a_signature_that_is_anothers() -> None:
             elsewhere = pod_named("elsewhere", "main")
             elsewhere["metadata"]["annotations"] = signed_assignment(
                 Assignment(node="n2", uid="uid-elsewhere", containers=(("main", at.fit()),)),
-                Key(secret=SECRET),
+                KEY,
             )
             for pod in (thief, elsewhere):
                 at.api.put("pods", pod, event="ADDED")

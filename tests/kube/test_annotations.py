@@ -7,8 +7,8 @@ import pytest
 
 from hetero.kube.api.annotations import (
     ALLOCATION,
+    SIGNATURE,
     Assignment,
-    Key,
     device_id,
     device_of,
     inventory_text,
@@ -16,11 +16,12 @@ from hetero.kube.api.annotations import (
     read_assignment,
     signed_assignment,
 )
+from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, DeviceAllocation, Link
 from hetero.model.errors import BadInput
 from tests.kube.conftest import card
 
-KEY = Key(secret=b"a key of thirty-two bytes or so")
+KEY = SigningKey.new()
 GIVEN = Assignment(
     node="n1",
     uid="uid-1",
@@ -36,9 +37,9 @@ GIVEN = Assignment(
 
 
 def read(
-    notes: dict[str, str], *, key: Key = KEY, uid: str = "uid-1", node: str = "n1"
+    notes: dict[str, str], *, keys: PublicKeys = KEY.public, uid: str = "uid-1", node: str = "n1"
 ) -> Assignment | None:
-    return read_assignment(notes, key, pod="default/p", uid=uid, node=node)
+    return read_assignment(notes, keys, pod="default/p", uid=uid, node=node)
 
 
 def test_devices_come_back_as_they_were_published() -> None:
@@ -97,7 +98,8 @@ def test_a_pod_without_an_allocation_has_none() -> None:
     [
         {"uid": "uid-2"},  # another pod's
         {"node": "n2"},  # on another node
-        {"key": Key(secret=b"a key of another cluster's scheduler")},
+        {"keys": SigningKey.new().public},  # another cluster's scheduler
+        {"keys": PublicKeys()},
     ],
 )
 def test_a_replayed_or_forged_allocation_is_refused(forged: dict[str, str]) -> None:
@@ -113,14 +115,49 @@ def test_a_changed_allocation_is_refused() -> None:
         read(notes)
 
 
-def test_a_key_that_is_missing_or_short_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "short").write_text("abc")
+@pytest.mark.parametrize("signature", ["", "zz", "00" * 64])
+def test_what_is_no_signature_is_refused(signature: str) -> None:
+    notes = {**signed_assignment(GIVEN, KEY), SIGNATURE: signature}
+
+    with pytest.raises(BadInput, match="is not signed"):
+        read(notes)
+
+
+def test_two_keys_are_good_while_one_takes_the_others_place(tmp_path: Path) -> None:
+    former, key = SigningKey.new(), SigningKey.new()
+    (tmp_path / "keys.pem").write_text((key.public + former.public).text())
+    both = PublicKeys.read(str(tmp_path / "keys.pem"))
+
+    assert key.public + former.public == both
+    assert [GIVEN, GIVEN] == [read(signed_assignment(GIVEN, k), keys=both) for k in (former, key)]
+
+
+def test_who_can_tell_signatures_cannot_make_them(tmp_path: Path) -> None:
+    (tmp_path / "keys.pem").write_text(KEY.public.text())
+
+    with pytest.raises(BadInput, match=r"keys\.pem: is not an Ed25519 key in PEM"):
+        SigningKey.read(str(tmp_path / "keys.pem"))
+
+
+def test_keys_that_are_missing_or_no_keys_are_refused_and_not_shown(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("-----BEGIN PRIVATE KEY-----\ncanary\n-----END PRIVATE KEY-----")
 
     with pytest.raises(BadInput, match="is the Secret mounted"):
-        Key.read(str(tmp_path / "none"))
-    with pytest.raises(BadInput, match="shorter than 16 bytes"):
-        Key.read(str(tmp_path / "short"))
+        SigningKey.read(str(tmp_path / "none"))
+    with pytest.raises(BadInput, match="is the ConfigMap mounted"):
+        PublicKeys.read(str(tmp_path / "none"))
+    with pytest.raises(BadInput, match="is not an Ed25519 key in PEM") as caught:
+        SigningKey.read(str(wrong))
+    assert "canary" not in str(caught.value)
+    assert "canary" not in repr(KEY)
+    with pytest.raises(BadInput, match="no public key is in it"):
+        PublicKeys.read(str(wrong))
 
 
 def test_a_kubelet_device_names_its_card() -> None:
     assert "GPU::x" == device_of(device_id("GPU::x", 3))
+
+
+def test_a_node_without_devices_publishes_none() -> None:
+    assert () == published_devices(inventory_text(()), node="n1")

@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from hetero.kube.api.settings import read
+from hetero.kube.webhook.rights import POLICIES
 from tests.kube.test_pod_request import WORDS
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
 import render  # type: ignore[import-not-found]  # noqa: E402
 
+HOOKS = "MutatingWebhookConfiguration"
 VALUES = yaml.safe_load((ROOT / "deploy/chart/values.yaml").read_text())
 
 
@@ -142,16 +144,43 @@ def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
         for rule in made["rules"]
     ]
 
-    assert {"hetero-certificates"} == {n for n, rule in rules if "secrets" in rule["resources"]}
-    assert [] == [n for n, r in rules if "*" in (*r["verbs"], *r["resources"], *r["apiGroups"])]
+    said = ("verbs", "resources", "apiGroups", "nonResourceURLs")
+    secret = {name for name, rule in rules if "secrets" in rule.get("resources", ())}
+    assert {"hetero-certificates"} == secret
+    assert [] == [name for name, rule in rules for part in said if "*" in rule.get(part, ())]
+
+
+def test_every_policy_has_a_role_and_nobody_has_it() -> None:
+    made = chart()
+    roles = {
+        one["metadata"]["name"]: rule["resourceNames"]
+        for one in made
+        if one["kind"] == "ClusterRole"
+        for rule in one["rules"]
+        if rule["verbs"] == ["use"]
+    }
+    bound = {one["roleRef"]["name"] for one in made if "roleRef" in one}
+
+    assert {f"hetero-use-{name}": [name] for name in POLICIES} == roles
+    assert set() == bound & roles.keys()
 
 
 def test_callers_of_the_extender_prove_themselves_and_the_webhook_fails_closed() -> None:
     containers = of("Deployment", "hetero-scheduler")["spec"]["template"]["spec"]["containers"]
-    (hook,) = of("MutatingWebhookConfiguration", "hetero")["webhooks"]
+    hook, status = of(HOOKS, "hetero")["webhooks"]
 
     assert "--client-ca=/etc/hetero-tls/ca.crt" in containers[0]["args"]
     assert "Fail" == hook["failurePolicy"]
+    # A kubelet whose report of a pod was refused would keep the pod's end to itself.
+    assert ("Ignore", ["pods/status"]) == (status["failurePolicy"], status["rules"][0]["resources"])
+
+
+def test_only_a_status_that_changes_annotations_is_looked_at_where_the_api_can_tell() -> None:
+    def conditions(kubernetes: str) -> int:
+        (made,) = [m for m in chart(kubernetes=kubernetes) if m["kind"] == HOOKS]
+        return len(made["webhooks"][1].get("matchConditions", ()))
+
+    assert [0, 0, 1] == [conditions(version) for version in ("1.20", "1.29", "1.30")]
 
 
 def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
@@ -183,3 +212,95 @@ def test_values_over_the_charts_own_are_taken(wrong: dict[str, Any]) -> None:
 
     assert "failurePolicy: Ignore" in text
     assert "namespace: hetero-system" not in text
+
+
+def test_claims_alone_need_no_scheduler() -> None:
+    """The webhook says by claims what pods ask for by resource names."""
+    made = chart(allocation="dra")
+    names = {one["metadata"]["name"] for one in made if one["kind"] != "DeviceClass"}
+
+    assert {"hetero-agent", "hetero-claims", "hetero-slices", "hetero-templates"} < names
+    assert not any("scheduler" in name or "mix" in name for name in names)
+    (webhook,) = [one for one in made if one["kind"] == "Deployment"]
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    assert "--allocation=dra" in container["args"]
+    (agent,) = [one for one in made if one["kind"] == "DaemonSet"]
+    spec = agent["spec"]["template"]["spec"]
+    assert "--allocation=dra" in spec["containers"][0]["args"]
+    paths = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    plugins = "/var/lib/kubelet/plugins"
+    assert {f"{plugins}/hetero.io", f"{plugins}_registry", "/var/run/cdi"} < paths
+    assert "/etc/hetero-key" not in paths
+
+
+def test_without_claims_the_chart_asks_for_nothing_of_theirs() -> None:
+    assert "resource.k8s.io" not in rendered()
+    assert {"DeviceClass", "ValidatingAdmissionPolicy"}.isdisjoint(one["kind"] for one in chart())
+
+
+@pytest.mark.parametrize(("allocation", "extended"), [("dra", True), ("both", False)])
+def test_each_resource_that_counts_cards_has_a_class(allocation: str, *, extended: bool) -> None:
+    """With both ways resources are the extender's: a class serves them where there is none."""
+    classes = {
+        one["metadata"]["name"]: one["spec"].get("extendedResourceName")
+        for one in chart(allocation=allocation)
+        if one["kind"] == "DeviceClass"
+    }
+    cards = VALUES["resources"]["cards"]
+    named = {name.replace("/", "-").lower(): name if extended else None for name in cards}
+
+    assert {"hetero": None, **named} == classes
+
+
+def test_a_cluster_that_knows_no_claims_gets_none_of_their_objects() -> None:
+    kinds = {one["kind"] for one in chart(kubernetes="1.33", allocation="both")}
+
+    assert {"DaemonSet", "Deployment"} < kinds
+    assert {"DeviceClass", "ValidatingAdmissionPolicy"}.isdisjoint(kinds)
+
+
+def test_the_agent_has_three_capabilities_and_sees_what_it_is_given_of_its_node() -> None:
+    def agent(**values: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        (made,) = [m for m in chart(agent=values) if m["kind"] == "DaemonSet"]
+        spec = made["spec"]["template"]["spec"]
+        paths = {
+            one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one
+        }
+        mounts = spec["containers"][0]["volumeMounts"]
+        assert all(one.get("readOnly") for one in mounts if one["mountPath"].startswith("/host"))
+        return spec, {one["mountPath"]: paths.get(one["name"], "") for one in mounts}
+
+    spec, mounts = agent()
+    held = spec["containers"][0]["securityContext"]
+    assert {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE", "DAC_READ_SEARCH"]} == held[
+        "capabilities"
+    ]
+    assert not held["allowPrivilegeEscalation"]
+    assert "privileged" not in held
+    assert "/" not in mounts.values()
+    assert "runtimeClassName" not in spec
+    assert "/usr" == mounts["/host/usr"]
+
+    spec, mounts = agent(driverDirectories=["/opt/My.Driver"], driverFiles=[], privileged=True)
+    assert {"/opt/My.Driver"} == {path for at, path in mounts.items() if at.startswith("/host")}
+    assert {"privileged": True} == spec["containers"][0]["securityContext"]
+    assert "nvidia" == agent(runtimeClassName="nvidia")[0]["runtimeClassName"]
+
+
+def test_the_webhook_answers_whom_the_values_let_in() -> None:
+    def made(**webhook: Any) -> tuple[list[str], list[dict[str, Any]]]:
+        found = chart(webhook=webhook)
+        (deployment,) = [
+            m
+            for m in found
+            if (m["kind"], m["metadata"]["name"]) == ("Deployment", "hetero-webhook")
+        ]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        return container["args"], [m for m in found if m["kind"] == "NetworkPolicy"]
+
+    args, policies = made()
+    assert ([], []) == (policies, [one for one in args if one.startswith("--client")])
+    peers = [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    args, (policy,) = made(clientCA="authority", clientNames=["apiserver"], allowFrom=peers)
+    assert {"--client-ca=/etc/hetero-clients/ca.crt", "--client-name=apiserver"} < set(args)
+    assert [{"from": peers}] == policy["spec"]["ingress"]

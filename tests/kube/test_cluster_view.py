@@ -26,7 +26,7 @@ from tests.kube.world import World, run, until, world
 
 def agent_pod(at: World) -> None:
     """Let the API serve the metrics of the running agent as its pod's."""
-    container = {"ports": [{"name": "metrics", "containerPort": 9397}]}
+    container = {"ports": [{"name": "https-metrics", "containerPort": 9397}]}
     metadata = {
         "name": "hetero-agent-1",
         "namespace": "hetero-system",
@@ -35,7 +35,7 @@ def agent_pod(at: World) -> None:
     }
     spec = {"nodeName": "n1", "containers": [{"name": "agent", **container}]}
     at.api.put("pods", {"metadata": metadata, "spec": spec}, event="ADDED")
-    at.api.metrics["hetero-agent-1:9397"] = lambda: generate_latest(at.agent.metrics.registry)
+    at.api.metrics["https:hetero-agent-1:9397"] = lambda: generate_latest(at.agent.metrics.registry)
 
 
 async def seen(at: World, **rest: Any) -> ClusterView:
@@ -49,10 +49,12 @@ def spend(at: World, seconds: float) -> None:
     descriptor = os.open(at.node.directory(entry.id) / USAGE, os.O_RDWR)
     os.pwrite(
         descriptor,
-        usage_region.HEADER.pack(usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, 0),
+        usage_region.HEADER.pack(
+            usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, 0, 0
+        ),
         0,
     )
-    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0, 0)
+    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0, 0, 0, 0)
     os.pwrite(descriptor, counted, usage_region.HEADER.size)
     os.close(descriptor)
 

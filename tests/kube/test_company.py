@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.webhook.admission import Webhook
 from hetero.model import (
     CORE,
     MEMORY,
@@ -26,13 +25,15 @@ from hetero.model import (
 from hetero.model.units import GiB
 from hetero.plugin.registry import Registry
 from tests.kube.conftest import card
-from tests.kube.test_pod_request import WORDS, asked, pod
+from tests.kube.fake_api import FakeApi
+from tests.kube.test_pod_request import asked, pod
 from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_webhook import webhook
 
 VENDORS = Registry()
 CLASS, POLICY = "metax-tech.com/sgpu-app-class", "metax-tech.com/sgpu-qos-policy"
 SLICE = {"metax-tech.com/sgpu": "1", "metax-tech.com/vcore": "20", "metax-tech.com/vmemory": "4"}
-HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
+HOOK = webhook(FakeApi())
 
 
 def sliced(uuid: str) -> Device:
@@ -195,7 +196,7 @@ def test_one_whole_die_means_its_module_and_the_pod_says_so() -> None:
     plain = pod({"huawei.com/Ascend910C": "1"})
     plain["spec"]["containers"][0]["resources"]["requests"] = {"huawei.com/Ascend910C": "1"}
     answer = asyncio.run(HOOK.admit({"uid": "r", "operation": "CREATE", "object": plain}))
-    count, _ = json.loads(base64.b64decode(answer["patch"]))
+    count, *_ = json.loads(base64.b64decode(answer["patch"]))
 
     assert {
         "limits": {"huawei.com/Ascend910C": "2"},

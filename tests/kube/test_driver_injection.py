@@ -10,8 +10,10 @@ import pytest
 from attrs import evolve
 
 from hetero.container.edits import driver_files
+from hetero.kube.agent.device_plugin import answered
 from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
 from hetero.model import Edits, Mount
+from hetero.plugin.vendor import Vendor
 from tests.kube.world import run, until, world
 
 EDITS = Edits(
@@ -49,23 +51,82 @@ def test_the_agent_brings_what_the_vendor_declares_and_the_node_has(root: Path) 
 
 def test_a_pod_that_names_a_runtime_class_gets_its_driver_from_there(root: Path) -> None:
     assert BY_RUNTIME == brought(InjectionWay.FILES, root, runtimeClassName="vendor")
-    assert BY_RUNTIME == brought(InjectionWay.CDI, root, runtimeClassName="vendor")
-    assert BY_RUNTIME == brought(InjectionWay.RUNTIME, root)
+    assert BY_RUNTIME == brought(InjectionWay.CDI_CRI, root, runtimeClassName="vendor")
+    assert BY_RUNTIME == brought(InjectionWay.ENVVAR, root)
 
 
 def test_by_cdi_the_kubelet_is_given_names_alone(root: Path) -> None:
-    assert BY_NAME == brought(InjectionWay.CDI, root)
+    assert BY_NAME == brought(InjectionWay.CDI_CRI, root)
+
+
+#: A vendor whose runtime reads a variable, or mounts.
+OWN = Vendor(
+    name="own",
+    title="Own",
+    models=(),
+    runtime=("VISIBLE",),
+    runtime_none=("void", "none"),
+    runtime_mounts="/var/run/cards",
+)
+
+
+def told(way: InjectionWay, root: Path, seen: str = "card-1,card-2") -> Edits:
+    injection = DriverInjection(way=way, root=root)
+    injection.note_kubelet({"kubeletVersion": "v1.34.1"})
+    return injection.into({"spec": {}}, evolve(EDITS, env={"VISIBLE": seen}), (OWN,))
+
+
+def test_a_vendors_runtime_is_told_by_a_variable_or_by_mounts(root: Path) -> None:
+    by_variable = told(InjectionWay.ENVVAR, root)
+    by_mounts = told(InjectionWay.VOLUME_MOUNTS, root)
+
+    assert ("card-1,card-2", ()) == (by_variable.env["VISIBLE"], by_variable.mounts)
+    assert "/var/run/cards" == by_mounts.env["VISIBLE"]
+    assert [
+        Mount("/dev/null", "/var/run/cards/card-1"),
+        Mount("/dev/null", "/var/run/cards/card-2"),
+    ] == list(by_mounts.mounts)
+    assert (
+        told(InjectionWay.ENVVAR, root).device_nodes == by_mounts.device_nodes == ("/dev/card-1",)
+    )
+
+
+def test_a_runtime_that_is_to_bring_nothing_is_told_so_in_every_way(root: Path) -> None:
+    for way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS):
+        assert ("void", ()) == (
+            told(way, root, "void").env["VISIBLE"],
+            told(way, root, "void").mounts,
+        )
+    for way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI):
+        assert ({"VISIBLE": "void"}, EDITS.cdi) == (told(way, root).env, told(way, root).cdi)
+
+
+def test_annotations_name_devices_where_the_kubelet_does_not(root: Path) -> None:
+    by = DriverInjection(way=InjectionWay.CDI_ANNOTATIONS, root=root)
+    by.note_kubelet({"kubeletVersion": "v1.20.2"})
+    edits = by.into({"spec": {}}, EDITS)
+    said = answered(edits, by.annotations(edits, grant="a1b2"))
+
+    assert {"cdi.k8s.io/hetero_a1b2": "vendor.com/card=card-1"} == dict(said.annotations)
+    assert ([], []) == (list(said.cdi_devices), list(said.devices))
+    assert {} == DriverInjection(way=InjectionWay.CDI_CRI).annotations(edits, grant="a1b2")
+
+
+def test_the_ways_have_their_short_names() -> None:
+    assert [InjectionWay.CDI_CRI, InjectionWay.ENVVAR] == list(
+        map(InjectionWay, ("cdi", "runtime"))
+    )
 
 
 @pytest.mark.parametrize("kubelet", ["v1.28.15", "v1.20.2", "", "v1.9.0+x"])
 def test_a_kubelet_that_passes_no_names_on_is_given_files(root: Path, kubelet: str) -> None:
-    assert BY_FILES == brought(InjectionWay.CDI, root, kubelet=kubelet)
+    assert BY_FILES == brought(InjectionWay.CDI_CRI, root, kubelet=kubelet)
 
 
 def test_a_card_that_no_spec_describes_comes_by_files(root: Path) -> None:
     (root / "run/cdi/vendor.json").write_text(SPEC.replace("card-1", "card-2"))
 
-    assert BY_FILES == brought(InjectionWay.CDI, root)
+    assert BY_FILES == brought(InjectionWay.CDI_CRI, root)
 
 
 def test_libraries_are_those_that_the_nodes_own_linker_finds(tmp_path: Path) -> None:
@@ -88,6 +149,26 @@ def test_libraries_are_those_that_the_nodes_own_linker_finds(tmp_path: Path) -> 
     assert (cached, cached) == (first.source, second.source)
     assert here.target == first.target
     assert {"libc.so.6"} == {Path(mount.target).name for mount in (first, second)}
+
+
+def test_of_a_node_whose_usr_alone_is_seen_libraries_are_found_behind_its_links(
+    tmp_path: Path,
+) -> None:
+    """The cache names /lib/..., which is a link to /usr/lib there."""
+    (tmp_path / "etc").mkdir()
+    shutil.copy("/etc/ld.so.cache", tmp_path / "etc")
+    cached = next(
+        path
+        for line in _cache().splitlines()
+        if line.strip().startswith("libc.so.6 (libc6,")
+        for path in line.split(" => ")[1:]
+        if path.startswith("/lib/")
+    )
+    there = tmp_path / "usr" / cached.lstrip("/")
+    there.parent.mkdir(parents=True)
+    there.touch()
+
+    assert {f"/usr{cached}"} == {one.source for one in driver_files(["libc.so.6"], root=tmp_path)}
 
 
 def _cache() -> str:

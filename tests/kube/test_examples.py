@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from attrs import field, frozen
 
-from hetero.kube.webhook.admission import Webhook
 from hetero.model import (
     CORE,
     MEMORY,
@@ -32,12 +31,15 @@ from hetero.model import (
 )
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
-from tests.kube.fake_api import PODS
-from tests.kube.test_pod_request import WORDS
+from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_webhook import webhook
 
 DOC = Path(__file__).parents[2] / "docs/kubernetes.md"
-HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
+#: What the files of those who use these policies need, and nobody has by default.
+ACCOUNT = "system:serviceaccount:default:default"
+RIGHTS = {(ACCOUNT, "default", policy) for policy in ("off", "priority-0")}
+HOOK = webhook(FakeApi(rights=RIGHTS))
 VENDORS = Registry()
 
 
@@ -124,6 +126,8 @@ EXAMPLES: dict[str, Example] = {
         ),
         ((1, 16384), (1, 24576)),
     ),
+    # Of its documentation, not of its examples: the size goes before the percentage.
+    "ai-benchmark-2": a_pod("nvidia.com/gpu=1 gpumem=3000 gpumem-percentage=50", gets=[(1, 3000)]),
     "nvidia/vllm_cross_vgpu.yaml": a_pod(
         "nvidia.com/gpu=2 gpumem-percentage=30 gpucores=30", gets=[(2, 12288)]
     ),

@@ -31,7 +31,7 @@ from hetero.plugin.supervisor import Supervisor
 from tests.kube.api_server import FakeApi
 from tests.kube.conftest import card
 from tests.kube.control_plane import free_port
-from tests.kube.world import SECRET, World, run, until, world
+from tests.kube.world import KEY, World, run, until, world
 from tests.plugin import hostile
 from tests.plugin.installed import good, install, install_hostile
 
@@ -184,7 +184,7 @@ class Service:
             "users": [{"name": "me", "user": {}}],
         }
         (folder / "kubeconfig").write_text(json.dumps(config))
-        (folder / "key").write_bytes(SECRET)
+        (folder / "key").write_bytes(KEY.text())
         self.port = free_port()
         self._environ = {
             **{name: value for name, value in os.environ.items() if "HETERO" not in name},
@@ -234,7 +234,7 @@ async def served(folder: Path, site: Path, settings: str) -> tuple[list[str], st
         config = f"--config={folder}/settings.toml"
         await asyncio.gather(
             scheduler.start("scheduler", config),
-            webhook.start("webhook", config, "--allocation-writer=me"),
+            webhook.start("webhook", config, "--allocation-writer=me", "--agent=agent"),
         )
         asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": pod(GOOD)}
         review = await webhook.call("admit", {"request": asked})

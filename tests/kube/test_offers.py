@@ -21,7 +21,7 @@ from hetero.node.ledger.grant_dir import USAGE
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.kubelet import FakeKubelet
-from tests.kube.world import CARD, DISCOVER, SECRET, run, until, world
+from tests.kube.world import CARD, DISCOVER, KEY, run, until, world
 
 
 def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
@@ -54,13 +54,13 @@ def test_the_kubelet_is_told_of_cards_by_the_clusters_own_names() -> None:
 
 
 def test_the_clusters_settings_say_how_often_a_node_gives_a_card(tmp_path: Path) -> None:
-    (tmp_path / "key").write_bytes(SECRET)
+    (tmp_path / "keys.pem").write_text(KEY.public.text())
     (tmp_path / "settings.toml").write_text('[nodes."n*"]\ncards.max_sharers = 3\n')
     options = Options(
         name="n1",
         kubelet=tmp_path,
         libraries=tmp_path,
-        key_file=str(tmp_path / "key"),
+        public_keys=str(tmp_path / "keys.pem"),
         config=tmp_path / "settings.toml",
     )
     vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
@@ -232,7 +232,7 @@ def test_metrics_tell_each_device_each_share_and_each_call() -> None:
             lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
             device = 'Hostname="n1",UUID="memory-0",modelName="M1",vendor="memory"'
             labels = (
-                'Hostname="n1",UUID="memory-0",container="main",modelName="M1",'
+                'Hostname="n1",UUID="memory-0",claim="",container="main",modelName="M1",'
                 'namespace="default",pod="pod",vendor="memory"'
             )
 

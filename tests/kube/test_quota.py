@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.webhook.admission import Webhook
 from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
-from tests.kube.test_pod_request import WORDS, pod
+from tests.kube.test_pod_request import pod
 from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_webhook import webhook
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 GPUMEM, GPUCORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
@@ -196,12 +196,7 @@ def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None:
 def admitted(plain: dict[str, Any], hard: Mapping[str, str]) -> Any:
     api = FakeApi()
     api.objects[QUOTAS] = {"items": [{"metadata": {"name": "team"}, "spec": {"hard": dict(hard)}}]}
-    hook = Webhook(
-        vocabulary=WORDS,
-        scheduler="hetero-scheduler",
-        allocation_writer="the-scheduler",
-        api=api,  # type: ignore[arg-type]
-    )
+    hook = webhook(api)
     asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
     return asyncio.run(hook.admit(asked))
 

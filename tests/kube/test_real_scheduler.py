@@ -125,15 +125,17 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     plane.start(
         "webhook", sys.executable, "-m", "hetero.cli", "webhook",
         "--host", "127.0.0.1", "--port", str(port), "--allocation-writer", "the-scheduler",
+        "--agent", "agent",
         "--cert", str(server[0]), "--key", str(server[1]),
         env={"KUBECONFIG": str(plane.kubeconfig)},
     )  # fmt: skip
     wait_for(lambda: "serving on" in plane.log("webhook"))
     (hook,) = [made for made in chart() if made["kind"] == "MutatingWebhookConfiguration"]
-    hook["webhooks"][0]["clientConfig"] = {
-        "url": f"https://127.0.0.1:{port}/admit",
-        "caBundle": base64.b64encode(authority.path.read_bytes()).decode(),
-    }
+    for one in hook["webhooks"]:
+        one["clientConfig"] = {
+            "url": f"https://127.0.0.1:{port}/admit",
+            "caBundle": base64.b64encode(authority.path.read_bytes()).decode(),
+        }
     kind = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     plane.call("POST", kind, hook)
     share = {"nvidia.com/gpumem": "3000"}

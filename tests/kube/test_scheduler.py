@@ -8,15 +8,16 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import frozen
 
-from hetero.kube.api.annotations import INVENTORY, Assignment, Key, inventory_text, read_assignment
-from hetero.kube.api.lease import Lease
+from hetero.kube.api.annotations import INVENTORY, Assignment, inventory_text, read_assignment
+from hetero.kube.api.signing import SigningKey
+from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.model import Device
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import WORDS
 
-KEY = Key(secret=b"a key of thirty-two bytes or so")
+KEY = SigningKey.new()
 SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "50"}
 
 
@@ -53,7 +54,7 @@ class Running:
         pod = self.api.objects[f"{PODS}/{name}"]
         notes = pod["metadata"].get("annotations", {})
         node = pod["spec"].get("nodeName", "")
-        return read_assignment(notes, KEY, pod=name, uid=f"uid-{name}", node=node)
+        return read_assignment(notes, KEY.public, pod=name, uid=f"uid-{name}", node=node)
 
     def held(self, device: str) -> int:
         holds = [h for p in self.scheduler.cache.standing.values() for h in p.holds]
@@ -62,13 +63,18 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    api: FakeApi, choose: str = "score", mix: str | None = None, /, **nodes: tuple[Device, ...]
+    api: FakeApi,
+    choose: str = "score",
+    mix: str | None = None,
+    agents: Agents | None = None,
+    /,
+    **nodes: tuple[Device, ...],
 ) -> AsyncIterator[Running]:
     for name, devices in nodes.items():
         notes = {INVENTORY: inventory_text(devices)}
         metadata = {"name": name, "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
-    scheduler = Scheduler(api, WORDS, KEY, choose=choose, mix_in=mix)
+    scheduler = Scheduler(api, WORDS, KEY, agents=agents, choose=choose, mix_in=mix)
     if scheduler.mix is not None:
         await scheduler.mix.read()
     following = (scheduler.follow_nodes(), scheduler.follow_pods(), scheduler.follow_quotas())
@@ -359,33 +365,3 @@ def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
         assert ["n1"] == (await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"]))["NodeNames"]
 
     scenario(play, n1=(card("GPU-1"),))
-
-
-def test_the_extender_beside_the_leading_kube_scheduler_leads_until_that_does_not() -> None:
-    async def play() -> None:
-        path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/hetero-scheduler"
-        api = FakeApi()
-
-        def renewed(holder: str, at: str) -> None:
-            spec = {"holderIdentity": holder, "renewTime": at}
-            api.put_now(path, {"metadata": {"name": "hetero-scheduler"}, "spec": spec})
-
-        mine, other = (
-            Lease(api, "ns", "hetero-scheduler", host)  # type: ignore[arg-type]
-            for host in ("pod-a", "pod-b")
-        )
-        renewed("pod-a_1", "1")
-        following = [asyncio.ensure_future(lease.follow()) for lease in (mine, other)]
-        await asyncio.sleep(0.1)
-        assert not mine.held  # who knows how old this renewal is
-        renewed("pod-a_1", "2")
-        await asyncio.sleep(1.1)
-        assert (True, False) == (mine.held, other.held)
-
-        renewed("pod-b_1", "3")
-        await asyncio.sleep(1.1)
-        assert (False, True) == (mine.held, other.held)
-        assert "lease hetero-scheduler: lost; starting anew" == str(following[0].exception())
-        following[1].cancel()
-
-    asyncio.run(play())

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
+from cryptography import x509
+from prometheus_client import CollectorRegistry
 
-from hetero.kube.service import https
+from hetero.kube.api import key_pair
+from hetero.kube.api.key_pair import Pair
+from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.service import https, keys
 from hetero.kube.service.certificates import Names, renew
-from hetero.kube.service.https import Certificates
+from hetero.kube.service.https import Certificates, proved
 from hetero.model.errors import BadInput
 from tests.kube.control_plane import Authority, free_port
 from tests.kube.fake_api import FakeApi
@@ -30,12 +35,15 @@ def caller(authority: Authority, pair: tuple[Path, Path] | None) -> ssl.SSLConte
 
 
 @asynccontextmanager
-async def serving(certificates: Certificates) -> AsyncIterator[str]:
+async def serving(
+    certificates: Certificates, add: Callable[[web.Application], None] = lambda _: None
+) -> AsyncIterator[str]:
     async def hello(_: web.Request) -> web.Response:
         return web.Response(text="hello")
 
     app, port = web.Application(), free_port()
     app.router.add_get("/", hello)
+    add(app)
     task = asyncio.ensure_future(
         https.serve(app, host="127.0.0.1", port=port, certificates=certificates)
     )
@@ -70,6 +78,36 @@ def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
             for stranger in (None, theirs.issue("kube-scheduler")):
                 with pytest.raises((aiohttp.ClientError, OSError)):
                     await ask(url, caller(ours, stranger))
+
+    asyncio.run(play())
+
+
+def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    ours, theirs = Authority(tmp_path), Authority(tmp_path / "theirs", "other-ca")
+    cert, key = ours.issue("webhook")
+    server, kubelet = ours.issue("apiserver"), ours.issue("kubelet")
+    optional = Certificates(cert=cert, key=key, client_ca=ours.path, optional=True)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text="admitted")
+
+    def add(app: web.Application) -> None:
+        app.router.add_get("/any", proved(answer, ()))
+        app.router.add_get("/named", proved(answer, ("apiserver",)))
+
+    async def play() -> None:
+        async with serving(optional, add) as url:
+            for pair, path, said in (
+                (None, "", "hello"),
+                (None, "any", "this is for the API server: no certificate of its own"),
+                (kubelet, "any", "admitted"),
+                (kubelet, "named", "this is for the API server: no certificate of its own"),
+                (server, "named", "admitted"),
+            ):
+                assert said == await ask(url + path, caller(ours, pair))
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await ask(url + "any", caller(ours, theirs.issue("apiserver")))
 
     asyncio.run(play())
 
@@ -109,10 +147,120 @@ def test_an_expired_certificate_is_refused_in_a_sentence(tmp_path: Path) -> None
         Certificates(cert=cert, key=key).context()
 
 
-def test_certificates_are_made_once_and_prove_the_services_to_each_other(tmp_path: Path) -> None:
+SECRETS = "/api/v1/namespaces/ns/secrets/hetero"
+DEPLOYMENT = "/apis/apps/v1/namespaces/ns/deployments/hetero-scheduler"
+
+
+def release() -> FakeApi:
+    """Return the API of a cluster in which the release has just been installed."""
     api = FakeApi()
     hook = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hetero"
     api.put_now(hook, {"metadata": {"name": "hetero"}, "webhooks": [{"clientConfig": {}}]})
+    api.put_now(DEPLOYMENT, {"metadata": {"name": "hetero-scheduler"}, "spec": {}})
+    return api
+
+
+def renewed(api: FakeApi) -> FakeApi:
+    names = Names(namespace="ns", name="hetero", webhook="hetero")
+    asyncio.run(renew(api, names))  # type: ignore[arg-type]
+    return api
+
+
+def texts(api: FakeApi, part: str) -> dict[str, bytes]:
+    data = api.objects[f"{SECRETS}-{part}"]["data"]
+    return {name: base64.b64decode(text) for name, text in data.items()}
+
+
+def certificate(api: FakeApi, part: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(texts(api, part)["tls.crt"])
+
+
+@pytest.mark.parametrize("part", ["ca", "scheduler-tls", "webhook-tls", "caller-tls"])
+def test_a_certificate_is_good_where_a_clock_is_an_hour_slow(part: str) -> None:
+    begins = certificate(renewed(release()), part).not_valid_before_utc
+
+    assert begins < datetime.now(timezone.utc) - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(("days", "stays"), [(46, True), (44, False)])
+def test_a_certificate_is_renewed_two_weeks_before_anybody_is_told(days: int, stays: bool) -> None:
+    api = renewed(release())
+    now, authority = datetime.now(timezone.utc), Pair.read(texts(api, "ca"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_pair, "_LASTS", timedelta(days=days))
+        old = key_pair.issue("hetero-webhook", by=authority, hosts=["hetero-webhook.ns.svc"])
+    data = {name: base64.b64encode(text).decode() for name, text in old.texts().items()}
+    api.objects[f"{SECRETS}-webhook-tls"]["data"] |= data
+    api.calls.clear()
+
+    left = certificate(renewed(api), "webhook-tls").not_valid_after_utc - now
+
+    assert stays == (left < timedelta(days=60))
+    assert [f"PATCH {SECRETS}-webhook-tls"] * (not stays) == [
+        c for c in api.calls if "GET" not in c
+    ]
+
+
+def test_kube_scheduler_starts_anew_when_the_certificate_it_calls_with_is_renewed() -> None:
+    api = renewed(release())
+    assert {} == api.objects[DEPLOYMENT]["spec"]
+    expired = key_pair.issue("other-ca", by=None)  # it is not our authority's, so it is renewed
+    data = {name: base64.b64encode(text).decode() for name, text in expired.texts().items()}
+    api.objects[f"{SECRETS}-caller-tls"]["data"] |= data
+
+    serial = str(certificate(renewed(api), "caller-tls").serial_number)
+
+    notes = api.objects[DEPLOYMENT]["spec"]["template"]["metadata"]["annotations"]
+    assert {"hetero.io/caller": serial} == notes
+
+
+def test_a_new_authority_signs_everybody_anew() -> None:
+    api = renewed(release())
+    before = {part: certificate(api, part) for part in ("webhook-tls", "caller-tls")}
+    api.delete(f"{SECRETS}-ca")
+
+    renewed(api)
+
+    assert [] == [part for part, old in before.items() if certificate(api, part) == old]
+    for part in before:
+        certificate(api, part).verify_directly_issued_by(certificate(api, "ca"))
+
+
+@pytest.mark.parametrize(("days", "times"), [(31, 0), (29, 1), (-1, 1)])
+def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_days(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, times: int
+) -> None:
+    monkeypatch.setattr(https, "PERIOD", 0.01)
+    cert, key = Authority(tmp_path).issue("webhook", lasts=timedelta(days=days))
+    told = []
+
+    async def tell(sentence: str) -> None:
+        told.append(sentence)
+
+    async def play() -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(Certificates(cert=cert, key=key).warn(tell), 0.2)
+
+    asyncio.run(play())
+
+    assert times == len(told)
+    assert all("webhook.crt: ends at" in one and "UTC: renew it" in one for one in told)
+
+
+def test_metrics_say_when_a_certificate_ends(tmp_path: Path) -> None:
+    cert, key = Authority(tmp_path).issue("webhook", lasts=timedelta(days=29))
+    registry = CollectorRegistry()
+    registry.register(https.ExpiryMetric(certificates=Certificates(cert=cert, key=key)))
+
+    found = registry.get_sample_value("hetero_certificate_expiration_timestamp_seconds")
+
+    ends = datetime.now(timezone.utc) + timedelta(days=29)
+    assert found == pytest.approx(ends.timestamp(), abs=60)
+
+
+def test_certificates_are_made_once_and_prove_the_services_to_each_other(tmp_path: Path) -> None:
+    api = release()
+    hook = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hetero"
     names = Names(namespace="ns", name="hetero", webhook="hetero")
 
     def text(secret: str, key: str) -> bytes:
@@ -150,6 +298,62 @@ def test_certificates_are_made_once_and_prove_the_services_to_each_other(tmp_pat
             sides[0].write(sides[3].read())
 
     assert "TLSv1.3" == ends[1].version()
-    assert 64 == len(text("key", "key"))
     bundle = api.objects[hook]["webhooks"][0]["clientConfig"]["caBundle"]
     assert text("ca", "tls.crt") == base64.b64decode(bundle)
+
+
+# --- the signing key ------------------------------------------------------------------------------
+
+KEY, KEYS = f"{SECRETS}-key", "/api/v1/namespaces/ns/configmaps/hetero-keys"
+
+
+def held(api: FakeApi) -> tuple[SigningKey, PublicKeys]:
+    """Return the key that the scheduler signs with, and those that agents know."""
+    key = SigningKey.of(base64.b64decode(api.objects[KEY]["data"]["key.pem"]))
+    return key, PublicKeys.of(api.objects[KEYS]["data"]["keys.pem"])
+
+
+def provided(api: FakeApi) -> tuple[SigningKey, PublicKeys]:
+    asyncio.run(keys.provide(api, "ns", "hetero"))  # type: ignore[arg-type]
+    return held(api)
+
+
+def stepped(api: FakeApi, *, later: int = 301) -> tuple[SigningKey, PublicKeys]:
+    """Rotate the key one step, so many seconds after the one before."""
+    since = api.objects[KEY]["data"]["since"]
+    before = int(base64.b64decode(since)) - later
+    api.objects[KEY]["data"]["since"] = base64.b64encode(str(before).encode()).decode()
+    asyncio.run(keys.rotate(api, "ns", "hetero"))  # type: ignore[arg-type]
+    return held(api)
+
+
+def test_the_signing_key_is_made_once_and_agents_are_told_its_public_half() -> None:
+    api = FakeApi()
+    key, public = provided(api)
+
+    assert key.public == public
+    assert "PRIVATE" not in api.objects[KEYS]["data"]["keys.pem"]
+    assert (key.public, public) == (provided(api)[0].public, public)
+
+
+def test_agents_know_the_next_key_before_it_signs_and_the_former_one_after() -> None:
+    api = FakeApi()
+    first, _ = provided(api)
+    announced, both = stepped(api)
+    second, after = stepped(api)
+    _, last = stepped(api)
+
+    assert (first.public, 2) == (announced.public, len(both.raw))
+    assert second.public + first.public == after
+    assert set(both.raw) == set(after.raw)
+    assert (2, False) == (len(last.raw), first.public.raw[0] in last.raw)
+    del api.objects[KEYS]
+    assert last == provided(api)[1]  # a step that ended half-way is finished
+
+
+def test_a_step_that_pods_may_not_know_of_yet_is_refused() -> None:
+    api = FakeApi()
+    provided(api)
+
+    with pytest.raises(BadInput, match=r"pods may not know its keys yet: wait \d+ s"):
+        stepped(api, later=200)

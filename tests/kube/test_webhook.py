@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import copy
 import json
 from typing import Any
 
@@ -10,9 +11,21 @@ from attrs import evolve
 
 from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.webhook.admission import Webhook
+from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
 
-HOOK = Webhook(vocabulary=WORDS, scheduler="hetero-scheduler", allocation_writer="the-scheduler")
+
+def webhook(api: FakeApi) -> Webhook:
+    """Return the webhook of a cluster."""
+    return Webhook(
+        vocabulary=WORDS,
+        scheduler="hetero-scheduler",
+        allocation_writer="the-scheduler",
+        api=api,
+    )
+
+
+HOOK = webhook(FakeApi())
 SHARE = {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
 
 
@@ -114,5 +127,86 @@ def test_nobody_but_the_scheduler_changes_an_allocation() -> None:
     tenant = refusal(new, **change, userInfo={"username": "tenant"})
     scheduler = admit(new, **change, userInfo={"username": "the-scheduler"})
 
-    assert f"hetero: {ALLOCATION} is written by the scheduler alone" == tenant
+    assert f"hetero: {ALLOCATION} is written by the scheduler alone: leave it out" == tenant
     assert {"allowed": True} == scheduler
+
+
+HAMI = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,2000,20:;"}
+
+
+@pytest.mark.parametrize(
+    ("change", "plain", "scheduler"),
+    [
+        ({}, pod(SHARE, notes=HAMI), None),
+        ({}, pod({"cpu": "1"}, notes=HAMI), "tenants-own"),
+        ({"operation": "UPDATE", "oldObject": pod(SHARE)}, pod(SHARE, notes=HAMI), None),
+        ({"operation": "UPDATE", "oldObject": pod(SHARE, notes=HAMI)}, pod(SHARE), None),
+    ],
+)
+def test_nobody_but_hami_says_which_devices_hami_gave(
+    change: dict[str, Any], plain: dict[str, Any], scheduler: str | None
+) -> None:
+    plain["spec"]["schedulerName"] = scheduler
+    hook = evolve(HOOK, other_writers=frozenset({"hami"}))
+
+    def answer(user: str) -> Any:
+        request = {"uid": "r", "operation": "CREATE", "object": plain, **change}
+        return asyncio.run(hook.admit({**request, "userInfo": {"username": user}}))
+
+    assert [False, True] == [answer(user)["allowed"] for user in ("tenant", "hami")]
+    assert (
+        "hetero: hami.io/vgpu-devices-allocated says which devices HAMi gave, and is written by "
+        "HAMi alone: leave it out"
+    ) == answer("tenant")["status"]["message"]
+
+
+def test_what_hami_gave_stays_where_a_pod_changes_otherwise() -> None:
+    old, new = pod(SHARE, notes=HAMI), pod(SHARE, notes={**HAMI, "note": "changed"})
+
+    assert admit(new, operation="UPDATE", oldObject=old)["allowed"]
+
+
+def test_what_init_containers_ask_of_a_card_is_noted_where_kubelets_would_refuse_it() -> None:
+    made = pod({"cpu": "1"}, notes={"a": "b"})
+    limits = {"cpu": "1", **SHARE}
+    made["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": limits}}]
+    review = {"uid": "r", "operation": "CREATE", "object": made}
+
+    def patched(hook: Webhook) -> dict[str, Any]:
+        said = json.loads(base64.b64decode(asyncio.run(hook.admit(review))["patch"]))
+        return {one["path"]: one["value"] for one in said}
+
+    old, new = patched(evolve(HOOK, old_kubelets=True)), patched(HOOK)
+    resources = "/spec/initContainers/0/resources"
+
+    assert {"cpu": "1", "nvidia.com/gpu": "1", **SHARE} == new[resources]["limits"]
+    assert {"cpu": "1", "nvidia.com/gpu": "1"} == old[resources]["limits"]
+    assert {"first": SHARE} == json.loads(old["/metadata/annotations"]["hetero.io/init-parts"])
+    assert "b" == old["/metadata/annotations"]["a"]
+    moved = copy.deepcopy(made)
+    moved["metadata"]["annotations"] = old["/metadata/annotations"]
+    moved["spec"]["initContainers"][0]["resources"] = old[resources]
+    made["spec"]["initContainers"][0]["resources"] = new[resources]
+    assert WORDS.asked(made) == WORDS.asked(moved)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"first": 1}'])
+def test_a_note_of_init_containers_that_is_none_is_refused(text: str) -> None:
+    assert "hetero.io/init-parts is no table" in refusal(
+        pod(SHARE, notes={"hetero.io/init-parts": text})
+    )
+
+
+def test_a_sidecar_that_kubernetes_took_for_an_init_container_is_refused() -> None:
+    def applied(policy: str) -> dict[str, Any]:
+        side = {"name": "side", "restartPolicy": policy}
+        said = json.dumps({"spec": {"initContainers": [side]}})
+        made = pod(SHARE, notes={"kubectl.kubernetes.io/last-applied-configuration": said})
+        made["spec"]["initContainers"] = [{"name": "side"}]
+        return made
+
+    known = applied("Always")
+    known["spec"]["initContainers"][0]["restartPolicy"] = "Always"
+
+    assert "container side: with restartPolicy Always it is a sidecar" in refusal(applied("Always"))
+    assert [True, True] == [admit(one)["allowed"] for one in (known, applied(""))]

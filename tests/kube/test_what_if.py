@@ -21,8 +21,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, KEY_FILE, inventory_text
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError
+from hetero.kube.api.signing import PUBLIC_KEYS, SigningKey
 from hetero.kube.scheduler.expected_mix import written
 from hetero.kube.what_if.node_filters import NodeFilters
 from hetero.kube.what_if.snapshot import read_file
@@ -360,13 +361,13 @@ def test_with_the_key_what_is_forged_counts_nothing_and_without_it_all_is_believ
 ) -> None:
     cluster = stands([node("n1", card("A")), pod("stands", {CARD: "1"})])
     path = save(tmp_path, *cluster)
-    key = tmp_path / "key"
+    keys = tmp_path / "keys.pem"
 
     assert FULL == answered(path, "--replicas", "1")["items"][0]["refusal"]
-    monkeypatch.setenv(KEY_FILE, str(key))
-    key.write_bytes(KEY.secret)
+    monkeypatch.setenv(PUBLIC_KEYS, str(keys))
+    keys.write_text(KEY.public.text())
     assert FULL == answered(path, "--replicas", "1")["items"][0]["refusal"]
-    key.write_bytes(b"another key of thirty bytes or so")
+    keys.write_text(SigningKey.new().public.text())
     document = answered(path, "--replicas", "1")
     assert "n1" == document["items"][0]["node"]
     assert "is not signed by this cluster's scheduler" in document["notes"][0]

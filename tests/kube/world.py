@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from attrs import define, evolve, field
 
 from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
-from hetero.kube.api.annotations import Assignment, Key, signed_assignment
+from hetero.kube.api.annotations import Assignment, signed_assignment
 from hetero.kube.api.client import Access, Api
+from hetero.kube.api.signing import SigningKey
+from hetero.kube.dra.way import AllocationWay
 from hetero.model import Allocation, Ask, Inventory, OnBypass, Request, Selector
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
@@ -29,7 +32,7 @@ from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet
 
 CARD = "example.com/card"
-SECRET = b"0123456789abcdef"
+KEY = SigningKey.new()
 #: Seconds between two looks of the agents here: what takes two of them is soon seen.
 DISCOVER = 0.4
 
@@ -49,20 +52,24 @@ class World:
     config: Path | None = None
     awaited: str = CARD
     registry: Registry | None = None
+    allocation: AllocationWay = AllocationWay.CLASSIC
     _running: asyncio.Task[None] | None = None
+    _threads: ThreadPoolExecutor = field(factory=ThreadPoolExecutor)
 
     def __attrs_post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.path / "kubelet")
         self.node = Node(
             registry=self.registry or Registry.of(self.vendor), ledger=Ledger(self.path / "state")
         )
-        (self.path / "key").write_bytes(SECRET)
-        self.api.put("nodes", {"metadata": {"name": "n1"}}, event="ADDED")
+        (self.path / "token").write_text("n1")
+        (self.path / "keys.pem").write_text(KEY.public.text())
+        self.api.put("nodes", {"metadata": {"name": "n1", "uid": "uid-n1"}}, event="ADDED")
 
     async def start(self) -> None:
         """Start the agent and wait until it serves."""
         running = asyncio.Event()
         self.kubelet.devices.clear()
+        asyncio.get_running_loop().set_default_executor(self._threads)
 
         async def run() -> None:
             async with Api(Access(server=self.url)).open() as api:
@@ -70,8 +77,11 @@ class World:
                     name="n1",
                     kubelet=self.kubelet.path,
                     libraries=self.path / "lib",
-                    key_file=str(self.path / "key"),
+                    public_keys=str(self.path / "keys.pem"),
+                    token_file=self.path / "token",
                     config=self.config,
+                    allocation=self.allocation,
+                    cdi=self.path / "cdi",
                 )
                 self.agent = Agent(self.node, options, api, self.node.discover())
                 running.set()
@@ -79,14 +89,18 @@ class World:
 
         self._running = asyncio.ensure_future(run())
         await running.wait()
-        await until(lambda: self.awaited in self.kubelet.devices)
+        claims = self.allocation is AllocationWay.DRA
+        await until(lambda: claims or self.awaited in self.kubelet.devices)
 
     async def crash(self) -> None:
-        """End the agent at once; nothing is told to anybody."""
+        """End the agent at once; nothing is told to anybody. A dead process has no threads."""
         if self._running is not None:
             self._running.cancel()
             with suppress(asyncio.CancelledError):
                 await self._running
+        ended, self._threads = self._threads, ThreadPoolExecutor()
+        asyncio.get_running_loop().set_default_executor(self._threads)
+        await asyncio.to_thread(ended.shutdown)
 
     def bind(
         self, name: str, *containers: str, node: str = "n1", card: str = CARD, **asked: Any
@@ -96,7 +110,7 @@ class World:
         given = tuple((one, self.fit(**asked)) for one in containers or ("main",))
         signed = signed_assignment(
             Assignment(node=node, uid=uid, containers=given),
-            Key(secret=SECRET),
+            KEY,
         )
         count = asked.get("count", 1)
         pod = pod_named(name, *(containers or ("main",)), count=count, card=card)
@@ -162,6 +176,7 @@ async def world(
     named_shapes: tuple[str, ...] = (),
     registry: Registry | None = None,
     awaited: str = CARD,
+    allocation: AllocationWay = AllocationWay.CLASSIC,
 ) -> AsyncIterator[World]:
     """Run the world of a vendor in memory, or of those of a registry, until it is left."""
     vendor = MemoryVendor(
@@ -171,7 +186,7 @@ async def world(
     vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters.
     with tempfile.TemporaryDirectory(prefix="k") as path:
-        made = World(Path(path), vendor, awaited=awaited, registry=registry)
+        made = World(Path(path), vendor, awaited=awaited, registry=registry, allocation=allocation)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agent, "DISCOVER", DISCOVER)
             async with made.api.serve() as made.url:

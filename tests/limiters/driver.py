@@ -5,7 +5,15 @@ import threading
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from simulated import FIRST, AllocationProperties, AllocNode, ArrayShape, Cuda, PoolProperties
+from simulated import (
+    FIRST,
+    AllocationProperties,
+    AllocNode,
+    ArrayShape,
+    Cuda,
+    Location,
+    PoolProperties,
+)
 from simulated import say as say
 
 driver = Cuda()
@@ -52,9 +60,10 @@ def _pointer(name: str, *arguments: Any) -> int:
     return pointer.value
 
 
-def pool() -> c_void_p:
+def pool(kind: int = 1, place: Location = FIRST) -> c_void_p:
+    """A pool of pinned memory (1), or of managed memory (2)."""
     made = c_void_p()
-    call("cuMemPoolCreate", byref(made), byref(PoolProperties(1, 0, FIRST)))
+    call("cuMemPoolCreate", byref(made), byref(PoolProperties(kind, 0, place)))
     return made
 
 
@@ -121,8 +130,8 @@ def free_in_order(pointer: int, name: str = "cuMemFreeAsync") -> None:
     call("cuCtxSynchronize")
 
 
-# What a device gives: blocks, and to pools chunks.
-BLOCK, CHUNK = 2 << 20, 32 << 20
+# What a device gives: blocks, to pools chunks, and batches for managed memory.
+BLOCK, CHUNK, BATCH = 2 << 20, 32 << 20, 128 << 20
 
 # How to take `size` bytes of device memory, how to give them back, and the size's grain.
 PATHS: dict[str, tuple[Any, Any, int]] = {
@@ -134,7 +143,7 @@ PATHS: dict[str, tuple[Any, Any, int]] = {
     "managed": (
         lambda size: _pointer("cuMemAllocManaged", size, c_uint(1)),
         lambda p: call("cuMemFree_v2", p),
-        1,
+        BATCH,
     ),
     "pitch": (pitched, lambda p: call("cuMemFree_v2", p), BLOCK),
     "async": (

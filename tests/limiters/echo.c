@@ -1,7 +1,7 @@
 /* A driver that does nothing but say how it was called: every function of an api.def that a limiter answers. Compiled
  * with API naming the list; what a function was given is in echo_words, integers and pointers as 64 bits each.
  */
-#include "abi.h"
+#include "types.h"
 
 #include <string.h>
 
@@ -12,13 +12,13 @@ EXPORT const char *echo_name;
 EXPORT uint64_t echo_words[12];
 EXPORT unsigned echo_calls;
 
-static CUresult echo(const char *name, const uint64_t *words, unsigned count)
+static result_t echo(const char *name, const uint64_t *words, unsigned count)
 {
     echo_name = name;
     echo_calls++;
     for (unsigned i = 0; i < 12; i++)
         echo_words[i] = i < count ? words[i] : 0;
-    return (CUresult)(30000 + count);
+    return (result_t)(30000 + count);
 }
 
 static uint64_t word_of(const void *argument, size_t size)
@@ -46,7 +46,7 @@ static uint64_t word_of(const void *argument, size_t size)
          WORDS_1)(__VA_ARGS__)
 
 #define ECHO(name, parameters, arguments)                                                                              \
-    EXPORT CUresult name parameters                                                                                    \
+    EXPORT result_t name parameters                                                                                    \
     {                                                                                                                  \
         const uint64_t words[] = {WORDS arguments};                                                                    \
         return echo(#name, words, sizeof words / sizeof *words);                                                       \
@@ -54,7 +54,7 @@ static uint64_t word_of(const void *argument, size_t size)
 #define OWN(name, parameters, arguments, body)              ECHO(name, parameters, arguments)
 #define OWN_IN(name, none, parameters, arguments, body)     ECHO(name, parameters, arguments)
 #define GATED_IN(name, none, parameters, arguments, stream) ECHO(name, parameters, arguments)
-#define USED(name)
+#define USED(name, ...)
 #include API
 
 /* Their names, each with its end. */
@@ -62,7 +62,7 @@ EXPORT const char echo_names[] =
 #define OWN(name, ...)      #name "\0"
 #define OWN_IN(name, ...)   #name "\0"
 #define GATED_IN(name, ...) #name "\0"
-#define USED(name)
+#define USED(name, ...)
 #include API
     "";
 EXPORT const unsigned echo_names_size = sizeof echo_names - 1;

@@ -8,19 +8,22 @@ static struct tenant *add_long(unsigned number, uint64_t kernel_ns, unsigned per
     return add(number, &like, percent);
 }
 
+/* Once it is known that they are long, one is in flight at a time. */
 static void run_until_launched(const struct tenant *tenant, uint64_t launches)
 {
-    while (tenant->launched < launches)
+    while (tenant->launched < launches) {
         EXPECT(true, machine_run(US * 500));
+        EXPECT(true, tenant->kernel_ns < 50 * MS || tenant->asked_ns - tenant->done_ns < 2 * tenant->kernel_ns);
+    }
 }
 
 /* From the first launch to the start of the one after the last. */
 static void alone_kernels_of_any_length_get_their_share(void)
 {
-    static const uint64_t lengths_ms[] = {5, 50, 200, 400, 1000, 5000};
+    static const uint64_t lengths_ms[] = {5, 50, 200, 400, 1000, 5000, 20000};
     for (unsigned l = 0; l < sizeof lengths_ms / sizeof *lengths_ms; l++)
         for (unsigned in_flight = 1; in_flight <= 8; in_flight += 7) {
-            uint64_t count = lengths_ms[l] < 100 ? 4000 / lengths_ms[l] : 12;
+            uint64_t count = lengths_ms[l] < 100 ? 4000 / lengths_ms[l] : lengths_ms[l] < 10000 ? 12 : 3;
             begin();
             struct tenant *tenant = add_long(0, lengths_ms[l] * MS, 30, in_flight);
             tenant_start(tenant);
@@ -96,6 +99,38 @@ static void kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing(void
     }
 }
 
+/* More than a second's worth, which fades: it is owed in full. */
+static void what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back(void)
+{
+    begin();
+    add_long(0, 12000 * MS, 10, 1);
+    add(1, &KERNELS, 60)->from_ns = 2 * SECOND;
+    tenant_start(&tenants[0]);
+    tenant_start(&tenants[1]);
+    EXPECT(true, machine_run(25 * SECOND));
+    double owed = tenant_got(&tenants[1], 2, 24);
+    EXPECT(true, machine_run(35 * SECOND));
+    printf("%.2f of 60 while it ran, %.2f in a minute\n", owed, tenant_got(&tenants[1], 2, 60));
+    EXPECT(true, owed < 50);
+    EXPECT_NEAR(60, 1, tenant_got(&tenants[1], 2, 60));
+    machine_end();
+}
+
+/* Its debt keeps the launch back, and grows while the kernel runs. */
+static void a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute(void)
+{
+    begin();
+    add_long(0, MS, 10, UINT32_MAX)->waits = true;
+    add(1, &KERNELS, 60);
+    tenant_start(&tenants[0]);
+    tenant_start(&tenants[1]);
+    EXPECT(true, machine_run(29 * SECOND));
+    EXPECT(1, tenants[0].launched);
+    EXPECT(true, machine_run(3 * SECOND));
+    EXPECT(true, tenants[0].launched > 1);
+    machine_end();
+}
+
 /* Two of high priority: one has waited for the other's kernels in vain, runs without a time slice and does not say that
  * it wants one. The device is not lent to a third meanwhile. */
 static void beside_one_that_waits_no_more_nothing_is_lent(void)
@@ -118,12 +153,36 @@ static void beside_one_that_waits_no_more_nothing_is_lent(void)
     machine_end();
 }
 
+/* Of low priority beside high: one kernel of it in flight at a time would get little of each turn that the driver gives
+ * it beside the long kernel, and be charged for a part of the clock. */
+static void short_kernels_beside_high_priority_and_a_long_kernel_get_their_share(void)
+{
+    begin();
+    add_long(0, 500 * US, 50, 8)->terms.policy = HETERO_POLICY_ELASTIC;
+    add_long(1, 50 * MS, 20, 4);
+    add_long(2, 200 * US, 20, 8)->terms.policy = HETERO_POLICY_ELASTIC;
+    add_long(3, 4 * MS, 5, 4)->terms.policy = HETERO_POLICY_ELASTIC;
+    tenants[0].terms.priority = tenants[3].terms.priority = HETERO_PRIORITY_HIGH;
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(40 * SECOND));
+    static const double shares[] = {50, 20, 20, 5};
+    for (unsigned t = 0; t < 4; t++) {
+        printf("%.2f of %.0f\n", tenant_got(&tenants[t], 2, 40), shares[t]);
+        EXPECT_NEAR(shares[t], 2, tenant_got(&tenants[t], 2, 40));
+    }
+    machine_end();
+}
+
 static const struct test tests[] = {
     TEST(alone_kernels_of_any_length_get_their_share),
     TEST(a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long),
     TEST(two_with_kernels_of_seconds_have_their_shares),
     TEST(kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing),
+    TEST(what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back),
+    TEST(a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute),
     TEST(beside_one_that_waits_no_more_nothing_is_lent),
+    TEST(short_kernels_beside_high_priority_and_a_long_kernel_get_their_share),
 };
 
 int main(int count, char **arguments)

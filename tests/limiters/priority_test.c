@@ -37,7 +37,7 @@ static void shares_beside_high_priority_are_shares(void)
         add(1, &GRAPHS, percents[p][1]);
         together(2);
         /* Where they add up to 100, what hand-overs take is somebody's loss. */
-        expect_of(0, percents[p][0], 2.25, 3, native);
+        expect_of(0, percents[p][0], 2.5, 3, native);
         expect_of(1, percents[p][1], 2, 3, natives);
         machine_end();
     }

@@ -130,12 +130,83 @@ static void a_launcher_kept_at_the_gate_costs_its_neighbour_nothing(void)
     }
 }
 
+/* One after the other, as a program that reads each result. */
+static struct tenant *add_long(unsigned number, unsigned percent)
+{
+    return add(number, &(struct tenant){.kernel_ns = 400 * MS, .host_ns = 20 * US, .in_flight = 1}, percent);
+}
+
+/* Its kernels go on meanwhile; whether one is done when it goes on nobody saw. */
+static void stop_again_and_again(unsigned stopped_ms, unsigned runs_ms)
+{
+    while (machine_now() < 60 * SECOND) {
+        EXPECT(true, machine_run(runs_ms * MS));
+        tenant_stop(&tenants[0]);
+        EXPECT(true, machine_run(stopped_ms * MS));
+        tenant_continue(&tenants[0]);
+    }
+}
+
+static void a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing(void)
+{
+    static const unsigned stops_ms[][2] = {{150, 20}, {450, 5}, {850, 10}, {1000, 30}};
+    for (unsigned s = 0; s < 4; s++) {
+        begin();
+        tenant_start(add_long(0, 30));
+        tenant_start(add(1, &KERNELS, 60));
+        stop_again_and_again(stops_ms[s][0], stops_ms[s][1]);
+        double got = tenant_got(&tenants[0], 3, 60), others = tenant_got(&tenants[1], 3, 60);
+        printf("stopped for %u of %u ms: %.2f of 30, beside %.2f of 60\n", stops_ms[s][0],
+               stops_ms[s][0] + stops_ms[s][1], got, others);
+        EXPECT(true, got <= 33);
+        EXPECT(true, others >= 59);
+        machine_end();
+    }
+}
+
+/* It launches the next one a while after it went on, when the device has been idle. */
+static void a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_its_share(void)
+{
+    for (uint64_t rest_ns = 0; rest_ns <= 20 * MS; rest_ns += 5 * MS) {
+        begin();
+        struct tenant *tenant = add_long(0, 30);
+        tenant->batch = 1;
+        tenant->rest_ns = rest_ns;
+        tenant_start(tenant);
+        stop_again_and_again(450, 25);
+        printf("%.2f of 30\n", tenant_got(tenant, 3, 60));
+        EXPECT(true, tenant_got(tenant, 3, 60) <= 31);
+        machine_end();
+    }
+}
+
+/* Its page still says that it works. */
+static void a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge(void)
+{
+    begin();
+    add_long(0, 30);
+    tenant_start(add(1, &KERNELS, 60));
+    while (machine_now() < 40 * SECOND) {
+        tenant_start(&tenants[0]);
+        while (tenants[0].done_ns == 0)
+            EXPECT(true, machine_run(50 * MS));
+        tenant_kill(&tenants[0]);
+        EXPECT(true, machine_run(900 * MS));
+    }
+    printf("%.2f of 60\n", tenant_got(&tenants[1], 3, 40));
+    EXPECT_NEAR(60, 2, tenant_got(&tenants[1], 3, 40)); /* it is believed for 20 ms more */
+    machine_end();
+}
+
 static const struct test tests[] = {
     TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
     TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
     TEST(a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again),
     TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
     TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing),
+    TEST(a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing),
+    TEST(a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_its_share),
+    TEST(a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge),
 };
 
 int main(int count, char **arguments)

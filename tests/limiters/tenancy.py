@@ -99,6 +99,7 @@ class Rack:
 
     directory: Path
     machine: Machine
+    api: str = "driver"  # the module that programs call the driver by
 
     @classmethod
     def of(cls, directory: Path, cards: int = 1, more: str = "", *, model: str = "Card") -> "Rack":
@@ -107,7 +108,13 @@ class Rack:
         text = "".join(f"{card}{UUIDS[each]}\n" for each in range(cards)) + kernel
         return cls(directory, Machine(directory, text))
 
-    def grant(self, *terms: Terms, name: str = "grant", time_slices: bool = True) -> "Grant":
+    def grant(
+        self,
+        *terms: Terms,
+        name: str = "grant",
+        time_slices: bool = True,
+        limiter: Path = LIMITER,
+    ) -> "Grant":
         directory = self.directory / name
         directory.mkdir()
         (directory / "grant").write_bytes(packed_grant(terms))
@@ -118,14 +125,14 @@ class Rack:
                 (directory / f"page.{index}").hardlink_to(_page(board, name))
                 (directory / f"board.{index}").symlink_to(board)
                 _add_row(board, name, each)
-        return Grant(self, directory, terms)
+        return Grant(self, directory, terms, limiter)
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
         settings = {
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": f"{Path(__file__).parent}:{Path(simulated.__file__).parent}",
         }
-        return self.machine.start("from driver import *\n" + program, **settings, **environment)
+        return self.machine.start(f"from {self.api} import *\n{program}", **settings, **environment)
 
     def run(self, program: str, **environment: str) -> Any:
         """Run a program with no limit; it tells one JSON value."""
@@ -143,10 +150,11 @@ class Grant:
     rack: Rack
     directory: Path
     terms: tuple[Terms, ...]
+    limiter: Path = LIMITER
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"HETERO_GRANT": str(self.directory / "grant"), "LD_PRELOAD": str(LIMITER)}
+        return {"HETERO_GRANT": str(self.directory / "grant"), "LD_PRELOAD": str(self.limiter)}
 
     def set(self, *terms: Terms) -> None:
         """Change the terms in place, as the node does."""
@@ -165,6 +173,12 @@ class Grant:
     def usage(self, device: int = 0) -> "Usage":
         region = (self.directory / "usage").read_bytes()
         return Usage(*struct.unpack_from("<QQQQQq", region, 128 + 128 * device))
+
+    def unknown(self) -> int:
+        """How many functions of the driver were asked for that no table knows."""
+        region = (self.directory / "usage").read_bytes()
+        count: int = struct.unpack_from("<Q", region, 80)[0]
+        return count
 
 
 @attrs.frozen
@@ -198,14 +212,15 @@ def _told(process: "subprocess.Popen[str]") -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-def mutated(edits: tuple[tuple[str, str, str], ...], copy: Path) -> Path:
-    """Build the limiter in `copy` with edits, each (file, text, its replacement); its library."""
+def mutated(edits: tuple[tuple[str, str, str], ...], copy: Path, api: str = "cuda") -> Path:
+    """Build a limiter in `copy` with edits, each (file, text, its replacement); its library."""
     shutil.copytree(LIMITER.parents[2], copy, ignore=shutil.ignore_patterns("build", "lib"))
     for file, before, after in edits:
         source = copy / file
         source.write_text(source.read_text().replace(before, after))
-    library = "hetero_limiters/lib/libhetero-cuda.so"
+    library, layouts = f"hetero_limiters/lib/libhetero-{api}.so", "hetero_limiters/lib/layouts"
     environment = {**os.environ, "MAKEFLAGS": ""}
     # What is left unused is not the point.
-    subprocess.run(["make", "-s", "-C", copy, "CC=cc -w", library], check=True, env=environment)
+    command = ["make", "-s", "-C", str(copy), "CC=cc -w", library, layouts]
+    subprocess.run(command, check=True, env=environment)
     return copy / library

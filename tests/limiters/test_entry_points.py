@@ -290,12 +290,16 @@ UNKNOWN = f"""[looked_up(b"cuFromTheFuture", 13000)[0], shown("cuFromTheFuture")
     shown("cuCtxPopCurrent")]"""
 
 
-def test_what_no_table_knows_is_passed_on_and_logged_once(grant: Grant, tmp_path: Path) -> None:
+def test_what_no_table_knows_is_passed_on_logged_and_counted_once(
+    grant: Grant, tmp_path: Path
+) -> None:
     told = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
     assert [0, True, 0, [0, 0], False] == told
+    assert 2 == grant.unknown()
 
 
 def test_what_no_table_knows_is_not_to_be_had_of_a_strict_grant(rack: Rack, tmp_path: Path) -> None:
     grant = rack.grant(Terms(flags=STRICT))
     told = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
     assert [500, False, 500, [0, 500], False] == told
+    assert 2 == grant.unknown()

@@ -93,12 +93,11 @@ def test_the_core_includes_no_driver_header() -> None:
         assert not re.search(r"cuda|nvml|nvidia", text, re.IGNORECASE), source
 
 
-#: The sources of the shims' bodies; the programs beside them are none.
+#: The sources of the shims' bodies.
 BODIES = [
     path
-    for shim in ("cuda", "musa", "nvml")
+    for shim in ("shared", "cuda", "hip", "nvml")
     for path in sorted((LIMITERS / shim).glob("*.c"))
-    if path.name not in ("job.c", "timing.c")
 ]
 
 
@@ -109,10 +108,33 @@ def test_every_body_is_under_twenty_lines(source: Path) -> None:
     assert [] == [first for first, body in bodies if body.count("\n") >= 20]
 
 
-def test_the_second_limiter_has_no_body_that_the_first_has() -> None:
-    second = {path.name for path in (LIMITERS / "musa").glob("*.c")}
+#: Lines that a shim does not share with other driver APIs, without the declarations of its driver
+#: (abi.h) and the tables of its functions (*.def).
+OWN_LINES = 465
 
-    assert second.isdisjoint(path.name for path in (LIMITERS / "cuda").glob("*.c"))
+
+@pytest.mark.parametrize("api", ["cuda", "hip", "musa", "nvml"])
+def test_the_functions_that_are_not_answered_are_in_order_and_in_one_table(api: str) -> None:
+    others = re.findall(
+        r"^(?:HARMLESS|OPEN)\((\w+)", (LIMITERS / api / "others.def").read_text(), re.MULTILINE
+    )
+
+    assert sorted(set(others)) == others  # they are looked up by halves
+    assert set() == set(others) & _answered(LIMITERS / api / "api.def")
+
+
+@pytest.mark.parametrize("api", ["cuda", "hip", "musa"])
+def test_what_a_shim_does_not_share_is_little(api: str) -> None:
+    own = [path for path in (LIMITERS / api).glob("*.[ch]") if path.name != "abi.h"]
+
+    assert sum(path.read_text().count("\n") for path in own) <= OWN_LINES
+
+
+def test_the_shared_bodies_name_no_driver() -> None:
+    for source in sorted((LIMITERS / "shared").glob("*.[ch]")):
+        code = re.sub(r"/\*.*?\*/", "", source.read_text(), flags=re.DOTALL)
+        named = re.findall(r"\b(?:cu[A-Z]|CU[A-Za-z_]|mu[A-Z]|MU[A-Za-z_]|hip[A-Z])\w+", code)
+        assert [] == named, source
 
 
 def test_the_layouts_are_what_the_headers_say() -> None:

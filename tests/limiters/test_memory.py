@@ -24,12 +24,13 @@ PATHS = (
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_path_is_charged_what_the_device_gives_and_over_it_is_out_of_memory(
-    grant: Grant, path: str
+    rack: Rack, path: str
 ) -> None:
-    told = grant.run(
+    limit = (256 if path == "managed" else 64) * MIB
+    told = rack.grant(Terms(memory=limit)).run(
         f"""
 start()
-grain, limit = PATHS[{path!r}][2], {64 * MIB}
+grain, limit = PATHS[{path!r}][2], {limit}
 full = take({path!r}, limit)
 free_when_full = info()[0]
 refused = [take({path!r}, grain), take("plain", 1 << 20)]
@@ -41,7 +42,46 @@ last = take({path!r}, grain)
 say([free_when_full, refused, free_after, info()[0], last == OUT_OF_MEMORY])
 """
     )
-    assert [0, [2, 2, 2], 64 * MIB, 0, False] == told
+    assert [0, [2, 2, 2], limit, 0, False] == told
+
+
+def test_managed_memory_is_charged_together_in_batches(rack: Rack) -> None:
+    told = rack.grant(Terms(memory=256 * MIB)).run(
+        f"""
+start()
+left, held = [], []
+for size in (1, {64 * MIB}, {64 * MIB}, {64 * MIB}):
+    held.append(take("managed", size))
+    left.append(info()[0] >> 20)
+for what in held:
+    give("managed", what)
+    left.append(info()[0] >> 20)
+say([left, take("plain", {130 * MIB}) > 1000, take("managed", 1)])
+"""
+    )
+    assert [[128, 128, 0, 0, 0, 128, 128, 256], True, 2] == told
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_pools_of_managed_memory_are_charged_in_batches(rack: Rack, place: int) -> None:
+    """Of no place, of the card and of the host."""
+    told = rack.grant(Terms(memory=192 * MIB)).run(
+        f"""
+start()
+managed, left = pool(2, Location({place}, 0)), []
+def take(pool, size):
+    pointer = c_uint64()
+    code = cuda.cuMemAllocFromPoolAsync(byref(pointer), c_uint64(size), pool, None)
+    left.append([code, info()[0] >> 20])
+take(managed, 1)
+take(managed, {100 * MIB})
+take(managed, {40 * MIB})
+for _ in range(12):  # which are charged by the process's figure, that has nothing of the pool
+    call("cuStreamCreate", byref(c_void_p()), c_uint(1))
+say([*left, info()[0] >> 20])
+"""
+    )
+    assert [[0, 64], [0, 64], [2, 64], 60] == told
 
 
 def test_an_allocation_that_the_driver_refuses_is_not_charged(rack: Rack) -> None:

@@ -2,6 +2,8 @@
 
 The model is in C, with the program that drives the processes: one model serves the random runs of
 `make soak` and the steps that hypothesis chooses, and shrinks, here.
+
+Over 400 lines because the mutations are the table of what the model finds.
 """
 
 import subprocess
@@ -26,96 +28,130 @@ CONTEXT, MULTIPROCESSORS, THREADS = 8 * MIB, 2, 2048
 MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     # Defects that the limiter once had.
     "what graphs keep is credit": (
-        ("cuda/pools.c", "added = reserved - pool->charged;", "added = 0;"),
+        ("shared/pools.c", "added = reserved - pool->charged;", "added = 0;"),
     ),
     "a reference is gained without its block": (
         (
-            "cuda/virtual.c",
+            "shared/virtual.c",
             "        atomic_fetch_add(&block->references, 1);\n        if (count_handle",
             "        if (count_handle",
         ),
     ),
     "other contexts' memory is given back": (
-        ("cuda/charge.c", "return entry->owner == context;", "return true;"),
+        ("shared/charge.c", "return entry->owner == context;", "return true;"),
     ),
     "what a blocked stream frees is given back": (
-        ("cuda/room.c", "REAL(cuEventQuery)(freed->event) != CUDA_SUCCESS", "false"),
+        ("shared/room.c", "!ended : !is_back(freed)", "!ended : false"),
+    ),
+    "what nobody waited for is given back": (
+        ("shared/room.c", " && DRIVER(EventSynchronize)(freed->event) == RESULT_OK", ""),
     ),
     "exported blocks are given back": (
         (
-            "cuda/virtual.c",
+            "shared/virtual.c",
             "exported && !card_got_back(block->device, before, block->bytes)",
             "false",
         ),
     ),
     "modules are not charged": (
-        ("cuda/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
-        ("cuda/module.c", "uncounted_settle(device))", "true)"),
+        ("shared/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
+        ("shared/module.c", "uncounted_settle(device))", "true)"),
     ),
-    "limits are not charged": (("cuda/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
+    "limits are not charged": (("shared/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
     "tiles hold no block": (
-        ("cuda/virtual.c", "tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP", "false"),
+        ("shared/tiles.c", "tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP)", "false"),
     ),
     "sizes are not rounded": (
-        ("cuda/blocks.c", "UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;", "0 : bytes;"),
+        ("shared/blocks.c", "    return rounded(bytes, BLOCK);", "    return bytes;"),
     ),
     "pools give nothing back": (
-        ("cuda/pools.c", "if (reserved < pool->charged) {", "if (false) {"),
+        ("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),
     ),
     "a context that is retained again is forgotten": (
-        ("cuda/uncounted.c", "bool news = context != NULL &&", "bool news = context != NULL || "),
+        ("shared/uncounted.c", "bool news = context != NULL &&", "bool news = context != NULL || "),
     ),
     "contexts stay known when they end": (
         (
-            "cuda/uncounted.c",
+            "shared/uncounted.c",
             ".kind = CONTEXT_BYTES, .device = device}",
             ".kind = CONTEXT_BYTES, .device = device, .owner = context}",
         ),
     ),
     "shared memory that is freed in order is given back": (
         (
-            "cuda/memory.c",
-            "shared = ours && is_shared(&entry);\n    uint64_t before = shared ? "
-            "card_used(entry.device) : 0;\n    CUresult answer = real(pointer, stream);",
-            "shared = false;\n    uint64_t before = 0;\n"
-            "    CUresult answer = real(pointer, stream);",
+            "shared/memory.c",
+            "shared = ours && is_shared(&entry);\n    struct card_use before = "
+            "before_free(shared, &entry);\n    result_t answer = real(pointer, stream);",
+            "shared = false;\n    struct card_use before = {0};\n"
+            "    result_t answer = real(pointer, stream);",
         ),
     ),
     "what waits for a stream of an ended context is kept": (
-        ("cuda/room.c", " || freed->context == over;", ";"),
+        ("shared/room.c", " || freed->context == over;", ";"),
     ),
     "what was open in a context stays open": (
-        ("cuda/shim.c", "    give_back_by(HELD_OPENED, opened_over);\n", ""),
+        ("shared/shim.c", "    give_back_by(HELD_OPENED, opened_over);\n", ""),
     ),
-    "imported blocks are exported": (("cuda/virtual.c", "!block->imported && !atomic", "!atomic"),),
-    "pools that are gone are kept": (("cuda/context.c", "    pools_context_over();\n", ""),),
+    "a context's own block is free for others": (
+        ("shared/blocks.c", "if (!is_piece(held) || !table_get", "if (true || !table_get"),
+    ),
+    "pieces that others have are given back": (
+        (
+            "shared/blocks.c",
+            "return piece_gone(entry, false);",
+            "return refund(entry->device, piece_gone(entry, false)), 0;",
+        ),
+    ),
+    "what others have of a context that ends is given back": (
+        (
+            "shared/borrowed.c",
+            "    settle_shared(all->device, all->bytes,",
+            "    refund(all->device, all->bytes);"
+            "\n    if (false)\n        settle_shared(all->device, all->bytes,",
+        ),
+    ),
+    "managed memory that ends with a context counts for a shared block": (
+        (
+            "shared/borrowed.c",
+            "(use.listed ? (int64_t)figure : 0) + unseen_bytes(device)",
+            "(use.listed ? (int64_t)figure : 0)",
+        ),
+    ),
+    "imported blocks are exported": (
+        ("shared/virtual.c", "!block->imported && !atomic", "!atomic"),
+    ),
+    "pools that are gone are kept": (("shared/ends.c", "    pools_context_over(context);\n", ""),),
     # Others.
     "a refund is forgotten": (
-        ("cuda/charge.c", "    refund(entry->device, entry->bytes);", "    (void)entry;"),
+        ("shared/charge.c", "    refund(entry->device, entry->bytes);", "    (void)entry;"),
     ),
     "a refund is made twice": (
         (
-            "cuda/virtual.c",
+            "shared/virtual.c",
             "        refund(block->device, block->bytes);\n        say_shared",
             "        refund(block->device, 2 * block->bytes);\n        say_shared",
         ),
     ),
     "a refund goes to another device": (
         (
-            "cuda/charge.c",
+            "shared/charge.c",
             "    refund(entry->device, entry->bytes);",
             "    refund(0, entry->bytes);",
         ),
     ),
     "a charge goes to another device": (
         (
-            "cuda/charge.c",
+            "shared/charge.c",
             "ledger_reserve(region, (unsigned)device, bytes, limit);",
             "ledger_reserve(region, 0, bytes, limit);",
         ),
     ),
     "a block more is charged": (
-        ("cuda/blocks.c", "(bytes + BLOCK - 1) / BLOCK * BLOCK", "(bytes + BLOCK) / BLOCK * BLOCK"),
+        (
+            "shared/blocks.c",
+            "    return rounded(bytes, BLOCK);",
+            "    return rounded(bytes + 1, BLOCK);",
+        ),
     ),
     "the last byte of the limit is not given": (
         (
@@ -133,27 +169,30 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "a graph is charged twice": (
         (
-            "cuda/graph.c",
+            "shared/graph.c",
             "uint64_t paid = entry.link == &prepaid ? pool_chunks(entry.bytes) : 0;",
             "uint64_t paid = 0;",
         ),
     ),
     "a graph that was never launched is not given back": (
         (
-            "cuda/graph.c",
+            "shared/graph.c",
             "    if (entry->link == &prepaid)\n        refund",
             "    if (false)\n        refund",
         ),
     ),
     "a piece's block is never given back": (
-        ("cuda/blocks.c", "    if (last && block.link != NULL)", "    if (false)"),
+        ("shared/blocks.c", "return last ? BLOCK : 0;", "return 0;"),
     ),
     "each piece is charged a block": (
-        ("cuda/blocks.c", "    if (count_piece(block) ||", "    if (false ||"),
+        ("shared/blocks.c", "    if (count_piece(block, context) ||", "    if (false ||"),
+    ),
+    "a context's empty block is every context's": (
+        ("shared/blocks.c", "known && entry.bytes == 1 && entry.owner != context", "false"),
     ),
     "small arrays are given back one by one": (
         (
-            "cuda/blocks.c",
+            "shared/blocks.c",
             "arrays[device].live == 0 ? arrays[device].charged : 0",
             "arrays[device].charged > 0 ? BLOCK : 0",
         ),
@@ -165,14 +204,38 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("core/region.c", "if (shared == 0 || !open[d])", "if (true)"),
     ),
     "a lower limit of a context gives nothing back": (
-        ("cuda/limits.c", "    if (answer == CUDA_SUCCESS && bytes < had)", "    if (false)"),
+        ("shared/limits.c", "    if (answer == RESULT_OK && bytes < had)", "    if (false)"),
     ),
     "managed memory is free": (
         (
-            "cuda/memory.c",
-            "int device = device_current();\n    CUresult refused = charge(device, bytes);",
-            "int device = DEVICE_NONE;\n    CUresult refused = charge(device, bytes);",
+            "shared/memory.c",
+            "int device = device_current();\n    result_t refused = charge_managed(device, bytes);",
+            "int device = DEVICE_NONE;\n    result_t refused = charge_managed(device, bytes);",
         ),
+    ),
+    "what else comes back counts for a shared block": (
+        ("shared/borrowed.c", "(lost > bytes ? lost : bytes)", "bytes"),
+    ),
+    "green contexts are free": (
+        ("shared/green.c", "RESULT_OK || !counted(device))", "RESULT_OK || true)"),
+        (
+            "shared/green.c",
+            "result_t answer = charge(device, GREEN_BYTES);",
+            "result_t answer = RESULT_OK;",
+        ),
+    ),
+    "green contexts are not given back": (
+        ("shared/green.c", ".bytes = bytes, .owner = primary", ".bytes = 0, .owner = primary"),
+    ),
+    "green contexts stay charged when their primary context ends": (
+        ("shared/shim.c", "    give_back_by(HELD_GREEN, give_back_bytes);\n", ""),
+    ),
+    "managed memory is charged as it was asked for": (
+        ("shared/blocks.c", "device, bytes, MANAGED_BATCH) : charge", "device, bytes, 1) : charge"),
+        ("shared/blocks.c", "rounded(of->live, MANAGED_BATCH);", "rounded(of->live, 1);"),
+    ),
+    "managed memory is taken to be in the process's figure": (
+        ("shared/uncounted.c", "of_managed = managed_charged(device);", "of_managed = 0;"),
     ),
 }
 #: Steps of a random run that `make test` makes, beside those of hypothesis.
@@ -185,7 +248,7 @@ def model(directory: Path) -> tuple[list[str], dict[str, str]]:
     rack = Rack.of(directory, cards=2, more=more)
     text = rack.machine.rack.read_text().replace("memory = 1024 MiB", "memory = 8192 MiB")
     rack.machine.rack.write_text(text)
-    first = (Terms(memory=128 * MIB), Terms(memory=96 * MIB, uuid=UUIDS[1]))
+    first = (Terms(memory=320 * MIB), Terms(memory=96 * MIB, uuid=UUIDS[1]))
     grants = (
         rack.grant(*first, name="first", time_slices=False),
         rack.grant(Terms(memory=40 * MIB), name="second", time_slices=False),
@@ -248,7 +311,7 @@ STEPS = (
     *("GRAPH", "LAUNCH", "GRAPH_DESTROY"),
     *("BLOCK", "HANDLE_RETAIN", "HANDLE_RELEASE", "MAP", "UNMAP", "EXPORT", "IMPORT"),
     *("SHARE", "OPEN", "CLOSE", "ARRAY", "SPARSE", "TILE", "ARRAY_DESTROY"),
-    *("MODULE", "MODULE_UNLOAD", "LIMIT", "LOOK"),
+    *("MODULE", "MODULE_UNLOAD", "LIMIT", "GREEN", "GREEN_DESTROY", "LOOK"),
     "CLOSE_FILE",
 )
 #: Processes are started more often than they end, and have contexts.
@@ -277,6 +340,22 @@ FOUND = {
     "a pointer that was open in a context that ended": (
         *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0"),
         *("OPEN 1 0 0", "RELEASE 1 0 0", "RETAIN 1 0 0", "ALLOCATE 1 0 0", "END 0 0 0"),
+    ),
+    "a pointer that another has open, freed while a pool is trimmed": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0", "OPEN 1 0 0"),
+        *("POOL 0 0 0", "POOLED 0 1 0", "FREE_ASYNC 0 1 0", "FREE 0 0 0"),
+    ),
+    "a piece that another has open, freed": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 3", "ALLOCATE 0 0 3", "ALLOCATE 0 0 3"),
+        *("SHARE 0 2 0", "OPEN 1 0 0", "FREE 0 2 0", "LOOK 0 0 0"),
+    ),
+    "a piece in its context's own block, which ends": (
+        *("START 1 0 0", "RETAIN 1 0 0", "CREATE 0 0 0", "ALLOCATE 0 1 3", "SHARE 0 0 0"),
+        *("OPEN 1 0 0", "DESTROY 0 0 0", "LOOK 0 0 0", "END 0 0 0"),
+    ),
+    "a pointer of a context that ends with managed memory": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0", "OPEN 1 0 0"),
+        *("MANAGED 0 0 0", "RELEASE 0 0 0"),
     ),
     "a block that was imported, exported and released": (
         *("BLOCK 0 0 12", "EXPORT 0 0 0", "START 1 0 0", "IMPORT 1 0 0", "EXPORT 1 0 0"),

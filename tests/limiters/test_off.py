@@ -45,8 +45,7 @@ print(json.dumps(told))
 
 def _heard(tmp_path: Path, api: str, **environment: str) -> dict[str, Any]:
     library, sources = APIS[api]
-    abi = LIMITERS / ("cuda" if api == "cuda" else "build/musa")
-    flags = ["-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{abi}"]
+    flags = ["-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{sources}"]
     names = [f'-DAPI="{sources / "api.def"}"', f"-Wl,-soname,{library}"]
     echo = Path(__file__).parent / "echo.c"
     subprocess.run(["cc", *flags, *names, "-o", tmp_path / library, echo], check=True)

@@ -9,6 +9,8 @@ from subprocess import Popen
 import pytest
 from tenancy import Grant, Rack, Terms, meanwhile, rate
 
+from hetero.node.ledger.board import light_seconds
+
 KERNELS = {
     "kernels": ("--kernel-us", "500", "--in-flight", "8"),
     "long kernels": ("--kernel-us", "4000", "--in-flight", "4"),
@@ -338,3 +340,32 @@ say(len(os.read(reading, 4)) > 0 and [os.wait()[1] for _ in range(5)])
 """
     )
     assert [0] * 5 == told
+
+
+LIGHT = """
+import time
+start()
+kernel = spin_kernel()
+def loop(seconds: float) -> float:
+    since = turn = time.monotonic()
+    count = 0
+    while turn < since + seconds:
+        launch(kernel, 50)
+        count += 1
+        turn = max(turn + 0.0005, time.monotonic())
+        while time.monotonic() < turn:
+            pass
+    return count / seconds
+loop(1.5)
+say(loop(1))
+"""
+
+
+@pytest.mark.measured
+def test_a_program_that_needs_less_than_its_share_is_not_stopped(rack: Rack) -> None:
+    """A kernel of 50 us each 0.5 ms is a tenth of the card; in time slices it had 30 % of that."""
+    grant = rack.grant(Terms(core=3000))
+    free, limited = rack.run(LIGHT), grant.run(LIGHT)
+    assert limited > 0.75 * free
+    used = light_seconds(grant.directory / "page.0")
+    assert 0.1 < used <= grant.usage().gpu_ns / 1e9

@@ -193,6 +193,25 @@ static void a_page_that_is_short_or_torn_or_another_is_silent(void)
     time_slice_close(&other);
 }
 
+/* It lives, runs and says so in a file that lies where its page was: the board names another. */
+static void a_page_that_is_not_the_boards_is_silent(void)
+{
+    char command[512];
+    struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
+    const char *theirs = grant_directory(1, 3000, HETERO_PRIORITY_LOW);
+    snprintf(command, sizeof command, "cd %s && cp device/1 1/other && mv 1/other device/1 && ln -f device/1 %s/page.0",
+             grants_root, theirs);
+    EXPECT(0, system(command));
+    struct time_slice other = opened(1, HETERO_PRIORITY_LOW);
+    time_slice_take(&other, false, NULL);
+    EXPECT(true, other.ours && other.pages.own->state == PAGE_RUNS);
+    usleep(100);
+    EXPECT(false, time_slice_held(&time_slice));
+    EXPECT(true, time_slice_try(&time_slice, false));
+    time_slice_close(&time_slice);
+    time_slice_close(&other);
+}
+
 /* Others may lock what they can read: each lock makes the kernel slower at every other of the file. */
 static void lock_bytes(unsigned grant, unsigned count)
 {
@@ -241,6 +260,7 @@ static const struct test tests[] = {
     TEST(a_lease_on_a_page_keeps_nobody),
     TEST(thousands_of_locks_on_a_page_make_nobody_slow),
     TEST(a_page_that_is_short_or_torn_or_another_is_silent),
+    TEST(a_page_that_is_not_the_boards_is_silent),
 };
 
 int main(int count, char **arguments)

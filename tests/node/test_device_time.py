@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from attrs import evolve
 
 from hetero.node.view.device_time import LEAST, WINDOW, Sample, overuse
 
@@ -89,6 +90,25 @@ def test_charges_that_fall_are_none() -> None:
 
 def test_what_runs_alone_past_its_limiter_is_seen_by_what_the_device_did() -> None:
     assert ["liar"] == names(samples({"liar": 0.96}, {"liar": 0.0}), {"liar": 0.3})
+
+
+LOOPS = {"one": 0.13, "other": 0.13}
+
+
+def test_light_programs_are_not_suspected_for_what_the_driver_says_of_two_of_them() -> None:
+    """Two loops of 5 us each 50 us on an H100 (docs/decisions/busy-time.md)."""
+    found = samples({"one": 0.56, "other": 0.42}, LOOPS, busy=0.99)
+    light = [evolve(each, light=each.charged) for each in found]
+
+    assert [] == names(light, dict.fromkeys(LOOPS, 0.25))
+    assert ["one", "other"] == names(found, dict.fromkeys(LOOPS, 0.25))
+
+
+def test_one_that_says_it_is_light_is_seen_by_what_its_neighbour_lacks() -> None:
+    found = samples({"liar": 0.5, "kept": 0.3}, {"liar": 0.05, "kept": 0.6})
+    light = [evolve(each, light={"liar": each.charged["liar"]}) for each in found]
+
+    assert ["liar"] == names(light, {"liar": 0.1, "kept": 0.6})
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,12 @@ int main(void)
     AT(hetero_grant_device, flags); AT(hetero_grant_device, excess);
     SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
     AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
-    AT(hetero_region, reached); AT(hetero_region, devices); AT(hetero_region, slots);
+    AT(hetero_region, reached); AT(hetero_region, unknown);
+    AT(hetero_region, devices); AT(hetero_region, slots);
     AT(hetero_region_device, used); AT(hetero_region_device, peak);
     AT(hetero_region_device, denied); AT(hetero_region_device, gpu_ns);
-    AT(hetero_region_device, granted);
+    AT(hetero_region_device, granted); AT(hetero_region_device, stopped_ns);
+    AT(hetero_region_device, borrowed_ns);
     AT(hetero_region_slot, used); AT(hetero_region_slot, pid); AT(hetero_region_slot, said);
     IS(HETERO_SAID_UNCHARGED); IS(HETERO_REGION_LEFT);
     IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
@@ -131,7 +133,9 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     put("<I", layout["hetero_region.slot_count"], layout["HETERO_REGION_SLOTS"])
     device = layout["hetero_region.devices"] + 1 * layout["hetero_region_device"]
     put("<I", layout["hetero_region.reached"], 256)
+    put("<Q", layout["hetero_region.unknown"], 5)
     told = {"used": 99, "peak": 70, "denied": 3, "gpu_ns": 123456789, "granted": 1234}
+    told |= {"stopped_ns": 777, "borrowed_ns": 88}
     for name, value in told.items():
         put("<Q", device + layout[f"hetero_region_device.{name}"], value)
     for slot, used in ((0, 40), (255, 20), (7, 1000)):
@@ -153,8 +157,17 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
 
         found = usage_region.read_region(path)
 
-    counted = usage_region.Counts(memory=60, peak=70, denied=3, device_ns=123456789, granted=1234)
+    counted = usage_region.Counts(
+        memory=60,
+        peak=70,
+        denied=3,
+        device_ns=123456789,
+        granted=1234,
+        stopped_ns=777,
+        borrowed_ns=88,
+    )
     assert counted == found.counts[1]
+    assert 5 == found.unknown
     assert {0, 255} == found.slots.keys()
     last_slot = found.slots[255]
     assert (1, 20, 11) == (last_slot.pid, last_slot.used[1], last_slot.uncharged[1])

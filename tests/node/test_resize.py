@@ -38,7 +38,7 @@ def use(handle: GrantHandle, memory: int) -> int:
     """Put a living process with that much memory on the grant's first device into its region."""
     descriptor = os.open(handle.path / "tenant/usage", os.O_RDWR)
     header = usage_region.HEADER.pack(
-        usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, 1
+        usage_region.MAGIC, usage_region.VERSION, usage_region.SLOTS, 1, 0
     )
     os.pwrite(descriptor, header, 0)
     slots = usage_region.HEADER.size + 16 * usage_region.DEVICE.size

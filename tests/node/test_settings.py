@@ -16,6 +16,7 @@ from hetero.model import (
     Device,
     DeviceAllocation,
     Enforcement,
+    Fractional,
     OnBypass,
     OnExcess,
     Template,
@@ -90,6 +91,7 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("[cards]\nmax_sharers = 0", "cards.max_sharers 0 is not a whole number from 1 to 1000"),
         ("[cards]\nmax_sharers = true", "cards.max_sharers True is not a whole number"),
         ("[cards]\nexclude = [1.5]", "cards.exclude .* is not a list of UUIDs and indices"),
+        ('[cards]\nsoft = "zephyr"', "cards.soft 'zephyr' is not a list of names of vendors"),
         (
             '[cards]\npartitioned = "some"',
             "cards.partitioned 'some' is none of mixed, single, none",
@@ -239,3 +241,22 @@ def test_the_settings_that_the_documents_show_are_read(tmp_path: Path) -> None:
         settings.max_sharers,
         settings.context,
     )
+
+
+def test_cards_that_are_cut_are_shared_softly_where_the_settings_say_so(tmp_path: Path) -> None:
+    (cut,) = rack(16 * GiB, vendor="cutting", granularity=Whole(), core=16, slots=4)
+    settings = load(tmp_path, '[cards]\nsoft = ["cutting"]')
+
+    (soft,) = settings.offered([cut], ours={"cutting"})
+    (hard,) = Settings().offered([cut], ours={"cutting"})
+
+    assert cut == hard
+    assert (Fractional(), Enforcement.PRELOAD) == (soft.granularity, soft.enforcement)
+    assert {CORE: 100, MEMORY: 16 * GiB, SLOTS: 10} == soft.capacity
+
+
+def test_a_part_of_a_card_is_never_shared_softly(tmp_path: Path) -> None:
+    menu = (Template("half", {MEMORY: 8 * GiB, CORE: 50}, part="P-1"),)
+    (parts,) = rack(16 * GiB, vendor="cutting", granularity=Templated(menu, whole=False))
+
+    assert (parts,) == Settings(soft=("cutting",)).offered([parts], ours=set())

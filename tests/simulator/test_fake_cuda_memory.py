@@ -30,7 +30,7 @@ def test_memory_is_counted_and_given_back(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("take", "give", "size"),
     [
-        ('made("cuMemAllocManaged", 64 * MIB, c_uint(1))', "cuMemFree_v2(it)", 64 * MIB),
+        ('made("cuMemAllocManaged", 64 * MIB, c_uint(1))', "cuMemFree_v2(it)", 128 * MIB),
         (
             'made("cuMemAllocPitch_v2", byref(c_size_t()), 1000, 3072, c_uint(4))',
             "cuMemFree_v2(it)",

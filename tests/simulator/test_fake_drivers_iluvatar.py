@@ -101,7 +101,7 @@ def test_calls_that_corex_does_not_have_are_not_exported(corex: VendorMachine) -
 
 def test_memory_that_a_cuda_program_takes_shows_in_ixml(corex: VendorMachine) -> None:
     """CoreX' libcuda has the name of another vendor's, and a folder of its own."""
-    folders = f"{hetero_simulator.fake_drivers() / 'corex'}:{hetero_simulator.fake_drivers()}"
+    folders = f"{hetero_simulator.fake_drivers() / 'iluvatar'}:{hetero_simulator.fake_drivers()}"
     said = corex.run(
         """
         cuda = Cuda()

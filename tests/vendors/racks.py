@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+import hetero_amd
 import hetero_ascend
 import hetero_cambricon
 import hetero_hygon
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 PLUGINS: Mapping[str, ModuleType] = {
     "nvidia": hetero_nvidia,
+    "amd": hetero_amd,
     "ascend": hetero_ascend,
     "hygon": hetero_hygon,
     "cambricon": hetero_cambricon,
@@ -49,6 +51,7 @@ PLUGINS: Mapping[str, ModuleType] = {
 #: The file each vendor's discovery opens.
 LIBRARIES = {
     "nvidia": "libnvidia-ml.so.1",
+    "amd": "librocm_smi64.so.7",
     "ascend": "libdcmi.so",
     "hygon": "librocm_smi64.so",
     "cambricon": "libcndev.so",

@@ -25,6 +25,7 @@ from hetero.node.node import Node
 
 CARDS = {
     "nvidia": card("nvidia", "NVIDIA L4", "24 GiB") * 2,
+    "amd": "".join(card("amd", "Instinct MI60", "32 GiB", pci=f"0000:0{n}:00.0") for n in (1, 2)),
     "ascend": card("ascend", "910B3", "64 GiB", core="20") * 2,
     "hygon": "".join(card("hygon", "K100_AI", "64 GiB", pci=f"0000:0{n}:00.0") for n in (1, 2)),
     "cambricon": card("cambricon", "MLU370-X8", "24 GiB", smlu="on") * 2,
@@ -42,6 +43,7 @@ NODES = {
         "/dev/hisi_hdc",
         "/dev/dvpp_cmdlist",
     },
+    "amd": {"/dev/kfd", "/dev/dri/renderD130"},
     "hygon": {"/dev/kfd", "/dev/mkfd", "/dev/dri/card2", "/dev/dri/renderD130"},
     "cambricon": {
         "/dev/cambricon_ctl",
@@ -56,6 +58,7 @@ NODES = {
 FILES = {
     "nvidia": {"libcuda.so.1", "libnvidia-ml.so.1", "/usr/bin/nvidia-smi"},
     "ascend": {"/usr/local/Ascend/driver/lib64", "/usr/local/dcmi", "/usr/local/bin/npu-smi"},
+    "amd": set(),
     "hygon": {"/opt/hyhal", "/opt/dtk:/opt/hygondriver"},
     "cambricon": {"/usr/bin/cnmon"},
     "iluvatar": set(),  # its images bring all of it
@@ -64,8 +67,9 @@ FILES = {
 }
 #: What the vendor's container runtime reads, and then what programs read: they have one card.
 VARIABLES = {
-    "nvidia": {"CUDA_VISIBLE_DEVICES": "{uuid}"},
+    "nvidia": {"NVIDIA_VISIBLE_DEVICES": "{uuid}", "CUDA_VISIBLE_DEVICES": "{uuid}"},
     "ascend": {"ASCEND_VISIBLE_DEVICES": "1", "ASCEND_RT_VISIBLE_DEVICES": "0"},
+    "amd": {"ROCR_VISIBLE_DEVICES": "{uuid}"},
     "hygon": {"HIP_VISIBLE_DEVICES": "0"},
     "cambricon": {"CAMBRICON_VISIBLE_DEVICES": "1", "MLU_VISIBLE_DEVICES": "0"},
     "iluvatar": {"IX_VISIBLE_DEVICES": "{uuid}", "CUDA_VISIBLE_DEVICES": "{uuid}"},

@@ -15,6 +15,7 @@ from hetero.plugin.vendor_row import VendorRow
 
 MODELS = {
     "nvidia": ("NVIDIA L4", "24 GiB"),
+    "amd": ("Instinct MI60", "32 GiB"),
     "ascend": ("910B3", "64 GiB"),
     "hygon": ("K100_AI", "64 GiB"),
     "cambricon": ("MLU370-X8", "24 GiB"),
@@ -27,6 +28,7 @@ RACK = "".join(card(vendor, *model) for vendor, model in MODELS.items() for _ in
 #: For each vendor: the call that counts its cards, and one that no card can be known without.
 COUNT = {
     "nvidia": "nvmlDeviceGetCount_v2",
+    "amd": "rsmi_num_monitor_devices",
     "ascend": "dcmi_get_card_list",
     "hygon": "rsmi_num_monitor_devices",
     "cambricon": "cndevGetDeviceCount",
@@ -36,6 +38,7 @@ COUNT = {
 }
 IDENTITY = {
     "nvidia": "nvmlDeviceGetUUID",
+    "amd": "rsmi_dev_unique_id_get",
     "ascend": "dcmi_get_device_die_v2",
     "hygon": "rsmi_dev_serial_number_get",
     "cambricon": "cndevGetUUID",
@@ -45,6 +48,7 @@ IDENTITY = {
 }
 MEMORY = {
     "nvidia": "nvmlDeviceGetMemoryInfo*",
+    "amd": "rsmi_dev_memory_total_get",
     "ascend": "dcmi_get_device_hbm_info",
     "hygon": "rsmi_dev_memory_total_get",
     "cambricon": "cndevGetMemoryUsageV2",
@@ -55,6 +59,7 @@ MEMORY = {
 #: What an older library may lack, and the card does without.
 NEWER = {
     "nvidia": ("nvmlDeviceGetMemoryAffinity", "numa"),
+    "amd": ("rsmi_dev_ecc_count_get", "health"),
     "ascend": ("dcmi_get_device_health", "health"),
     "hygon": ("rsmi_dev_ecc_count_get", "health"),
     "cambricon": ("cndevGetCardHealthState", "health"),
@@ -70,7 +75,7 @@ def rows(found: Discovery) -> dict[str, VendorRow]:
 
 
 def others_are_well(found: Discovery, vendor: str) -> None:
-    """All of the other six: ok, with both their cards."""
+    """All of the others: ok, with both their cards."""
     well = {name: ("ok", 2) for name in PLUGINS if name != vendor}
     assert well == {n: (r.state, r.devices) for n, r in rows(found).items() if n != vendor}
 
@@ -85,7 +90,7 @@ def broken(found: Discovery, vendor: str) -> str:
     return str(row.reason)
 
 
-def test_seven_are_well_without_a_fault(tmp_path: Path) -> None:
+def test_all_are_well_without_a_fault(tmp_path: Path) -> None:
     others_are_well(Rack(tmp_path, RACK).meet(discover), "nobody")
 
 
@@ -201,6 +206,7 @@ def test_two_cards_of_one_serial_are_one_line(tmp_path: Path, vendor: str) -> No
     uuid = {
         "ascend": "1 2 3 4 5",
         "nvidia": "GPU-00000000-0000-4000-8000-000000000001",
+        "amd": "GPU-00000000-0000-4000-8000-000000000004",
         "iluvatar": "GPU-00000000-0000-4000-8000-000000000002",
     }.get(vendor, "00000000-0000-4000-8000-000000000003")
     same = {"serial": "77"} if vendor == "hygon" else {"uuid": uuid}

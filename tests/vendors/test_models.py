@@ -28,6 +28,7 @@ CARDS = {
     "910B4-1": ("ascend", "910B4-1", "65536 MiB"),
     "910C": ("ascend", "Ascend910", "65536 MiB"),
     "310P3": ("ascend", "310P3", "24576 MiB"),
+    "MI60": ("amd", "Instinct MI60", "32 GiB"),
     "Z100": ("hygon", "Z100", "16 GiB"),
     "Z100L": ("hygon", "Z100L", "32 GiB"),
     "K100": ("hygon", "K100", "64 GiB"),
@@ -218,7 +219,7 @@ def test_core_that_is_not_named_comes_with_the_memory(cards: dict[str, Device], 
     assert (3 if name == "MTT S4000" else 4) == len(standing)  # its ladder has no 12 GiB
 
 
-@pytest.mark.parametrize("name", [name for name in CARDS if name != "NVIDIA H200"])
+@pytest.mark.parametrize("name", [name for name in CARDS if name not in ("NVIDIA H200", "MI60")])
 def test_several_cards_are_whole_cards(cards: dict[str, Device], name: str) -> None:
     card = cards[name]
     whole = (None, card.capacity[MEMORY] // MiB, card.capacity[CORE])
@@ -226,8 +227,9 @@ def test_several_cards_are_whole_cards(cards: dict[str, Device], name: str) -> N
     assert whole == cut(card, Ask(memory=GiB, core=10), count=2)
 
 
-def test_several_nvidia_cards_stay_shares(cards: dict[str, Device]) -> None:
-    assert (None, 1024, 10) == cut(cards["NVIDIA H200"], Ask(memory=GiB, core=10), count=2)
+@pytest.mark.parametrize("name", ["NVIDIA H200", "MI60"])
+def test_several_cards_of_two_vendors_stay_shares(cards: dict[str, Device], name: str) -> None:
+    assert (None, 1024, 10) == cut(cards[name], Ask(memory=GiB, core=10), count=2)
 
 
 @pytest.mark.parametrize("name", [name for name in CARDS if name != "910C"])  # see its pairs

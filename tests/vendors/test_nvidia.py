@@ -65,6 +65,13 @@ ONE = """
 """
 
 
+def test_what_the_driver_keeps_for_itself_is_known(tmp_path: Path) -> None:
+    (device,) = discover(tmp_path, ONE.replace("numa = 1", "reserved = 551 MiB")).devices
+
+    assert 143771 * MiB == device.capacity[MEMORY]
+    assert str(551 * MiB) == device.attributes["reserved"]
+
+
 def test_everything_nvml_says_of_a_card_is_there(tmp_path: Path) -> None:
     (device,) = discover(tmp_path, ONE).devices
 

@@ -11,6 +11,7 @@ from typing import Any
 import hetero_cambricon
 import hetero_metax
 import hetero_mthreads
+import hetero_nvidia
 import pytest
 from attrs import evolve
 from racks import CARDS, SHARE, Machine, Rack, apart, card, die_after, registry, request, slices
@@ -294,3 +295,33 @@ def test_an_s4000_share_is_told_to_the_vendors_runtime(tmp_path: Path) -> None:
         env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"],
         env["MTHREADS_VISIBLE_DEVICES"],
     )
+
+
+def test_a_mig_instance_comes_with_the_nodes_that_open_it(tmp_path: Path) -> None:
+    """Those of the GPU instance and of its compute instance, by the driver's own table."""
+    rows = [f"gpu0/gi{gi}/access {3 + 9 * gi}" for gi in range(15)]
+    rows += [f"gpu0/gi{gi}/ci0/access {4 + 9 * gi}" for gi in range(15)]
+    (tmp_path / "mig-minors").write_text("\n".join(["config 1", "monitor 2", *rows, ""]))
+
+    def enforce() -> list[tuple[str, set[str]]]:
+        hetero_nvidia.MINORS = tmp_path / "mig-minors"
+        machine, made = Machine(tmp_path, "nvidia"), []
+        for _ in range(2):
+            answer = machine.take(request(Ask(memory=10 * GiB)))
+            edits = machine.registry.enforce(
+                answer, machine.devices, directory=tmp_path, container=True
+            )
+            nodes = {node for node in edits.device_nodes if "caps" in node}
+            made.append((edits.env["NVIDIA_VISIBLE_DEVICES"], nodes))
+        return made
+
+    mig = card("nvidia", "NVIDIA H200", "143771 MiB", mig="1g.18gb x2")
+    (first, nodes), (second, others) = Rack(tmp_path, mig).meet(enforce)
+
+    assert [True, True] == [one.startswith("MIG-") for one in (first, second)]
+    assert first != second
+    assert 2 == len(nodes) == len(others)
+    assert nodes.isdisjoint(others)
+    for found in (nodes, others):
+        gi, ci = sorted(int(node.removeprefix("/dev/nvidia-caps/nvidia-cap")) for node in found)
+        assert (gi + 1, 0) == (ci, (gi - 3) % 9)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from ctypes import c_char, c_int32, c_int64, c_uint16, c_uint32, c_uint64
+from ctypes import c_char, c_uint16, c_uint32, c_uint64
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -65,28 +65,21 @@ VENDOR = plugin.Vendor(
     ),
     visible=("HIP_VISIBLE_DEVICES",),
     visible_by="index",
+    soft_limiter="hip",
     # After gpustack/runtime (deployer/cdi/hygon.py), and the mounts of HAMi's device plugin.
     device_nodes=("/dev/kfd", "/dev/mkfd", "{card}", "{render}"),
     files=("/opt/hyhal", "/opt/dtk:/opt/hygondriver"),
     resource_names=(_RESOURCE_NAMES,),
 )
 
-_RSMI = plugin.Driver(
-    names=("librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so", "/opt/dtk/lib/librocm_smi64.so"),
-    start="rsmi_init",
-    flags=(0,),
-    absent=(8,),  # RSMI_STATUS_INIT_ERROR: no driver
-    unsupported=(2, 9),  # not supported, not yet implemented
-    meanings={1: "invalid arguments", 3: "a file of the driver", 4: "permission", 16: "busy"},
+_RSMI = plugin.rsmi.driver(
+    "librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so", "/opt/dtk/lib/librocm_smi64.so"
 )
 _HYDMI = plugin.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
-_VRAM, _MEMORY_BLOCK = 0, 1  # rsmi_memory_type_t; rsmi_gpu_block_t
-_EDGE, _NOW = 0, 0  # rsmi_temperature_type_t; rsmi_temperature_metric_t
-_Errors = plugin.struct("rsmi_error_count_t", "u64 corrected uncorrected")
+_WHOSE, _AMD = "rsmi_dev_vendor_id_get", 0x1002  # whose library has this name, too
 _Info = plugin.struct(
     "dmiDeviceInfo", "char name[256]; i32 units; u64 memory used container; i32 device"
 )
-_PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
 _MOST_VDEVS, _MOST_PIPES, _MASK_BITS = 200, 20, 64
 #: Where the vendor's own tool keeps the vdevs it makes, and where a runtime looks for its own.
 HOST, RUNTIME = Path("/etc/vdev"), "/etc/vdev/docker"
@@ -101,18 +94,15 @@ def hetero_vendor() -> plugin.Vendor:
 @plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ROCm SMI monitors."""
-    rsmi = _RSMI.open()
-    count = rsmi.get("rsmi_num_monitor_devices", c_uint32)
-
-    def between(here: Device, there: Device) -> str | None:
-        hops = c_uint64()
-        kind = rsmi.find("rsmi_topo_get_link_type", here.index, there.index, hops, c_uint32)
-        if kind not in (_PCIE, _XGMI):
-            return None
-        return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
-
-    indices = plugin.counted(count)
-    return plugin.each_card(lambda index: _device(rsmi, index), indices, between, {"XGMI": 20})
+    smi = _RSMI.open()
+    cards = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
+    ours = [i for i in cards if smi.find(_WHOSE, i, c_uint16) != _AMD]
+    return plugin.each_card(
+        lambda index: _device(smi, index),
+        ours,
+        lambda *ends: plugin.rsmi.way(smi, *ends),
+        {"XGMI": 20},
+    )
 
 
 @plugin.hookimpl
@@ -139,39 +129,24 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the share of time the card was busy, its heat and power."""
-    rsmi = _RSMI.open()
-    busy = rsmi.find("rsmi_dev_busy_percent_get", device.index, c_uint32)
-    heat = rsmi.find("rsmi_dev_temp_metric_get", device.index, _EDGE, _NOW, c_int64)  # 1/1000
-    power = rsmi.find("rsmi_dev_power_ave_get", device.index, 0, c_uint64)  # microwatts
-    return plugin.Usage(
-        memory=rsmi.find("rsmi_dev_memory_usage_get", device.index, _VRAM, c_uint64),
-        core=None if busy is None else busy / 100,
-        temperature=None if heat is None else heat // 1000,
-        power=None if power is None else power / 1e6,
-    )
+    return plugin.rsmi.usage(_RSMI.open(), device.index)
 
 
-def _device(rsmi: Library, index: int) -> Device:
-    kind = rsmi.get("rsmi_dev_id_get", index, c_uint16)
-    serial = plugin.text(rsmi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
-    name = plugin.text(rsmi.find("rsmi_dev_name_get", index, c_char * 256, 256))
-    model, _ = _CARDS.get(kind, (name, 0))
-    # domain << 32 | bus << 8 | device << 3 | function
-    at = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)
-    pci = None if at is None else plugin.pci_address(at >> 32, at >> 8 & 255, at >> 3 & 31, at & 7)
-    numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
+def _device(smi: Library, index: int) -> Device:
+    kind = smi.get("rsmi_dev_id_get", index, c_uint16)
+    serial = plugin.text(smi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
+    model, _ = _CARDS.get(kind, (plugin.rsmi.name(smi, index), 0))
     units = _units(index) if kind in _CARDS else None
+    unique = smi.find("rsmi_dev_unique_id_get", index, c_uint64)
+    facts = plugin.rsmi.facts(smi, index)
+    facts["attributes"]["driver_uuid"] = unique and f"GPU-{unique:016x}"  # what HIP calls it
     return VENDOR.device(
         uuid=serial and f"DCU-{serial}",
         model=model or f"{kind:04x}",
         index=index,
-        memory=rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
         enforcement=Enforcement.PARTITION if kind in _CARDS else Enforcement.NONE,
         capacity={CORE: units} if units else None,
-        health=_health(rsmi, index),
-        numa=None if numa is None or numa < 0 else numa,
-        pci=pci,
-        attributes=plugin.drm_of(pci),
+        **facts,
     )
 
 
@@ -182,13 +157,6 @@ def _units(index: int) -> int | None:
     except plugin.DriverAbsent:
         return None
     return int(info.units) if info else None
-
-
-def _health(rsmi: Library, index: int) -> str | None:
-    errors = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
-    if errors and errors.uncorrected:
-        return f"{errors.uncorrected} uncorrected memory errors: reset the card"
-    return "ok" if errors else None
 
 
 # --- vdev files -----------------------------------------------------------------------------

@@ -51,6 +51,7 @@ VENDOR = plugin.Vendor(
     ),
     visible=("MUSA_VISIBLE_DEVICES",),
     visible_by="index",
+    soft_limiter="musa",
     runtime=("MTHREADS_VISIBLE_DEVICES",),
     # The paths of a card are what MTML says they are; beside them, what the vendor's container
     # runtime brings of the driver.

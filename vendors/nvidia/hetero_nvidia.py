@@ -1,25 +1,25 @@
 """NVIDIA: what its driver says through NVML, and how its cards divide.
 
-NVML is spoken through NVIDIA's own binding (nvidia-ml-py), which opens libnvidia-ml.so.1 when it
-is initialised and not before. What NVML will not say of a card is None.
+NVIDIA's own binding opens libnvidia-ml.so.1 in nvmlInit. What NVML will not say of a card is None.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pynvml
 from attrs import evolve
+from pynvml import NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_NOT_FOUND, NVML_ERROR_NOT_SUPPORTED
 
 from hetero import plugin
 from hetero.plugin import CORE, MEMORY, Device, DriverError, Enforcement, MiB, Policy, Template
 
-#: What users of NVIDIA's own plugin write for a MIG instance, with the annotations of HAMi's users,
-#: who write the names below it for a share; Volcano's are the last.
+#: What users of NVIDIA's own plugin write for a MIG instance; below it HAMi's and Volcano's names.
 _INSTANCE = plugin.ResourceNames(
     count="nvidia.com/mig-{shape}",
     include_model="nvidia.com/use-gputype",
@@ -31,7 +31,7 @@ _INSTANCE = plugin.ResourceNames(
     policies={"force": Policy.FIXED, "disable": None},
     mode="nvidia.com/vgpu-mode",
     modes={
-        "hami-core": plugin.Selector(exclude=("partition",)),
+        "hami-core": plugin.Selector(exclude=("partition", "service")),
         "mig": plugin.Selector(include=("partition",)),
         "mps": plugin.Selector(include=("service",)),
     },
@@ -52,20 +52,20 @@ _VOLCANO = evolve(
     core=("volcano.sh/vgpu-cores",),
 )
 #: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
-_PROFILES = """
-1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb 2g.10gb 2g.12gb
-2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb 3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
-4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
-7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
-"""
+_PROFILES = """1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb 2g.10gb
+2g.12gb 2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb 3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
+4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb 7g.40gb 7g.79gb 7g.80gb 7g.94gb
+7g.96gb 7g.141gb 7g.180gb"""
 VENDOR = plugin.Vendor(
     name="nvidia",
     title="NVIDIA",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
     visible=("CUDA_VISIBLE_DEVICES",),
+    runtime=("NVIDIA_VISIBLE_DEVICES",),
+    runtime_none=("void", "none"),
+    runtime_mounts="/var/run/nvidia-container-devices",
     limiter="cuda",
-    # Where no spec of NVIDIA's toolkit has them: what its container library mounts for compute and
-    # utility, as far as the driver can do without the rest.
+    # What NVIDIA's container library mounts for compute and utility, as far as the driver needs it.
     cdi="nvidia.com/gpu",
     device_nodes=tuple(f"/dev/nvidia{each}" for each in ("{minor}", "ctl", "-uvm", "-uvm-tools")),
     files=(
@@ -75,27 +75,40 @@ VENDOR = plugin.Vendor(
     resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
     monitors=("nv-hostengine", "dcgm-exporter"),
 )
-
 _NVML = plugin.Binding(
     library="libnvidia-ml.so.1",
     start=pynvml.nvmlInit,
     stop=pynvml.nvmlShutdown,
     error=pynvml.NVMLError,
     absent=(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
-    unsupported=(
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_NOT_FOUND,
-    ),
+    unsupported=(NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_NOT_FOUND),
     hint="see `nvidia-smi -q` and the kernel log",
 )
+#: https://docs.nvidia.com/deploy/mps, appendix "Tools and Interface Reference". Newer drivers serve
+#: several users at a time, if told so.
+_MPS = plugin.ControlDaemon(
+    program="nvidia-cuda-mps-control",
+    processes="nvidia-cuda-mps",
+    start=("-d",),
+    several_users="-multiuser-server",
+    pipe="CUDA_MPS_PIPE_DIRECTORY",
+    log="CUDA_MPS_LOG_DIRECTORY",
+    visible="CUDA_VISIBLE_DEVICES",
+    servers="get_server_list",
+    clients="get_client_list {server}",
+    status="get_server_status {server}",
+    failed="FAULT",
+    limits=("set_default_device_pinned_mem_limit 0 {mebibytes}M",),
+    server_limits=("set_device_pinned_mem_limit {server} 0 {mebibytes}M",),
+    end="terminate_client {server} {client}",
+    stop="quit -t 1",
+)
 _get, _find = _NVML.get, _NVML.find
-_LISTS = [
-    getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses")
-    for kind in ("Compute", "Graphics", "MPSCompute")
-]
+_link = evolve(_NVML, unsupported=(*_NVML.unsupported, pynvml.NVML_ERROR_INVALID_ARGUMENT)).find
+_LISTS = [f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")]
 _LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
+MINORS = Path("/proc/driver/nvidia-caps/mig-minors")  # of the nodes of what opens MIG instances
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
 
 
@@ -132,12 +145,36 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 
 
 @plugin.hookimpl
+def hetero_enforce(allocation: plugin.Allocation, devices: Sequence[Device]) -> plugin.Edits | None:
+    """Return the nodes that let a program open its MIG instances."""
+    given = [(p.part, d) for p, d in zip(allocation.pieces, devices, strict=True) if p.part]
+    if not given or not MINORS.exists():
+        return None
+    minors, nodes = dict(line.split() for line in MINORS.read_text().splitlines()), list[str]()
+    with _NVML.open():
+        for part, card in given:
+            at = _get(pynvml.nvmlDeviceGetHandleByUUID, part)
+            gi = f"gpu{card.attributes['minor']}/gi{_get(pynvml.nvmlDeviceGetGpuInstanceId, at)}"
+            ci = f"{gi}/ci{_get(pynvml.nvmlDeviceGetComputeInstanceId, at)}"
+            nodes += [f"/dev/nvidia-caps/nvidia-cap{minors[f'{each}/access']}" for each in (gi, ci)]
+    return plugin.Edits(device_nodes=tuple(nodes))
+
+
+@plugin.hookimpl
+def hetero_serve(
+    device: Device, do: plugin.Serve, directory: Path, memory: int, process: int
+) -> plugin.Service:
+    """Have MPS share a card: a control daemon of its own."""
+    return _MPS.serve(device, do, directory, memory=memory, process=process)
+
+
+@plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return what the driver says is used, and the share of its last sample that was busy."""
     with _NVML.open():
         handle = _get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
         busy = _find(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        lists = [_find(each, handle) for each in _LISTS]  # a process may be in two, with one figure
+        lists = [_find(getattr(pynvml, each), handle) for each in _LISTS]  # a process may be in two
         known = {p.pid: p.usedGpuMemory for each in lists for p in each or ()}
         return plugin.Usage(
             memory=_memory(handle).used,
@@ -157,7 +194,7 @@ def _busy(handle: Any) -> dict[int, float]:
 
 def _device(handle: Any, index: int) -> Device:
     mig = (_find(pynvml.nvmlDeviceGetMigMode, handle) or (0,))[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    menu = _instances(handle) if mig else ()
+    menu = _instances(handle) if mig else ()  # such a card counts its core in slices
     compute = _find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     minor = _find(pynvml.nvmlDeviceGetMinorNumber, handle)
     # Not `nvmlDeviceGetNumaNodeId`: that is the card's own memory as a node.
@@ -169,13 +206,13 @@ def _device(handle: Any, index: int) -> Device:
         memory=_memory(handle).total,
         enforcement=Enforcement.PARTITION if mig else Enforcement.PRELOAD,
         granularity=plugin.Templated(menu, whole=False) if mig else None,
-        # A partitioned card counts its core in slices.
         capacity={CORE: _get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)} if mig else None,
         health="MIG is on without an instance" if mig and not menu else _health(handle),
         numa=plugin.first_node(nodes[0]) if nodes else None,
         pci=plugin.pci_of(_find(pynvml.nvmlDeviceGetPciInfo, handle)),
         attributes={
             "driver": _get(pynvml.nvmlSystemGetDriverVersion),
+            "reserved": getattr(_memory(handle), "reserved", None) or None,
             "minor": index if minor is None else minor,
             "compute-capability": f"{compute[0]}.{compute[1]}" if compute else None,
         },
@@ -210,18 +247,15 @@ def _health(handle: Any) -> str | None:
         return "row remapping failed: replace the card"
     if (rows and rows[2]) or pages:
         return "memory repair pending: reset the card"
-    if errors:
-        return f"{errors} uncorrected memory errors: reset the card"
-    return None if rows is pages is errors is None else "ok"
+    fine = None if rows is pages is errors is None else "ok"
+    return f"{errors} uncorrected memory errors: reset the card" if errors else fine
 
 
 def _instances(handle: Any) -> tuple[Template, ...]:
     """One template per GPU instance: the largest of its compute instances, who share memory."""
     largest: dict[int, Template] = {}
-    for index in range(_get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
-        part = _find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-        if part is None:
-            continue  # indices may have gaps
+    get = partial(_find, pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle)  # indices have gaps
+    for part in filter(None, map(get, range(_get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)))):
         shape = _get(pynvml.nvmlDeviceGetAttributes, part)
         name = _get(pynvml.nvmlDeviceGetName, part).rpartition("MIG ")[2]  # "… MIG 1g.18gb"
         size = {MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount}
@@ -234,15 +268,8 @@ def _instances(handle: Any) -> tuple[Template, ...]:
 def _nvlinks(handle: Any) -> Counter[str | None]:
     """Return how many of the card's active NVLinks end at each PCI address, or at a switch."""
     ends: Counter[str | None] = Counter()
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            active = _find(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        except DriverError as error:
-            if error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
-                break  # past the last link of this card
-            raise
-        if not active:
-            continue
+    links = range(pynvml.NVML_NVLINK_MAX_LINKS)  # a card's last one may come sooner
+    for link in filter(partial(_link, pynvml.nvmlDeviceGetNvLinkState, handle), links):
         kind = _find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
         remote = plugin.pci_of(_find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
         ends[_SWITCH if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH else remote] += 1

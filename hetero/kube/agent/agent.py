@@ -1,4 +1,7 @@
-"""The node agent: offers this node's devices to its kubelet and publishes them to the scheduler."""
+"""The node agent: offers this node's devices to its kubelet and publishes them to the scheduler.
+
+Over 400 lines because all its tasks act on one state: what there is, and who may be given it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from pathlib import Path
 
 from aiohttp import web
 from attrs import define, evolve, field, frozen
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hetero.container.log import tell
 from hetero.container.pin import Libraries
@@ -23,9 +25,16 @@ from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.api import settings
-from hetero.kube.api.annotations import INVENTORY, Key, inventory_text
+from hetero.kube.api.annotations import INVENTORY, inventory_text
 from hetero.kube.api.client import Access, Api, Plain
+from hetero.kube.api.delegated import Gate, metrics_app
 from hetero.kube.api.events import Events
+from hetero.kube.api.key_pair import own_context
+from hetero.kube.api.signing import PublicKeys
+from hetero.kube.dra.driver import Driver, Sockets
+from hetero.kube.dra.node_claims import NodeClaims, uses
+from hetero.kube.dra.publisher import Publisher
+from hetero.kube.dra.way import AllocationWay, by_claims, served
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.ledger.ledger import Grant
@@ -46,6 +55,9 @@ DISCOVER, ATTEND, RECONCILE = 2.0, 0.5, 30.0
 #: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
 #: answering the kubelet.
 SWITCH = 0.0005
+#: Seconds for which an agent that is told to end serves on: its node gets no more pods from the
+#: moment on that its own pod is being ended, and those that are on their way are still admitted.
+LINGER = 2.0
 #: A container's variable, of HAMi's: "true" has processes ended that hold memory past a limiter.
 KILLER = "ACTIVE_OOM_KILLER"
 #: What a pod's event calls a finding.
@@ -57,28 +69,42 @@ _REASONS: dict[type[Finding], str] = {
 #: What of a pod is kept, by the part it is in.
 _NEEDED = {
     "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
-    "spec": ("containers", "initContainers", "nodeName", "runtimeClassName"),
-    "status": ("conditions", "phase"),
+    "spec": ("containers", "initContainers", "nodeName", "resourceClaims", "runtimeClassName"),
+    "status": ("conditions", "phase", "resourceClaimStatuses"),
 }
 
 
 @frozen(kw_only=True)
 class Options:
-    """Where the agent finds what it needs of its node."""
+    """Where the agent finds what it needs of its node, and how it gives out devices."""
 
     name: str
     kubelet: Path
     libraries: Path
-    key_file: str
-    metrics: int | None = None  # the port, on every address of the node
+    public_keys: str  # the file of them
+    webhook: str = "hetero-system/hetero-webhook"  # namespace and name of its Service
+    token_file: Path = Path("/var/run/secrets/hetero/token")  # proves where this agent runs
+    metrics: int | None = None  # the port, on every address of the pod
+    insecure_metrics: bool = False  # serve them in plain HTTP, to everybody
     config: Path | None = None  # the cluster's settings
     driver: InjectionWay = InjectionWay.FILES
     host: Path = Path("/")  # where the node's files are seen
+    allocation: AllocationWay = AllocationWay.CLASSIC
+    cdi: Path = Path("/var/run/cdi")  # where claims are described to the container runtime
 
     def __attrs_post_init__(self) -> None:
         if not self.name:
             raise BadInput("the node's name is not said: set NODE_NAME (the pod's spec.nodeName)")
-        Key.read(self.key_file)
+        if not all(self.webhook.partition("/")):
+            raise BadInput(f"webhook {self.webhook!r}: write namespace/name")
+        if self.allocation is not AllocationWay.DRA:  # else nothing is signed
+            PublicKeys.read(self.public_keys)
+
+    @property
+    def inventories(self) -> str:
+        """Where the API server hands an inventory on to the webhook."""
+        namespace, _, name = self.webhook.partition("/")
+        return f"/api/v1/namespaces/{namespace}/services/https:{name}:https/proxy/inventory"
 
 
 @define(eq=False)
@@ -97,13 +123,19 @@ class Agent:
     _monitor: Monitor = field(init=False)
     _events: Events = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
+    _offers: bool = field(init=False, default=False)  # whether the plugins have their devices
+    # Where claims are served: they may be on any node of a cluster that has both ways.
+    driver: Driver | None = field(init=False, default=None)
+    publisher: Publisher | None = field(init=False, default=None)
+    by_claims: bool | None = field(init=False)  # None: the API has not told
 
     def __attrs_post_init__(self) -> None:
         self._resource_names = self._declared()
+        self.by_claims = by_claims(self.options.allocation, None)
         self.allocator = Allocator(
             node=self.node,
             name=self.options.name,
-            key_file=self.options.key_file,
+            public_keys=self.options.public_keys,
             api=self.api,
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
@@ -113,6 +145,23 @@ class Agent:
         self.metrics = Metrics(self.allocator)
         self._monitor = Monitor(self.node, reactions=self._reaction)
         self._events = Events(self.api)
+        if self.options.allocation is not AllocationWay.CLASSIC:
+            claims = NodeClaims(
+                node=self.node,
+                name=self.options.name,
+                api=self.api,
+                libraries=self.allocator.libraries,
+                discovery=lambda: self.discovery,
+                pod=self.allocator.pod_named,
+                injection=self.allocator.inject,
+                cdi=self.options.cdi,
+            )
+            self.driver = Driver(claims, Sockets(kubelet=self.options.kubelet))
+            self.publisher = Publisher(
+                api=self.api,
+                node=self.options.name,
+                names=lambda vendor: self._resource_names.get(vendor, ()),
+            )
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -137,12 +186,17 @@ class Agent:
                 lost=_lost("node"),
             ),
         ]
+        if self.driver and self.publisher:
+            await self.driver.start()
+            tasks.append(self.publisher.follow())
         try:
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:
             for plugin in self.plugins.values():
                 await plugin.close()
+            if self.driver:
+                await self.driver.close()
 
     @asynccontextmanager
     async def _metrics(self) -> AsyncIterator[None]:
@@ -151,19 +205,27 @@ class Agent:
             yield
             return
 
-        async def answer(_: web.Request) -> web.Response:
-            text = await asyncio.to_thread(generate_latest, self.metrics.registry)
-            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-        app = web.Application()
-        app.router.add_get("/metrics", answer)
+        secure = not self.options.insecure_metrics
+        app = metrics_app(self.metrics.registry, gate=Gate(self.api) if secure else None)
+        app.router.add_get("/readyz", self._ready)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, port=self.options.metrics).start()
+        context = own_context(self.options.name) if secure else None
+        await web.TCPSite(runner, port=self.options.metrics, ssl_context=context).start()
         try:
             yield
         finally:
             await runner.cleanup()
+
+    @property
+    def serves(self) -> bool:
+        """Whether the kubelet has all devices and can have pods admitted."""
+        return self._offers and all(plugin.serves for plugin in self.plugins.values())
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self.serves:
+            return web.Response(text="ok")
+        return web.Response(status=503, text="the kubelet does not know the devices (yet)")
 
     # --- devices ----------------------------------------------------------------------------------
 
@@ -172,6 +234,8 @@ class Agent:
         self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
         if not {device.vendor for device in self.discovery.devices} <= self._resource_names.keys():
             self._resource_names = await asyncio.to_thread(self._declared)  # one answers by now
+        if self.by_claims is None:
+            return
         for name, devices in self._resources().items():
             plugin = self.plugins.get(name)
             if plugin is None:
@@ -179,7 +243,13 @@ class Agent:
                     name, self.allocator.kubelet, self.allocator, self.metrics.observe
                 )
             plugin.offer(devices)
-        await self._publish()
+        self._offers = True
+        if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
+            await self._publish()
+        if self.publisher and self.by_claims:
+            await self.publisher.publish(self.discovery.devices)
+        elif self.publisher:
+            await self.publisher.withdraw()
 
     async def _guard(self) -> None:
         """Tell of what is past a limiter: in the agent's log, the node's, and the pod's events."""
@@ -190,9 +260,13 @@ class Agent:
             log.warning("%s", found)
             tell(self.node, found.subject, str(found))
             entry = grants.get(found.grant or "")
-            pod = entry and self.allocator.pod_of(entry)
-            if pod:
-                await self._events.tell(pod, _REASONS[type(found)], str(found))
+            for pod in self._pods_of(entry) if entry else ():
+                await self._events.tell(pod, _REASONS.get(type(found), "ServiceEnded"), str(found))
+
+    def _pods_of(self, entry: Grant) -> list[Plain]:
+        """Return the pods of this node that a grant is for: of a claim's, all that use it."""
+        pod = self.allocator.pod_of(entry)
+        return [one for one in self.allocator.pods.values() if one is pod or uses(one, entry)]
 
     def _reaction(self, entry: Grant) -> Reaction:
         """Return what the pod's annotations say becomes of a grant's excess, or its variable.
@@ -212,7 +286,7 @@ class Agent:
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
-        for device in self.discovery.devices:
+        for device in () if self.by_claims else self.discovery.devices:
             for resource_names in self._resource_names.get(device.vendor, ()):
                 if resource_names.mean(device):
                     found.setdefault(resource_names.count, []).append(
@@ -221,14 +295,21 @@ class Agent:
         return found
 
     async def _publish(self) -> None:
-        """Write the inventory, if the API has another."""
-        text = inventory_text(self.discovery.devices)
-        if self._published is None or self._published == text:
+        """Have the webhook write the inventory, if the API has another.
+
+        Where there is none, none of no devices.
+        """
+        devices = () if self.by_claims else self.discovery.devices
+        text = inventory_text(devices)
+        if self._published in (None, text) or (self.by_claims and not self._published):
             return
-        path = f"/api/v1/nodes/{self.options.name}"
-        await self.api.patch(path, {"metadata": {"annotations": {INVENTORY: text}}})
+        try:
+            token = self.options.token_file.read_text().strip()  # the kubelet renews it
+        except OSError as error:
+            raise HeteroError(f"inventory: {self.options.token_file}: {error.strerror}") from None
+        await self.api.post(self.options.inventories, {"token": token, "inventory": text})
         self._published = text
-        log.info("published %d devices", len(self.discovery.devices))
+        log.info("published %d devices", len(devices))
 
     async def _attend(self) -> None:
         for plugin in self.plugins.values():
@@ -253,6 +334,9 @@ class Agent:
         if event != "DELETED":
             about = node["metadata"].get("annotations") or {}
             self._published = about.get(INVENTORY, "")
+            self.by_claims = by_claims(self.options.allocation, node)
+            if self.publisher:
+                self.publisher.uid = node["metadata"]["uid"]
             self.allocator.driver.note_kubelet((node.get("status") or {}).get("nodeInfo") or {})
 
     async def _reconcile(self) -> None:
@@ -262,7 +346,11 @@ class Agent:
             self.allocator.reconcile_due.clear()
             try:
                 await self.allocator.reconcile()
-            except HeteroError as error:
+                for entry, why in await self.driver.claims.reconcile() if self.driver else ():
+                    log.warning("%s", why)
+                    for pod in self._pods_of(entry):
+                        await self._events.tell(pod, "NotResized", why)
+            except (HeteroError, OSError) as error:
                 log.warning("reconcile: %s", error)
 
     async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
@@ -317,10 +405,14 @@ async def _run(options: Options) -> None:
         if vendor.limiter and any(device.vendor == vendor.name for device in discovery.devices):
             limiter(vendor.limiter)
     async with Api(Access.here()).open() as api:
+        options = evolve(
+            options, allocation=await served(api, options.allocation, node=options.name)
+        )
         agent = Agent(node, options, api, discovery)
         main = asyncio.ensure_future(agent.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, main.cancel)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, main.cancel)
+        loop.add_signal_handler(signal.SIGTERM, lambda: loop.call_later(LINGER, main.cancel))
         try:
             await main
         except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -24,10 +24,10 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.container.pin import Libraries, pin
+from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
-from hetero.kube.api.annotations import ALLOCATION, Key, device_of
+from hetero.kube.api.annotations import ALLOCATION, device_of
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.pod import (
     SignedContainer,
@@ -42,9 +42,12 @@ from hetero.kube.api.pod import (
     named,
     signed,
 )
+from hetero.kube.api.signing import PublicKeys
+from hetero.model import Allocation, Counters, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
+from hetero.placement.place_pod import holds
 from hetero.plugin.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -63,7 +66,7 @@ class Allocator:
 
     node: Node
     name: str
-    key_file: str
+    public_keys: str  # the file of them
     api: Api
     kubelet: Kubelet
     libraries: Libraries
@@ -148,7 +151,7 @@ class Allocator:
         names = frozenset(ids)
         line = _line(resource, names)
         owners = [
-            (await self._pod(*pod), container)
+            (await self.pod_named(*pod), container)
             for pod, containers in (await self.kubelet.held()).items()
             for container, resources in containers.items()
             if names <= resources.get(resource, frozenset())
@@ -227,7 +230,7 @@ class Allocator:
 
     def _signed(self, pod: Plain, container: str) -> SignedContainer:
         """Return what the scheduler gave the container. Raises `BadInput` on a forgery."""
-        for wanted in signed(pod, Key.read(self.key_file), node=self.name):
+        for wanted in signed(pod, PublicKeys.read(self.public_keys), node=self.name):
             if wanted.container == container:
                 return wanted
         raise BadInput(
@@ -236,7 +239,7 @@ class Allocator:
             "create it anew)"
         )
 
-    async def _pod(self, namespace: str, name: str) -> Plain | None:
+    async def pod_named(self, namespace: str, name: str) -> Plain | None:
         """Return the pod if the API says that it is on this node."""
         for pod in self.pods.values():
             about = pod["metadata"]
@@ -300,7 +303,7 @@ class Allocator:
         uid = pod["metadata"]["uid"]
         making = self._making.get(uid)
         if making is None:
-            given = signed(pod, Key.read(self.key_file), node=self.name)
+            given = signed(pod, PublicKeys.read(self.public_keys), node=self.name)
             vendors = frozenset().union(*(wanted.allocation.vendors for wanted in given))
             maker = self._makers[vendors]
             making = asyncio.get_running_loop().run_in_executor(maker, self._pin, given)
@@ -327,20 +330,32 @@ class Allocator:
                 label="/".join((*full_name(wanted.pod), wanted.container)),
                 owner=wanted.owner,
                 libraries=self.libraries,
-                beside=partial(self._rests, wanted.pod),
-                injection=partial(self.driver.into, wanted.pod),
+                taken=partial(self._taken, wanted.pod),
+                injection=partial(self.inject, wanted.pod),
             )
             for wanted in given
         }
 
-    def _rests(self, pod: Plain, entry: Grant) -> bool:
-        """Whether a grant is an init container's that has ended, or will have when `pod` runs."""
-        uid = entry.owner.get("uid")
-        own = uid == pod["metadata"]["uid"]
-        owner = pod if own else self.pods.get(uid or "")
-        if owner is None or entry.owner["container"] not in ending(owner):
-            return False
-        return own or initialized(owner)
+    def inject(self, pod: Plain, edits: Edits) -> Edits:
+        """Return what a container of the pod is given of the vendors' edits."""
+        return self.driver.into(pod, edits, self.discovery.vendors)
+
+    def _taken(self, pod: Plain, grants: Sequence[Grant]) -> Iterator[tuple[str, Counters]]:
+        """Yield what grants take: of a pod whose init containers run, the most at any time."""
+        by_pod: defaultdict[str, list[Grant]] = defaultdict(list)
+        for entry in grants:
+            by_pod[entry.owner.get("uid", "")].append(entry)
+        for uid, mine in by_pod.items():
+            owner = pod if uid == pod["metadata"]["uid"] else self.pods.get(uid)
+            if owner is None:
+                yield from each(mine)
+                continue
+            first = ending(owner)
+            main = {one["name"] for one in owner["spec"]["containers"]}
+            beside = {one.owner["container"] for one in mine} - first - main
+            resting = set() if initialized(owner) else first
+            for usage in holds(*(_of(mine, names) for names in (beside, main, resting))):
+                yield usage.device, usage.takes
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""
@@ -361,6 +376,11 @@ class Allocator:
             gone |= entry.allocation.vendors
         if gone:
             await asyncio.to_thread(self.node.sweep, gone)
+
+
+def _of(grants: Iterable[Grant], containers: Container[str]) -> list[Allocation]:
+    """Return what some containers of a pod were given."""
+    return [entry.allocation for entry in grants if entry.owner["container"] in containers]
 
 
 def _line(resource: str, ids: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -47,16 +47,18 @@ def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
     return answer
 
 
-def answered(edits: Edits) -> wire.ContainerAllocateResponse:
-    """Return edits as the kubelet takes them."""
-    answer = wire.ContainerAllocateResponse(envs=dict(edits.env))
+def answered(
+    edits: Edits, annotations: Mapping[str, str] | None = None
+) -> wire.ContainerAllocateResponse:
+    """Return edits as the kubelet takes them, with annotations for the container runtime."""
+    answer = wire.ContainerAllocateResponse(envs=dict(edits.env), annotations=annotations)
     for mount in edits.mounts:
         answer.mounts.add(
             host_path=mount.source, container_path=mount.target, read_only=not mount.writable
         )
     for path in edits.device_nodes:
         answer.devices.add(host_path=path, container_path=path, permissions="rw")
-    for name in edits.cdi:
+    for name in () if annotations else edits.cdi:
         answer.cdi_devices.add(name=name)
     return answer
 
@@ -73,11 +75,21 @@ class Plugin(DevicePluginServicer):
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
     _server: grpc.aio.Server | None = field(init=False, default=None)
     _serving: tuple[object, object] | None = field(init=False, default=None)
+    _watching: int = field(init=False, default=0)  # kubelets that hear of changes
 
     @property
     def endpoint(self) -> str:
         """The name of the plugin's socket."""
         return f"hetero-{self.resource.replace('/', '_')}.sock"
+
+    @property
+    def serves(self) -> bool:
+        """Whether the kubelet that runs now knows the devices and can ask for them."""
+        return self._watching > 0 and self._is_known(self.kubelet.started())
+
+    def _is_known(self, kubelet: tuple[int, int] | None) -> bool:
+        socket = self.kubelet.plugins / self.endpoint
+        return kubelet is not None and self._serving == (kubelet, _identity(socket))
 
     def offer(self, devices: Iterable[Device]) -> None:
         """Tell the kubelet of these devices, unless it knows them so already."""
@@ -99,7 +111,7 @@ class Plugin(DevicePluginServicer):
         """
         kubelet = self.kubelet.started()
         socket = self.kubelet.plugins / self.endpoint
-        if kubelet is None or self._serving == (kubelet, _identity(socket)):
+        if kubelet is None or self._is_known(kubelet):
             return
         await self.close()
         socket.unlink(missing_ok=True)
@@ -134,10 +146,14 @@ class Plugin(DevicePluginServicer):
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> AsyncIterator[wire.ListAndWatchResponse]:
         """Tell the devices now, and again at each change."""
-        while True:
-            changed = self._changed
-            yield self._devices
-            await changed.wait()
+        self._watching += 1
+        try:
+            while True:
+                changed = self._changed
+                yield self._devices
+                await changed.wait()
+        finally:
+            self._watching -= 1
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
@@ -172,7 +188,8 @@ class Plugin(DevicePluginServicer):
             except HeteroError as error:
                 self.observe("allocate", "refused", monotonic() - began)
                 await self._refuse(context, error)
-            answer.container_responses.append(answered(standing.edits))
+            notes = self.allocator.driver.annotations(standing.edits, grant=standing.id)
+            answer.container_responses.append(answered(standing.edits, notes))
         self.observe("allocate", "ok", monotonic() - began)
         return answer
 

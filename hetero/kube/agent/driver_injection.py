@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from hetero.container.cdi import Specs
 from hetero.container.edits import driver_files
 from hetero.container.pin import without_driver
 from hetero.kube.api.client import Plain
-from hetero.model import Edits
+from hetero.model import Edits, Mount
+from hetero.plugin.vendor import Vendor
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +24,17 @@ _KNOWS_CDI = (1, 29)
 
 
 class InjectionWay(str, Enum):
-    """Who brings the driver into a container."""
+    """Who brings the driver into a container, and how a vendor's runtime is told of the cards."""
 
     FILES = "files"  # the agent: device nodes and files as the vendor declares them
-    CDI = "cdi"  # the container runtime, by the specs of the node
-    RUNTIME = "runtime"  # the vendor's own runtime
+    ENVVAR = "envvar"  # the vendor's own runtime, told by a variable
+    VOLUME_MOUNTS = "volume-mounts"  # the vendor's own runtime, told by mounts, which no image has
+    CDI_ANNOTATIONS = "cdi-annotations"  # the container runtime, by specs and annotations
+    CDI_CRI = "cdi-cri"  # the container runtime, by specs and the kubelet's field
+
+    @classmethod
+    def _missing_(cls, value: object) -> InjectionWay | None:
+        return {"runtime": cls.ENVVAR, "cdi": cls.CDI_CRI}.get(str(value))
 
 
 @define(eq=False)
@@ -44,14 +51,38 @@ class DriverInjection:
         found = re.match(r"v(\d+)\.(\d+)", version)
         self._by_name = found is not None and tuple(map(int, found.groups())) >= _KNOWS_CDI
 
-    def into(self, pod: Plain, edits: Edits) -> Edits:
+    def into(self, pod: Plain, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
         """Return what a container of the pod is given of the vendors' edits."""
-        if self.way is InjectionWay.RUNTIME or pod["spec"].get("runtimeClassName"):
-            return without_driver(edits)
-        if self.way is InjectionWay.CDI and self._described(edits):
-            return evolve(edits, files=(), device_nodes=())
+        by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
+        if by_runtime or pod["spec"].get("runtimeClassName"):
+            return without_driver(self._told(edits, vendors))
+        if self.way is not InjectionWay.FILES and self._described(edits):
+            env = dict(edits.env)
+            for vendor in vendors:  # a runtime of its own that is there as well adds nothing
+                env |= {n: none for n, none in vendor.runtime_hiding.items() if n in env}
+            return evolve(edits, env=env, files=(), device_nodes=())
         files = tuple(driver_files(edits.files, root=self.root))
         return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)
+
+    def annotations(self, edits: Edits, *, grant: str) -> dict[str, str]:
+        """Return the container's annotations that name its CDI devices, where those are the way."""
+        if self.way is not InjectionWay.CDI_ANNOTATIONS or not edits.cdi:
+            return {}
+        return {f"cdi.k8s.io/hetero_{grant}": ",".join(edits.cdi)}
+
+    def _told(self, edits: Edits, vendors: Iterable[Vendor]) -> Edits:
+        """Return the edits with mounts in place of what a variable says, where that is the way."""
+        if self.way is not InjectionWay.VOLUME_MOUNTS:
+            return edits
+        env, mounts = dict(edits.env), list(edits.mounts)
+        for vendor in vendors:
+            for name in vendor.runtime if vendor.runtime_mounts else ():
+                said = env.get(name, "")
+                if said and said not in vendor.runtime_none:
+                    places = (f"{vendor.runtime_mounts}/{device}" for device in said.split(","))
+                    mounts += [Mount("/dev/null", place) for place in places]
+                    env[name] = str(vendor.runtime_mounts)
+        return evolve(edits, env=env, mounts=tuple(mounts))
 
     def _described(self, edits: Edits) -> bool:
         """Return whether CDI brings all the cards; why not is logged, since files do then."""
@@ -61,6 +92,7 @@ class DriverInjection:
         missing = [name for name in edits.cdi if not specs.present(name)]
         if missing:
             log.warning("no CDI spec of this node has %s: files it is", ", ".join(missing))
-        elif not self._by_name:
+        passed = self._by_name or self.way is InjectionWay.CDI_ANNOTATIONS
+        if not missing and not passed:
             log.warning("the kubelet is older than 1.29 and passes no CDI names on: files it is")
-        return not missing and self._by_name
+        return not missing and passed

@@ -1,7 +1,8 @@
 """What the agent tells Prometheus: each device, each container's share of it, and its own work.
 
 Units and suffixes are Prometheus's; the labels UUID, modelName, Hostname, namespace, pod and
-container are the ones other exporters of accelerators use, so that dashboards join.
+container are the ones other exporters of accelerators use, so that dashboards join. What a claim
+holds has its name in `claim`, and no pod: several may use it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from hetero.node.view.bypass import time_past
 from hetero.node.view.monitor import Sighting
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
-_SHARE = (*_DEVICE, "namespace", "pod", "container")
+_WHOSE = ("namespace", "pod", "container", "claim")
+_SHARE = (*_DEVICE, *_WHOSE)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -125,6 +127,8 @@ class Metrics(Collector):
         used = gauge("memory_used_bytes", "Memory the container holds of the device")
         core = gauge("core_limit_ratio", "Share of the device's core the container may use")
         spent = counter("core_seconds", "Device time the container was given, where it is limited")
+        stopped = counter("stopped_seconds", "Time for which its processes waited for its share")
+        borrowed = counter("borrowed_seconds", "Of core_seconds, what others lent")
         excess = gauge(
             "memory_excess_bytes", "Memory the driver counts for it and its limiter did not"
         )
@@ -139,7 +143,7 @@ class Metrics(Collector):
         seen = {(one.grant, one.device): one.memory for one in self.sighting.excess}
         for entry in grants:
             about = entry.owner
-            if "container" not in about:
+            if "container" not in about and "claim" not in about:
                 continue  # a program of this machine, not a pod's
             counts = self._counts(entry)
             noted = tuple(time_past(self.allocator.node, entry.id))
@@ -150,7 +154,7 @@ class Metrics(Collector):
                     continue
                 labels = (
                     *self._labels(devices[piece.device]),
-                    *(about[name] for name in ("namespace", "pod", "container")),
+                    *(about.get(name, "") for name in _WHOSE),
                 )
                 held = entry.allocation.policy is not Policy.OFF
                 how = devices[piece.device].enforcement if held else Enforcement.NONE
@@ -164,8 +168,10 @@ class Metrics(Collector):
                 if position < len(counts):
                     used.add_metric(labels, counts[position].memory)
                     spent.add_metric(labels, counts[position].device_ns / 1e9)
+                    stopped.add_metric(labels, counts[position].stopped_ns / 1e9)
+                    borrowed.add_metric(labels, counts[position].borrowed_ns / 1e9)
                     denied.add_metric(labels, counts[position].denied)
-        yield from (limit, used, excess, core, past, spent, denied, enforcement)
+        yield from (limit, used, excess, core, past, spent, stopped, borrowed, denied, enforcement)
 
     def _counts(self, entry: Grant) -> tuple[Counts, ...]:
         path = self.allocator.node.directory(entry.id) / USAGE

@@ -1,35 +1,35 @@
 """What agent and scheduler tell each other through the API: a node's devices, a pod's allocation.
 
 Both are annotations. The inventory says how cards divide once per model, so that a node of eight
-cards stays small. An allocation is bound to its pod and node and signed with a key that no tenant
-has: whoever can annotate a pod still cannot give it a card.
+cards stays small. An allocation is bound to its pod and node and signed with a key that the
+scheduler alone has: whoever can annotate a pod still cannot give it a card.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
 from msgspec import json, to_builtins
 
+from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
 from hetero.model.errors import BadInput
 
-#: On a node, written by its agent, and only when it changes.
+#: Whom the tokens are meant for by which agents prove where they run.
+AUDIENCE = "hetero.io/agent"
+#: On a node, said by its agent and written by the webhook, and only when it changes.
 INVENTORY = "hetero.io/inventory"
 #: On a pod, written by the scheduler as it binds the pod.
 ALLOCATION = "hetero.io/allocation"
 SIGNATURE = "hetero.io/signature"
-#: Names the file that holds the signing key, in both.
-KEY_FILE = "HETERO_KEY_FILE"
+#: On a pod, written by HAMi, one for each kind of device: what it gave. A pattern.
+HAMI_ALLOCATION = "hami.io/*-devices-allocated"
 
 #: Between a card's UUID and the slot in the ids of kubelet devices: `<uuid>::<slot>`.
 _BETWEEN = "::"
-_SHORTEST_KEY = 16
 #: What is not written.
 _EMPTY: tuple[Any, ...] = ({}, [])
 
@@ -77,8 +77,8 @@ class _Card:
 
 @frozen(kw_only=True)
 class _Rack:
-    kinds: tuple[_Kind, ...]
-    cards: tuple[_Card, ...]
+    kinds: tuple[_Kind, ...] = ()
+    cards: tuple[_Card, ...] = ()
 
 
 def inventory_text(devices: tuple[Device, ...]) -> str:
@@ -183,34 +183,7 @@ class Assignment:
         return Row(row=self.row, rows=self.rows)
 
 
-@frozen(kw_only=True)
-class Key:
-    """The secret that scheduler and agents share."""
-
-    secret: bytes = field(repr=False)
-
-    @classmethod
-    def read(cls, path: str) -> Key:
-        """Return the key in a file. Raises `BadInput` when it is missing or too short."""
-        try:
-            secret = Path(path).read_bytes().strip()
-        except OSError as error:
-            raise BadInput(
-                f"signing key {path}: {error.strerror} (is the Secret mounted?)"
-            ) from None
-        if len(secret) < _SHORTEST_KEY:
-            raise BadInput(f"signing key {path}: shorter than {_SHORTEST_KEY} bytes")
-        return cls(secret=secret)
-
-    def sign(self, text: str, *, uid: str, node: str) -> str:
-        """Return the signature of an allocation's text for this pod on this node, in hex."""
-        # Lengths go first: no part can pass for the end of the one before it.
-        parts = [part.encode() for part in (text, uid, node)]
-        message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-        return hmac.digest(self.secret, message, "sha256").hex()
-
-
-def signed_assignment(assignment: Assignment, key: Key) -> dict[str, str]:
+def signed_assignment(assignment: Assignment, key: SigningKey) -> dict[str, str]:
     """Return the annotations that give a pod its allocation."""
     # An assignment has no value that is written by more than its own name: `codec` takes longer.
     text = _compact(to_builtins(assignment))
@@ -219,7 +192,7 @@ def signed_assignment(assignment: Assignment, key: Key) -> dict[str, str]:
 
 
 def read_assignment(
-    annotations: Mapping[str, str], key: Key, *, pod: str, uid: str, node: str
+    annotations: Mapping[str, str], keys: PublicKeys, *, pod: str, uid: str, node: str
 ) -> Assignment | None:
     """Return what a pod was given, None if nothing was. Raises `BadInput` on a forgery.
 
@@ -228,8 +201,7 @@ def read_assignment(
     text = annotations.get(ALLOCATION)
     if text is None:
         return None
-    expected = key.sign(text, uid=uid, node=node)
-    if not hmac.compare_digest(expected, annotations.get(SIGNATURE, "")):
+    if not keys.signed(text, annotations.get(SIGNATURE, ""), uid=uid, node=node):
         raise BadInput(
             f"pod {pod}: {ALLOCATION} is not signed by this cluster's scheduler for this pod on "
             f"node {node}: it is ignored (delete the pod and create it anew)"

@@ -23,7 +23,7 @@ IMPATIENT = 1.5
 Plain = dict[str, Any]
 _T = TypeVar("_T")
 
-MERGE = "application/merge-patch+json"
+MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 #: Where kubectl looks, too.
 _KUBECONFIG = "~/.kube/config"
@@ -149,9 +149,9 @@ class Api:
         items, _ = await self._list(path, query or {})
         return items
 
-    async def text(self, path: str) -> str:
+    async def text(self, path: str, headers: Mapping[str, str] | None = None) -> str:
         """Return what is served there as it stands, by a pod behind the API. Raises `ApiError`."""
-        return await self._call("GET", path, str)
+        return await self._call("GET", path, str, headers=headers)
 
     async def post(self, path: str, body: Plain) -> Plain:
         """Create an object. Raises `ApiError`."""
@@ -165,6 +165,18 @@ class Api:
         """Merge into an object. Raises `ApiError`."""
         return await self._call("PATCH", path, _plain, body=body, kind=MERGE)
 
+    async def apply(self, path: str, body: Plain, *, owner: str) -> Plain:
+        """Have the fields of an object that `owner` says be so, and no others of its.
+
+        Raises `ApiError`.
+        """
+        query = {"fieldManager": owner, "force": "true"}
+        return await self._call("PATCH", path, _plain, body=body, kind=APPLY, query=query)
+
+    async def delete(self, path: str) -> Plain:
+        """Remove an object. Raises `ApiError`."""
+        return await self._call("DELETE", path, _plain)
+
     async def _call(
         self,
         method: str,
@@ -174,6 +186,7 @@ class Api:
         body: Plain | None = None,
         query: Mapping[str, str] | None = None,
         kind: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> _T:
         """Return what `read` makes of the answer."""
         what = f"{method} {path}"
@@ -183,7 +196,7 @@ class Api:
                 self.access.server + path,
                 data=None if body is None else json.encode(body),
                 params=query,
-                headers={**self._headers(), "Content-Type": kind},
+                headers={**self._headers(), **(headers or {}), "Content-Type": kind},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
             ) as answer:
                 said = await answer.text()

@@ -1,73 +1,151 @@
-"""Who leads: the extender beside the kube-scheduler that holds the Lease; the others stand by.
+"""Who leads: the one that holds a Lease; the others try to have it.
 
-kube-scheduler elects its own leader. Its extender leads with it, so the two never part, call each
-other inside one pod, and nothing else elects anybody.
+kube-scheduler's own election ends kube-scheduler when the API server is away for longer than a
+renewal may take. This one keeps what leads as it is until somebody else is seen to lead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import datetime, timezone
 from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.api.client import Api, ApiError
-from hetero.model.errors import HeteroError
+from hetero.kube.api.client import Api, ApiError, Plain
 
 log = logging.getLogger(__name__)
 
-_PATH = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}"
-#: Seconds a renewal is relied on, fewer than the 15 after which another kube-scheduler may lead:
-#: the gap is what the last requests of an old leader may take.
-TRUSTED = 10
-_PERIOD = 1
+#: Seconds a Lease lasts after a renewal, a renewal is relied on, and between two renewals. The gap
+#: between the first two is what the last requests of an old leader may take.
+LASTS, TRUSTED, RETRY = 4, 3.0, 1.0
+#: Seconds between two looks of who stands by.
+WATCH = 0.5
+#: Seconds by which a timer may be early.
+_GRAIN = 0.02
+#: Seconds that one attempt may take.
+_PATIENCE = 2.0
+_CONFLICT, _ABSENT = 409, 404
 
 
 @define(eq=False)
 class Lease:
-    """A Lease as seen from beside one contender. Clocks of other machines are never read."""
+    """A Lease as one contender, `identity`, sees it. Clocks of other machines are never read."""
 
     api: Api
     namespace: str
     name: str
-    host: str  # what the contender's identity begins with: its pod's host name
-    _renewal: tuple[str, str] | None = field(default=None, init=False)  # holder and time, as read
-    _trusted_until: float = field(default=0.0, init=False)
+    identity: str
+    #: Whether this contender holds it, as far as is known: nobody else was seen to.
+    leads: bool = field(default=False, init=False)
+    #: Until when that is beyond doubt, in seconds of this machine's monotonic clock.
+    trusted_until: float = field(default=0.0, init=False)
+    _lease: Plain | None = field(default=None, init=False)  # as last read or written
+    _renewal: tuple[str, str] = field(default=("", ""), init=False)  # holder and time, as read
+    _seen_at: float | None = field(default=None, init=False)  # None: there may be a newer one
+    _lasts: float = field(default=LASTS, init=False)
+    _said: str = field(default="", init=False)
+
+    async def attempt(self) -> None:
+        """Renew it, or take it if nobody holds it; once."""
+        try:
+            await asyncio.wait_for(self._attempt(), _PATIENCE)
+            self._said = ""
+        except (ApiError, asyncio.TimeoutError) as error:
+            # Its holder may have renewed it unseen, or could not: it gets its whole time again.
+            self._seen_at = None
+            said = str(error) or "no answer"
+            if said != self._said:
+                log.warning("lease %s: %s", self.name, said)
+            self._said = said
 
     @property
-    def held(self) -> bool:
-        """Whether the kube-scheduler beside us leads, beyond doubt, at this moment."""
-        return monotonic() < self._trusted_until
+    def pause(self) -> float:
+        """Seconds until the next attempt is worth it."""
+        if self.leads:
+            return RETRY
+        if self._seen_at is None:
+            return WATCH
+        return min(WATCH, max(0.0, self._seen_at + self._lasts - monotonic()) + _GRAIN)
 
-    async def follow(self) -> None:
-        """Watch the lease until it is lost: then raise.
+    async def release(self) -> None:
+        """Let others have it at once. Whoever was led is to be stopped before."""
+        if not self.leads:
+            return
+        self.leads, self.trusted_until = False, 0.0
+        try:
+            spec = {"leaseDurationSeconds": 1, "renewTime": _now()}
+            await asyncio.wait_for(self._write(spec), _PATIENCE)
+        except (ApiError, asyncio.TimeoutError) as error:
+            log.warning("lease %s: not released, it ends by itself: %s", self.name, error)
 
-        Whoever has led holds reservations that a later leader knows nothing of, so it starts anew.
-        """
-        led = False
-        while True:
-            try:
-                await self._read_lease()
-            except ApiError as error:
-                if error.status != 404:  # nobody has led yet
-                    log.warning("lease %s: %s", self.name, error)
-            if led and not self.held:
-                raise HeteroError(f"lease {self.name}: lost; starting anew")
-            if self.held and not led:
-                log.info("lease %s: leading", self.name)
-            led = self.held
-            await asyncio.sleep(_PERIOD)
-
-    async def _read_lease(self) -> None:
+    async def _attempt(self) -> None:
         asked_at = monotonic()
-        found = await self.api.get(_PATH.format(self.namespace, self.name))
-        spec = found.get("spec") or {}
-        renewal = (spec.get("holderIdentity") or "", spec.get("renewTime") or "")
-        if not renewal[0].startswith(f"{self.host}_"):
-            self._trusted_until = 0.0
-        elif renewal != self._renewal:
-            # A renewal seen for the first time may be as old as the time since we last looked.
-            fresh = self._renewal is not None
-            self._trusted_until = asked_at + TRUSTED - _PERIOD if fresh else 0.0
-        self._renewal = renewal
+        if not self.leads and not await self._free():
+            return
+        try:
+            await self._write(self._taken())
+        except ApiError as error:
+            if error.status not in (_CONFLICT, _ABSENT):
+                raise
+            # Somebody wrote meanwhile; perhaps we did, and the answer was lost.
+            await self._read()
+            self.leads = self._holder() == self.identity
+            return
+        self.leads, self.trusted_until = True, asked_at + TRUSTED
+
+    async def _free(self) -> bool:
+        """Look who holds it; return whether it may be taken."""
+        await self._read()
+        if self._lease is None:
+            return True
+        spec = self._lease.get("spec") or {}
+        renewal = (self._holder(), spec.get("renewTime") or "")
+        if renewal != self._renewal or self._seen_at is None:
+            self._renewal, self._seen_at = renewal, monotonic()
+        self._lasts = spec.get("leaseDurationSeconds") or LASTS
+        return renewal[0] in ("", self.identity) or monotonic() - self._seen_at > self._lasts
+
+    def _holder(self) -> str:
+        return ((self._lease or {}).get("spec") or {}).get("holderIdentity") or ""
+
+    def _taken(self) -> Plain:
+        """Return what the Lease says once it is ours."""
+        now = _now()
+        spec = {"holderIdentity": self.identity, "leaseDurationSeconds": LASTS, "renewTime": now}
+        was = (self._lease or {}).get("spec") or {}
+        if self._lease is not None and self._holder() == self.identity:
+            return {**was, **spec}
+        return {**spec, "acquireTime": now, "leaseTransitions": was.get("leaseTransitions", 0) + 1}
+
+    async def _read(self) -> None:
+        try:
+            self._lease = await self.api.get(self._path)
+        except ApiError as error:
+            if error.status != _ABSENT:
+                raise
+            self._lease = None
+
+    async def _write(self, spec: Plain) -> None:
+        """Write it, unless somebody else did since it was read."""
+        made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
+        if self._lease is None:
+            named = {**made, "metadata": {"name": self.name, "namespace": self.namespace}}
+            await self.api.post(self._all, named)
+            await self._read()
+        else:
+            changed = {**made, "metadata": self._lease["metadata"]}
+            self._lease = await self.api.put(self._path, changed)
+
+    @property
+    def _all(self) -> str:
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+
+    @property
+    def _path(self) -> str:
+        return f"{self._all}/{self.name}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

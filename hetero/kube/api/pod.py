@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from hetero.kube.api.annotations import Key, read_assignment
+from hetero.kube.api.annotations import read_assignment
 from hetero.kube.api.client import Plain
+from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation
 
 
@@ -36,7 +37,7 @@ class SignedContainer:
         return f"{named(self.pod)}, container {self.container}"
 
 
-def signed(pod: Plain, key: Key, *, node: str) -> list[SignedContainer]:
+def signed(pod: Plain, keys: PublicKeys, *, node: str) -> list[SignedContainer]:
     """Return what the scheduler gave the pod's containers, in the order they are admitted.
 
     Raises `BadInput` on a forgery.
@@ -44,7 +45,7 @@ def signed(pod: Plain, key: Key, *, node: str) -> list[SignedContainer]:
     about = pod["metadata"]
     given = read_assignment(
         about.get("annotations") or {},
-        key,
+        keys,
         pod="/".join(full_name(pod)),
         uid=about["uid"],
         node=node,

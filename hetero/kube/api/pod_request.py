@@ -6,6 +6,7 @@ Over 400 lines because one pod is read once, from all of what it says.
 from __future__ import annotations
 
 import fnmatch
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from hetero.kube.api.quantity import bytes_of, quantity
 from hetero.model import (
     Ask,
     CoTenancy,
+    Enforcement,
     OnBypass,
     OnExcess,
     Policy,
@@ -39,11 +41,38 @@ POLICY = "hetero.io/policy"
 #: What becomes of memory that a limiter did not count, and of programs without one.
 ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
 STRICT = "hetero.io/strict"
+#: How a share is to be held, of the ways in which nodes offer their cards.
+SLICES = "hetero.io/slices"
+#: By what the programs on its card are to share it.
+SHARING = "hetero.io/sharing"
+#: What init containers ask of each card, where kubelets before 1.31 would refuse the pod for it:
+#: they take it for their own to give. The webhook moves it here: resources by container.
+INIT_PARTS = "hetero.io/init-parts"
 
 #: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
+
+
+class _Sharing(Enum):
+    """One after the other, or at the same time through a service of the vendor's."""
+
+    TIME = "time"
+    MPS = "mps"
+
+
+class _Slices(Enum):
+    """Slices that are cut from a card, or shares of it that a limiter holds."""
+
+    HARD = "hard"
+    SOFT = "soft"
+
+
+_ENFORCEMENTS = {
+    _Slices.HARD: (Enforcement.KERNEL, Enforcement.PARTITION, Enforcement.SERVICE),
+    _Slices.SOFT: (Enforcement.PRELOAD,),
+}
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
 
@@ -120,9 +149,11 @@ class Vocabulary:
     def asked(self, pod: Plain) -> tuple[Asked, ...]:
         """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
         notes = pod["metadata"].get("annotations") or {}
-        found = []
+        noted, found = _noted(notes), []
         for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
-            amounts = self._names(container)
+            amounts = {**self._names(container)}
+            if amounts:
+                amounts |= noted.get(container["name"], {})
             if not amounts:
                 continue
             try:
@@ -247,8 +278,7 @@ class Vocabulary:
                     include=names(notes.get(resource_names.include_uuid or "")),
                     exclude=names(notes.get(resource_names.exclude_uuid or "")),
                 ),
-                enforcement=_said(notes, resource_names.mode, resource_names.modes)
-                or resource_names.enforcements,
+                enforcement=_enforcement(resource_names, notes),
                 co_tenancy=_co_tenancy(resource_names, qos_class),
                 on_excess=_word(notes, ON_EXCESS, OnExcess),
                 on_bypass=_word(notes, ON_BYPASS, OnBypass),
@@ -278,6 +308,8 @@ class Vocabulary:
             )
         if memory is None and percent is None:
             memory = self.defaults.memory
+        if memory is not None:  # who says both means the size, as HAMi reads it
+            percent = None
         return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
 
     def _policy(
@@ -293,6 +325,23 @@ class Vocabulary:
         return _said(notes, resource_names.policy, meanings)
 
 
+def _enforcement(resource_names: ResourceNames, notes: Mapping[str, str]) -> Selector:
+    """Return which enforcements serve, by the resource's meaning and the pod's own words."""
+    meant = _said(notes, resource_names.mode, resource_names.modes) or resource_names.enforcements
+    slices, sharing = _word(notes, SLICES, _Slices), _word(notes, SHARING, _Sharing)
+    if slices is None and sharing is None:
+        return meant
+    kinds = _ENFORCEMENTS[slices] if slices else tuple(Enforcement)
+    if sharing:
+        by_service = sharing is _Sharing.MPS
+        kinds = tuple(kind for kind in kinds if (kind is Enforcement.SERVICE) == by_service)
+    left = tuple(kind.value for kind in kinds if meant.allows(kind.value, all_of_it=True))
+    if not left:
+        said = f"{SLICES} {slices.value}" if slices else f"{SHARING} {notes[SHARING]}"
+        raise BadInput(f"{said}: no {resource_names.count} is shared so")
+    return Selector(include=left)
+
+
 def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
     """Return what an annotation says, None where it is not there. Raises `BadInput`."""
     said = notes.get(name)
@@ -302,6 +351,18 @@ def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
         if said == one.value:
             return one
     raise BadInput(f"{name} {said!r} is none of {', '.join(str(one.value) for one in choices)}")
+
+
+def _noted(notes: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return what is noted of init containers. Raises `BadInput`."""
+    try:
+        said = json.loads(notes.get(INIT_PARTS) or "{}")
+        return {
+            str(name): {str(resource): str(amount) for resource, amount in parts.items()}
+            for name, parts in said.items()
+        }
+    except (AttributeError, ValueError):
+        raise BadInput(f"{INIT_PARTS} is no table of resources: leave it out") from None
 
 
 def _variables(container: Plain) -> dict[str, str | None]:

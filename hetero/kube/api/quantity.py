@@ -38,6 +38,11 @@ def bytes_of(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
     return _number(name, amounts[name]) * (1 if suffixed else unit)
 
 
+def decimal(text: object) -> Decimal:
+    """Return the number that a quantity is. Raises `BadInput`."""
+    return _parsed("quantity", str(text))
+
+
 def rounded_up(name: str, amount: object, *, unit: Decimal) -> int:
     """Return a resource in so large units, rounded up as Kubernetes does. Raises `BadInput`."""
     return ceil(_parsed(name, str(amount)) / unit)

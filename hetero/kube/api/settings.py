@@ -36,6 +36,7 @@ _DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 #: Whether filter answers the first choice alone, or every node that serves, to be scored.
 _CHOICES = ("one", "score")
 _MOST_DAYS, _DAY = 3650, 86_400
+_WORDS = ("node-placement", "device-placement", "choose", "half-life-days", "hide-unasked")
 _TABLES = ("defaults", "resources", "runtime-classes", "vendors", "nodes")
 
 
@@ -47,6 +48,7 @@ class Settings:
     device-placement = "fragmentation"  # the same of the devices of a node
     choose = "one"                # filter answers the first choice alone; score: all that serve
     half-life-days = 7            # a pod that came so long ago counts half of one that comes now
+    hide-unasked = false          # true: vendors' runtimes give pods that ask for no card none
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -74,6 +76,7 @@ class Settings:
     device_placement: str = "fragmentation"
     choose: str = "one"
     half_life_days: float = HALF_LIFE / _DAY
+    hide_unasked: bool = False
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
@@ -171,7 +174,7 @@ def with_placements(chosen: Settings, *, node: str, device: str) -> Settings:
 
 
 def _settings(document: dict[str, Any]) -> Settings:
-    _known(document, "node-placement", "device-placement", "choose", "half-life-days", *_TABLES)
+    _known(document, *_WORDS, *_TABLES)
     said = document.get("defaults", {})
     _known(said, "count", "memory", "core", "policy", "core-limit")
     names = document.get("resources", {})
@@ -195,7 +198,11 @@ def _settings(document: dict[str, Any]) -> Settings:
     days = document.get("half-life-days", HALF_LIFE / _DAY)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
+    hide = document.get("hide-unasked", False)
+    if not isinstance(hide, bool):
+        raise BadInput(f"hide-unasked {hide!r} is neither true nor false")
     return Settings(
+        hide_unasked=hide,
         choose=_one_of(document, "choose", _CHOICES),
         half_life_days=days,
         node_placement=_one_of(document, "node-placement", _NODE_PLACEMENTS),

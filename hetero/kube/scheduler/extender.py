@@ -31,23 +31,24 @@ from hetero.kube.api.annotations import (
     INVENTORY,
     SIGNATURE,
     Assignment,
-    Key,
     published_devices,
-    read_assignment,
-    signed_assignment,
     without_core_limit,
 )
 from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
 from hetero.kube.api.host import node_host, pod_host
-from hetero.kube.api.lease import Lease
+from hetero.kube.api.leadership import Leadership
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
+from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.scheduler import hami_migration
+from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.expected_mix import ExpectedMix
 from hetero.kube.scheduler.pod_groups import PodGroups, group_of
 from hetero.kube.scheduler.preemption import Preemption
+from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
+from hetero.kube.scheduler.signatures import Signatures
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
@@ -112,8 +113,10 @@ class Scheduler:
 
     api: ApiCalls
     vocabulary: Vocabulary
-    key: Key
-    lease: Lease | None = None
+    key: SigningKey
+    previous: PublicKeys = field(factory=PublicKeys)  # by which those before this one signed
+    lease: Leadership | None = None
+    agents: Agents | None = None  # None: every node is taken to have one that serves
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
@@ -134,6 +137,8 @@ class Scheduler:
     _tasks: set[asyncio.Task[None]] = field(factory=set)
     scheduler_metrics: SchedulerMetrics = field(init=False)
     events: Events = field(init=False)
+    signatures: Signatures = field(init=False)
+    refused_pods: RefusedPods = field(init=False)
     preemption: Preemption = field(init=False)
     groups: PodGroups = field(init=False)
 
@@ -142,6 +147,14 @@ class Scheduler:
         self.cache = SchedulerCache(self.quotas, demand=Demand(self.half_life))
         self.scheduler_metrics = SchedulerMetrics(self.cache, self.quotas)
         self.events = Events(self.api)
+        self.refused_pods = RefusedPods(self.api, self.events, lambda: self.ready)
+        self.signatures = Signatures(
+            api=self.api,
+            key=self.key,
+            previous=self.previous,
+            pods=self._pods,
+            ready=lambda: self.ready,
+        )
         if self.mix_in is not None:
             self.mix = ExpectedMix(self.api, self.cache, self.mix_in, lambda: self.ready)
 
@@ -215,6 +228,8 @@ class Scheduler:
                 self._later(self._again(_path(pod), uid))
 
     def _nodes_listed(self, nodes: list[Plain]) -> None:
+        if self.lease:
+            self.lease.busy()
         names = {node["metadata"]["name"] for node in nodes}
         for name in set(self.cache.nodes()) - names:
             self.cache.remove_node(name)
@@ -244,26 +259,50 @@ class Scheduler:
                 Node(name=name), fault="publish an inventory that this version cannot read"
             )
         if self.cache.devices(name) != was:
-            for uid, pod in self._hami_pods.items():
-                if pod["spec"]["nodeName"] == name and uid not in self.cache.standing:
-                    self._count(uid, pod)
+            self._count_hami(name)
+        self._agent_changed(name)
+
+    def _agent_changed(self, node: str) -> None:
+        """Have pods bound to a node while its agent serves, and only then."""
+        if self.agents is None or "pods" not in self._ready or node not in self.cache.nodes():
+            return
+        why = self.agents.why_shut(node)
+        if not self.cache.shut(node, why) or why is not None:
+            return
+        self._count_hami(node)
+        for uid, (pod, pod_request) in self._filtered.items():
+            if pod_request.devices and self.cache.has_room(uid, pod_request.pod, node):
+                self._later(self._again(_path(pod), uid))
 
     def _pods_listed(self, pods: list[Plain]) -> None:
+        if self.lease:
+            self.lease.busy()
         uids = {pod["metadata"]["uid"] for pod in pods}
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)
+        if self.agents:
+            self.agents.pods_listed(uids)
         for pod in sorted(pods, key=_created):  # in the order they arrived in
             self._pod_changed("ADDED", pod)
         if "pods" not in self._ready:
             self._later(self._wake())
         self._ready.add("pods")
+        for node in self.cache.nodes():
+            self._agent_changed(node)
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         uid, metadata = pod["metadata"]["uid"], pod["metadata"]
         self.groups.pod_changed(event, pod)
+        of_agent = self.agents.pod_changed(event, pod) if self.agents else None
+        if of_agent is not None:
+            self._agent_changed(of_agent)
         if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
             self._forget(uid, ran=bool(pod["spec"].get("nodeName")))
+            if event == "DELETED":
+                self.refused_pods.pod_gone(uid)
+            else:
+                self.refused_pods.pod_ended(pod)
             self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
             return
         notes = metadata.get("annotations") or {}
@@ -286,11 +325,9 @@ class Scheduler:
 
     def _restore(self, uid: str, pod: Plain) -> None:
         """Count what the pod's allocation gives it, unless it is forged."""
-        notes, node = pod["metadata"]["annotations"], pod["spec"]["nodeName"]
         given = pod_request = None
         try:
-            name = "/".join(_full_name(pod))
-            given = read_assignment(notes, self.key, pod=name, uid=uid, node=node)
+            given = self.signatures.read(pod)
             pod_request = self.vocabulary.pod_request(pod)
         except BadInput as error:
             log.warning("%s", error)
@@ -304,11 +341,18 @@ class Scheduler:
         self.groups.restore(pod, given.place_in_time)
         self._pods[uid] = pod
 
+    def _count_hami(self, node: str) -> None:
+        """Count the pods of a node that HAMi gave something and that could not be counted yet."""
+        for uid, pod in self._hami_pods.items():
+            standing = self.cache.standing.get(uid)
+            if pod["spec"]["nodeName"] == node and not (standing and standing.holds):
+                self._count(uid, pod)
+
     def _count(self, uid: str, pod: Plain) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
         node = pod["spec"]["nodeName"]
-        if not self.cache.devices(node):
-            return  # not known yet
+        if not self.cache.devices(node) or self.cache.is_shut(node):
+            return  # not known yet, or nobody is placed there meanwhile
         try:
             pod_request = self.vocabulary.pod_request(pod, hami_migration.given(pod))
             if pod_request is None:
@@ -385,11 +429,14 @@ class Scheduler:
         return args
 
     @property
+    def knows_all(self) -> bool:
+        """Whether this scheduler knows the cluster."""
+        return self._ready == {"nodes", "pods", "quotas"}
+
+    @property
     def ready(self) -> bool:
         """Whether this scheduler leads and knows the cluster."""
-        return self._ready == {"nodes", "pods", "quotas"} and (
-            self.lease is None or self.lease.held
-        )
+        return self.knows_all and (self.lease is None or self.lease.held)
 
     async def _until_ready(self) -> None:
         """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
@@ -567,8 +614,9 @@ class Scheduler:
         """Return the annotations that give a pod its share, which is taken from now on."""
         uid = plain["metadata"]["uid"]
         taken, _ = self._taken.pop(uid, (None, 0.0))
+        stands = taken is not None and self.cache.standing.get(uid) is taken
         answer: Placement | Refusal
-        if taken is not None and taken.node == node and self.cache.standing.get(uid) is taken:
+        if taken is not None and stands and taken.node == node and not self.cache.is_shut(node):
             answer = taken
         else:
             answer = self._reserve(uid, pod_request, node)
@@ -594,7 +642,7 @@ class Scheduler:
                 if given is not None
             ),
         )
-        return signed_assignment(assignment, self.key)
+        return self.signatures.sign(assignment)
 
     async def _again(self, path: str, uid: str) -> None:
         """Have a pod tried again soon that found its node's last share taken.

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-#: On a pod, one for each kind of device: `uuid,type,MiB,percent:` for each device of a container,
-#: `;` after each container, init containers first (older versions leave those out).
-_GIVEN = "hami.io/*-devices-allocated"
+from hetero.kube.api.annotations import HAMI_ALLOCATION
 
 
 def given(pod: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the UUIDs that HAMi gave each container of a pod, by the container's name."""
+    """Return the UUIDs that HAMi gave each container of a pod, by the container's name.
+
+    Its annotation has `uuid,type,MiB,percent:` for each device of a container and `;` after each
+    container, init containers first (older versions leave those out).
+    """
     notes = pod["metadata"].get("annotations") or {}
     containers = pod["spec"]["containers"]
     every = [*(pod["spec"].get("initContainers") or ()), *containers]
     found: dict[str, tuple[str, ...]] = {}
     for note, text in notes.items():
-        if not fnmatchcase(note, _GIVEN):
+        if not fnmatchcase(note, HAMI_ALLOCATION):
             continue
         parts = text.split(";")[:-1]
         named = every if len(parts) == len(every) else containers

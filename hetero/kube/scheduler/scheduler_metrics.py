@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from aiohttp import web
 from attrs import define, field
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from hetero.kube.api.quota import Quotas
@@ -108,15 +106,3 @@ class SchedulerMetrics(Collector):
                     held = quotas.used[namespace][name] if namespace in quotas.used else 0
                     used.add_metric((namespace, quota, name), held)
         yield from (allowed, used)
-
-    def app(self) -> web.Application:
-        """Return the service of `/metrics`."""
-
-        async def metrics(_: web.Request) -> web.Response:
-            return web.Response(
-                body=generate_latest(self.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-            )
-
-        app = web.Application()
-        app.router.add_get("/metrics", metrics)
-        return app

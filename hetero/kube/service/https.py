@@ -6,45 +6,61 @@ import asyncio
 import logging
 import signal
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from attrs import frozen
 from cryptography import x509
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from hetero.kube.service.sources import DEADLINE, Handler, Sources
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
 
 #: How often certificates on disk are looked at, in seconds.
 PERIOD = 5.0
+#: How long before a certificate ends somebody is told, and how often.
+_SOON, _AGAIN = timedelta(days=30), timedelta(days=1)
+
+#: Where kubelets ask whether a service answers at all, and whether callers will take its answers.
+ALIVE, READY = "/livez", "/readyz"
+
+#: Tells people a sentence.
+Tell = Callable[[str], Awaitable[None]]
 
 
 @frozen(kw_only=True)
 class Certificates:
-    """Where a service's certificate and key lie; with `callers` only callers it signed get in."""
+    """Where a service's certificate and key lie, and whose certificates its callers have.
+
+    Without one of `client_ca` nobody gets in, unless it is `optional`: then `proved` tells.
+    """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
+    optional: bool = False
 
     def context(self) -> ssl.SSLContext:
         """Return a context with what is on disk now. Raises `BadInput`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_OPTIONAL if self.optional else ssl.CERT_REQUIRED
         self.load(context)
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
         """Take what is on disk into use; connections made from now on see it."""
         try:
-            ends = x509.load_pem_x509_certificate(self.cert.read_bytes()).not_valid_after_utc
+            ends = self.ends()
             if ends <= datetime.now(timezone.utc):
                 raise BadInput(f"certificate {self.cert}: expired at {ends:%F %T} UTC: renew it")
             context.load_cert_chain(self.cert, self.key)
@@ -57,6 +73,23 @@ class Certificates:
         """Return what is on disk, to see a change by."""
         paths = (self.cert, self.key, self.client_ca)
         return tuple(path.read_bytes() for path in paths if path is not None)
+
+    def ends(self) -> datetime:
+        """Return when the certificate on disk ends. Raises `OSError` and `ValueError`."""
+        return x509.load_pem_x509_certificate(self.cert.read_bytes()).not_valid_after_utc
+
+    async def warn(self, tell: Tell) -> None:
+        """Tell each day, for ever, of a certificate that ends soon."""
+        told: datetime | None = None
+        while True:
+            with suppress(OSError, ValueError):  # `follow` says what is wrong with it
+                now, ends = datetime.now(timezone.utc), self.ends()
+                if ends - now > _SOON:
+                    told = None
+                elif told is None or now - told > _AGAIN:
+                    told = now
+                    await tell(f"certificate {self.cert}: ends at {ends:%F %T} UTC: renew it")
+            await asyncio.sleep(PERIOD)
 
     async def follow(self, context: ssl.SSLContext) -> None:
         """Take renewed certificates into use, for ever; a bad one is told of and not used."""
@@ -74,36 +107,70 @@ class Certificates:
                         log.error("%s", error)
 
 
+@frozen(kw_only=True)
+class ExpiryMetric(Collector):
+    """Says when a service's certificate on disk ends."""
+
+    certificates: Certificates
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Return it in seconds since 1970; nothing where there is no certificate."""
+        made = GaugeMetricFamily(
+            "hetero_certificate_expiration_timestamp_seconds",
+            "When the certificate that this service proves itself by ends",
+        )
+        with suppress(OSError, ValueError):
+            made.add_metric((), self.certificates.ends().timestamp())
+        yield made
+
+
+@frozen
+class Port:
+    """What is served where; without certificates in plain HTTP."""
+
+    app: web.Application
+    host: str
+    port: int
+    certificates: Certificates | None
+
+
 async def serve(
     app: web.Application,
     *,
     host: str,
     port: int,
     certificates: Certificates | None,
-    metrics: tuple[web.Application, int] | None = None,
+    metrics: Port | None = None,
     beside: tuple[Coroutine[Any, Any, None], ...] = (),
 ) -> None:
     """Serve until SIGTERM or SIGINT, with the tasks `beside` it; one that fails ends it all.
 
-    `metrics` are served without TLS on a port of their own.
+    `metrics` have a port of their own.
     """
-    context = certificates.context() if certificates else None
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, host, port, ssl_context=context)
-    await site.start()
-    runners = [runner]
-    if metrics is not None:
-        runners.append(web.AppRunner(metrics[0], access_log=None))
-        await runners[-1].setup()
-        await web.TCPSite(runners[-1], host, metrics[1]).start()
+    runners, servers, loop = [], [], asyncio.get_running_loop()
+    for at in filter(None, (Port(app, host, port, certificates), metrics)):
+        context, sources = at.certificates.context() if at.certificates else None, Sources()
+        at.app.middlewares.append(sources.middleware)
+        at.app.router.add_get(ALIVE, _alive)
+        at.app.router.add_get(READY, partial(_ready, certificates))
+        runner = web.AppRunner(at.app, access_log=None)
+        await runner.setup()
+        assert runner.server is not None  # noqa: S101 - it is set up
+        runners.append(runner)
+        servers.append(
+            await loop.create_server(
+                partial(sources.protocol, runner.server),
+                sock=sources.listen(at.host, at.port),
+                ssl=context,
+                ssl_handshake_timeout=DEADLINE if context else None,
+            )
+        )
+        if at.certificates and context:
+            beside = (*beside, at.certificates.follow(context))
     log.info("serving on %s:%s", host, port)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if certificates and context:
-        beside = (*beside, certificates.follow(context))
     tasks = [asyncio.ensure_future(task) for task in (*beside, stop.wait())]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -113,5 +180,34 @@ async def serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for server in servers:
+            server.close()
         for one in runners:
             await one.cleanup()
+
+
+def proved(handler: Handler, names: Collection[str]) -> Handler:
+    """Let in who has a certificate of the authority, with one of these common names; none: any."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        found = request.transport and request.transport.get_extra_info("peercert")
+        parts = [part for group in (found or {}).get("subject", ()) for part in group]
+        said = {value for name, value in parts if name == "commonName"}
+        if not found or (names and said.isdisjoint(names)):
+            raise web.HTTPForbidden(text="this is for the API server: no certificate of its own")
+        return await handler(request)
+
+    return guarded
+
+
+async def _alive(_: web.Request) -> web.Response:
+    """Say that this service answers."""
+    return web.Response(text="ok")
+
+
+async def _ready(certificates: Certificates | None, _: web.Request) -> web.Response:
+    """Say whether callers can trust this service: not by a certificate that has ended."""
+    with suppress(OSError, ValueError):
+        if certificates is None or certificates.ends() > datetime.now(timezone.utc):
+            return web.Response(text="ok")
+    return web.Response(status=503, text="the certificate has ended or cannot be read")

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
+from prometheus_client import CollectorRegistry
 
 from hetero.kube.api import settings
-from hetero.kube.api.annotations import KEY_FILE, Key
 from hetero.kube.api.client import Access, Api
-from hetero.kube.api.lease import Lease
+from hetero.kube.api.delegated import Gate, metrics_app, metrics_handler
+from hetero.kube.api.events import Events
+from hetero.kube.api.leadership import Leadership
 from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.api.signing import KEY_FILE, PUBLIC_KEYS, PublicKeys, SigningKey
+from hetero.kube.dra.template_controller import TemplateController
+from hetero.kube.dra.way import AllocationWay
+from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
-from hetero.kube.service.https import Certificates, serve
+from hetero.kube.service.https import PERIOD, Certificates, ExpiryMetric, Port, proved, serve
 from hetero.kube.webhook.admission import Webhook
+from hetero.kube.webhook.inventory import Inventories
 from hetero.model.errors import BadInput
+
+log = logging.getLogger(__name__)
 
 
 @frozen(kw_only=True)
@@ -35,32 +46,33 @@ def scheduler(
     listen: Listen,
     *,
     config: Path | None,
-    lease: str | None,
     mix: str | None,
-    metrics: int | None,
+    agent: str | None,
+    metrics: Listen | None,
     environ: Mapping[str, str],
 ) -> None:
     """Run the extender until it is told to stop.
 
-    `lease` is kube-scheduler's and `mix` the ConfigMap of the expected mix, as `namespace/name`.
+    `agent` is the user that agents are: nodes without one that serves take nobody. `mix` is the
+    ConfigMap of the expected mix, as `namespace/name`. The environment says whether it is the child
+    of one that holds a Lease; without one it leads.
     """
-    path = environ.get(KEY_FILE)
     if mix is not None and not all(mix.partition("/")):
         raise BadInput(f"mix {mix!r}: write namespace/name")
-    if not path:
-        raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
-    key, chosen = Key.read(path), settings.load(config)
+    (key, previous), chosen = _keys(environ), settings.load(config)
     _log()
     vocabulary = _vocabulary(chosen)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            contender = _lease(api, lease) if lease else None
+            leadership = Leadership.of(environ)
             made = Scheduler(
                 api=api,
                 vocabulary=vocabulary,
                 key=key,
-                lease=contender,
+                previous=previous,
+                lease=leadership,
+                agents=Agents(agent) if agent else None,
                 node_placement=chosen.node_placement,
                 device_placement=chosen.device_placement,
                 choose=chosen.choose,
@@ -72,9 +84,13 @@ def scheduler(
                 made.follow_pods(),
                 made.follow_quotas(),
                 made.groups.follow(),
+                made.signatures.follow(),
+                made.refused_pods.follow(),
+                _follow_keys(made, environ),
             ]
-            if contender:
-                beside.append(contender.follow())
+            beside += _expiry(listen, api, made.scheduler_metrics.registry, environ)
+            if leadership:
+                beside.append(leadership.follow(lambda: made.knows_all))
             if made.mix:
                 await made.mix.read()  # before pods are listed, which would be counted twice
                 beside.append(made.mix.follow())
@@ -83,7 +99,7 @@ def scheduler(
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
-                metrics=(made.scheduler_metrics.app(), metrics) if metrics else None,
+                metrics=_metrics(api, made.scheduler_metrics.registry, metrics),
                 beside=tuple(beside),
             )
 
@@ -97,8 +113,18 @@ def webhook(
     scheduler: str,
     adopt_schedulers: Iterable[str],
     allocation_writer: str,
+    other_writers: Iterable[str],
+    agent: str,
+    old_kubelets: bool,
+    allocation: AllocationWay,
+    client_names: Iterable[str],
+    environ: Mapping[str, str],
 ) -> None:
-    """Run the webhook until it is told to stop."""
+    """Run the webhook until it is told to stop, and what makes the templates that it names.
+
+    Where `listen` names an authority, pods are admitted for who has a certificate of it alone, by
+    the common names `callers` if there are any; probes, metrics and agents prove themselves else.
+    """
     chosen = settings.load(config)
     _log()
     vocabulary = _vocabulary(chosen)
@@ -109,15 +135,29 @@ def webhook(
                 vocabulary=vocabulary,
                 scheduler=scheduler,
                 allocation_writer=allocation_writer,
+                other_writers=frozenset(other_writers),
                 adopt_schedulers=frozenset(adopt_schedulers),
                 api=api,
                 runtime_classes=chosen.runtime_classes,
+                hide_unasked=chosen.hide_unasked,
+                old_kubelets=old_kubelets,
+                way=allocation,
             )
+            at = listen.certificates
+            known = partial(proved, names=frozenset(client_names)) if at and at.client_ca else None
+            app = made.app(known)
+            answer = metrics_handler(made.rights.registry)
+            app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
+            app.router.add_get("/metrics", Gate(api).guard(answer))
+            beside = _expiry(listen, api, made.rights.registry, environ)
+            if allocation is not AllocationWay.CLASSIC:
+                beside += (TemplateController(api, vocabulary).follow(),)
             await serve(
-                made.app(),
+                app,
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
+                beside=beside,
             )
 
     asyncio.run(run())
@@ -130,15 +170,69 @@ def certificates(*, namespace: str, name: str) -> None:
     async def run() -> None:
         async with Api(Access.here()).open() as api:
             await renew(api, Names(namespace=namespace, name=name, webhook=name))
+            await keys.provide(api, namespace, name)
 
     asyncio.run(run())
 
 
-def _lease(api: Api, lease: str) -> Lease:
-    namespace, _, name = lease.partition("/")
-    if not namespace or not name:
-        raise BadInput(f"lease {lease!r}: write namespace/name")
-    return Lease(api, namespace, name, socket.gethostname())
+def rotate_key(*, namespace: str, name: str) -> str:
+    """Go one step on to another signing key; return what to do next. Raises `BadInput`."""
+    _log()
+
+    async def run() -> str:
+        async with Api(Access.here()).open() as api:
+            return await keys.rotate(api, namespace, name)
+
+    return asyncio.run(run())
+
+
+def _keys(environ: Mapping[str, str]) -> tuple[SigningKey, PublicKeys]:
+    """Return the key to sign with, and those that others signed with. Raises `BadInput`."""
+    path, public = environ.get(KEY_FILE), environ.get(PUBLIC_KEYS)
+    if not path:
+        raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
+    return SigningKey.read(path), PublicKeys.read(public) if public else PublicKeys()
+
+
+async def _follow_keys(made: Scheduler, environ: Mapping[str, str]) -> None:
+    """Use the keys on disk, for ever; what cannot be read is told of once and not used."""
+    said = ""
+    while True:
+        try:
+            made.signatures.use(*_keys(environ))
+            said = ""
+        except BadInput as error:
+            if str(error) != said:
+                said = str(error)
+                log.error("%s", error)
+        await asyncio.sleep(PERIOD)
+
+
+def _metrics(api: Api, registry: CollectorRegistry, at: Listen | None) -> Port | None:
+    """Return the service of metrics: for everybody where it is without certificates."""
+    if at is None:
+        return None
+    gate = Gate(api) if at.certificates else None
+    return Port(metrics_app(registry, gate=gate), at.host, at.port, at.certificates)
+
+
+def _expiry(
+    listen: Listen, api: Api, registry: CollectorRegistry, environ: Mapping[str, str]
+) -> tuple[Coroutine[Any, Any, None], ...]:
+    """Have metrics say when the certificate ends, and the log and this pod's events in time."""
+    if listen.certificates is None:
+        return ()
+    registry.register(ExpiryMetric(certificates=listen.certificates))
+    events = Events(api)
+    names = ("namespace", "name", "uid")
+    pod = {name: environ.get(f"POD_{name.upper()}", "") for name in names}
+
+    async def tell(sentence: str) -> None:
+        log.warning("%s", sentence)
+        if all(pod.values()):
+            await events.tell({"metadata": pod}, "CertificateEnds", sentence)
+
+    return (listen.certificates.warn(tell),)
 
 
 def _vocabulary(chosen: settings.Settings) -> Vocabulary:

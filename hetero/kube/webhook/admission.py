@@ -1,36 +1,46 @@
 """Admission of pods: what is missing is filled in, and nonsense is refused in one sentence.
 
-Allocations are for the scheduler to write: nobody else may bring one along or change it later.
+Allocations are for schedulers to write: nobody else may bring one along or change it later.
+Words that take something from neighbours are for who has the right to them (`rights`).
 """
 
 from __future__ import annotations
 
 import base64
+import fnmatch
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
 from attrs import field, frozen
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
-from hetero.kube.api.client import Api, ApiError
-from hetero.kube.api.pod_request import Asked, Vocabulary
+from hetero.kube.api.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE
+from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.api.pod_request import INIT_PARTS, Asked, Vocabulary
 from hetero.kube.api.quantity import quantity
 from hetero.kube.api.quota import Quotas, limits
+from hetero.kube.dra import templates
+from hetero.kube.dra.way import AllocationWay, asks_by_claims
+from hetero.kube.webhook.rights import Rights, used
+from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 Plain = dict[str, Any]
 
 #: Labels by which a namespace or a pod opts out; the second is for those who come from HAMi.
 IGNORE = ("hetero.io/webhook", "hami.io/webhook")
-#: Admission reviews of the largest pods stay below this.
-_MOST_BYTES = 8 * 2**20
+#: Admission reviews of the largest pods stay below this: the API server takes no larger object.
+_MOST_BYTES = 3 * 2**20
 _SIGNED = (ALLOCATION, SIGNATURE)
+#: Where kubectl notes what it was given.
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _RESERVED = "default-scheduler"
 
 
@@ -38,21 +48,32 @@ _RESERVED = "default-scheduler"
 class Webhook:
     """Answers admission reviews. `scheduler` is the name pods get.
 
-    `allocation_writer` is the user who may sign them. Pods that name one of `adopt_schedulers` are
-    moved to ours.
+    `allocation_writer` is the user who writes our allocations, `other_writers` are those who write
+    HAMi's. Pods that name one of `adopt_schedulers` are moved to ours.
     """
 
     vocabulary: Vocabulary
     scheduler: str
     allocation_writer: str
+    api: ApiCalls  # asked for quotas and rights
+    other_writers: frozenset[str] = frozenset()
     adopt_schedulers: frozenset[str] = frozenset()
-    api: Api | None = None  # asked for quotas
     runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
+    old_kubelets: bool = False  # they take what init containers ask of a card for their own
+    hide_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
+    way: AllocationWay = AllocationWay.CLASSIC
+    rights: Rights = field(init=False)
+    visible: VisibleDevices = field(init=False)
 
-    def app(self) -> web.Application:
-        """Return the HTTP service."""
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "rights", Rights(self.api))
+        visible = VisibleDevices(vendors=self.vocabulary.vendors, hide=self.hide_unasked)
+        object.__setattr__(self, "visible", visible)
+
+    def app(self, known: Callable[[Handler], Handler] | None = None) -> web.Application:
+        """Return the HTTP service; `known` lets in who is to be answered, None: everybody."""
         app = web.Application(client_max_size=_MOST_BYTES)
-        app.router.add_post("/admit", self._answer)
+        app.router.add_post("/admit", known(self._answer) if known else self._answer)
         return app
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -70,9 +91,9 @@ class Webhook:
         """Return the response to an admission request for a pod."""
         try:
             if asked["operation"] == "UPDATE":
-                self._unchanged(asked)
+                await self._update(asked)
                 return {"allowed": True}
-            patches = await self._create(asked["object"], asked.get("namespace", "default"))
+            patches = await self._create(asked)
         except HeteroError as error:
             return {"allowed": False, "status": {"code": 403, "message": f"hetero: {error}"}}
         if not patches:
@@ -80,42 +101,90 @@ class Webhook:
         patch = base64.b64encode(json.dumps(patches).encode()).decode()
         return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
 
-    def _unchanged(self, asked: Plain) -> None:
-        old, new = (_notes(asked[which]) for which in ("oldObject", "object"))
-        user = (asked.get("userInfo") or {}).get("username")
-        if (
-            any(old.get(name) != new.get(name) for name in _SIGNED)
-            and user != self.allocation_writer
-        ):
-            raise BadInput(f"{ALLOCATION} is written by the scheduler alone")
+    async def _update(self, asked: Plain) -> None:
+        if asked.get("subResource") == "ephemeralcontainers":
+            await self._debugged(asked)
+            return
+        old, new = asked["oldObject"], asked["object"]
+        was, notes = _notes(old), _notes(new)
+        self._expect_writer(
+            asked, {name for name in {*was, *notes} if was.get(name) != notes.get(name)}
+        )
+        if self._named(new) not in (self.scheduler, *self.adopt_schedulers):
+            return
+        if self._understood(old) != self._understood(new):
+            every = self.vocabulary.asked(new)
+            await self.rights.expect(asked, used(every, self.vocabulary.defaults))
 
-    async def _create(self, pod: Plain, namespace: str) -> list[Plain]:
-        labels = pod["metadata"].get("labels") or {}
-        if any(name in _notes(pod) for name in _SIGNED):
+    async def _debugged(self, asked: Plain) -> None:
+        """Look at containers that somebody adds to a pod which runs."""
+        if "spec" in asked["object"]:  # before Kubernetes 1.22 it is another object, and alpha
+            before = [one["name"] for _, one in containers(asked["oldObject"])]
+            named = self.visible.named(asked["object"], known=before)
+            await self.rights.expect(asked, ((name, POLICY) for name in named))
+
+    def _expect_writer(self, request: Plain, changed: Iterable[str]) -> None:
+        """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
+        user = (request.get("userInfo") or {}).get("username")
+        if user != self.allocation_writer and not set(_SIGNED).isdisjoint(changed):
             raise BadInput(f"{ALLOCATION} is written by the scheduler alone: leave it out")
-        if any(labels.get(name) == "ignore" for name in IGNORE):
-            return []
+        theirs = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
+        if theirs and user not in self.other_writers:
+            raise BadInput(
+                f"{theirs[0]} says which devices HAMi gave, and is written by HAMi alone: "
+                "leave it out"
+            )
+
+    def _understood(self, pod: Plain) -> tuple[Asked, ...] | None:
+        """Return what a pod's containers ask, None if that is nonsense."""
+        try:
+            return self.vocabulary.asked(pod)
+        except BadInput:
+            return None
+
+    def _named(self, pod: Plain) -> str:
+        return pod["spec"].get("schedulerName") or _RESERVED
+
+    async def _create(self, request: Plain) -> list[Plain]:
+        pod, namespace = request["object"], request.get("namespace", "default")
+        labels, spec, named = pod["metadata"].get("labels") or {}, pod["spec"], self._named(pod)
+        ours = named in (self.scheduler, *self.adopt_schedulers)
+        opted_out = any(labels.get(name) == "ignore" for name in IGNORE)
+        self._expect_writer(request, _notes(pod))
+        # By a vendor's runtime a pod gets cards whoever schedules it.
+        await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(pod)))
+        if not ours and (opted_out or named != _RESERVED):
+            return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
-        if not every:
-            return []
-        spec = pod["spec"]
+        await self.rights.expect(request, used(every, self.vocabulary.defaults))
+        hidden = [*self.visible.patches(pod, every)]
+        if opted_out or not every:
+            return hidden
         if spec.get("nodeName"):
             raise BadInput(
                 "nodeName is set, which passes the scheduler by: use a nodeSelector with "
                 f"kubernetes.io/hostname: {spec['nodeName']} instead"
             )
-        named = spec.get("schedulerName") or _RESERVED
-        if named not in (_RESERVED, self.scheduler, *self.adopt_schedulers):
-            return []  # another scheduler's pod, chosen on purpose
+        _expect_kept(pod)
         for asked in every:
             _refuse_privileged(asked, _container(spec, asked.container))
-        if self.api is not None:
-            await _within_quota(self.api, self.vocabulary, namespace, spec, every)
-        return [*self._defaults(spec, every), *self._names(spec, every)]
+        await _within_quota(self.api, self.vocabulary, namespace, spec, every)
+        if asks_by_claims(self.way, pod):
+            return [*self._by_claims(pod, named), *hidden]
+        return [*self._resources(pod, every), *self._names(spec, every), *hidden]
+
+    def _by_claims(self, pod: Plain, named: str) -> list[Plain]:
+        """Say by claims what a pod asks; of whole cards kube-scheduler makes claims by itself."""
+        made = templates.templates(self.vocabulary, pod)
+        known = self.way is AllocationWay.DRA and all(one.whole for one in made)
+        return [
+            *([] if named == _RESERVED else [_scheduled_by(_RESERVED)]),
+            *(() if known else templates.patches(self.vocabulary, pod)),
+        ]
 
     def _names(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
         """Name the scheduler, and the runtime class where the vendors agree on one."""
-        patches = [{"op": "add", "path": "/spec/schedulerName", "value": self.scheduler}]
+        patches = [_scheduled_by(self.scheduler)]
         vendors = {vendor for asked in every for vendor in asked.request.vendor.include}
         classes = {self.runtime_classes.get(vendor, "") for vendor in vendors}
         value = classes.pop() if len(classes) == 1 else ""
@@ -123,21 +192,67 @@ class Webhook:
             patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": value})
         return patches
 
-    def _defaults(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
-        """Write out how many cards are meant, where that was not said or is a part of a module."""
-        patches = []
+    def _resources(self, pod: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+        """Write out how many cards are meant, where that was not said or is a part of a module.
+
+        What init containers ask of each card is noted beside, where kubelets would take it for
+        their own to give.
+        """
+        patches, noted = [], {}
         for asked in every:
-            where, container = _container(spec, asked.container)
-            resources, name = container.get("resources") or {}, asked.resource_names.count
-            limits = resources.get("limits") or {}
-            if quantity(limits, name) == asked.count:
-                continue
-            meant = {"limits": {**limits, name: str(asked.count)}}
-            if name in (resources.get("requests") or {}):
-                meant["requests"] = {**resources["requests"], name: str(asked.count)}
-            value = {**resources, **meant}
-            patches.append({"op": "add", "path": f"{where}/resources", "value": value})
+            where, container = _container(pod["spec"], asked.container)
+            resources = container.get("resources") or {}
+            made = _with_count(resources, asked)
+            if self.old_kubelets and where.startswith("/spec/initContainers"):
+                parts = {*asked.resource_names.resources} - {asked.resource_names.count}
+                limits = made["limits"]
+                noted[asked.container] = {n: limits[n] for n in limits if n in parts}
+                made = {
+                    kind: {n: amount for n, amount in said.items() if n not in parts}
+                    if kind in ("limits", "requests")
+                    else said
+                    for kind, said in made.items()
+                }
+            if made != resources:
+                patches.append({"op": "add", "path": f"{where}/resources", "value": made})
+        if any(noted.values()):
+            notes = {**_notes(pod), INIT_PARTS: json.dumps(noted, sort_keys=True)}
+            patches.append({"op": "add", "path": "/metadata/annotations", "value": notes})
         return patches
+
+
+def _with_count(resources: Plain, asked: Asked) -> Plain:
+    """Return a container's resources with how many cards it means."""
+    name, limits = asked.resource_names.count, resources.get("limits") or {}
+    if quantity(limits, name) == asked.count:
+        return resources
+    meant = {"limits": {**limits, name: str(asked.count)}}
+    if name in (resources.get("requests") or {}):
+        meant["requests"] = {**resources["requests"], name: str(asked.count)}
+    return {**resources, **meant}
+
+
+def _expect_kept(pod: Plain) -> None:
+    """Raise `BadInput` for a sidecar that this Kubernetes took for an init container.
+
+    Before 1.28 it leaves the word out that makes a sidecar; what `kubectl apply` notes has it.
+    """
+    try:
+        applied = json.loads(_notes(pod).get(_APPLIED) or "{}")
+        inits = applied["spec"]["initContainers"]
+        meant = [one["name"] for one in inits if one.get("restartPolicy") == "Always"]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return  # whoever wrote it, it is no pod with init containers
+    for one in pod["spec"].get("initContainers") or ():
+        if one["name"] in meant and "restartPolicy" not in one:
+            raise BadInput(
+                f"container {one['name']}: with restartPolicy Always it is a sidecar, which this "
+                "Kubernetes does not know (1.28 and later do): move it to containers"
+            )
+
+
+def _scheduled_by(name: str) -> Plain:
+    return {"op": "add", "path": "/spec/schedulerName", "value": name}
 
 
 def _notes(pod: Plain) -> Mapping[str, str]:
@@ -163,7 +278,7 @@ def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
 
 
 async def _within_quota(
-    api: Api, vocabulary: Vocabulary, namespace: str, spec: Plain, every: tuple[Asked, ...]
+    api: ApiCalls, vocabulary: Vocabulary, namespace: str, spec: Plain, every: tuple[Asked, ...]
 ) -> None:
     """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:

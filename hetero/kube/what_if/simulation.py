@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging.handlers import QueueHandler
@@ -21,13 +20,12 @@ from msgspec import json
 from hetero.kube.api import settings
 from hetero.kube.api.annotations import (
     ALLOCATION,
-    KEY_FILE,
     SIGNATURE,
     Assignment,
-    Key,
 )
 from hetero.kube.api.pod import ended, full_name
 from hetero.kube.api.settings import Settings
+from hetero.kube.api.signing import PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.kube.scheduler.extender import NodeNames, Scheduler
 from hetero.kube.scheduler.pod_groups import group_of
 from hetero.kube.what_if.changes import (
@@ -150,10 +148,12 @@ async def _simulate(question: Question) -> Answer:
 async def _scheduler(snapshot: Snapshot, chosen: Settings) -> Scheduler:
     """Return the cluster's scheduler, which has read the snapshot as it would read the API."""
     mixes = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
+    key, previous = _keys(snapshot)
     made = Scheduler(
         api=snapshot,
         vocabulary=chosen.vocabulary(chosen.registry()),
-        key=_key(snapshot),
+        key=key,
+        previous=previous,
         node_placement=chosen.node_placement,
         device_placement=chosen.device_placement,
         half_life=chosen.half_life_days * 86_400,
@@ -189,15 +189,16 @@ def _placed_by(name: str, chosen: Settings) -> Settings:
         ) from None
 
 
-def _key(snapshot: Snapshot) -> Key:
-    """Return the cluster's key, or else a new one by which what stands is signed anew.
+def _keys(snapshot: Snapshot) -> tuple[SigningKey, PublicKeys]:
+    """Return a key for what is placed, and the cluster's public ones.
 
-    So without the key allocations are believed: what comes of it is shown and given to nobody.
+    Without these what stands is signed anew. So allocations are believed: what comes of it is shown
+    and given to nobody.
     """
-    path = os.environ.get(KEY_FILE)
+    key, path = SigningKey.new(), os.environ.get(PUBLIC_KEYS)
     if path:
-        return Key.read(path)
-    key, pods = Key(secret=secrets.token_bytes(32)), snapshot.objects[PODS]
+        return key, PublicKeys.read(path)
+    pods = snapshot.objects[PODS]
     for name, pod in pods.items():
         about = pod["metadata"]
         notes, node = about.get("annotations") or {}, pod["spec"].get("nodeName")
@@ -205,7 +206,7 @@ def _key(snapshot: Snapshot) -> Key:
             signature = key.sign(notes[ALLOCATION], uid=about["uid"], node=node)
             signed = {**about, "annotations": {**notes, SIGNATURE: signature}}
             pods[name] = {**pod, "metadata": signed}
-    return key
+    return key, PublicKeys()
 
 
 def _totals(cache: SchedulerCache) -> Totals:

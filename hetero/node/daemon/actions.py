@@ -31,6 +31,8 @@ def carry_out(node: Node, text: str, uid: int) -> Done:
                 return _admit(node, question, asker)
             case Question(do="resize", grant=str(identity), ask=ask) if ask is not None:
                 return Done(Answer(grant=resize(node, identity, ask, asker=asker)))
+            case Question(do="detach", grant=str(identity)):
+                return _detach(node, identity, asker)
             case Question(do="sweep"):
                 return Done(Answer(faults=node.sweep()))
             case Question(do="quota"):
@@ -50,6 +52,14 @@ def _admit(node: Node, question: Question, asker: User) -> Done:
     taken = node.take(question.request, command=question.command, label=question.label, asker=asker)
     handle = taken.handle
     return Done(Answer(grant=handle.grant, edits=taken.edits, sliced=handle.sliced), handle)
+
+
+def _detach(node: Node, identity: str, asker: User) -> Done:
+    for entry in node.ledger.snapshot().grants:
+        if entry.id == identity:
+            node.expect_own(entry, asker)
+            node.detach(identity)
+    return Done(Answer())
 
 
 def abort(node: Node, handle: GrantHandle) -> None:

@@ -1,7 +1,7 @@
 """Writes what the tenants of a device decide by: a board that root writes, and a page for each.
 
-The layout is limiters/timeshare/pages.h's, and a test holds the two against each other. What pages
-say is never read here. docs/decisions/arbiter.md has the protocol.
+The layout is limiters/timeshare/pages.h's, and a test holds the two against each other. Of what
+pages say one word is read here. docs/decisions/arbiter.md has the protocol.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
 SIZE = _HEADER.size + MAX_ROWS * _ROW.size
 _PAGE = struct.Struct("<QI")
+_LIGHT = struct.Struct("<Q")
+_LIGHT_AT = 40
 
 
 @frozen(kw_only=True)
@@ -126,6 +128,19 @@ def sweep_pages(boards: Path, standing: Collection[str]) -> None:
             page.unlink(missing_ok=True)
         elif page.stat().st_size != PAGE_BYTES:
             resize(page, PAGE_BYTES)
+
+
+def light_seconds(page: Path) -> float:
+    """Return the device time that a grant says it used without a time slice; 0 without a page."""
+    try:
+        descriptor = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # none, or a tenant's lease on it
+        return 0.0
+    try:
+        said = os.pread(descriptor, _LIGHT.size, _LIGHT_AT)
+    finally:
+        os.close(descriptor)
+    return _LIGHT.unpack(said)[0] / 1e9 if len(said) == _LIGHT.size else 0.0
 
 
 def remove_pages(boards: Path, identity: str) -> None:

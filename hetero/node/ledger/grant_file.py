@@ -37,11 +37,11 @@ PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 class DeviceLimit:
     """What the limiter holds one device of a grant to: `memory` bytes, `core` of CORE_FULL.
 
-    `name` is what the driver calls the device: its UUID, or that of the part of it. `spill`: what
-    does not fit on the card lies with the host. `context`: what the driver takes for a process
-    counts as its memory. `strict`: what the limiter does not know is not to be had. `rest`: `core`
-    is what limited neighbours leave, in elastic time slices (residual_share.py); no limit was asked
-    for.
+    `name` is the device's UUID, or that of the part of it; `driver_name` what the driver that the
+    limiter stands in front of calls it, if that is another. `spill`: what does not fit on the card
+    lies with the host. `context`: what the driver takes for a process counts as its memory.
+    `strict`: what the limiter does not know is not to be had. `rest`: `core` is what limited
+    neighbours leave, in elastic time slices (residual_share.py); no limit was asked for.
     """
 
     name: str
@@ -51,6 +51,7 @@ class DeviceLimit:
     context: bool = False
     strict: bool = False
     rest: bool = False
+    driver_name: str | None = None
 
     @property
     def percent(self) -> float | None:
@@ -72,6 +73,7 @@ def limit_of(
         spill=device.capacity[MEMORY] > device.of_card(MEMORY),
         context=context,
         strict=strict,
+        driver_name=None if piece.part else device.attributes.get("driver_uuid"),
     )
 
 
@@ -83,7 +85,7 @@ def pack(
         raise BadInput(f"{len(limits)} devices asked: one grant holds at most {MAX_DEVICES}")
     entries = []
     for limit in limits:
-        name = limit.name.encode()
+        name = (limit.driver_name or limit.name).encode()
         if len(name) > 63:
             raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
         words = (limit.core, policy_of(limit, policy), PRIORITIES[priority], _flags(limit))

@@ -83,7 +83,9 @@ class Grant:
     it was made for, `share` its name where it stands for any container. Where a grant is pinned,
     `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
     whose it is, where another wrote it down (heterod). `numbers` are those of its devices in the
-    inventory when it was made.
+    inventory when it was made. `soft` are the vendors of its devices that a limiter shared then, by
+    the node's settings, where they would else have been cut. `served` are its devices that programs
+    shared by a service then.
     """
 
     id: str
@@ -99,6 +101,8 @@ class Grant:
     edits: Edits = field(factory=Edits)
     uid: int | None = None
     numbers: tuple[int, ...] = ()
+    soft: tuple[str, ...] = ()
+    served: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -22,8 +22,8 @@ SLOTS = 1024
 #: Bytes between the offsets of the mappings by which processes keep their slots.
 SLOT_OFFSET = 1 << 16
 
-HEADER = struct.Struct("<QII4xI56x48x")
-DEVICE = struct.Struct("<QQQQQqQ8xQ56x")
+HEADER = struct.Struct("<QII4xI56xQ40x")
+DEVICE = struct.Struct("<QQQQQqQ8xQQQ40x")
 SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
 #: Instead of a PID: its process ended, and others have open what it shared.
 LEFT = 0xFFFFFFFF
@@ -35,7 +35,8 @@ _FIRST = HEADER.size + MAX_DEVICES * DEVICE.size
 class Counts:
     """What a grant did on one of its devices: bytes held now, and totals since it began.
 
-    `granted` are the bytes of all reservations, those that were given back as well.
+    `granted` are the bytes of all reservations, those that were given back as well. For
+    `stopped_ns` its processes waited, each counted; `borrowed_ns` are of `device_ns`.
     """
 
     memory: int
@@ -43,6 +44,8 @@ class Counts:
     denied: int
     device_ns: int
     granted: int = 0
+    stopped_ns: int = 0
+    borrowed_ns: int = 0
 
 
 @frozen(kw_only=True)
@@ -60,8 +63,13 @@ class Slot:
 
 @frozen(kw_only=True)
 class Region:
-    """One look at a region: the counts of each device, and what is in the live slots."""
+    """One look at a region: the counts of each device, and what is in the live slots.
 
+    `unknown` counts the functions of the driver that a process of the grant asked for and its
+    limiter does not know: each once a process, since the grant began.
+    """
+
+    unknown: int = 0
     counts: tuple[Counts, ...] = ()
     slots: Mapping[int, Slot]
 
@@ -83,7 +91,7 @@ def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
         head = os.pread(descriptor, _FIRST, 0)
         if (size := os.fstat(descriptor).st_size) < SIZE or len(head) < _FIRST:
             raise ValueError(f"{size} bytes, not {SIZE}")
-        magic, version, slots, reached = HEADER.unpack_from(head)
+        magic, version, slots, reached, unknown = HEADER.unpack_from(head)
         if magic == 0:
             return Region(slots={})
         if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
@@ -99,14 +107,21 @@ def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
         os.close(descriptor)
     counts = []
     for position in range(devices):
-        _, peak, denied, _, device_ns, _, _, granted = DEVICE.unpack_from(
-            head, HEADER.size + position * DEVICE.size
-        )
+        words = DEVICE.unpack_from(head, HEADER.size + position * DEVICE.size)
+        _, peak, denied, _, device_ns, _, _, granted, stopped_ns, borrowed_ns = words
         memory = sum(slot.used[position] for slot in live.values())
         counts.append(
-            Counts(memory=memory, peak=peak, denied=denied, device_ns=device_ns, granted=granted)
+            Counts(
+                memory=memory,
+                peak=peak,
+                denied=denied,
+                device_ns=device_ns,
+                granted=granted,
+                stopped_ns=stopped_ns,
+                borrowed_ns=borrowed_ns,
+            )
         )
-    return Region(counts=tuple(counts), slots=live)
+    return Region(unknown=unknown, counts=tuple(counts), slots=live)
 
 
 def _whole(contents: bytes) -> int:

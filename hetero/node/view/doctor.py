@@ -229,7 +229,7 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
         if not (entry.container or entry.share or entry.owner):
             for name in dict.fromkeys(piece.device for piece in entry.allocation.pieces):
                 together.setdefault((name, entry.user), []).append(entry.id)
-    shared = {each.uuid for each in discovery.devices if each.enforcement is Enforcement.PRELOAD}
+    shared = {each.uuid for each in discovery.devices if each.enforcement.by_limiter}
     for (name, user), grants in together.items():
         if name in shared and len(grants) > 1:
             says = f"are programs of {user} without containers: each can write the others' files"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from hetero.model import Device, Enforcement, Policy, Usage
+from hetero.model import Device, Policy, Usage
 from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_dir import USAGE
@@ -172,7 +172,7 @@ def compare(
 
 def is_shared(device: Device, snapshot: Snapshot) -> bool:
     """Whether limiters hold grants of the device."""
-    return device.enforcement is Enforcement.PRELOAD and any(
+    return device.enforcement.by_limiter and any(
         piece.device == device.uuid
         for entry in snapshot.grants
         for piece in entry.allocation.pieces

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from attrs import define, evolve, field
 
-from hetero.model import Device, OnBypass, OnExcess, Usage
+from hetero.model import Device, Enforcement, OnBypass, OnExcess, Usage
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.daemon_client import client_of
@@ -36,6 +36,7 @@ from hetero.node.view.bypass import (
 from hetero.node.view.device_time import DeviceTime
 from hetero.node.view.excess import NOISE, Comparison, Excess, compare
 from hetero.node.view.owners import Owners
+from hetero.node.view.served import Hurt, ServicesWatch
 
 #: Seconds for which memory has to be no process's before it is told of: a process that ends is not
 #: in a driver's list any more while its memory still is in use.
@@ -83,7 +84,7 @@ class Ended:
         return f"{self.program} ({self.pid}) of grant {self.grant} is killed: {self.why}"
 
 
-Finding = Bypass | Excess | Unowned | Ended
+Finding = Bypass | Excess | Unowned | Ended | Hurt
 
 
 @frozen(kw_only=True)
@@ -145,6 +146,7 @@ class Monitor:
     _time: DeviceTime = field(init=False)
     _owners: Owners = field(init=False)
     _ledger: WatchedLedger = field(init=False)
+    _services: ServicesWatch = field(init=False)
     _unowned: UnownedMemory = field(init=False, factory=UnownedMemory)
     _told: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
     _last: Comparison | None = field(init=False, default=None)
@@ -153,6 +155,7 @@ class Monitor:
     def __attrs_post_init__(self) -> None:
         self._time = DeviceTime()
         self._owners = Owners(self.node)
+        self._services = ServicesWatch(self.node)
         self._ledger = WatchedLedger(self.node.ledger)
 
     def snapshot(self) -> Snapshot:
@@ -164,9 +167,11 @@ class Monitor:
         snapshot = snapshot or self.snapshot()
         seen = compare(self.node, snapshot, devices, self._owners, last=self._last)
         owner = {pid: one.grant for pid, one in seen.owners.items() if one}
-        overuse = self._time.sample(snapshot.grants, seen.usages, owner, seen.regions)
+        boards = self.node.ledger.boards
+        overuse = self._time.sample(snapshot.grants, seen.usages, owner, seen.regions, boards)
         unowned = self._unowned.sample(seen.usages, now=time.monotonic())
-        quiet = not any(overuse.values()) and not unowned
+        hurt = self._services.sample(snapshot) if self.acts else ()
+        quiet = not any(overuse.values()) and not unowned and not hurt
         if seen is self._last and quiet and not self._told:
             return evolve(self._sighting, news=())
         self._last = seen
@@ -180,7 +185,7 @@ class Monitor:
         given = {device.uuid: device for device, _ in seen.usages}
         ended = tuple(self._act(snapshot, given, bypass, excess)) if self.acts else ()
         told = (each for each in excess if each.is_told)
-        found: tuple[Finding, ...] = (*bypass, *told, *unowned, *ended)
+        found: tuple[Finding, ...] = (*bypass, *told, *unowned, *ended, *hurt)
         before = self._told
         self._told = frozenset(each.key for each in found)
         news = tuple(each for each in found if each.key not in before)
@@ -244,6 +249,8 @@ class Monitor:
             try:
                 seen = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
                 if _is_still(found, seen) and not self._is_ignored(found.pid):
+                    if found.grant and device.enforcement is Enforcement.SERVICE:
+                        self.node.detach(found.grant, found.pid)
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     return True
             finally:

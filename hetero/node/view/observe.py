@@ -1,4 +1,7 @@
-"""Looks at the node for people: what stands on each device, and what each grant uses of it."""
+"""Looks at the node for people: what stands on each device, and what each grant uses of it.
+
+Over 400 lines because all that ps and top say of a moment comes from one look.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, Usage
 from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
-from hetero.node.ledger.usage_region import Counts, Slot, read_counts, read_region, slots_of
+from hetero.node.ledger.usage_region import Region, read_region, slots_of
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.owners import Owners
+from hetero.node.view.served import hurt
 from hetero.plugin.vendor_row import VendorRow
 
 
@@ -29,7 +32,10 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit; `rest`:
-    none was asked for, and this is what its limited neighbours leave for the time being. `memory`
+    none was asked for, and this is what its limited neighbours leave for the time being. Of
+    `core_used`, `core_borrowed` was lent by others, and `core_lent` is this grant's part of what
+    others borrowed. `core_stopped` are the milliseconds a second for which its processes waited for
+    their share, each counted. `memory`
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
     processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
@@ -44,6 +50,9 @@ class Share:
     spill: bool = False
     memory_used: int | None = None
     core_used: float | None = None
+    core_borrowed: float | None = None
+    core_lent: float | None = None
+    core_stopped: float | None = None
     denied: int | None = None
     overhead: int | None = None
     excess: Excess | None = None
@@ -69,7 +78,9 @@ class GrantView:
 
     `containers` are those that have it, `share` its name where it is one. `running` says more of
     each of its `processes`.
-    `bypass` says which of its processes have memory or device time past the limiter.
+    `bypass` says which of its processes have memory or device time past the limiter. `unknown`
+    counts the driver's functions that they asked for and the limiter does not know (None: unread).
+    `hurt` is what ended its programs on a device that a service shares.
     """
 
     id: str
@@ -85,6 +96,8 @@ class GrantView:
     share: str | None = None
     running: tuple[Process, ...] = ()
     bypass: tuple[Bypass, ...] = ()
+    unknown: int | None = None
+    hurt: str | None = None
 
 
 @frozen(kw_only=True)
@@ -124,7 +137,7 @@ class NodeView:
 
 @define
 class CoreMeter:
-    """Tells the share of core that grants used, from what their processes count.
+    """Tells what grants had of their devices' time, from what their processes count.
 
     It is a mean: since a grant began, at the first sample; then over the samples of the last
     `window` seconds, at least since the one before.
@@ -132,34 +145,53 @@ class CoreMeter:
 
     node: Node
     window: float = field(kw_only=True, default=0.0)
-    _samples: deque[tuple[float, dict[str, tuple[Counts, ...]]]] = field(init=False, factory=deque)
+    _samples: deque[tuple[float, dict[str, Region | None]]] = field(init=False, factory=deque)
 
-    def sample(self, grants: Iterable[Grant]) -> dict[str, tuple[Counts, ...]]:
-        """Return what each grant counted until now; later means may begin here."""
+    def sample(self, grants: Iterable[Grant]) -> dict[str, Region | None]:
+        """Return what each grant's processes say until now; later means may begin here."""
         now = time.monotonic()
-        counts = {entry.id: _counts(self.node, entry) for entry in grants}
+        regions = {entry.id: _region(self.node, entry) for entry in grants}
         while len(self._samples) > 1 and self._samples[1][0] <= now - self.window:
             self._samples.popleft()
-        self._samples.append((now, counts))
-        return counts
+        self._samples.append((now, regions))
+        return regions
 
     def wait(self, seconds: float) -> None:
         """Sample, and let so much time pass: the next sample gives the mean over it."""
-        if any(self.sample(self.node.snapshot().grants).values()):
+        regions = self.sample(self.node.snapshot().grants).values()
+        if any(region and region.counts for region in regions):
             time.sleep(seconds)
 
     def used(self, entry: Grant, position: int) -> float | None:
         """Return the mean at the last sample, in percent of a device; None where none is known."""
-        now, counts = self._samples[-1]
-        spent = counts[entry.id][position].device_ns
-        for then, before in self._samples:
-            if then < now and len(before.get(entry.id, ())) > position:
-                spent -= before[entry.id][position].device_ns
-                break
+        mean = self._mean(entry, position, "device_ns")
+        # The counts are the tenant's own word: no device gives more than all of its time.
+        return None if mean is None else min(100 * mean, 100.0)
+
+    def borrowed(self, entry: Grant, position: int) -> float | None:
+        """Return the part of `used` that others lent."""
+        mean = self._mean(entry, position, "borrowed_ns")
+        return None if mean is None else min(100 * mean, 100.0)
+
+    def stopped(self, entry: Grant, position: int) -> float | None:
+        """Return for how many milliseconds a second processes waited for the device."""
+        mean = self._mean(entry, position, "stopped_ns")
+        return None if mean is None else 1000 * mean
+
+    def _mean(self, entry: Grant, position: int, name: str) -> float | None:
+        """Return what a count of nanoseconds grew by in a second, in seconds."""
+        now, _ = self._samples[-1]
+        means = [
+            (then, getattr(region.counts[position], name))
+            for then, regions in self._samples
+            if (region := regions.get(entry.id)) and region.counts
+        ]
+        (then, before), (_, spent) = means[0], means[-1]
+        if then < now:
+            spent -= before
         else:
             then = now - self._age(entry)
-        # The counts are the tenant's own word: no device gives more than all of its time.
-        return min(max(spent / (now - then) / 1e7, 0.0), 100.0) if now > then else None
+        return max(spent / (now - then) / 1e9, 0.0) if now > then else None
 
     def _age(self, entry: Grant) -> float:
         """Return the seconds since a grant began, finer than its entry says; 0: not known."""
@@ -263,7 +295,7 @@ def _views(
 ) -> tuple[GrantView, ...]:
     """Return the grants by the first of their devices, the oldest first."""
     driver = {device.uuid: usage.processes or {} for device, usage in seen.usages}
-    counts = meter.sample(snapshot.grants)
+    regions = meter.sample(snapshot.grants)
     processes = node.processes(entry.id for entry in snapshot.grants)
     inside = containers_by_space(
         {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
@@ -283,7 +315,7 @@ def _views(
             if entry.container
             else tuple(inside.get(entry.id, {}).values()),
             share=entry.share,
-            running=_running(node, entry, processes[entry.id], inside.get(entry.id, {})),
+            running=_running(node, entry, processes[entry.id], inside, regions[entry.id]),
             shares=_shares(
                 entry,
                 _in_force(node, entry),
@@ -292,16 +324,52 @@ def _views(
                     uuid: sum(counted.get(pid, 0) for pid in processes[entry.id])
                     for uuid, counted in driver.items()
                 },
-                counts=counts[entry.id],
-                used=partial(meter.used, entry),
+                region=regions[entry.id],
+                meter=meter,
                 enforcements={device.uuid: device.enforcement for device, _ in seen.usages},
                 excess=seen.excess,
             ),
             bypass=tuple(found for found in past if found.grant == entry.id),
+            hurt=hurt(node, entry.id),
+            unknown=region.unknown if (region := regions[entry.id]) else None,
         )
         for entry in snapshot.grants
     )
-    return tuple(sorted(views, key=_place))
+    found = sorted(views, key=_place)
+    with_lent = lending(share for view in found for share in view.shares)
+    return tuple(evolve(view, shares=tuple(map(with_lent, view.shares))) for view in found)
+
+
+def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
+    """Return what tells of each of these shares, which are all there are, how much of it is lent.
+
+    What some borrowed of a device is taken to come from what others left of their shares and from
+    what nobody was given, from each as much in proportion. A device's limited shares are looked at
+    alone, in percent of the card.
+    """
+    unused: dict[str, float] = {}
+    nobodys: dict[str, float] = {}
+    borrowed: dict[str, float] = {}
+    for share in shares:
+        if share.core is not None and share.core_used is not None:
+            unused[share.device] = unused.get(share.device, 0) + _unused(share)
+            nobodys[share.device] = nobodys.get(share.device, 100) - share.core
+            borrowed[share.device] = borrowed.get(share.device, 0) + (share.core_borrowed or 0)
+
+    def tell(share: Share) -> Share:
+        if share.core is None or share.core_used is None:
+            return share
+        there = unused[share.device] + max(nobodys[share.device], 0)
+        part = min(borrowed[share.device] / there, 1) if there else 0.0
+        return evolve(share, core_lent=part * _unused(share))
+
+    return tell
+
+
+def _unused(share: Share) -> float:
+    """Return what is left of a limited share, in percent of the card."""
+    own = (share.core_used or 0) - (share.core_borrowed or 0)
+    return max((share.core or 0) - own, 0)
 
 
 def _place(view: GrantView) -> tuple[float, str, str]:
@@ -309,17 +377,27 @@ def _place(view: GrantView) -> tuple[float, str, str]:
     return min(numbers, default=float("inf")), view.since, view.id
 
 
+def _region(node: Node, entry: Grant) -> Region | None:
+    """Return what the grant's processes say of themselves; None where that is not to be known."""
+    if entry.allocation.policy is not Policy.OFF:
+        # It ended, is another user's, or its tenant scribbled on it.
+        with suppress(OSError, ValueError):
+            return read_region(node.directory(entry.id) / USAGE, devices=len(entry.limits))
+    return None
+
+
 def _running(
-    node: Node, entry: Grant, pids: Sequence[int], inside: Mapping[str, Container]
+    node: Node,
+    entry: Grant,
+    pids: Sequence[int],
+    inside: Mapping[str, Mapping[str, Container]],
+    region: Region | None,
 ) -> tuple[Process, ...]:
     path = node.directory(entry.id) / USAGE
-    slots: Mapping[int, Slot] = {}
-    if entry.allocation.policy is not Policy.OFF:
-        with suppress(OSError, ValueError):
-            slots = read_region(path).slots
+    slots = region.slots if region else {}
     found = []
     for pid in pids:
-        container = entry.container or inside.get(space_of(pid) or "")
+        container = entry.container or inside.get(entry.id, {}).get(space_of(pid) or "")
         # A PID in the region is what the process calls itself; the slot it keeps is its own.
         mine = [slots[slot].used for slot in slots_of(pid, path) if slot in slots] if slots else []
         found.append(
@@ -331,16 +409,6 @@ def _running(
             )
         )
     return tuple(found)
-
-
-def _counts(node: Node, entry: Grant) -> tuple[Counts, ...]:
-    """Return what the grant's processes counted, nothing where that is not to be known."""
-    if entry.allocation.policy is Policy.OFF:
-        return ()
-    try:
-        return read_counts(node.directory(entry.id) / USAGE, devices=len(entry.limits))
-    except (OSError, ValueError):
-        return ()  # it ended, is another user's, or its tenant scribbled on it
 
 
 def _in_force(node: Node, entry: Grant) -> tuple[DeviceLimit, ...]:
@@ -357,8 +425,8 @@ def _shares(
     numbers: Mapping[str, int],
     *,
     driver: Mapping[str, int],
-    counts: tuple[Counts, ...],
-    used: Callable[[int], float | None],
+    region: Region | None,
+    meter: CoreMeter,
     enforcements: Mapping[str, Enforcement],
     excess: Mapping[tuple[str, str], Excess],
 ) -> tuple[Share, ...]:
@@ -366,11 +434,11 @@ def _shares(
     for position, (piece, asked, limit) in enumerate(
         zip(entry.allocation.pieces, entry.limits, limits, strict=True)
     ):
-        now = counts[position] if position < len(counts) else None
+        now = region.counts[position] if region and region.counts else None
         limited = limit.percent is not None
         held = driver.get(piece.device)
         enforcement = enforcements.get(piece.device)
-        if entry.allocation.policy is Policy.OFF and enforcement is Enforcement.PRELOAD:
+        if entry.allocation.policy is Policy.OFF and enforcement and enforcement.by_limiter:
             enforcement = Enforcement.NONE  # no limiter was loaded
         shares.append(
             Share(
@@ -382,7 +450,9 @@ def _shares(
                 spill=limit.spill,
                 memory_used=now.memory if now else None,
                 # Device time is only counted where it is limited.
-                core_used=used(position) if now and limited else None,
+                core_used=meter.used(entry, position) if now and limited else None,
+                core_borrowed=meter.borrowed(entry, position) if now and limited else None,
+                core_stopped=meter.stopped(entry, position) if now and limited else None,
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
                 excess=excess.get((entry.id, piece.device)),

@@ -31,6 +31,7 @@ struct tenant {
     uint64_t warmup_ns;         /* how long it is slow to launch more once it was kept waiting */
     const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
     unsigned pattern;           /* of so many, over and over */
+    bool waits;                 /* each kernel is done once the next is launched, and not before */
     uint64_t handler_ns;        /* a signal handler interrupts each launch for so long, then launches, too; 0: none */
     uint64_t from_ns;           /* when it begins */
     int64_t skew_ns;            /* how far its clock is ahead of the others' */
@@ -68,7 +69,8 @@ void machine_delay_timers(uint64_t ns);
 /* Who waits awake looks no more often than this from now on: a look is a switch between tasks. */
 void machine_poll(uint64_t ns);
 
-/* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us; 0: none does. */
+/* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us, and one of sixteen
+ * such for 20 times as long; 0: none does. */
 void machine_preempt(unsigned one_of);
 
 /* SIGKILL, SIGSTOP and SIGCONT; and a stop of all its threads but the governor's, as by a signal handler. */

@@ -42,16 +42,42 @@ static bool counted_before(const struct process *of, const struct thing *piece)
     return false;
 }
 
-static uint64_t of_things(const struct process *of, uint32_t device)
+/* The block of pieces at this address, if somebody else may have it. */
+static struct share *shared_block(const struct books *books, uint32_t process, uint64_t block)
 {
-    uint64_t bytes = of->small_charged[device];
+    for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
+        if (share->used && share->maker == process && share->block == block && share->of_maker > 0)
+            return (struct share *)share;
+    return NULL;
+}
+
+static uint64_t managed(const struct process *of, uint32_t device, uint64_t more)
+{
+    uint64_t bytes = more;
+    EACH(thing, of)
+    {
+        bytes += thing->kind == BY_MANAGED && thing->device == device ? thing->bytes : 0;
+    }
+    return rounded(bytes, BATCH);
+}
+
+uint64_t books_managed(const struct books *books, uint32_t process, uint32_t device)
+{
+    return managed(&books->processes[process], device, 0);
+}
+
+static uint64_t of_things(const struct books *books, uint32_t process, uint32_t device)
+{
+    const struct process *of = &books->processes[process];
+    uint64_t bytes = of->small_charged[device] + managed(of, device, 0);
     EACH(thing, of)
     {
         if (thing->device != device)
             continue;
         if (thing->kind != PIECE)
             bytes += thing->charged;
-        else if (of->contexts[thing->context].first != thing->block && !counted_before(of, thing))
+        else if (of->contexts[thing->context].first != thing->block && !counted_before(of, thing) &&
+                 shared_block(books, process, thing->block) == NULL)
             bytes += BLOCK_;
     }
     for (unsigned c = 0; c < CONTEXTS; c++)
@@ -72,7 +98,7 @@ static uint64_t of_shares(const struct books *books, uint32_t process, uint32_t 
 struct range books_charged(const struct books *books, uint32_t process, uint32_t device)
 {
     const struct process *of = &books->processes[process];
-    uint64_t exact = of_things(of, device) + of_shares(books, process, device);
+    uint64_t exact = of_things(books, process, device) + of_shares(books, process, device);
     struct range range = {exact + of->pools[device], exact + of->pools_most[device]};
     for (const struct pending *it = of->pending; it < of->pending + PENDING; it++) {
         if (!it->used || it->device != device)
@@ -134,7 +160,7 @@ uint64_t books_unseen(const struct books *books, uint32_t process, uint32_t devi
             bytes += of->contexts[c].rounded[0] + of->contexts[c].rounded[1] + of->contexts[c].rounded[2];
     for (const struct pending *it = of->pending; it < of->pending + PENDING; it++)
         bytes += it->used && it->device == device ? it->charged : 0;
-    return bytes + books_stuck(books, process, device);
+    return bytes + books_stuck(books, process, device) + books_managed(books, process, device);
 }
 
 uint64_t books_wanted(const struct books *books, uint32_t process, const struct call *call)
@@ -143,15 +169,21 @@ uint64_t books_wanted(const struct books *books, uint32_t process, const struct 
     switch (call->kind) {
     case ALLOCATE:
     case PITCHED: return call->bytes < MIB ? BLOCK_ : rounded(call->bytes, BLOCK_);
-    case MANAGED:
+    case MANAGED: return managed(of, call->device, call->bytes) - managed(of, call->device, 0);
     case BLOCK: return call->bytes;
     case POOLED:
     case GRAPH: return rounded(call->bytes, CHUNK);
     case LAUNCH: return of->things[call->cell].prepaid ? 0 : rounded(of->things[call->cell].bytes, CHUNK);
     case ARRAY: return call->bytes <= MIB ? 2 * BLOCK_ : rounded(call->bytes, BLOCK_);
     case MODULE: return in_blocks(call->bytes) + BLOCK_;
+    case GREEN: return GREEN_;
     case SPARSE: /* refused where the figure is beyond the limit */
     case STREAM: return BLOCK_;
+    case SHARE: { /* what is part of its context is charged when others may have it */
+        const struct thing *thing = &of->things[call->cell];
+        bool first = thing->kind == PIECE && of->contexts[thing->context].first == thing->block;
+        return first && shared_block(books, process, thing->block) == NULL ? BLOCK_ : 0;
+    }
     case LIMIT: return call->choice == 0 ? call->bytes * books->threads : rounded(call->bytes, BLOCK_) + BLOCK_;
     default: return 0;
     }
@@ -213,7 +245,8 @@ static struct share *new_share(struct books *books, uint32_t device, uint32_t ma
     struct share *share = books->shares;
     while (share->used)
         share++;
-    *share = (struct share){.used = true, .device = device, .maker = maker, .bytes = bytes, .of_maker = 1};
+    *share =
+        (struct share){.used = true, .device = device, .maker = maker, .context = NONE, .bytes = bytes, .of_maker = 1};
     return share;
 }
 
@@ -241,6 +274,11 @@ static void drop(struct books *books, uint32_t process, struct thing *thing)
     *thing = (struct thing){0};
     if (was.block == 0 || lies_in(of, was.block))
         return;
+    struct share *share = was.kind == PIECE ? shared_block(books, process, was.block) : NULL;
+    if (share != NULL && of->contexts[was.context].first == was.block)
+        return; /* charged until its context ends */
+    if (share != NULL)
+        let_go(share, process, false);
     for (unsigned c = 0; c < CONTEXTS; c++)
         if (of->contexts[c].first == was.block && (was.block != WITH_CONTEXT || c == was.context))
             of->contexts[c].first = 0;
@@ -268,11 +306,28 @@ static void end_pools(struct books *books, uint32_t process, uint32_t device)
     }
 }
 
+static bool ends_with(const struct share *share, uint32_t process, uint32_t context)
+{
+    return share->used && share->maker == process && share->context == context && share->of_maker > 0;
+}
+
+/* Of what others may have of a context that ends, all stays charged where they have any. */
+static void keep_shared(struct books *books, uint32_t process, uint32_t context)
+{
+    bool open = false;
+    for (struct share *share = books->shares; share < books->shares + SHARES; share++)
+        open = open || (ends_with(share, process, context) && others_have(share));
+    for (struct share *share = books->shares; share < books->shares + SHARES; share++)
+        if (ends_with(share, process, context))
+            share->late = share->late || open;
+}
+
 /* What was in a context ends with it. */
 static void end_context(struct books *books, uint32_t process, uint32_t context)
 {
     struct process *of = &books->processes[process];
     uint32_t device = of->contexts[context].device;
+    keep_shared(books, process, context);
     EACH(thing, of)
     {
         if (thing->kind == AN_EXEC && thing->owner_context == context)
@@ -280,6 +335,9 @@ static void end_context(struct books *books, uint32_t process, uint32_t context)
         if (thing->context == context)
             drop(books, process, thing);
     }
+    for (struct share *share = books->shares; share < books->shares + SHARES; share++)
+        if (ends_with(share, process, context)) /* the block that was part of it */
+            let_go(share, process, false);
     for (struct pending *it = of->pending; it < of->pending + PENDING; it++) {
         if (it->used && it->context == context)
             it->used = false;
@@ -348,6 +406,7 @@ static void enter_pointer(struct process *of, const struct call *call, struct th
     thing->charged = rounded(thing->bytes, BLOCK_);
     if (call->kind == ALLOCATE && context->first == 0 && room < thing->charged && room >= thing->bytes) {
         context->first = thing->block = WITH_CONTEXT;
+        context->lent = true;
         thing->charged = thing->bytes;
     }
 }
@@ -414,12 +473,16 @@ static void enter_free(struct books *books, uint32_t process, const struct call 
 /* A pointer that others may open is a block that is shared. */
 static void enter_share(struct books *books, uint32_t process, struct thing *thing, const struct answer *answer)
 {
-    if (thing->share == NULL) {
-        thing->share = new_share(books, thing->device, process, thing->charged);
-        thing->share->exported = true;
+    struct share *share = thing->kind == PIECE ? shared_block(books, process, thing->block) : thing->share;
+    if (share == NULL) {
+        share = new_share(books, thing->device, process, thing->kind == PIECE ? BLOCK_ : thing->charged);
+        share->exported = true;
+        share->context = thing->context;
+        share->block = thing->block;
+        thing->share = thing->kind == PIECE ? NULL : share;
         thing->charged = 0;
     }
-    memcpy(thing->share->handle, answer->handle, sizeof answer->handle);
+    memcpy(share->handle, answer->handle, sizeof answer->handle);
 }
 
 static void enter_block(struct books *books, uint32_t process, const struct call *call, struct thing *thing)
@@ -467,6 +530,15 @@ static void enter_graph(struct thing *thing, const struct call *call)
     thing->frees = call->choice == 1;
 }
 
+/* A green context keeps its card's primary context. */
+static void enter_green(struct process *of, struct thing *thing)
+{
+    thing->kind = A_GREEN;
+    thing->context = thing->device;
+    thing->charged = GREEN_;
+    of->contexts[thing->device].attached++;
+}
+
 static void enter_made(struct books *books, uint32_t process, const struct call *call, const struct answer *answer,
                        uint64_t room)
 {
@@ -476,7 +548,7 @@ static void enter_made(struct books *books, uint32_t process, const struct call 
     switch (call->kind) {
     case ALLOCATE:
     case PITCHED: enter_pointer(of, call, thing, answer->value, room); break;
-    case MANAGED: thing->kind = BY_MANAGED, thing->charged = call->bytes; break;
+    case MANAGED: thing->kind = BY_MANAGED; break;
     case POOL: thing->kind = A_POOL, thing->context = NONE; break;
     case POOLED: enter_pooled(of, call, thing); break;
     case STREAM: thing->kind = A_STREAM; break;
@@ -488,6 +560,7 @@ static void enter_made(struct books *books, uint32_t process, const struct call 
     case OPEN: enter_import(books, process, call, thing); break;
     case ARRAY: enter_array(of, thing); break;
     case SPARSE: thing->kind = A_SPARSE; break;
+    case GREEN: enter_green(of, thing); break;
     default: thing->kind = A_MODULE, thing->charged = in_blocks(call->bytes), of->code += 8 * answer->value;
     }
 }
@@ -540,6 +613,15 @@ static void enter_look(struct process *of, const struct call *call)
     (void)call;
 }
 
+static void enter_green_end(struct books *books, uint32_t process, struct thing *thing)
+{
+    struct context *primary = &books->processes[process].contexts[thing->device];
+    uint32_t device = thing->device;
+    drop(books, process, thing);
+    if (--primary->attached == 0)
+        end_context(books, process, device);
+}
+
 static void enter_context(struct books *books, uint32_t process, const struct call *call)
 {
     struct process *of = &books->processes[process];
@@ -582,6 +664,7 @@ void books_enter(struct books *books, uint32_t process, const struct call *call,
     case EXPORT: thing->share->files++, thing->share->exported = true; break;
     case SHARE: enter_share(books, process, thing, answer); break;
     case TILE: enter_tile(of, thing, call); break;
+    case GREEN_DESTROY: enter_green_end(books, process, thing); break;
     case LIMIT: enter_limit(books, &of->contexts[call->context], call); break;
     case LOOK: enter_look(of, call); break;
     case POOL_TRIM:

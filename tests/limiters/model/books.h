@@ -14,6 +14,8 @@
 #define MIB       (UINT64_C(1) << 20)
 #define BLOCK_    (2 * MIB)
 #define CHUNK     (32 * MIB)
+#define BATCH     (128 * MIB) /* of managed memory */
+#define GREEN_    (16 * MIB)  /* a green context */
 #define PROCESSES 4u
 #define GRANTS    2u
 #define SHARES    64u
@@ -35,6 +37,7 @@ enum thing_kind {
     AN_ARRAY,
     A_SPARSE,
     A_MODULE,
+    A_GREEN,
 };
 
 struct thing { /* what a process has in a cell */
@@ -43,17 +46,18 @@ struct thing { /* what a process has in a cell */
     uint32_t owner_context;   /* of a graph: the context that its memory ends with */
     uint64_t bytes, charged;
     uint64_t block;             /* of a piece: where it lies */
-    struct share *share;        /* of handles, mappings, shared pointers */
+    struct share *share;        /* of handles, mappings, shared pointers; a shared piece's block has one */
     struct share *tiles[TILES]; /* of a sparse array */
     bool blocked;               /* a stream that waits */
     bool imported, exportable;  /* a block that another process made; one that may be exported */
     bool prepaid, live, frees;  /* of a graph: not launched yet; its memory is there; it frees that itself */
 };
 
-struct share { /* a block that more than one may have, or a pointer */
+struct share { /* a block that more than one may have, or a pointer, or a block of pieces */
     bool used, exported;
-    uint32_t device, maker; /* maker: NONE when it ended */
-    uint64_t bytes;
+    uint32_t device, maker;   /* maker: NONE when it ended */
+    uint32_t context;         /* of its maker, that it ends with; NONE: with none */
+    uint64_t bytes, block;    /* block: of pieces, where it lies */
     unsigned of_maker;        /* handles, mappings, sparse arrays of its maker's */
     unsigned open[PROCESSES]; /* by those who imported or opened it */
     unsigned files;           /* descriptors */
@@ -72,6 +76,7 @@ struct context {
     uint32_t device;
     unsigned attached; /* 0: there is none */
     uint64_t first;    /* the block that is part of it; 0: none yet */
+    bool lent;         /* that was a large allocation's once: nobody knows which block the driver keeps */
     uint64_t limits;   /* charged */
     uint64_t limit[3], rounded[3];
 };
@@ -110,6 +115,9 @@ uint64_t books_uncharged(const struct books *books, uint32_t process, uint32_t d
 
 /* What others have of what the process made and let go of: charged, and not in its figure. */
 uint64_t books_stuck(const struct books *books, uint32_t process, uint32_t device);
+
+/* What is charged for managed memory, which is in nobody's figure. */
+uint64_t books_managed(const struct books *books, uint32_t process, uint32_t device);
 
 /* What streams of contexts may have beyond their charges. */
 uint64_t books_streams(const struct books *books, uint32_t process, uint32_t device);

@@ -33,7 +33,6 @@ extern char **environ;
 #define FILES         16u
 #define TRACE         65536u
 #define OUT_OF_MEMORY 2
-#define GRAIN         512u /* of managed memory, which is charged as it was asked for */
 
 /* What is done to processes, beside the calls that they make. */
 #define DEEDS(X) X(START) X(END) X(KILL) X(KILL_RUNNING) X(KILL_STARTING) X(CLOSE_FILE)
@@ -192,7 +191,7 @@ static bool measures(const struct call *call)
 {
     uint32_t kind = call->kind;
     return kind == STREAM || kind == MODULE || kind == MODULE_UNLOAD || (kind == ARRAY && call->bytes <= MIB) ||
-           kind == SPARSE || kind == RELEASE || kind == RESET || kind == DESTROY;
+           kind == SPARSE || kind == RELEASE || kind == RESET || kind == DESTROY || kind == GREEN_DESTROY;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- laws
@@ -204,7 +203,8 @@ static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, stru
 {
     struct process *of = &books.processes[p];
     uint64_t charged = seen->charged[p][d], figure = seen->figure[p][d];
-    uint64_t known = range.least + books_uncharged(&books, p, d) - books_stuck(&books, p, d);
+    uint64_t known = range.least + books_uncharged(&books, p, d) - books_stuck(&books, p, d) -
+                     books_managed(&books, p, d);
     uint64_t most = figure > known ? figure - known : 0, less = of->code + (refused ? BLOCK_ : 0),
              least = most > less ? most - less : 0;
     of->beyond[d] = charged - range.least < most ? charged - range.least : most;
@@ -237,7 +237,6 @@ static void check_figure(const struct seen *seen, uint32_t p, uint32_t d)
     uint64_t charged = seen->charged[p][d], figure = seen->figure[p][d];
     uint64_t more = books_uncharged(&books, p, d) + books_streams(&books, p, d) + books_taken_over(&books, p, d) +
                     books.processes[p].code;
-    more += CELLS * GRAIN;
     uint64_t less = books_unseen(&books, p, d) + books.processes[p].beyond[d]; /* until it is measured again */
     if (figure > charged + more)
         fail("process %u, device %u: holds %.3f MiB, charged %.3f and %.3f for contexts", p, d, mib(figure),
@@ -268,7 +267,7 @@ static void check_card(const struct seen *seen, uint32_t d)
     for (uint32_t p = 0; p < PROCESSES; p++)
         bytes += seen->charged[p][d] + books_uncharged(&books, p, d) + books_streams(&books, p, d) +
                  books.processes[p].code;
-    if (seen->used[d] > bytes + PROCESSES * CELLS * GRAIN)
+    if (seen->used[d] > bytes)
         fail("device %u: holds %.3f MiB, charged and known %.3f", d, mib(seen->used[d]), mib(bytes));
 }
 
@@ -461,10 +460,11 @@ static bool is(const struct thing *thing, uint32_t kind)
     case MAP: return thing->kind == A_HANDLE;
     case EXPORT: return thing->kind == A_HANDLE && thing->exportable;
     case TILE: return thing->kind == A_HANDLE && !thing->imported && !thing->exportable;
-    case SHARE: return thing->kind == POINTER && thing->block == 0;
+    case SHARE: return (thing->kind == POINTER && thing->block == 0) || thing->kind == PIECE;
     case CLOSE: return thing->kind == OPENED;
     case ARRAY_DESTROY: return thing->kind == AN_ARRAY || thing->kind == A_SPARSE;
     case MODULE_UNLOAD: return thing->kind == A_MODULE;
+    case GREEN_DESTROY: return thing->kind == A_GREEN;
     default: return false;
     }
 }
@@ -505,12 +505,12 @@ static uint32_t context_on(const struct process *of, uint32_t device)
     return NONE;
 }
 
-static bool has_shared(const struct process *of, uint32_t context)
+static unsigned greens(const struct process *of, uint32_t device)
 {
+    unsigned count = 0;
     for (uint32_t c = 0; c < CELLS; c++)
-        if (of->things[c].kind == POINTER && of->things[c].share != NULL && of->things[c].context == context)
-            return true;
-    return false;
+        count += of->things[c].kind == A_GREEN && of->things[c].device == device;
+    return count;
 }
 
 static bool choose_context(const struct raw *raw, const struct process *of, struct call *call)
@@ -520,14 +520,12 @@ static bool choose_context(const struct raw *raw, const struct process *of, stru
     switch (raw->kind) {
     case RETAIN: return of->contexts[call->device].attached < 2;
     case RELEASE:
-    case RESET:
-        call->context = call->device;
-        return of->contexts[call->device].attached > 0 && !has_shared(of, call->context);
+    case RESET: call->context = call->device; return of->contexts[call->device].attached > greens(of, call->device);
     case CREATE: call->other = of->contexts[2].attached == 0 ? 2 : 3; return of->contexts[call->other].attached == 0;
     default:
         call->context = context_for(of, 2, raw->a);
         call->device = call->context == NONE ? 0 : of->contexts[call->context].device;
-        return call->context != NONE && !has_shared(of, call->context);
+        return call->context != NONE;
     }
 }
 
@@ -561,6 +559,13 @@ static bool choose_new(const struct raw *raw, const struct process *of, struct c
             call->choice = NONE;
     }
     return true;
+}
+
+static bool choose_green(const struct raw *raw, const struct process *of, struct call *call)
+{
+    call->cell = free_cell(of);
+    call->device = raw->a % grants[of->grant].terms->device_count;
+    return call->cell != NONE && of->contexts[call->device].attached > 0;
 }
 
 static bool choose_of_block(const struct raw *raw, const struct process *of, struct call *call)
@@ -637,11 +642,8 @@ static bool choose_of_cell(const struct raw *raw, const struct process *of, stru
         call->other = stream_for(of, call->device, raw->b);
     bool needs_context = raw->kind != GRAPH_DESTROY && raw->kind != HANDLE_RELEASE && raw->kind != UNMAP &&
                          raw->kind != EXPORT;
-    /* Beside what else the card gets back in the same moment nobody sees whether a block that was exported came back.
-     */
-    bool hidden = call->context == NONE && thing->share != NULL && thing->share->exported &&
-                  of->pools[call->device] > 0;
-    return (call->context != NONE || !needs_context) && !hidden;
+    bool unsure = raw->kind == SHARE && thing->kind == PIECE && of->contexts[thing->context].lent;
+    return (call->context != NONE || !needs_context) && !unsure;
 }
 
 static bool choose_look(const struct raw *raw, const struct process *of, struct call *call)
@@ -679,6 +681,7 @@ static bool choose(const struct raw *raw, struct call *call)
     case IMPORT: return choose_import(raw, of, call);
     case OPEN: return choose_open(raw, of, call);
     case LIMIT: return choose_limit(raw, of, call);
+    case GREEN: return choose_green(raw, of, call);
     case LOOK:
     case SYNCHRONIZE: return choose_look(raw, of, call);
     case RUN: return false;

@@ -368,6 +368,30 @@ CALL(call_limit)
     return CU(cuCtxSetLimit)((CUlimit)call->choice, call->bytes);
 }
 
+struct resource { /* CUdevResource of cuda.h */
+    char bytes[144];
+};
+
+CALL(call_green)
+{
+    CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
+    CUresult (*describe)(CUdevResourceDesc *, struct resource *,
+                         unsigned) = driver_function("cuDevResourceGenerateDesc");
+    struct resource all;
+    CUdevResourceDesc description;
+    CUresult code = of_card((CUdevice)call->device, &all, 1);
+    if (code == CUDA_SUCCESS)
+        code = describe(&description, &all, 1);
+    return code != CUDA_SUCCESS
+               ? code
+               : CU(cuGreenCtxCreate)((CUgreenCtx *)&cell->handle, description, (CUdevice)call->device, 1);
+}
+
+CALL(call_green_destroy)
+{
+    return CU(cuGreenCtxDestroy)((CUgreenCtx)cell->handle);
+}
+
 CALL(call_look)
 {
     size_t free = 0, total;
@@ -449,6 +473,8 @@ static CUresult (*const makers[])(const struct call *, struct cell *, struct ans
     [MODULE] = call_module,
     [MODULE_UNLOAD] = call_module_unload,
     [LIMIT] = call_limit,
+    [GREEN] = call_green,
+    [GREEN_DESTROY] = call_green_destroy,
     [LOOK] = call_look,
     [RUN] = call_run,
 };

@@ -1,0 +1,637 @@
+"""Measures what pods get of a card on a real Kubernetes: by claims, or in the classic way.
+
+    benchmarks/pods.sh run PACK dra|classic shares,memory,kill,resize,others [--jobs gemm,resnet18]
+
+Two pods hold 30 and 60 percent of one card. `shares`: what each gets beside the other, in percent
+of the job's speed alone and without hetero. `memory`: allocations below and above the limit, and
+what nvidia-smi says inside. `kill`: the agent is killed by kill -9 while both are measured.
+`resize`: the larger one is made smaller while it runs. `others`: what pods see of the card that
+were given none.
+
+pods.sh brings up the cluster and calls this in its network. Services are served from here, because
+kube-proxy needs iptables.
+
+Over 400 lines because it is carried to machines that have nothing of the tests' cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hetero_simulator
+from hetero_benchmarks.job import JOBS, command
+from hetero_benchmarks.rates import Batch, Window, pace, share
+from hetero_benchmarks.trial import HETERO, Machine, Program, find_machine
+
+from hetero.kube.api.annotations import INVENTORY
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "deploy"))
+import render  # type: ignore[import-not-found]  # noqa: E402
+
+Plain = dict[str, Any]
+
+IMAGE = "lab.local/hostusr:1"
+NAMESPACE, NODE = "hetero-system", "n1"
+KUBERNETES, SERVICE = ("10.97.0.1", 443), ("10.87.0.1", 6443)
+BINARIES = Path(os.environ["KUBE_ASSETS"])
+#: The driver of a machine whose own it is not: mounted by whoever made the machine.
+DRIVER = Path("/usr/local/nvidia")
+#: Where jobs are told when to run, and where pods have a /usr that files may be mounted into.
+WORK = Path("/tmp/hetero-pods")  # noqa: S108 - of a machine that is thrown away
+CUES, USR = WORK / "cues", WORK / "usr"
+#: Percent of the card, and its memory, of the pods that are measured; and of one for allocations.
+PODS = {"a": (30, 24), "b": (60, 24)}
+SMALL = (5, 10)
+STEPS = ("shares", "memory", "kill", "resize", "others")
+STARTED = time.monotonic()
+#: What a pod without a card runs: what of it is there, and whether a program can use it.
+SEEN = """
+import ctypes, glob, os
+nodes = sorted(glob.glob("/dev/nvidia*") + glob.glob("/host-dev/nvidia*"))
+print("device nodes:", " ".join(nodes) or "none")
+for node in nodes:
+    try:
+        os.close(os.open(node, os.O_RDWR))
+        print("opened", node)
+    except OSError as error:
+        print(node, error.strerror)
+try:
+    driver = ctypes.CDLL(os.environ.get("LIBCUDA", "libcuda.so.1"))
+    count = ctypes.c_int()
+    said = driver.cuInit(0)
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    print("cuInit", said, "devices", count.value)
+except OSError as error:
+    print("no driver:", error)
+"""
+
+
+def main() -> None:
+    """Measure, and print a table for each step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("way", choices=["dra", "classic"])
+    parser.add_argument("steps", type=lambda text: text.split(","))
+    parser.add_argument("--jobs", type=lambda text: text.split(","), default=["gemm", "resnet18"])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    unknown = {*asked.steps} - {*STEPS} | {*asked.jobs} - {*JOBS}
+    if unknown:
+        parser.error(f"no {', '.join(sorted(unknown))}: steps are {', '.join(STEPS)}")
+    machine = find_machine()
+    log(f"{machine.card}, driver {machine.driver}, {machine.date}, kernel {machine.kernel}")
+    with ExitStack() as stack:
+        stack.enter_context(furnished())
+        speeds = alone(asked.jobs, machine, asked.seconds, Release(asked.way, machine).install)
+        pods = Tenants(asked.way, asked.jobs)
+        if {*asked.steps} - {"others"}:
+            pods.start()
+        for step in asked.steps:
+            log(f"== {asked.way} {step}")
+            STEP[step](pods, speeds, asked)
+        log("end")
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def shares(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> None:
+    """Print what each pod gets beside the other."""
+    print("| job | steps/s alone | pod | percent of it | error |\n|---|---|---|---|---|")
+    for job in asked.jobs:
+        rates = [pods.rates(job, asked.seconds) for _ in range(asked.rounds)]
+        for name, (core, _) in PODS.items():
+            got = [share(rate[name], speeds[job]) for rate in rates]
+            worst = max((one - core for one in got), key=abs)
+            said = ", ".join(f"{one:.1f}" for one in got)
+            print(f"| {job} | {speeds[job]:.2f} | {core} % | {said} | {worst:+.1f} |", flush=True)
+
+
+def memory(pods: Tenants, _speeds: dict[str, float], _asked: argparse.Namespace) -> None:
+    """Print what an allocation below the limit and one above it meet, and what nvidia-smi says."""
+    core, size = SMALL
+    pods.one("m", core, size, ["sleep", "1000"])
+    until(partial(reached, "m", "Running"))
+    tool = str(hetero_simulator.job("cuda"))
+    for amount in (size - 2, size + 1):
+        said = kubectl("exec", "m", "--", tool, "--alloc", f"{amount}GiB", check=False)
+        print(f"limit {size} GiB, {amount} GiB in one allocation: {said.strip()}")
+    print(kubectl("exec", "m", "--", "nvidia-smi", check=False))
+    kubectl("delete", "pod", "m")
+
+
+def kill(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> None:
+    """Print what the pods get while the agent is killed, and that it comes back to its grants."""
+    (job, *_) = asked.jobs
+    agent = items("pod", "-n", NAMESPACE, "-l", "app=hetero-agent")[0]
+    identity = agent["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+    before = {one["id"] for one in standing()}
+
+    def end() -> None:
+        for pid in within(identity):
+            os.kill(pid, signal.SIGKILL)
+
+    threading.Timer(3, end).start()
+    rates = pods.rates(job, asked.seconds)
+
+    def again() -> bool:
+        (one,) = items("pod", "-n", NAMESPACE, "-l", "app=hetero-agent")
+        state = one["status"]["containerStatuses"][0]
+        return bool(state["restartCount"]) and "running" in state["state"]
+
+    until(again)
+    for name, (core, _) in PODS.items():
+        got = share(rates[name], speeds[job])
+        print(f"{job} in the pod of {core} % while the agent was killed: {got:.1f} %")
+    kept = before == {one["id"] for one in standing()}
+    print(f"the agent runs again; grants before it and after it are the same: {kept}")
+    rates = pods.rates(job, asked.seconds)
+    print("after that:", ", ".join(f"{share(one, speeds[job]):.1f} %" for one in rates.values()))
+
+
+def resize(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> None:
+    """Print what the larger pod gets when it is given 20 % while it runs, and then its own back."""
+    (job, *_) = asked.jobs
+    for core in (20, 60):
+        began = time.monotonic()
+        pods.resize("b", core)
+        took = time.monotonic() - began
+        rates = pods.rates(job, asked.seconds)
+        said = ", ".join(f"pod {n} {share(one, speeds[job]):.1f} %" for n, one in rates.items())
+        restarts = get("pod", "b")["status"]["containerStatuses"][0]["restartCount"]
+        print(f"b resized to {core} % in {took:.0f} s: {said}; {restarts} restarts", flush=True)
+
+
+def others(_pods: Tenants, _speeds: dict[str, float], _asked: argparse.Namespace) -> None:
+    """Print what pods see of the card that were given none of it."""
+    script = [sys.executable, "-c", SEEN]
+    driver = {"name": "driver", "hostPath": {"path": str(DRIVER)}}
+    bare = pod("bare", script)
+    named = pod("named", script)
+    named["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
+    nodes = pod("nodes", script)
+    container = nodes["spec"]["containers"][0]
+    nodes["spec"]["volumes"].append({"name": "dev", "hostPath": {"path": "/dev"}})
+    container["volumeMounts"].append({"name": "dev", "mountPath": "/host-dev"})
+    root = pod("root", script)
+    root["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    for one in (bare, named, nodes, root):
+        if DRIVER.exists():  # as a tenant may who can mount what he likes
+            one["spec"]["volumes"].append(driver)
+            inside = one["spec"]["containers"][0]
+            inside["volumeMounts"].append({"name": "driver", "mountPath": "/driver"})
+            inside["env"].append({"name": "LIBCUDA", "value": "/driver/lib64/libcuda.so.1"})
+    apply(bare, named, nodes, root)
+    about = {
+        "bare": "no request",
+        "named": "NVIDIA_VISIBLE_DEVICES=all",
+        "nodes": "a hostPath of /dev",
+        "root": "privileged",
+    }
+    for name, what in about.items():
+        until(partial(reached, name, "Succeeded", "Failed"))
+        print(f"-- a pod with {what}:\n{kubectl('logs', name, check=False).strip()}", flush=True)
+    kubectl("delete", "pod", *about)
+
+
+STEP: dict[str, Callable[[Any, dict[str, float], argparse.Namespace], None]] = {
+    "shares": shares,
+    "memory": memory,
+    "kill": kill,
+    "resize": resize,
+    "others": others,
+}
+
+
+# --- the jobs -------------------------------------------------------------------------------------
+
+
+def alone(
+    jobs: Sequence[str], machine: Machine, seconds: float, meanwhile: Callable[[], None]
+) -> dict[str, float]:
+    """Return the steps a second of each job on the card alone, without hetero.
+
+    Something else is done while the jobs start, and is done when they are measured.
+    """
+    found: dict[str, float] = {}
+    with ExitStack() as stack:
+        programs = [
+            stack.enter_context(Program(command(job), machine, None, name=job)) for job in jobs
+        ]
+        meanwhile()
+        for program in programs:
+            program.line()
+        for job, program in zip(jobs, programs, strict=True):
+            window = soon(seconds)
+            program.tell(f"{window.end + 0.1} 0")
+            found[job] = rate(program.line(), window)
+            log(f"{job} alone: {found[job]:.2f} steps/s")
+    return found
+
+
+def soon(seconds: float) -> Window:
+    """Return the time to measure in: a moment from now, when the jobs are at it."""
+    start = time.monotonic() + 1
+    return Window(start, start + seconds)
+
+
+def rate(line: str, window: Window) -> float:
+    """Return the steps a second that a job's answer says it made."""
+    return pace([Batch(*mark) for mark in json.loads(line)], window).rate
+
+
+class Tenants:
+    """The pods that hold parts of the card; each runs every job, of which one is told to work."""
+
+    def __init__(self, way: str, jobs: Sequence[str]) -> None:
+        self._way, self._jobs = way, jobs
+        self._cues: dict[tuple[str, str], int] = {}
+
+    def start(self) -> None:
+        """Start both, and wait until their jobs are ready."""
+        for name, (core, size) in PODS.items():
+            folder = CUES / name
+            folder.mkdir(parents=True, exist_ok=True)
+            script = []
+            for job in self._jobs:
+                for path in (folder / f"{job}.in", folder / f"{job}.out"):
+                    path.unlink(missing_ok=True)
+                os.mkfifo(folder / f"{job}.in")
+                # Open for both ways: opening does not wait, and the job meets no end before ours.
+                self._cues[name, job] = os.open(folder / f"{job}.in", os.O_RDWR)
+                words = " ".join(command(job))
+                script.append(f"{words} < /cues/{job}.in > /cues/{job}.out &")
+            self.one(name, core, size, ["sh", "-c", " ".join([*script, "wait"])])
+        for name in PODS:
+            until(partial(reached, name, "Running"), seconds=60)
+            for job in self._jobs:
+                self._line(name, job, 0)
+        log("the jobs of both pods are ready")
+
+    def rates(self, job: str, seconds: float) -> dict[str, float]:
+        """Return the steps a second of a job in each pod, both at work at once."""
+        window = soon(seconds)
+        told = {}
+        for name in PODS:
+            told[name] = len(self._lines(name, job))
+            os.write(self._cues[name, job], f"{window.end + 0.1} 0\n".encode())
+        return {name: rate(self._line(name, job, told[name]), window) for name in PODS}
+
+    def resize(self, name: str, core: int) -> None:
+        """Change a pod's part of the card while it runs: by its claim, or its grant."""
+        if self._way == "dra":
+            kubectl(
+                "annotate", "--overwrite", "resourceclaim", name, f"hetero.io/resize=cores={core}"
+            )
+        else:
+            (found,) = [one["id"] for one in standing() if f"/{name}" in (one["label"] or "")]
+            on_node(*HETERO, "resize", found, "--core", str(core))
+
+        def done() -> bool:
+            return any(
+                piece["core"] == core
+                for one in standing()
+                if f"/{name}" in (one["label"] or "")
+                for piece in one["shares"]
+            )
+
+        until(done, seconds=60)
+
+    def one(self, name: str, core: int, size: int, words: Sequence[str]) -> None:
+        """Make a pod with a part of the card, in percent and GiB."""
+        made = pod(name, words)
+        container = made["spec"]["containers"][0]
+        folder = {
+            "name": "cues",
+            "hostPath": {"path": str(CUES / name), "type": "DirectoryOrCreate"},
+        }
+        made["spec"]["volumes"].append(folder)
+        container["volumeMounts"].append({"name": "cues", "mountPath": "/cues"})
+        if self._way == "classic":
+            limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": str(core)}
+            container["resources"] = {"limits": {**limits, "nvidia.com/gpumem": str(size * 1024)}}
+            apply(made)
+            return
+        requests = {"memory": f"{size}Gi", "cores": str(core)}
+        exactly = {"deviceClassName": "hetero", "capacity": {"requests": requests}}
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": {"requests": [{"name": "card", "exactly": exactly}]}},
+        }
+        made["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
+        container["resources"] = {"claims": [{"name": "card"}]}
+        apply(claim, made)
+
+    def _lines(self, name: str, job: str) -> list[str]:
+        with suppress(FileNotFoundError):
+            return (CUES / name / f"{job}.out").read_text().splitlines(keepends=True)
+        return []
+
+    def _line(self, name: str, job: str, number: int) -> str:
+        def whole() -> str | None:
+            lines = self._lines(name, job)
+            found = lines[number] if len(lines) > number else ""
+            return found if found.endswith("\n") else None
+
+        line: str = until(whole, seconds=90)
+        return line
+
+
+# --- the cluster ----------------------------------------------------------------------------------
+
+
+class Release:
+    """Hetero on the cluster, from its chart."""
+
+    def __init__(self, way: str, machine: Machine) -> None:
+        self._way, self._machine = way, machine
+
+    def install(self) -> None:
+        """Apply the manifests and wait until the card is offered."""
+        until(lambda: kubectl("get", "sa", "default", check=False))
+        forward(KUBERNETES, lambda: SERVICE)
+        apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        version = json.loads(kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"]
+        text = render.render(namespace=NAMESPACE, values=self._values(), kubernetes=version)
+        kubectl("apply", "--server-side", "-f", "-", stdin=text)
+        if self._way == "classic":
+            address = get("service", "hetero-webhook", "-n", NAMESPACE)["spec"]["clusterIP"]
+            forward((address, 443), lambda: (of("hetero-webhook"), 8444))
+            until(lambda: "hetero-scheduler" in self._probe(), seconds=60)
+        until(self._offered, seconds=60)
+        node = get("node", NODE)["status"]["nodeInfo"]
+        log(f"{node['kubeletVersion']}, {node['containerRuntimeVersion']}: the card is offered")
+
+    def _probe(self) -> str:
+        """Return what the webhook makes of a pod that asks for a card."""
+        made = pod("probe", ["true"])
+        made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+        argv = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+        return kubectl(*argv, stdin=json.dumps(made), check=False)
+
+    def _offered(self) -> bool:
+        if self._way == "dra":
+            return any(one["spec"].get("devices") for one in items("resourceslice"))
+        node = get("node", NODE)
+        known = INVENTORY in node["metadata"].get("annotations", {})
+        return known and node["status"]["allocatable"].get("nvidia.com/gpu", "0") != "0"
+
+    def _values(self) -> Plain:
+        volumes, mounts = host(usr=Path("/usr"))
+        binaries = {"name": "kubernetes", "hostPath": {"path": str(BINARIES)}}
+        volumes.append(binaries)
+        mounts.append({"name": "kubernetes", "mountPath": str(BINARIES), "readOnly": True})
+        own: list[Plain] = []
+        own_mounts: list[Plain] = []
+        env: list[Plain] = []
+        if self._machine.simulated:
+            env.append({"name": "HETERO_RACK", "value": os.environ["HETERO_RACK"]})
+            own.append({"name": "shm", "hostPath": {"path": "/dev/shm"}})  # noqa: S108
+            own_mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+        elif DRIVER.exists():
+            env.append({"name": "LD_LIBRARY_PATH", "value": f"{DRIVER}/lib64:{DRIVER}/lib"})
+            own.append({"name": "driver", "hostPath": {"path": str(DRIVER)}})
+            own_mounts.append({"name": "driver", "mountPath": str(DRIVER), "readOnly": True})
+        return {
+            "allocation": self._way,
+            "image": IMAGE,
+            "imagePullPolicy": "Never",
+            "kubeScheduler": {"image": IMAGE, "command": str(BINARIES / "kube-scheduler")},
+            "replicas": 1,
+            "webhook": {"replicas": 1},
+            "agent": {"env": env, "volumes": own, "volumeMounts": own_mounts},
+            "command": list(HETERO),
+            "podEnv": environment(),
+            "podVolumes": volumes,
+            "podVolumeMounts": mounts,
+        }
+
+
+def pod(name: str, words: Sequence[str]) -> Plain:
+    """Return a pod that runs a command of this machine, on a /usr without a driver."""
+    volumes, mounts = host(usr=USR)
+    if (DRIVER / "bin").exists():
+        volumes.append({"name": "driver-programs", "hostPath": {"path": str(DRIVER / "bin")}})
+        mounts.append({"name": "driver-programs", "mountPath": f"{DRIVER}/bin", "readOnly": True})
+    container = {
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": list(words),
+        "env": environment(),
+        "volumeMounts": mounts,
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def environment() -> list[Plain]:
+    """Return what a pod's Python finds its packages by, and a user: its image has none."""
+    paths = os.environ.get("PYTHONPATH")
+    found = {"USER": "root", "HOME": "/tmp", **({"PYTHONPATH": paths} if paths else {})}  # noqa: S108
+    return [{"name": name, "value": value} for name, value in found.items()]
+
+
+def host(*, usr: Path) -> tuple[list[Plain], list[Plain]]:
+    """Return the volumes and mounts by which a pod runs this machine's programs."""
+    packages = os.environ.get("PYTHONPATH", str(ROOT)).split(":")
+    wanted = {"/usr": str(usr)}
+    for path in ("/opt", sys.prefix, sys.base_prefix, *packages, str(ROOT)):
+        if not any(path == one or path.startswith(f"{one}/") for one in wanted):
+            wanted[path] = path
+    volumes = [
+        {"name": f"host-{number}", "hostPath": {"path": path}}
+        for number, path in enumerate(wanted.values())
+    ]
+    mounts = [
+        # Files of the driver are mounted into /usr, where it is a copy of this machine's.
+        {"name": f"host-{number}", "mountPath": path, "readOnly": wanted[path] != str(USR)}
+        for number, path in enumerate(wanted)
+    ]
+    return volumes, mounts
+
+
+@contextmanager
+def furnished() -> Iterator[None]:
+    """Have a /usr for pods that takes new files and leaves this machine's as it is.
+
+    The node's ledger is its own, too. Meanwhile this machine's dynamic linker finds a driver that
+    lies apart, as it does where one was installed.
+    """
+    layers = WORK / "usr-upper", WORK / "usr-work", USR
+    for path in layers:
+        path.mkdir(parents=True, exist_ok=True)
+    upper, work, _ = layers
+    options = f"lowerdir=/usr,upperdir={upper},workdir={work}"
+    on_node("mount", "-t", "overlay", "overlay", "-o", options, str(USR))
+    for state in ("/run/hetero", "/var/lib/hetero"):
+        Path(state).mkdir(parents=True, exist_ok=True)
+        on_node("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", state)
+    known = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    conf = Path("/etc/ld.so.conf.d/hetero-pods.conf")
+    if not DRIVER.exists() or "libcuda.so.1" in known:
+        yield
+        return
+    conf.write_text(f"{DRIVER}/lib64\n{DRIVER}/lib\n")
+    subprocess.run(["ldconfig"], check=True)
+    try:
+        yield
+    finally:
+        conf.unlink()
+        subprocess.run(["ldconfig"], check=True)
+
+
+def on_node(*argv: str) -> str:
+    """Return what a command says that sees the node's files."""
+    enter = ["nsenter", f"--target={init()}", "--mount", "--pid", "--"]
+    done = subprocess.run([*enter, *argv], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def init() -> int:
+    """Return the first process of the node: what is mounted for it, its pods see."""
+    parent = json.loads((Path(os.environ["LAB"]) / "run/pids.json").read_text())[NODE]
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    until(lambda: children.read_text())
+    first = int(children.read_text().split()[0])
+    # Its directories are its own from here on.
+    until(lambda: "/var/lib/kubelet" in Path(f"/proc/{first}/mounts").read_text())
+    return first
+
+
+def forward(listen: tuple[str, int], target: Callable[[], tuple[str, int]]) -> None:
+    """Pass on what connects to an address of a Service."""
+
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError), socket.create_connection(target(), timeout=10) as other:
+                other.settimeout(None)
+                back = threading.Thread(target=copy, args=(other, self.request), daemon=True)
+                back.start()
+                copy(self.request, other)
+                back.join()
+
+    subprocess.run(["ip", "addr", "add", f"{listen[0]}/32", "dev", "lo"], check=True)
+    socketserver.ThreadingTCPServer.allow_reuse_address = True
+    server = socketserver.ThreadingTCPServer(listen, Connection)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    """Pass on what comes until it ends."""
+    with suppress(OSError):
+        while part := source.recv(1 << 16):
+            target.sendall(part)
+        target.shutdown(socket.SHUT_WR)
+
+
+def of(app: str) -> str:
+    """Return the address of a pod of the release. Raises `OSError` while there is none."""
+    for one in items("pod", "-n", NAMESPACE, "-l", f"app={app}"):
+        if address := one["status"].get("podIP"):
+            return str(address)
+    raise OSError(f"no pod {app} has an address")
+
+
+def within(container: str) -> Iterator[int]:
+    """Yield the processes of a container."""
+    for path in Path("/proc").glob("[0-9]*/cgroup"):
+        with suppress(OSError):
+            if container in path.read_text():
+                yield int(path.parent.name)
+
+
+def standing() -> list[Plain]:
+    """Return the grants that stand on the node."""
+    found: list[Plain] = json.loads(on_node(*HETERO, "ps", "--json"))["items"]
+    return found
+
+
+def reached(name: str, *phases: str) -> bool:
+    """Whether a pod of the tenants' is in one of these phases."""
+    return kubectl("get", "pod", name, "-o", "jsonpath={.status.phase}") in phases
+
+
+def get(*what: str) -> Plain:
+    """Return an object of the API."""
+    found: Plain = json.loads(kubectl("get", *what, "-o", "json"))
+    return found
+
+
+def items(*what: str) -> list[Plain]:
+    """Return objects of the API."""
+    found: list[Plain] = get(*what)["items"]
+    return found
+
+
+def apply(*objects: Plain) -> None:
+    """Make objects of the API."""
+    made = {"apiVersion": "v1", "kind": "List", "items": objects}
+    kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(made))
+
+
+def kubectl(*argv: str, stdin: str | None = None, check: bool = True) -> str:
+    """Return what kubectl said; what went wrong, too, where that is not raised."""
+    done = subprocess.run(
+        [str(BINARIES / "kubectl"), *argv], input=stdin, capture_output=True, text=True, check=False
+    )
+    if check and done.returncode:
+        raise OSError(f"kubectl {' '.join(argv)}: {done.stderr.strip()}")
+    return done.stdout + ("" if check else done.stderr)
+
+
+def until(probe: Callable[[], Any], *, seconds: float = 40) -> Any:
+    """Return what a probe finds, once it finds something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(OSError):
+            if found := probe():
+                return found
+        time.sleep(0.1)
+    raise SystemExit(explained(f"waited {seconds} s in vain"))
+
+
+def explained(what: str) -> str:
+    """Return what went wrong, with what the cluster says of it."""
+    events = kubectl("get", "events", "-A", "--sort-by=.lastTimestamp", check=False)
+    pods = kubectl("get", "pods", "-A", "-o", "wide", check=False)
+    logs = [
+        kubectl("logs", "-n", NAMESPACE, "-l", f"app={app}", "--tail=15", check=False)
+        for app in ("hetero-agent", "hetero-webhook", "hetero-scheduler")
+    ]
+    return "\n".join([what, pods, "\n".join(events.splitlines()[-15:]), *logs])
+
+
+def log(*what: object) -> None:
+    """Print what happens, and when."""
+    print(f"[{time.monotonic() - STARTED:6.1f} s]", *what, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""hetero explain: what something would get of a cluster, or why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hetero.cli import _json
+from hetero.cli._render import Part, table
+from hetero.cli._show import json_option, show
+
+if TYPE_CHECKING:
+    from hetero.kube.what_if.claims import ClaimAnswer
+
+
+@click.group()
+def command() -> None:
+    """Say what something would get of the cluster of $KUBECONFIG, or why not.
+
+    \b
+      hetero explain claim examples/dra/gang.yaml
+    """
+
+
+@command.command("claim")
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+def _claim(file: Path, *, as_json: bool) -> int:
+    """Show what each claim in FILE would get by itself of what is free now. Exits 3 if one fails.
+
+    FILE has ResourceClaims, or their templates; all else in it is passed over.
+    """
+    from hetero.kube.what_if.claims import explain_claims
+
+    answers = explain_claims(file)
+    show(lambda: answers, _render, _json.claims, as_json=as_json)
+    return 0 if all(one.answer.given for one in answers) else 3
+
+
+def _render(answers: tuple[ClaimAnswer, ...]) -> list[Part]:
+    """Return a table of what is given, and a line for each request that is not served."""
+    made = table("claim", "request", "node", "device", "consumes", folds=("consumes",))
+    for one in answers:
+        for given in one.answer.given:
+            amounts = " ".join(f"{name} {amount}" for name, amount in given.consumes.items())
+            node = given.node or "any"
+            made.add_row(one.claim, given.request, node, given.device, amounts or "all of it")
+    lines = [f"{one.claim}: {why}" for one in answers for why in one.answer.why]
+    return [*([made] if any(one.answer.given for one in answers) else []), *lines]

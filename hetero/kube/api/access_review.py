@@ -1,0 +1,71 @@
+"""Asks the API server who somebody is and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from hetero.kube.api.client import ApiCalls, Plain
+
+_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCOUNTS = "system:serviceaccounts"
+
+
+@frozen(kw_only=True)
+class User:
+    """A user as the API server knows it."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(factory=dict)
+
+    @classmethod
+    def read(cls, said: Plain) -> User:
+        """Return the user of an admission request or of a TokenReview."""
+        return cls(
+            name=said.get("username") or "",
+            groups=tuple(said.get("groups") or ()),
+            uid=said.get("uid") or "",
+            extra={name: tuple(values) for name, values in (said.get("extra") or {}).items()},
+        )
+
+    @classmethod
+    def service_account(cls, namespace: str, name: str) -> User:
+        """Return the user that programs with a service account are."""
+        groups = (_ACCOUNTS, f"{_ACCOUNTS}:{namespace}", "system:authenticated")
+        return cls(name=f"system:serviceaccount:{namespace}:{name}", groups=groups)
+
+    async def may(self, api: ApiCalls, **attributes: Mapping[str, str]) -> bool:
+        """Return whether the user may do this: `resourceAttributes` or `nonResourceAttributes`.
+
+        Raises `ApiError`.
+        """
+        spec = {
+            "user": self.name,
+            "groups": list(self.groups),
+            "uid": self.uid,
+            "extra": {name: list(values) for name, values in self.extra.items()},
+            **{name: dict(values) for name, values in attributes.items()},
+        }
+        answer = await api.post(_ACCESS, _review("authorization", "SubjectAccessReview", spec))
+        return bool((answer.get("status") or {}).get("allowed"))
+
+
+async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> User | None:
+    """Return whose bearer token this is, None if it is nobody's. Raises `ApiError`.
+
+    `audience` is whom it must be meant for; None: the API server.
+    """
+    spec = {"token": token, **({"audiences": [audience]} if audience else {})}
+    review = _review("authentication", "TokenReview", spec)
+    status = (await api.post(_TOKENS, review)).get("status") or {}
+    meant = audience is None or audience in (status.get("audiences") or ())
+    known = status.get("authenticated") and meant
+    return User.read(status.get("user") or {}) if known else None
+
+
+def _review(group: str, kind: str, spec: Plain) -> Plain:
+    return {"apiVersion": f"{group}.k8s.io/v1", "kind": kind, "spec": spec}

@@ -1,0 +1,99 @@
+"""Serves metrics to whom the API server lets in: by its TokenReview and SubjectAccessReview.
+
+Who asks through the API server, which hands no token of its callers on, has one made that serves
+for this alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from aiohttp import web
+from attrs import define, field
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from hetero.kube.api.access_review import user_of
+from hetero.kube.api.client import ApiCalls, ApiError
+
+log = logging.getLogger(__name__)
+
+_BEARER = "Bearer "
+#: What the API server hands on of a caller that it speaks for, and whom such a token is meant for.
+TOKEN, AUDIENCE = "Hetero-Token", "hetero.io/metrics"
+#: Seconds for which an answer of the API server holds, as kube-apiserver's own delegates have it.
+_HOLDS = 10.0
+#: Answers kept; beyond it all are asked anew.
+_MOST = 1024
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@define(eq=False)
+class Gate:
+    """Lets in who may `get` the path that they ask for (a nonResourceURL)."""
+
+    api: ApiCalls
+    #: By a digest of the token and the path: the status that refuses, None for who may; and when.
+    _answers: dict[bytes, tuple[type[web.HTTPException] | None, float]] = field(factory=dict)
+
+    def guard(self, handler: Handler) -> Handler:
+        """Return the handler behind this gate."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            refusal = await self._refusal(request)
+            if refusal is not None:
+                raise refusal()
+            return await handler(request)
+
+        return guarded
+
+    async def _refusal(self, request: web.Request) -> type[web.HTTPException] | None:
+        said, handed_on = request.headers.get("Authorization", ""), request.headers.get(TOKEN)
+        if not said.startswith(_BEARER) and not handed_on:
+            return web.HTTPUnauthorized
+        token = handed_on or said.removeprefix(_BEARER)
+        audience = AUDIENCE if handed_on else None
+        key = hashlib.sha256(f"{request.path} {audience} {token}".encode()).digest()
+        known, until = self._answers.get(key, (None, 0.0))
+        if monotonic() < until:
+            return known
+        try:
+            refusal = await self._asked(token, request.path, audience)
+        except ApiError as error:
+            log.warning("who asks for %s: %s", request.path, error)
+            return web.HTTPServiceUnavailable
+        if len(self._answers) >= _MOST:
+            self._answers.clear()
+        self._answers[key] = (refusal, monotonic() + _HOLDS)
+        return refusal
+
+    async def _asked(
+        self, token: str, path: str, audience: str | None
+    ) -> type[web.HTTPException] | None:
+        user = await user_of(self.api, token, audience=audience)
+        if user is None:
+            return web.HTTPUnauthorized
+        may = await user.may(self.api, nonResourceAttributes={"path": path, "verb": "get"})
+        return None if may else web.HTTPForbidden
+
+
+def metrics_handler(registry: CollectorRegistry) -> Handler:
+    """Return what answers Prometheus."""
+
+    async def answer(_: web.Request) -> web.Response:
+        body = await asyncio.to_thread(generate_latest, registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return answer
+
+
+def metrics_app(registry: CollectorRegistry, *, gate: Gate | None) -> web.Application:
+    """Return the service of `/metrics`, behind a gate; None lets in everybody."""
+    app, answer = web.Application(), metrics_handler(registry)
+    app.router.add_get("/metrics", gate.guard(answer) if gate else answer)
+    return app

@@ -1,0 +1,82 @@
+"""What the extender and the process that holds the Lease tell each other: who leads, and who lives.
+
+They are a child and its parent with a socket between them. The child says several times a second
+that it answers; the parent says until when the child leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+
+from attrs import define, field
+
+from hetero.model.errors import HeteroError
+
+#: In the child's environment: the descriptor of its end.
+DESCRIPTOR = "HETERO_LEADERSHIP"
+#: What the child says: it does not know the cluster yet, it can lead, it reads long lists.
+STARTING, READY, BUSY = b"starting", b"ready", b"busy"
+#: Seconds between two words.
+BEAT = 0.25
+#: The longest message of either, in bytes.
+MOST = 64
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return the parent's end and the child's; each message is whole."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    return ours, theirs
+
+
+@define(eq=False)
+class Leadership:
+    """The child's end. All of one machine's processes have the same monotonic clock."""
+
+    connection: socket.socket
+    _until: float = field(default=0.0, init=False)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Leadership | None:
+        """Return the end that this process was started with, None where it stands alone."""
+        said = environ.get(DESCRIPTOR)
+        return cls(socket.socket(fileno=int(said))) if said else None
+
+    @property
+    def held(self) -> bool:
+        """Whether this process leads, beyond doubt, at this moment."""
+        return monotonic() < self._until
+
+    def busy(self) -> None:
+        """Have the parent be patient: thousands of objects are about to be read in one go."""
+        self._say(BUSY)
+
+    async def follow(self, ready: Callable[[], bool]) -> None:
+        """Say that this process lives and hear whether it leads, until the parent ends: raise."""
+        self.connection.setblocking(False)
+        beating = asyncio.ensure_future(self._beat(ready))
+        try:
+            while said := await self._hear():
+                self._until = float(said)
+        finally:
+            beating.cancel()
+            self._until = 0.0
+        raise HeteroError("the process that holds the lease has ended")
+
+    async def _hear(self) -> bytes:
+        with suppress(ConnectionError):
+            return await asyncio.get_running_loop().sock_recv(self.connection, MOST)
+        return b""
+
+    async def _beat(self, ready: Callable[[], bool]) -> None:
+        while True:
+            self._say(READY if ready() else STARTING)
+            await asyncio.sleep(BEAT)
+
+    def _say(self, word: bytes) -> None:
+        with suppress(OSError):  # the parent has not read for a while, or has ended
+            self.connection.send(word)

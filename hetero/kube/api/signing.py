@@ -1,0 +1,155 @@
+"""Who signs allocations and who can tell: Ed25519, so that what verifies signatures makes none.
+
+The scheduler alone has the private key. Agents have public ones: two of them while the key is
+changed, so that what the former one signed stands until it is signed anew.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from attrs import field, frozen
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from hetero.model.errors import BadInput
+
+#: Names the file of the private key, for the scheduler.
+KEY_FILE = "HETERO_KEY_FILE"
+#: Names the file of the public keys, for all others.
+PUBLIC_KEYS = "HETERO_PUBLIC_KEYS"
+
+#: Begins whatever is signed, so that a signature is good for nothing else.
+_WHAT = b"hetero.io/allocation v1"
+_END = "-----END PUBLIC KEY-----"
+
+
+@frozen(kw_only=True)
+class PublicKeys:
+    """The public keys, 32 bytes each, whose owners may sign."""
+
+    raw: tuple[bytes, ...] = ()
+
+    @classmethod
+    def read(cls, path: str) -> PublicKeys:
+        """Return the keys in a PEM file. Raises `BadInput` when there is none."""
+        try:
+            return cls.of(Path(path).read_text())
+        except OSError as error:
+            why = f"{error.strerror} (is the ConfigMap mounted?)"
+        except ValueError as error:
+            why = str(error)
+        raise BadInput(f"public keys {path}: {why}")
+
+    @classmethod
+    def of(cls, text: str) -> PublicKeys:
+        """Return the keys in PEM. Raises `ValueError`."""
+        return cls(raw=_raw(text))
+
+    def text(self) -> str:
+        """Return the keys in PEM."""
+        return "".join(_public(one).decode() for one in self.raw)
+
+    def __add__(self, more: PublicKeys) -> PublicKeys:
+        return PublicKeys(raw=tuple(dict.fromkeys((*self.raw, *more.raw))))
+
+    def signed(self, text: str, signature: str, *, uid: str, node: str) -> bool:
+        """Return whether one of the keys signed an allocation for this pod on this node."""
+        return _signed(self.raw, _message(text, uid, node), signature)
+
+
+@frozen(kw_only=True)
+class SigningKey:
+    """The private key."""
+
+    private: Ed25519PrivateKey = field(repr=False, eq=False)
+
+    @classmethod
+    def new(cls) -> SigningKey:
+        """Return a key that nobody has yet."""
+        return cls(private=Ed25519PrivateKey.generate())
+
+    @classmethod
+    def read(cls, path: str) -> SigningKey:
+        """Return the key in a PEM file. Raises `BadInput`."""
+        try:
+            return cls.of(Path(path).read_bytes())
+        except OSError as error:
+            why = f"{error.strerror} (is the Secret mounted?)"
+        except ValueError:  # what it says is nothing to be shown: it may quote the file
+            why = "is not an Ed25519 key in PEM: `hetero certificates` makes one"
+        raise BadInput(f"signing key {path}: {why}")
+
+    @classmethod
+    def of(cls, text: bytes) -> SigningKey:
+        """Return the key in PEM. Raises `ValueError`."""
+        made = load_pem_private_key(text, None)
+        if not isinstance(made, Ed25519PrivateKey):
+            raise ValueError("not an Ed25519 key")
+        return cls(private=made)
+
+    def text(self) -> bytes:
+        """Return the key in PEM."""
+        return self.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    @property
+    def public(self) -> PublicKeys:
+        """What tells this key's signatures."""
+        return PublicKeys(raw=(self.private.public_key().public_bytes_raw(),))
+
+    def sign(self, text: str, *, uid: str, node: str) -> str:
+        """Return the signature of an allocation's text for this pod on this node, in hex."""
+        return self.private.sign(_message(text, uid, node)).hex()
+
+
+def _message(text: str, uid: str, node: str) -> bytes:
+    # Lengths go first: no part can pass for the end of the one before it.
+    parts = [_WHAT, *(part.encode() for part in (text, uid, node))]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+@lru_cache(maxsize=4096)
+def _signed(keys: tuple[bytes, ...], message: bytes, signature: str) -> bool:
+    """Return what `PublicKeys.signed` does; an agent asks for the same ones again and again."""
+    try:
+        said = bytes.fromhex(signature)
+    except ValueError:
+        return False
+    return any(_verifies(Ed25519PublicKey.from_public_bytes(one), said, message) for one in keys)
+
+
+def _verifies(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def _raw(text: str) -> tuple[bytes, ...]:
+    found = tuple(_read(part + _END) for part in text.split(_END)[:-1])
+    if not found:
+        raise ValueError("no public key is in it")
+    return found
+
+
+def _read(text: str) -> bytes:
+    key = load_pem_public_key(text.strip().encode())
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("not an Ed25519 key")
+    return key.public_bytes_raw()
+
+
+def _public(raw: bytes) -> bytes:
+    key = Ed25519PublicKey.from_public_bytes(raw)
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

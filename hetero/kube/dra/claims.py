@@ -1,0 +1,255 @@
+"""Reads what a ResourceClaim was allocated on this node, and how it is to be enforced.
+
+A claim is one grant: what it consumes of one device under several requests is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from attrs import evolve, frozen
+
+from hetero.kube.api.quantity import quantity
+from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, published
+from hetero.model import (
+    CORE,
+    SLOTS,
+    Allocation,
+    Device,
+    DeviceAllocation,
+    Fractional,
+    MultiDevice,
+    OnBypass,
+    OnExcess,
+    Policy,
+    Priority,
+    Truth,
+    following,
+)
+from hetero.model.errors import BadInput, NotFound
+
+Plain = dict[str, Any]
+_E = TypeVar("_E", bound=Enum)
+
+CONFIG_VERSION, CONFIG_KIND = f"{DRIVER}/v1", "Share"
+_WORDS: Mapping[str, type[Enum]] = {
+    "policy": Policy,
+    "priority": Priority,
+    "onExcess": OnExcess,
+    "onBypass": OnBypass,
+    "strict": Truth,
+}
+
+
+@frozen(kw_only=True)
+class Result:
+    """One device of a claim's allocation: for which request, and which of its users it is."""
+
+    request: str
+    device: str
+    share: str | None
+
+
+@frozen(kw_only=True)
+class Prepared:
+    """What a claim holds on a node: one allocation, and the results that it is made of."""
+
+    allocation: Allocation
+    results: tuple[Result, ...]
+    admin: bool = False  # it sees the devices and consumes nothing of them
+
+
+def results_of(claim: Plain) -> list[Plain]:
+    """Return the devices of ours that a claim was allocated."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [one for one in results if one["driver"] == DRIVER]
+
+
+def prepared(claim: Plain, *, node: str, offers: Mapping[str, Offer]) -> Prepared:
+    """Return what a claim holds of a node's devices, given what they offer.
+
+    Raises `BadInput` or `NotFound` with what is wrong with the claim or its allocation.
+    """
+    results = results_of(claim)
+    if not results:
+        raise BadInput("it has no allocation of this driver's devices")
+    for one in results:
+        if one["pool"] != node:
+            raise BadInput(f"it was allocated devices of node {one['pool']}, and this is {node}")
+        if one["device"] not in offers:
+            raise NotFound(f"device {one['device']} is not on this node (any more)")
+    admin = {bool(one.get("adminAccess")) for one in results}
+    if len(admin) > 1:
+        raise BadInput("some of its requests have adminAccess and some not: make two claims")
+    config = config_of(claim["status"]["allocation"]["devices"].get("config") or (), results)
+    policy = config.policy
+    pieces: dict[str, DeviceAllocation] = {}
+    devices: dict[str, Device] = {}
+    for one in results:
+        offer = offers[one["device"]]
+        for device in offer.devices:
+            devices[device.uuid] = device
+            if admin == {True}:
+                pieces[device.uuid] = _all_of(device)
+                continue
+            piece = _piece(offer, device, one.get("consumedCapacity") or {}, policy)
+            pieces[device.uuid] = _sum(device, pieces.get(device.uuid), piece)
+    _expect_several(list(pieces.values()), devices)
+    allocation = evolve(config, pieces=tuple(pieces.values()))
+    return Prepared(
+        admin=admin == {True},
+        allocation=allocation,
+        results=tuple(
+            Result(request=one["request"], device=one["device"], share=one.get("shareID"))
+            for one in results
+        ),
+    )
+
+
+def used_by(pod: Plain) -> dict[str, str]:
+    """Return the claims that a pod uses, by what the pod calls them."""
+    status = pod.get("status") or {}
+    named = (
+        *(pod["spec"].get("resourceClaims") or ()),
+        *(status.get("resourceClaimStatuses") or ()),
+    )
+    return {one["name"]: one["resourceClaimName"] for one in named if one.get("resourceClaimName")}
+
+
+def beside(pod: Plain, claim: str) -> dict[str, str]:
+    """Return the other claims that containers use beside one of their pod's, and which do."""
+    spec, named = pod["spec"], used_by(pod)
+    found: dict[str, str] = {}
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        used = (container.get("resources") or {}).get("claims") or ()
+        claims = {named[one["name"]] for one in used if one["name"] in named}
+        if claim in claims:
+            found |= dict.fromkeys(claims - {claim}, container["name"])
+    return found
+
+
+def config_of(entries: Iterable[Plain], results: Iterable[Plain] = ()) -> Allocation:
+    """Return an allocation of nothing, enforced as a claim's configuration says.
+
+    What a claim says goes before what its DeviceClass says. `results` are those of the claim,
+    where it has any. Raises `BadInput`.
+    """
+    said: dict[str, Enum] = {}
+    ours = {one["request"].partition("/")[0] for one in results}
+    for entry in sorted(entries, key=lambda one: one.get("source") != "FromClass"):
+        opaque = entry.get("opaque") or {}
+        if opaque.get("driver") != DRIVER:
+            continue
+        meant = {name.partition("/")[0] for name in entry.get("requests") or ours}
+        if not ours <= meant:
+            raise BadInput(
+                "its configuration is for some of its requests: a claim is one grant, so write it "
+                "for all of them, or make two claims"
+            )
+        said |= _read(opaque.get("parameters"))
+    made = Allocation(pieces=(), context=True)
+    return evolve(
+        made,
+        policy=_of(said, "policy", Policy) or made.policy,
+        priority=_of(said, "priority", Priority) or made.priority,
+        on_excess=_of(said, "onExcess", OnExcess),
+        on_bypass=_of(said, "onBypass", OnBypass),
+        strict=_of(said, "strict", Truth) is Truth.TRUE,
+    )
+
+
+def _of(said: Mapping[str, Enum], name: str, kind: type[_E]) -> _E | None:
+    found = said.get(name)
+    return found if isinstance(found, kind) else None
+
+
+def _read(parameters: Any) -> dict[str, Enum]:
+    """Return what configuration of ours says. Raises `BadInput`.
+
+    Who may say what takes from neighbours was asked when the claim was made, and what a claim says
+    cannot be changed.
+    """
+    if not isinstance(parameters, dict):
+        raise BadInput(f"its configuration for {DRIVER} is no object: {CONFIG_KIND} is meant")
+    kind = parameters.get("apiVersion"), parameters.get("kind")
+    if kind != (CONFIG_VERSION, CONFIG_KIND):
+        raise BadInput(
+            f"its configuration for {DRIVER} is {kind[0]} {kind[1]}: write apiVersion "
+            f"{CONFIG_VERSION}, kind {CONFIG_KIND}"
+        )
+    found: dict[str, Enum] = {}
+    for name, value in parameters.items():
+        if name in ("apiVersion", "kind"):
+            continue
+        if name not in _WORDS:
+            raise BadInput(f"{CONFIG_KIND}: {name!r} is not known: there are {', '.join(_WORDS)}")
+        text = str(value).lower() if isinstance(value, bool) else value
+        choices = {one.value: one for one in _WORDS[name]}
+        if not isinstance(text, str) or text not in choices:
+            raise BadInput(f"{CONFIG_KIND}: {name} {value!r} is none of {', '.join(choices)}")
+        found[name] = choices[text]
+    return found
+
+
+def _piece(
+    offer: Offer, device: Device, consumed: Mapping[str, str], policy: Policy
+) -> DeviceAllocation:
+    """Return the piece of a device that one result is."""
+    made = _all_of(device)
+    if offer.template is not None:
+        template = offer.template
+        takes = {**template.takes, SLOTS: 1}
+        return evolve(made, takes=takes, template=template.name, part=template.part)
+    if not offer.shared:
+        return made
+    plain = {name.removeprefix(f"{DRIVER}/"): amount for name, amount in consumed.items()}
+    amounts = {name: quantity(plain, name) for name in CAPACITIES}
+    if None in amounts.values():
+        raise BadInput(
+            f"device {offer.name} is shared and the allocation does not say how much of it is "
+            "consumed: is DRAConsumableCapacity on in kube-scheduler?"
+        )
+    whole = published(device)
+    takes = {of: amounts[name] or 0 for name, of in CAPACITIES.items()}
+    for name, of in CAPACITIES.items():
+        if takes[of] == whole[name]:  # the rest below a step is its, too
+            takes[of] = device.capacity[of]
+    core = takes[CORE]
+    if following(policy) in device.capacity:
+        takes[following(policy)] = 1
+    return evolve(made, takes=takes, core=core if 0 < core < device.of_card(CORE) else None)
+
+
+def _all_of(device: Device) -> DeviceAllocation:
+    return DeviceAllocation(device=device.uuid, vendor=device.vendor, takes=device.capacity)
+
+
+def _sum(device: Device, one: DeviceAllocation | None, other: DeviceAllocation) -> DeviceAllocation:
+    """Return both pieces of a device as one."""
+    if one is None:
+        return other
+    if other.template is not None:
+        raise BadInput(f"it was allocated two parts of device {device.uuid}: ask for a larger one")
+    takes = {name: one.takes.get(name, 0) + amount for name, amount in other.takes.items()}
+    for policy in Policy:
+        if following(policy) in takes:
+            takes[following(policy)] = 1
+    limited = one.core is not None and other.core is not None
+    core = takes[CORE] if limited and takes[CORE] < device.of_card(CORE) else None
+    return evolve(one, takes=takes, core=core)
+
+
+def _expect_several(pieces: list[DeviceAllocation], devices: Mapping[str, Device]) -> None:
+    """Raise `BadInput` for shares of several devices that are only given whole together."""
+    for piece in pieces if len(pieces) > 1 else ():
+        device = devices[piece.device]
+        grains = device.granularity
+        whole = isinstance(grains, Fractional) and grains.multi is MultiDevice.WHOLE
+        if whole and not piece.is_whole(device):
+            raise BadInput(
+                f"it has shares of {len(pieces)} devices, and several {device.model} are given "
+                "whole: ask for all of each, or for one"
+            )

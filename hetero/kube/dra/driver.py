@@ -1,0 +1,184 @@
+"""Meets the kubelet: registers, prepares claims as it asks, and tells of the devices' health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from time import monotonic, time
+
+import grpc
+from attrs import define, field, frozen
+
+from hetero.kube.dra.node_claims import NodeClaims, named
+from hetero.kube.dra.offers import DRIVER, offers
+from hetero.kube.dra.proto import dra_pb2 as wire
+from hetero.kube.dra.proto import health_pb2 as health
+from hetero.kube.dra.proto import registration_pb2 as registration
+from hetero.kube.dra.proto.dra_pb2_grpc import DRAPluginServicer, add_DRAPluginServicer_to_server
+from hetero.kube.dra.proto.health_pb2_grpc import (
+    DRAResourceHealthServicer,
+    add_DRAResourceHealthServicer_to_server,
+)
+from hetero.kube.dra.proto.registration_pb2_grpc import (
+    RegistrationServicer,
+    add_RegistrationServicer_to_server,
+)
+from hetero.model.errors import HeteroError
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what was discovered last, and after which health is told again: a
+#: kubelet takes what is 30 s old for unknown.
+_INTERVAL, _HEALTH = 1.0, 10.0
+
+
+@frozen(kw_only=True)
+class Sockets:
+    """Where the kubelet whose directory is `kubelet` meets this driver."""
+
+    kubelet: Path
+
+    @property
+    def plugin(self) -> Path:
+        """The socket that claims are prepared by."""
+        return self.kubelet / "plugins" / DRIVER / "dra.sock"
+
+    @property
+    def registration(self) -> Path:
+        """The socket that the kubelet looks for."""
+        return self.kubelet / "plugins_registry" / f"{DRIVER}-reg.sock"
+
+
+@define(eq=False)
+class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer):
+    """What the kubelet calls for the claims of one node."""
+
+    claims: NodeClaims
+    sockets: Sockets
+    registered: bool = field(init=False, default=False)
+    _servers: list[grpc.aio.Server] = field(init=False, factory=list)
+
+    # --- serving ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve. The kubelet finds the sockets, now and whenever it starts anew."""
+        if self._servers:
+            return
+        serving: tuple[tuple[Path, tuple[Callable[..., None], ...]], ...] = (
+            (
+                self.sockets.plugin,
+                (add_DRAPluginServicer_to_server, add_DRAResourceHealthServicer_to_server),
+            ),
+            (self.sockets.registration, (add_RegistrationServicer_to_server,)),
+        )
+        for path, adding in serving:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            server = grpc.aio.server()
+            for add in adding:
+                add(self, server)
+            server.add_insecure_port(f"unix://{path}")
+            await server.start()
+            self._servers.append(server)
+
+    async def close(self) -> None:
+        """Stop serving; what is prepared stays."""
+        for server in self._servers:
+            await server.stop(grace=None)
+        self._servers.clear()
+        self.registered = False
+
+    # --- the services; their names are the protocols' ---------------------------------------------
+
+    async def GetInfo(  # noqa: N802
+        self,
+        request: registration.InfoRequest,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> registration.PluginInfo:
+        """Say who this is."""
+        return registration.PluginInfo(
+            type="DRAPlugin",
+            name=DRIVER,
+            endpoint=str(self.sockets.plugin),
+            supported_versions=["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"],
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self,
+        request: registration.RegistrationStatus,
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> registration.RegistrationStatusResponse:
+        """Hear whether the kubelet took the registration."""
+        self.registered = request.plugin_registered
+        if request.plugin_registered:
+            log.info("claims: registered with the kubelet")
+        else:
+            log.error("claims: the kubelet did not take the registration: %s", request.error)
+        return registration.RegistrationStatusResponse()
+
+    async def NodePrepareResources(  # noqa: N802
+        self,
+        request: wire.NodePrepareResourcesRequest,
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> wire.NodePrepareResourcesResponse:
+        """Prepare claims, each by itself; what fails is an error in the pod's events."""
+        answer = wire.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            async with self.claims.alone(claim.uid):
+                try:
+                    made = await self.claims.prepare(claim)
+                except (HeteroError, OSError) as error:
+                    made = wire.NodePrepareResourceResponse(error=f"{named(claim)}: {error}")
+                    log.warning("%s", made.error)
+                answer.claims[claim.uid].CopyFrom(made)
+        return answer
+
+    async def NodeUnprepareResources(  # noqa: N802
+        self,
+        request: wire.NodeUnprepareResourcesRequest,
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> wire.NodeUnprepareResourcesResponse:
+        """Take back what claims hold; what was never prepared is taken back."""
+        answer = wire.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            made = wire.NodeUnprepareResourceResponse()
+            async with self.claims.alone(claim.uid):
+                try:
+                    await asyncio.to_thread(self.claims.take_back, claim.uid)
+                except (HeteroError, OSError) as error:
+                    made.error = f"{named(claim)}: {error}"
+                    log.warning("%s", made.error)
+            answer.claims[claim.uid].CopyFrom(made)
+        return answer
+
+    async def NodeWatchResources(  # noqa: N802
+        self,
+        request: health.NodeWatchResourcesRequest,  # noqa: ARG002
+        context: grpc.aio.ServicerContext,  # noqa: ARG002
+    ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        """Tell the devices' health now, when it changes, and before the kubelet forgets it."""
+        sent, at = None, 0.0
+        while True:
+            found = {
+                name: next((one.health for one in offer.devices if not one.usable), None)
+                for name, offer in offers(self.claims.discovery().devices).items()
+            }
+            if found != sent or monotonic() - at > _HEALTH:
+                sent, at = found, monotonic()
+                yield _health(self.claims.name, found)
+            await asyncio.sleep(_INTERVAL)
+
+
+def _health(node: str, found: Mapping[str, str | None]) -> health.NodeWatchResourcesResponse:
+    """Return what the kubelet is told: what is wrong with each device, None for nothing."""
+    answer = health.NodeWatchResourcesResponse()
+    for name, wrong in found.items():
+        answer.devices.add(
+            device=health.DeviceIdentifier(pool_name=node, device_name=name),
+            health=health.HEALTHY if wrong is None else health.UNHEALTHY,
+            last_updated_time=int(time()),
+            message=wrong or "",
+        )
+    return answer

@@ -1,0 +1,309 @@
+"""The claims of one node: a grant of the ledger for each, and a CDI device that brings it.
+
+The ledger is the checkpoint. A claim's grant has an id that is made of the claim's UID, so what was
+prepared is found again whoever was killed meanwhile, and is prepared only once. The order is grant,
+spec, status; back it is spec, grant. Each step may be done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+from weakref import WeakValueDictionary
+
+from attrs import define, evolve, field
+
+from hetero.container.cdi import Specs
+from hetero.container.pin import Libraries, pin
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.dra.admin_access import AdminAccess
+from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by
+from hetero.kube.dra.device_status import differ, statuses
+from hetero.kube.dra.offers import DRIVER, offers
+from hetero.kube.dra.proto import dra_pb2 as wire
+from hetero.kube.dra.resizing import resize_claim
+from hetero.model import Edits
+from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.ledger.ledger import Grant
+from hetero.node.node import Node
+from hetero.plugin.registry import Discovery
+
+log = logging.getLogger(__name__)
+
+#: Where the CDI devices of claims are named.
+KIND = f"{DRIVER}/claim"
+_PREFIX = "claim-"
+#: How long a claim waits for what one before it still holds: its processes end at this moment.
+_PATIENCE, _PAUSE = 2.0, 0.1
+#: Whose the fields are that the agent says in claims' status.
+_OWNER = "hetero-agent"
+#: What the ledger notes of a claim's grant.
+_CLAIM, _UID, _NAMESPACE = "claim", "claim-uid", "namespace"
+
+
+@define(eq=False)
+class NodeClaims:
+    """The claims of one node.
+
+    `discovery` is the latest, `injection` how drivers come into the containers of the pod that a
+    claim is reserved for, `cdi` the directory of specs that the container
+    runtime reads. `pod` returns a pod if it is on this node.
+    """
+
+    node: Node
+    name: str
+    api: Api
+    libraries: Libraries
+    discovery: Callable[[], Discovery]
+    pod: Callable[[str, str], Awaitable[Plain | None]]
+    injection: Callable[[Plain, Edits], Edits]
+    cdi: Path = Path("/var/run/cdi")
+    # By a claim's UID, while somebody is at it.
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
+
+    @property
+    def admin(self) -> AdminAccess:
+        """The claims that see devices and consume nothing."""
+        return AdminAccess(self.cdi)
+
+    @property
+    def specs(self) -> Specs:
+        """The CDI specs of claims. They have no hook: this program is not on the machine."""
+        return Specs((self.cdi,), kind=KIND, hooked=False)
+
+    async def prepare(self, asked: wire.Claim) -> wire.NodePrepareResourceResponse:
+        """Make a claim's grant stand and its CDI device be there. Raises `HeteroError`."""
+        claim = await self.api.get(_path(asked.namespace, asked.name))
+        if claim["metadata"]["uid"] != asked.uid:
+            raise Refused("another claim of this name has taken its place")
+        held = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
+        pod = await self._reserved(claim)
+        if held.admin:
+            names = await asyncio.to_thread(self._show, asked, held, pod)
+            log.info("%s: prepared, with admin access and no grant", named(asked))
+        else:
+            grant = await self._granted(asked, held, pod)
+            names = (f"{KIND}={_device(asked.uid)}", *grant.edits.cdi)
+            log.info("%s: prepared, grant %s", named(asked), grant.id)
+        await self._tell(claim, held)
+        return wire.NodePrepareResourceResponse(
+            devices=[
+                wire.Device(
+                    request_names=[one.request],
+                    pool_name=self.name,
+                    device_name=one.device,
+                    cdi_device_ids=names,
+                    share_id=one.share,
+                )
+                for one in held.results
+            ]
+        )
+
+    async def _granted(self, asked: wire.Claim, held: Prepared, pod: Plain) -> Grant:
+        """Make the grant of a claim stand, once what one before it still holds is free."""
+        began = monotonic()
+        while True:
+            try:
+                return await asyncio.to_thread(self._grant, asked, held, pod)
+            except Refused:
+                if monotonic() - began > _PATIENCE:
+                    raise
+            await asyncio.sleep(_PAUSE)
+
+    async def _tell(self, claim: Plain, held: Prepared) -> None:
+        """Have the claim's status say of its devices what is so; it may be told later, too."""
+        snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
+        standing = {entry.id: entry for entry in snapshot.grants}
+        entry = standing.get(identity_of(claim["metadata"]["uid"]))
+        found = offers(self.discovery().devices)
+        said = statuses(claim, held, found, entry, node=self.name)
+        if not differ(claim, said, node=self.name):
+            return
+        about = claim["metadata"]
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {name: about[name] for name in ("name", "namespace", "uid")},
+            "status": {"devices": said},
+        }
+        path = f"{_path(about['namespace'], about['name'])}/status"
+        try:
+            await self.api.apply(path, body, owner=_OWNER)
+        except ApiError as error:
+            log.warning("claim %s/%s: its status: %s", about["namespace"], about["name"], error)
+
+    async def _reserved(self, claim: Plain) -> Plain:
+        """Return a pod of this node that a claim is reserved for. Raises `BadInput`."""
+        for one in claim["status"].get("reservedFor") or ():
+            if one.get("resource") != "pods":
+                continue
+            pod = await self.pod(claim["metadata"]["namespace"], one["name"])
+            if pod is not None and pod["metadata"]["uid"] == one["uid"]:
+                return pod
+        raise BadInput("it is reserved for no pod of this node")
+
+    def _grant(self, asked: wire.Claim, held: Prepared, pod: Plain) -> Grant:
+        """Make the grant of a claim stand, and write its CDI spec.
+
+        A grant that stands for an allocation that the claim had before goes first.
+        """
+        devices = {piece.device for piece in held.allocation.pieces}
+        for entry in self._beside(asked, pod):
+            had = {piece.device for piece in entry.allocation.pieces}
+            if entry.id == identity_of(asked.uid) and devices != had:
+                self.take_back(asked.uid)
+        self.admin.hide(_device(asked.uid))
+        grant = pin(
+            self.node,
+            held.allocation,
+            discovery=self.discovery(),
+            identity=identity_of(asked.uid),
+            label=f"{asked.namespace}/{asked.name}",
+            owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, _UID: asked.uid},
+            libraries=self.libraries,
+            injection=lambda edits: self.injection(pod, edits),
+        )
+        edits = evolve(grant.edits, cdi=())
+        self.specs.put(_device(asked.uid), edits, owner=self.node.ledger.path)
+        return grant
+
+    def _show(self, asked: wire.Claim, held: Prepared, pod: Plain) -> tuple[str, ...]:
+        """Write the CDI spec of a claim that has admin access; return its CDI devices."""
+        self._beside(asked, pod)
+        if self.node.ledger.stands(identity_of(asked.uid)):  # of an allocation that it had before
+            self.take_back(asked.uid)
+        return self.admin.show(
+            self.node,
+            held.allocation,
+            (asked.namespace, asked.name),
+            _device(asked.uid),
+            discovery=self.discovery(),
+            injection=lambda edits: self.injection(pod, edits),
+        )
+
+    def _beside(self, asked: wire.Claim, pod: Plain) -> tuple[Grant, ...]:
+        """Return all grants. Raises `BadInput` if a container of the pod uses two claims."""
+        grants = self.node.ledger.snapshot().grants
+        others = beside(pod, asked.name)
+        held = [(one.owner.get(_NAMESPACE), one.owner.get(_CLAIM)) for one in grants]
+        for namespace, other in (*held, *self.admin.standing().values()):
+            if other in others and namespace == asked.namespace:
+                raise BadInput(
+                    f"container {others[other]} uses claim {other}, too: a container's devices "
+                    "are of one claim, so ask for all of them in one"
+                )
+        return grants
+
+    def take_back(self, uid: str) -> None:
+        """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
+        self.specs.remove(_device(uid))
+        self.admin.hide(_device(uid))
+        standing = self.node.ledger.snapshot().grants
+        vendors = {
+            vendor
+            for entry in standing
+            if entry.id == identity_of(uid)
+            for vendor in entry.allocation.vendors
+        }
+        if vendors:
+            self.node.ledger.unpin(identity_of(uid))
+            self.node.sweep(vendors)
+            log.info("claim %s: unprepared", uid)
+
+    async def reconcile(self) -> list[tuple[Grant, str]]:
+        """Take back what stands for claims that are gone, and resize what stands for others.
+
+        Return the grants of claims whose size cannot be had, each with the reason.
+        """
+        refused: list[tuple[Grant, str]] = []
+        for uid, (namespace, name, held) in (await asyncio.to_thread(self._standing)).items():
+            claim = await self._found(namespace, name)
+            if claim is None:
+                continue
+            pools = {one["pool"] for one in results_of(claim)}
+            async with self.alone(uid):
+                if claim["metadata"]["uid"] != uid or self.name not in pools:
+                    await asyncio.to_thread(self.take_back, uid)
+                    continue
+                try:
+                    await self._attend(claim, held)
+                except HeteroError as error:
+                    if held is not None:
+                        refused.append((held, f"claim {namespace}/{name}: {error}"))
+        for device in self.specs.owned(self.node.ledger.path):
+            uid = _uid(device)
+            async with self.alone(uid):
+                if not self.node.ledger.stands(identity_of(uid)):
+                    self.specs.remove(device)
+        return refused
+
+    def _standing(self) -> dict[str, tuple[str, str, Grant | None]]:
+        """Return namespace, name and grant of what is prepared, by UID; admin access has none."""
+        found: dict[str, tuple[str, str, Grant | None]] = {
+            _uid(device): (*claim, None) for device, claim in self.admin.standing().items()
+        }
+        for entry in self.node.ledger.snapshot().grants:
+            about = entry.owner
+            if _UID in about:
+                found[about[_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
+        return found
+
+    async def _found(self, namespace: str, name: str) -> Plain | None:
+        """Return a claim, one of no UID where it is gone, None where the API does not say."""
+        try:
+            return await self.api.get(_path(namespace, name))
+        except ApiError as error:
+            return {"metadata": {"uid": None}} if error.status == 404 else None
+
+    async def _attend(self, claim: Plain, entry: Grant | None) -> None:
+        """Have a claim's grant be of the size that the claim says, and tell of its devices.
+
+        Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
+        """
+        discovery = self.discovery()
+        held = prepared(claim, node=self.name, offers=offers(discovery.devices))
+        try:
+            if entry is not None and await asyncio.to_thread(
+                resize_claim, self.node, entry, claim, held.allocation, discovery
+            ):
+                log.info("claim %s: resized, grant %s", entry.label, entry.id)
+        finally:
+            await self._tell(claim, held)
+
+    def alone(self, uid: str) -> asyncio.Lock:
+        """Return the lock of a claim: it is prepared and taken back one after the other."""
+        return self._locks.setdefault(uid, asyncio.Lock())
+
+
+def identity_of(uid: str) -> str:
+    """Return the id of a claim's grant: the same whenever it is asked for."""
+    return hashlib.sha256(f"claim/{uid}".encode()).hexdigest()[:12]
+
+
+def uses(pod: Plain, entry: Grant) -> bool:
+    """Return whether a pod uses the claim that a grant is for."""
+    claim, namespace = entry.owner.get(_CLAIM), entry.owner.get(_NAMESPACE)
+    return claim in used_by(pod).values() and pod["metadata"]["namespace"] == namespace
+
+
+def named(claim: wire.Claim) -> str:
+    """Return how a claim is called in sentences."""
+    return f"claim {claim.namespace}/{claim.name}"
+
+
+def _device(uid: str) -> str:
+    """Return the name of a claim's CDI device: one that begins with a letter."""
+    return f"{_PREFIX}{uid}"
+
+
+def _uid(device: str) -> str:
+    """Return the UID of the claim that a CDI device is of."""
+    return device.removeprefix(_PREFIX)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"

@@ -1,0 +1,206 @@
+"""Keeps a node's pool of ResourceSlices as its devices are, and writes only what differs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import define, field
+
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.dra.offers import DRIVER, slices
+from hetero.model import Device
+from hetero.plugin.resource_names import ResourceNames
+
+log = logging.getLogger(__name__)
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@define(eq=False)
+class Publisher:
+    """The slices of one node; `names` are the resource names of a vendor.
+
+    A device that another driver publishes is that one's to give out, and not published. `host` is
+    where /sys is, which a container has of its node. Without `publish` having been called there is
+    nothing to keep: what an agent before this one published stays.
+    """
+
+    api: Api
+    node: str
+    names: Callable[[str], Iterable[ResourceNames]]
+    host: Path = Path("/")
+    uid: str | None = field(init=False, default=None)  # the node's, once the API told
+    writes: int = field(init=False, default=0)
+    _found: dict[str, Plain] | None = field(init=False, default=None)  # what the API has, by name
+    _others: dict[str, Plain] = field(init=False, factory=dict)  # slices of other drivers
+    _left_out: frozenset[str] = field(init=False, default=frozenset())  # what those publish
+    _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _devices: tuple[Device, ...] | None = field(init=False, default=None)
+
+    async def follow(self) -> None:
+        """Hear for ever of what becomes of this node's slices, ours and others'."""
+        await self.api.follow(
+            SLICES,
+            query={"fieldSelector": f"spec.nodeName={self.node}"},
+            listed=self._listed,
+            changed=self._slice_changed,
+            lost=lambda error: log.warning("slices: the API does not answer: %s", error),
+        )
+
+    async def publish(self, devices: tuple[Device, ...]) -> None:
+        """Have the slices say what the node's devices are now. Raises `ApiError`.
+
+        Nothing is written where they say so already, nor until the API has told of them and of the
+        node, with which they go.
+        """
+        same = devices == self._devices and not self._changed.is_set()
+        if self.uid is None or self._found is None or same:
+            return
+        self._changed.clear()
+        given = self._ours(devices)
+        wanted = slices(
+            given,
+            node=self.node,
+            resources=self._resources(given),
+            roots={one.uuid: root for one in given if (root := self._root(one)) is not None},
+        )
+        try:
+            await self._write(wanted)
+        except ApiError:
+            self._changed.set()
+            raise
+        self._devices = devices
+
+    async def withdraw(self) -> None:
+        """Remove the slices of a node whose devices are given otherwise. Raises `ApiError`."""
+        for name in tuple(self._found or ()):
+            await self._remove(name)
+        self._devices = None
+
+    def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
+        """Return the devices that no other driver publishes; which are left out is logged once."""
+        published = {
+            value["string"].lower(): item["spec"]["driver"]
+            for item in self._others.values()
+            for device in item["spec"].get("devices") or ()
+            for value in (device.get("attributes") or {}).values()
+            if "string" in value
+        }
+        left = {one.uuid: published.get(one.uuid.lower()) for one in devices}
+        for uuid, driver in left.items():
+            if driver and uuid not in self._left_out:
+                log.warning(
+                    "device %s is published by driver %s: not by claims of ours", uuid, driver
+                )
+        self._left_out = frozenset(uuid for uuid, driver in left.items() if driver)
+        return tuple(one for one in devices if one.uuid not in self._left_out)
+
+    async def _write(self, wanted: list[Plain]) -> None:
+        """Write a pool; of another generation than the one that is there, if any of it differs."""
+        found: dict[str, Plain] = {} if self._found is None else self._found
+        names = [f"{self.node}-{DRIVER}-{number}" for number in range(len(wanted))]
+        if [_said(found[name]) if name in found else None for name in names] == wanted and (
+            len(found) == len(wanted)
+            and len({one["spec"]["pool"]["generation"] for one in found.values()}) == 1
+        ):
+            return
+        there = [one["spec"]["pool"]["generation"] for one in found.values()]
+        generation = max(there, default=0) + 1
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
+        for name, spec in zip(names, wanted, strict=True):
+            metadata: Plain = {"name": name, "ownerReferences": [owner]}
+            body: Plain = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": metadata,
+                "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
+            }
+            if name in found:
+                metadata["resourceVersion"] = found[name]["metadata"]["resourceVersion"]
+                made = await self.api.put(f"{SLICES}/{name}", body)
+            else:
+                made = await self.api.post(SLICES, body)
+            self.writes += 1
+            found[name] = made
+        for name in found.keys() - set(names):
+            await self._remove(name)
+        log.info("published %d slices, generation %d", len(names), generation)
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await self.api.delete(f"{SLICES}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+        self.writes += 1
+        if self._found is not None:
+            self._found.pop(name, None)
+
+    def _resources(self, devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:
+        """Return the resources that each device is counted by, and each shape of one."""
+        found: dict[str, tuple[str, ...]] = {}
+        for device in devices:
+            for names in self.names(device.vendor):
+                if names.mean(device):
+                    shaped = f"{device.uuid}/{names.shape}" if names.shape else device.uuid
+                    found[shaped] = (*found.get(shaped, ()), names.count)
+        return found
+
+    def _root(self, device: Device) -> str | None:
+        """Return the PCIe root that a device is below, as the kernel calls it: `pci0000:3a`."""
+        if device.pci is None:
+            return None
+        # A container has the machine's PCI devices in its own /sys, too.
+        for root in (self.host, Path("/")):
+            with suppress(OSError):
+                link = os.readlink(root / "sys/bus/pci/devices" / device.pci)
+                return next((part for part in Path(link).parts if part.startswith("pci")), None)
+        return None
+
+    def _listed(self, items: list[Plain]) -> None:
+        self._found, self._others = {}, {}
+        for one in items:
+            self._of(one)[one["metadata"]["name"]] = one
+        self._changed.set()
+
+    def _of(self, item: Plain) -> dict[str, Plain]:
+        """Return where slices like this one are kept: ours, or others'."""
+        if item["spec"]["driver"] == DRIVER and self._found is not None:
+            return self._found
+        return self._others
+
+    def _slice_changed(self, event: str, item: Plain) -> None:
+        there, name = self._of(item), item["metadata"]["name"]
+        if name in there and _version(item) <= _version(there[name]):
+            return  # of our own writing
+        if event == "DELETED":
+            there.pop(name, None)
+        else:
+            there[name] = item
+        self._changed.set()
+
+
+def _version(item: Plain) -> int:
+    """Return how late an object was written: of one kind, that can be compared (1.35 and later)."""
+    return int(item["metadata"]["resourceVersion"])
+
+
+def _said(item: Plain) -> Plain:
+    """Return the spec of a slice as `slices` makes it: without what the API adds."""
+    spec = item["spec"]
+    made = {**spec, "pool": {k: v for k, v in spec["pool"].items() if k != "generation"}}
+    if "devices" in spec:
+        made["devices"] = [_without_times(device) for device in spec["devices"]]
+    return made
+
+
+def _without_times(device: Plain) -> Plain:
+    if "taints" not in device:
+        return device
+    taints = [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in device["taints"]]
+    return {**device, "taints": taints}

@@ -1,0 +1,96 @@
+"""Evaluates the selectors of claims and classes, in CEL, on the devices of ResourceSlices.
+
+The language is a library's. What Kubernetes adds to it is here: quantities, and the functions of
+strings that selectors use. Its optional fields (`.?name`) are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import cel
+
+from hetero.kube.api.quantity import decimal
+from hetero.model.errors import BadInput
+
+Plain = dict[str, Any]
+
+#: How errors of the library are told: those of a lookup are those of Python's mappings.
+_ERRORS = (ValueError, RuntimeError, TypeError, KeyError)
+
+
+def matches(expression: str, device: Plain, *, driver: str) -> bool:
+    """Return whether a device of a driver's slice is as an expression says.
+
+    Raises `BadInput` where that cannot be said: of an attribute that the device lacks, say.
+    """
+    context = cel.Context()
+    context.add_variable("device", _seen(device, driver))
+    for name, function in _FUNCTIONS.items():
+        context.add_function(name, function)
+    try:
+        return cel.evaluate(expression, context) is True
+    except _ERRORS as error:
+        why = f"there is no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
+        raise BadInput(f"{expression}: {why}") from None
+
+
+def attribute(device: Plain, name: str, *, driver: str) -> object:
+    """Return a device's attribute by its full name, None if it has none of it."""
+    found = _qualified(device.get("attributes") or {}, driver)
+    domain, _, short = name.rpartition("/")
+    said = found.get(domain, {}).get(short)
+    return next(iter(said.values())) if said else None
+
+
+def _seen(device: Plain, driver: str) -> Plain:
+    """Return a device as expressions see it: names by their domains, amounts as numbers."""
+    attributes = _qualified(device.get("attributes") or {}, driver)
+    capacity = _qualified(device.get("capacity") or {}, driver)
+    return {
+        "driver": driver,
+        "allowMultipleAllocations": bool(device.get("allowMultipleAllocations")),
+        "attributes": {
+            domain: {name: next(iter(one.values())) for name, one in said.items()}
+            for domain, said in attributes.items()
+        },
+        "capacity": {
+            domain: {name: _whole(decimal(one["value"])) for name, one in said.items()}
+            for domain, said in capacity.items()
+        },
+    }
+
+
+def _qualified(said: Mapping[str, Plain], driver: str) -> dict[str, dict[str, Plain]]:
+    """Return what is said by domain and name; what has no domain is the driver's."""
+    found: dict[str, dict[str, Plain]] = {driver: {}}
+    for full, value in said.items():
+        domain, _, name = full.rpartition("/")
+        found.setdefault(domain or driver, {})[name] = value
+    return found
+
+
+def _whole(amount: Decimal) -> int:
+    """Return an amount in thousandths: so those of processors stay whole numbers."""
+    return int(amount * 1000)
+
+
+def _compare(one: int, other: int) -> int:
+    return (one > other) - (one < other)
+
+
+_FUNCTIONS: Mapping[str, Any] = {
+    "quantity": lambda text: _whole(decimal(text)),
+    "compareTo": _compare,
+    "isGreaterThan": lambda one, other: one > other,
+    "isLessThan": lambda one, other: one < other,
+    "lowerAscii": lambda text: text.lower(),
+    "upperAscii": lambda text: text.upper(),
+}
+
+
+def all_match(selectors: Iterable[Plain], device: Plain, *, driver: str) -> bool:
+    """Return whether a device is as all selectors say. Raises `BadInput` as `matches` does."""
+    return all(matches(one["cel"]["expression"], device, driver=driver) for one in selectors)

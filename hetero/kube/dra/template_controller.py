@@ -1,0 +1,207 @@
+"""Makes the templates that pods name, as far as their own words come to that name, and no others.
+
+A template's name is a digest of what it says (`templates`): so one that says anything else was
+made by somebody else, and is replaced. Several controllers may run: each does what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic
+
+from attrs import define, field
+
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.events import Events
+from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.dra.templates import ASKED, PREFIX, template_name, templates_again
+from hetero.model.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+_GROUP = "/apis/resource.k8s.io/v1"
+TEMPLATES = f"{_GROUP}/resourceclaimtemplates"
+_PODS = "/api/v1/pods"
+#: Seconds after which a template that no pod names goes, and between two looks for such.
+UNNAMED, _PERIOD = 3600.0, 60.0
+#: How many templates of ours a namespace may have.
+MOST = 100
+_ENDED = ("Succeeded", "Failed")
+
+_Key = tuple[str, str]  # a namespace and a name
+
+
+@define(eq=False)
+class TemplateController:
+    """The templates of a cluster: `most` in a namespace, `unnamed` is how long they then stay."""
+
+    api: Api
+    vocabulary: Vocabulary
+    unnamed: float = UNNAMED
+    period: float = _PERIOD
+    most: int = MOST
+    _events: Events = field(init=False)
+    _pods: dict[str, Plain] = field(init=False, factory=dict)  # that name templates, by UID
+    _found: dict[_Key, Plain] = field(init=False, factory=dict)  # what the API has
+    _last: dict[_Key, float] = field(init=False, factory=dict)  # when each was named last
+    _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _known: set[str] = field(init=False, factory=set)  # what was listed: pods, templates
+
+    def __attrs_post_init__(self) -> None:
+        self._events = Events(self.api)
+
+    async def follow(self) -> None:
+        """Keep templates as pods name them, for ever."""
+        await asyncio.gather(
+            self.api.follow(
+                _PODS, listed=self._pods_listed, changed=self._pod_changed, lost=_lost("pods")
+            ),
+            self.api.follow(
+                TEMPLATES,
+                listed=self._templates_listed,
+                changed=self._template_changed,
+                lost=_lost("templates"),
+            ),
+            self._act(),
+        )
+
+    async def _act(self) -> None:
+        """Do what is missing whenever something changed, and once a period."""
+        while True:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), timeout=self.period)
+            self._changed.clear()
+            if len(self._known) == 2:  # what is there is not known before
+                await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Replace what others made, make what is named and missing, remove what nobody names."""
+        wanted: dict[_Key, tuple[Plain, Plain]] = {}
+        for pod in tuple(self._pods.values()):
+            wanted |= {key: (spec, pod) for key, spec in (await self._wanted(pod)).items()}
+        now = monotonic()
+        for key in {*wanted, *self._found}:
+            if key in wanted or key not in self._last:
+                self._last[key] = now
+        for key, made in tuple(self._found.items()):
+            if template_name(made["spec"].get("spec") or {}) != key[1]:
+                log.warning("template %s/%s does not say what its name does: it goes", *key)
+                await self._remove(key)
+            elif key not in wanted and now - self._last[key] >= self.unnamed:
+                await self._remove(key)
+        for key, (spec, pod) in wanted.items():
+            if key in self._found:
+                continue
+            if sum(namespace == key[0] for namespace, _ in self._found) < self.most:
+                await self._make(key, spec)
+                continue
+            sentence = f"namespace {key[0]} has {self.most} templates of {PREFIX}…, its most"
+            await self._events.tell(pod, "NoTemplate", f"{sentence}: {key[1]} is not made")
+        self._last = {key: at for key, at in self._last.items() if key in {*wanted, *self._found}}
+
+    async def _wanted(self, pod: Plain) -> dict[_Key, Plain]:
+        """Return what the templates say that a pod names, if its own words come to them."""
+        namespace = pod["metadata"]["namespace"]
+        try:
+            known = {one.name: one.spec for one in templates_again(self.vocabulary, pod)}
+        except BadInput as error:
+            await self._events.tell(pod, "NoTemplate", str(error))
+            return {}
+        found: dict[_Key, Plain] = {}
+        for name in _named(pod):
+            if name in known:
+                found[namespace, name] = known[name]
+            elif (namespace, name) not in self._found:
+                sentence = f"template {name} is not what the pod's annotation {ASKED} comes to"
+                await self._events.tell(pod, "NoTemplate", f"{sentence}: nothing is made")
+        return found
+
+    async def _make(self, key: _Key, spec: Plain) -> None:
+        namespace, name = key
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"spec": spec},
+        }
+        try:
+            made = await self.api.post(_path(namespace), body)
+        except ApiError as error:
+            if error.status != 409:  # another controller's is as good
+                log.warning("template %s/%s: %s", namespace, name, error)
+            return
+        self._found[key] = made
+        log.info("template %s/%s: made", namespace, name)
+
+    async def _remove(self, key: _Key) -> None:
+        namespace, name = key
+        try:
+            await self.api.delete(f"{_path(namespace)}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                log.warning("template %s/%s: %s", namespace, name, error)
+                return
+        self._found.pop(key, None)
+        log.info("template %s/%s: removed", namespace, name)
+
+    def _pods_listed(self, items: list[Plain]) -> None:
+        self._pods = {}
+        for pod in items:
+            self._note(pod)
+        self._listed("pods")
+
+    def _pod_changed(self, event: str, pod: Plain) -> None:
+        known = self._pods.pop(pod["metadata"]["uid"], None)
+        if event != "DELETED":
+            self._note(pod)
+        if known is not None or pod["metadata"]["uid"] in self._pods:
+            self._changed.set()
+
+    def _note(self, pod: Plain) -> None:
+        if pod.get("status", {}).get("phase") not in _ENDED and any(_named(pod)):
+            self._pods[pod["metadata"]["uid"]] = pod
+
+    def _templates_listed(self, items: list[Plain]) -> None:
+        self._found = {_key(one): one for one in items if _is_ours(one)}
+        self._listed("templates")
+
+    def _template_changed(self, event: str, item: Plain) -> None:
+        if not _is_ours(item):
+            return
+        if event == "DELETED":
+            self._found.pop(_key(item), None)
+        else:
+            self._found[_key(item)] = item
+        self._changed.set()
+
+    def _listed(self, what: str) -> None:
+        self._known.add(what)
+        self._changed.set()
+
+
+def _named(pod: Plain) -> Iterable[str]:
+    """Return the templates with names of ours that a pod names."""
+    names = (
+        one.get("resourceClaimTemplateName") or ""
+        for one in pod["spec"].get("resourceClaims") or ()
+    )
+    return [name for name in names if name.startswith(PREFIX)]
+
+
+def _is_ours(item: Plain) -> bool:
+    return bool(item["metadata"]["name"].startswith(PREFIX))
+
+
+def _key(item: Plain) -> _Key:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+def _path(namespace: str) -> str:
+    return f"{_GROUP}/namespaces/{namespace}/resourceclaimtemplates"
+
+
+def _lost(what: str) -> Callable[[Exception], None]:
+    return lambda error: log.warning("%s: the API does not answer: %s", what, error)

@@ -1,0 +1,255 @@
+"""Says by claims what a pod asks for by resource names: a ResourceClaimTemplate for each container.
+
+The name of a template is a digest of what it asks, so whoever makes it needs not believe who names
+it. What the containers said stays in an annotation of the pod, since kube-scheduler would look for
+the names among the resources of nodes. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from hetero.kube.api.pod_request import Asked, Vocabulary
+from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
+from hetero.kube.dra.offers import DRIVER, amount_of
+from hetero.model import (
+    CORE,
+    MEMORY,
+    OnBypass,
+    OnExcess,
+    Policy,
+    Priority,
+    Request,
+    Selector,
+)
+from hetero.model.errors import BadInput
+
+Plain = dict[str, Any]
+
+#: The annotation that keeps what containers asked for: `{"main": {"example.com/memory": "3000"}}`.
+ASKED = f"{DRIVER}/asked"
+#: What the names of templates begin with; nobody but us may make such.
+PREFIX = "hetero-"
+_REQUEST = "cards"
+
+
+@frozen(kw_only=True)
+class Template:
+    """The claim of one container: what its template is called and says."""
+
+    container: str
+    name: str
+    spec: Plain
+
+    @property
+    def whole(self) -> bool:
+        """Whether it asks for whole cards of a kind and says no more of them."""
+        (request,) = self.spec["devices"]["requests"]
+        said = {"capacity", "selectors"} & request["exactly"].keys()
+        return not said and "config" not in self.spec["devices"]
+
+
+def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
+    """Return the claims of a pod's containers, as they ask by resource names. Raises `BadInput`."""
+    made = []
+    for asked in vocabulary.asked(pod):
+        try:
+            spec = {"devices": _devices(vocabulary, asked)}
+        except BadInput as error:
+            raise BadInput(f"container {asked.container}: {error}") from None
+        made.append(Template(container=asked.container, name=template_name(spec), spec=spec))
+    return tuple(made)
+
+
+def templates_again(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
+    """Return `templates` of a pod whose words `patches` has put aside. Raises `BadInput`."""
+    text = (pod["metadata"].get("annotations") or {}).get(ASKED, "{}")
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
+        raise BadInput(f"annotation {ASKED} is not what the webhook wrote")
+    spec = dict(pod["spec"])
+    for kind in ("containers", "initContainers"):
+        spec[kind] = [
+            {**one, "resources": {"limits": said.get(one["name"], {})}}
+            for one in spec.get(kind) or ()
+        ]
+    return templates(vocabulary, {**pod, "spec": spec})
+
+
+def template_name(spec: Plain) -> str:
+    """Return the name of the template that says this."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    return f"{PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def patches(vocabulary: Vocabulary, pod: Plain) -> Iterator[Plain]:
+    """Yield what makes a pod ask by claims for what it asks for by resource names.
+
+    Raises `BadInput` for what claims cannot say.
+    """
+    made = {one.container: one for one in templates(vocabulary, pod)}
+    notes, spec = pod["metadata"].get("annotations") or {}, pod["spec"]
+    said: dict[str, Plain] = {}
+    claims: list[Plain] = list(spec.get("resourceClaims") or ())
+    for kind in ("containers", "initContainers"):
+        for number, container in enumerate(spec.get(kind) or ()):
+            template = made.get(container["name"])
+            if template is None:
+                continue
+            name = f"{PREFIX}{len(said)}"
+            said[container["name"]] = _said(container, vocabulary)
+            claims.append({"name": name, "resourceClaimTemplateName": template.name})
+            rest = _without(container.get("resources") or {}, vocabulary)
+            rest["claims"] = [*(rest.get("claims") or ()), {"name": name}]
+            yield {"op": "add", "path": f"/spec/{kind}/{number}/resources", "value": rest}
+    text = json.dumps(said, sort_keys=True)
+    yield {"op": "add", "path": "/metadata/annotations", "value": {**notes, ASKED: text}}
+    yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
+
+
+def _said(container: Plain, vocabulary: Vocabulary) -> Plain:
+    resources = container["resources"]
+    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return {name: amounts[name] for name in sorted(vocabulary.resources & amounts.keys())}
+
+
+def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
+    """Return a container's resources without those that claims now say."""
+    left = dict(resources)
+    for kind in ("limits", "requests"):
+        if kind in left:
+            left[kind] = {
+                name: amount
+                for name, amount in left[kind].items()
+                if name not in vocabulary.resources
+            }
+    return left
+
+
+def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
+    """Return what a claim says for a container, with all that the API would fill in."""
+    request = asked.request
+    _expect_sayable(vocabulary, asked)
+    exactly: Plain = {
+        "deviceClassName": asked.resource_names.count.replace("/", "-").lower(),
+        "allocationMode": "ExactCount",
+        "count": asked.count,
+    }
+    amounts = {} if request.exclusive else _amounts(vocabulary, asked)
+    if amounts:
+        exactly["capacity"] = {"requests": amounts}
+    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+    if selectors:
+        exactly["selectors"] = selectors
+    made: Plain = {"requests": [{"name": _REQUEST, "exactly": exactly}]}
+    together = [("distinctAttribute", "uuid")]
+    together += [("matchAttribute", "numaNode")] if request.numa else []
+    together += [("matchAttribute", "linkGroup")] if request.links else []
+    if asked.count > 1:
+        made["constraints"] = [
+            {"requests": [_REQUEST], kind: f"{DRIVER}/{name}"} for kind, name in together
+        ]
+    parameters = _parameters(request)
+    if parameters:
+        share = {"apiVersion": CONFIG_VERSION, "kind": CONFIG_KIND, **parameters}
+        # The API keeps its text as it is, and a patch of the claim sorts it: no change, if it was.
+        share = dict(sorted(share.items()))
+        made["config"] = [{"opaque": {"driver": DRIVER, "parameters": share}}]
+    return made
+
+
+def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
+    """Raise `BadInput` for what only the classic way can do."""
+    request, ask, names = asked.request, asked.request.asks[0], asked.resource_names
+    unlimited = asked.unlimited and not vocabulary.defaults.unlimited
+    first = request.priority is Priority.HIGH
+    reports = request.on_excess is OnExcess.REPORT or request.on_bypass is OnBypass.REPORT
+    lacking = {
+        f"{names.memory_percent} is of a card that nobody has chosen yet: write a size": (
+            ask.memory_percent not in (None, 100)
+        ),
+        "a card that nobody holds (mutex) is not to be had by claims": request.empty,
+        f"{names.qos_class} is not served by claims": any(one.value for one in request.co_tenancy),
+        "what passes limits or goes before others is for a DeviceClass to say, not for a claim": (
+            request.policy is Policy.OFF or unlimited or first or reports
+        ),
+    }
+    for sentence, so in lacking.items():
+        if so:
+            raise BadInput(sentence)
+
+
+def _amounts(vocabulary: Vocabulary, asked: Asked) -> dict[str, str]:
+    """Return how much of each card is asked, as the API writes it."""
+    ask, made = asked.request.asks[0], {}
+    if ask.memory is not None:
+        made["memory"] = amount_of(MEMORY, ask.memory)
+    if ask.core is not None:
+        made["cores"] = amount_of(CORE, -(-ask.core * _units(vocabulary, asked) // 100))
+    return made
+
+
+def _units(vocabulary: Vocabulary, asked: Asked) -> int:
+    """Return how many units of core each card has that is meant. Raises `BadInput`."""
+    meant = asked.request.model
+    units = {
+        model.core
+        for vendor in vocabulary.vendors
+        if asked.request.vendor.allows(vendor.name, all_of_it=True)
+        for model in vendor.models
+        if model.match == "*" or meant.allows(model.match.strip("*"))
+    }
+    if len(units) == 1:
+        return units.pop()
+    raise BadInput(
+        f"{asked.resource_names.core[0]}: these cards count core in units of their own, so a part "
+        "of one is asked by a claim with its cores"
+    )
+
+
+def _selectors(request: Request) -> Iterator[str]:
+    """Yield what of its device a claim expects, in CEL."""
+    for name, selector, exact in (
+        ("model", request.model, False),
+        ("uuid", request.uuid, False),
+        ("enforcement", request.enforcement, True),
+    ):
+        text = _allows(f'device.attributes["{DRIVER}"].{name}', selector, exact=exact)
+        if text:
+            yield text
+
+
+def _allows(attribute: str, selector: Selector, *, exact: bool) -> str:
+    """Return `Selector.allows` of an attribute, "" if it allows all."""
+
+    def any_of(names: tuple[str, ...]) -> str:
+        texts = (json.dumps(name.lower(), ensure_ascii=False) for name in names)
+        value = f"{attribute}.lowerAscii()"
+        tests = (f"{value} == {one}" if exact else f"{value}.contains({one})" for one in texts)
+        return f"({' || '.join(tests)})"
+
+    parts = [any_of(selector.include)] if selector.include else []
+    parts += [f"!{any_of(selector.exclude)}"] if selector.exclude else []
+    return " && ".join(parts)
+
+
+def _parameters(request: Request) -> Plain:
+    """Return how a share is to be enforced, as far as it differs from what is usual."""
+    made: Plain = {}
+    if request.policy is not Policy.FIXED:
+        made["policy"] = request.policy.value
+    if request.on_excess is not None:
+        made["onExcess"] = request.on_excess.value
+    if request.on_bypass is not None:
+        made["onBypass"] = request.on_bypass.value
+    if request.strict:
+        made["strict"] = True
+    return made

@@ -1,0 +1,85 @@
+"""Whether a node's devices are given by claims or in the classic way: never one device by both."""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+
+from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.dra.offers import DRIVER
+from hetero.kube.dra.publisher import SLICES
+from hetero.model.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+#: The label of a node whose devices are given by claims, where a cluster has both ways.
+BY_CLAIMS = ("hetero.io/by-claims", "true")
+
+
+class AllocationWay(str, Enum):
+    """How pods are given the devices of a cluster."""
+
+    CLASSIC = "classic"  # by the extender of kube-scheduler and device plugins
+    DRA = "dra"  # by ResourceClaims
+    BOTH = "both"  # by claims on nodes that are labelled so, on others in the classic way
+
+
+def by_claims(way: AllocationWay, node: Plain | None) -> bool | None:
+    """Return whether the devices of a node are given by claims; None if that is its own to say."""
+    if way is not AllocationWay.BOTH:
+        return way is AllocationWay.DRA
+    name, value = BY_CLAIMS
+    if node is None:
+        return None
+    labels: dict[str, str] = node["metadata"].get("labels") or {}
+    return labels.get(name) == value
+
+
+def asks_by_claims(way: AllocationWay, pod: Plain) -> bool:
+    """Return whether what a pod asks by resource names is for claims to say.
+
+    Where a cluster has both ways a pod says so, by the annotation that is a node's label.
+    """
+    if way is not AllocationWay.BOTH:
+        return way is AllocationWay.DRA
+    name, value = BY_CLAIMS
+    notes: dict[str, str] = pod["metadata"].get("annotations") or {}
+    return notes.get(name) == value
+
+
+async def served(api: Api, way: AllocationWay, *, node: str) -> AllocationWay:
+    """Return the way as the API server can serve it: `both` may be classic, which is logged.
+
+    Raises `BadInput` where claims alone are wanted and cannot be had.
+    """
+    lacking = None if way is AllocationWay.CLASSIC else await _lacking(api, node)
+    if lacking is None:
+        return way
+    if way is AllocationWay.DRA:
+        raise BadInput(f"{lacking}, or install with allocation classic")
+    log.warning("allocation both is classic here: %s", lacking)
+    return AllocationWay.CLASSIC
+
+
+async def _lacking(api: Api, node: str) -> str | None:
+    """Return what the API server lacks for devices that several claims consume.
+
+    It is asked to take a slice with such a device, and keeps nothing of it.
+    """
+    device = {"name": "probe", "allowMultipleAllocations": True}
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": f"{node}-{DRIVER}-probe-"},
+        "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [device]},
+    }
+    try:
+        made = await api.post(f"{SLICES}?dryRun=All", body)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return "the API server has no resource.k8s.io/v1: claims need Kubernetes 1.34 or later"
+    if made["spec"]["devices"][0].get("allowMultipleAllocations"):
+        return None
+    return "the API server has DRAConsumableCapacity off: switch it on in all components"

@@ -1,0 +1,85 @@
+"""Tells of pods that their node refused, and takes their allocations back: nobody runs with them.
+
+A kubelet ends a pod for good that it cannot admit, whoever is at fault: `Failed` before it ran. A
+controller makes another; a pod of nobody's stays, with the annotations of what it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from attrs import define, field
+
+from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
+from hetero.kube.api.events import Events
+from hetero.kube.api.pod import full_name
+
+log = logging.getLogger(__name__)
+
+#: Why kubelets of all versions say that they did not admit a pod that asks for devices.
+_REASONS = ("UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity")
+_OUT_OF = "OutOf"  # and what of
+#: Seconds between two looks, and after a failure.
+PERIOD = 1.0
+
+
+@define(eq=False)
+class RefusedPods:
+    """Those that are to be told of; `ready` is whether this scheduler leads."""
+
+    api: ApiCalls
+    events: Events
+    ready: Callable[[], bool]
+    _pods: dict[str, Plain] = field(factory=dict)  # by UID
+
+    def pod_ended(self, pod: Plain) -> None:
+        """Note a pod that ended, if its node refused it and it holds an allocation."""
+        uid, notes = pod["metadata"]["uid"], pod["metadata"].get("annotations") or {}
+        if ALLOCATION in notes and _refused(pod.get("status") or {}):
+            self._pods[uid] = pod
+
+    def pod_gone(self, uid: str) -> None:
+        """Forget a pod that was deleted."""
+        self._pods.pop(uid, None)
+
+    async def follow(self) -> None:
+        """Tell of them and take back, for ever, while this scheduler leads."""
+        while True:
+            while self._pods and self.ready():
+                _, pod = self._pods.popitem()
+                if not await self._take_back(pod):
+                    self._pods[pod["metadata"]["uid"]] = pod
+                    break
+            await asyncio.sleep(PERIOD)
+
+    async def _take_back(self, pod: Plain) -> bool:
+        """Return whether that is done."""
+        namespace, name = full_name(pod)
+        about, status = pod["metadata"], pod["status"]
+        gone = {ALLOCATION: None, SIGNATURE: None}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        try:
+            await self.api.patch(path, {"metadata": {"uid": about["uid"], "annotations": gone}})
+        except ApiError as error:
+            if error.status in (404, 409):
+                return True  # it is gone, or another pod of its name is there
+            log.warning("pod %s/%s: not taken back: %s", namespace, name, error)
+            return False
+        owned = any(one.get("controller") for one in about.get("ownerReferences") or ())
+        then = "its controller makes another" if owned else "create it anew: nothing else will"
+        why = status.get("message") or status["reason"]
+        node = pod["spec"].get("nodeName")
+        sentence = f"node {node} did not admit it ({why}); its share is given back; {then}"
+        await self.events.tell(pod, "NotAdmitted", sentence)
+        log.info("pod %s/%s: %s", namespace, name, sentence)
+        return True
+
+
+def _refused(status: Plain) -> bool:
+    """Whether a kubelet refused a pod: one that ran has containers."""
+    reason = status.get("reason") or ""
+    known = reason in _REASONS or reason.startswith(_OUT_OF)
+    return status.get("phase") == "Failed" and known and not status.get("containerStatuses")

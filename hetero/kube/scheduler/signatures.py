@@ -1,0 +1,97 @@
+"""Signs allocations, and signs anew what stands when the key is another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from attrs import define, field
+
+from hetero.kube.api.annotations import (
+    ALLOCATION,
+    SIGNATURE,
+    Assignment,
+    read_assignment,
+    signed_assignment,
+)
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
+from hetero.kube.api.pod import full_name
+from hetero.kube.api.signing import PublicKeys, SigningKey
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks at what is to be signed anew, and after a failure.
+PERIOD = 1.0
+
+
+@define(eq=False)
+class Signatures:
+    """One scheduler's key, and the keys by which others of its kind signed what stands.
+
+    `pods` are those that hold something, by UID; `ready` is whether this scheduler leads.
+    """
+
+    api: ApiCalls
+    key: SigningKey
+    previous: PublicKeys
+    pods: Mapping[str, Plain]
+    ready: Callable[[], bool]
+    _older: set[str] = field(factory=set)  # pods whose allocation a former key signed
+
+    def sign(self, assignment: Assignment) -> dict[str, str]:
+        """Return the annotations that give a pod its allocation."""
+        return signed_assignment(assignment, self.key)
+
+    def read(self, pod: Plain) -> Assignment | None:
+        """Return what a bound pod was given, None if nothing was. Raises `BadInput`."""
+        about = pod["metadata"]
+        given = read_assignment(
+            about.get("annotations") or {},
+            self.key.public + self.previous,
+            pod="/".join(full_name(pod)),
+            uid=about["uid"],
+            node=pod["spec"]["nodeName"],
+        )
+        self._note(about["uid"], pod)
+        return given
+
+    def use(self, key: SigningKey, previous: PublicKeys) -> None:
+        """Sign with this key from now on; what the former ones signed stands."""
+        if (key.public, previous) == (self.key.public, self.previous):
+            return
+        self.key, self.previous = key, previous
+        log.info("signing keys: read anew")
+        for uid, pod in self.pods.items():
+            self._note(uid, pod)
+
+    def _note(self, uid: str, pod: Plain) -> None:
+        """Note that a pod's allocation is to be signed anew, if another key signed it."""
+        notes, node = pod["metadata"].get("annotations") or {}, pod["spec"].get("nodeName")
+        text, signature = notes.get(ALLOCATION), notes.get(SIGNATURE, "")
+        if text and node and not self.key.public.signed(text, signature, uid=uid, node=node):
+            self._older.add(uid)
+
+    async def follow(self) -> None:
+        """Sign anew, for ever, while this scheduler leads."""
+        while True:
+            while self._older and self.ready():
+                await self._sign_anew(self._older.pop())
+            await asyncio.sleep(PERIOD)
+
+    async def _sign_anew(self, uid: str) -> None:
+        pod = self.pods.get(uid)
+        if pod is None:
+            return
+        namespace, name = full_name(pod)
+        text, node = pod["metadata"]["annotations"][ALLOCATION], pod["spec"]["nodeName"]
+        notes = {SIGNATURE: self.key.sign(text, uid=uid, node=node)}
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        try:
+            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": notes}})
+        except ApiError as error:
+            if error.status in (404, 409):
+                return  # it is gone, or another pod of its name is there
+            log.warning("pod %s/%s: not signed anew: %s", namespace, name, error)
+            self._older.add(uid)
+            await asyncio.sleep(PERIOD)

@@ -1,0 +1,223 @@
+"""The process that holds the scheduler's Lease, runs the extender and has kube-scheduler run.
+
+The extender is its child and is started anew here: a kubelet would wait longer each time. When the
+extender is silent for a second, kube-scheduler is ended and the Lease given up, in this order, so
+that another replica leads a moment later. While the API server is away nobody else can have the
+Lease, and everything stays as it is. docs/decisions/leader.md says why it is built so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from asyncio.subprocess import Process
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from attrs import define, field
+
+from hetero.kube.api.client import Access, Api
+from hetero.kube.api.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, pair
+from hetero.kube.api.lease import Lease
+from hetero.model.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+#: Seconds that an extender may be silent: while it starts, while it reads long lists, and else.
+_STARTS, _READS, _SILENT = 60.0, 30.0, 1.0
+#: Seconds that the supervisor of kube-scheduler may be silent.
+_SUPERVISOR_SILENT = 2.0
+#: Seconds until an extender that ended is started anew: the second time and later, if none of them
+#: was ready, twice as many up to the second number.
+_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+#: Seconds that an extender has to end when told to.
+_ENDS = 3.0
+#: The supervisor's words: deploy/supervisor.c.
+_LEAD, _STAND_BY = b"1", b"0"
+
+
+@define(eq=False, kw_only=True)
+class Leader:
+    """Keeps an extender and a kube-scheduler together; `argv` starts the extender."""
+
+    lease: Lease
+    argv: Sequence[str]
+    supervisor: Path  # the socket where kube-scheduler's supervisor is told what to do
+    _extender: Process | None = field(default=None, init=False)
+    _socket: socket.socket | None = field(default=None, init=False)  # our end to the extender
+    _ready: bool = field(default=False, init=False)  # the extender knows the cluster and answers
+    _supervised: asyncio.StreamWriter | None = field(default=None, init=False)
+    _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(factory=dict, init=False)
+    _leads: bool = field(default=False, init=False)
+    _changed: asyncio.Event = field(factory=asyncio.Event, init=False)
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT; then give everything up, kube-scheduler first."""
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        self.supervisor.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._supervise, str(self.supervisor))
+        endless = (self._keep_extender(), self._contend(), self._beat(), stop.wait())
+        tasks = [asyncio.ensure_future(one) for one in endless]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._step_down(at_once=False)
+            server.close()
+            if self._socket is not None:
+                self._socket.close()
+            for writer in self._connections:
+                writer.close()
+            await asyncio.gather(*self._connections.values(), return_exceptions=True)
+
+    @property
+    def _fit(self) -> bool:
+        """Whether both that are to work together are there."""
+        return self._ready and self._supervised is not None
+
+    # --- the Lease --------------------------------------------------------------------------------
+
+    async def _contend(self) -> None:
+        """Try to lead while that makes sense, for ever."""
+        while True:
+            if self._fit:
+                await self.lease.attempt()
+            self._changed.clear()
+            if self._leads and not (self._fit and self.lease.leads):
+                # It holds reservations that a later leader knows nothing of.
+                log.warning("lease %s: %s", self.lease.name, self._why())
+                await self._step_down(at_once=True)
+            elif self._fit and self.lease.leads and not self._leads:
+                log.info("lease %s: leading", self.lease.name)
+                self._leads = True
+            elif self.lease.leads and not self._leads:
+                await self.lease.release()
+            self._tell()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self.lease.pause)
+
+    def _why(self) -> str:
+        if not self.lease.leads:
+            return "lost; the extender starts anew"
+        part = "kube-scheduler" if self._ready else "the extender"
+        return f"given up: {part} is gone or silent"
+
+    async def _step_down(self, *, at_once: bool) -> None:
+        """End kube-scheduler and the extender, then let others lead."""
+        self._leads = False
+        self._tell()
+        if self._extender is not None and self._extender.returncode is None:
+            with suppress(ProcessLookupError):
+                self._extender.kill() if at_once else self._extender.terminate()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._extender.wait(), _ENDS)
+        await self.lease.release()
+
+    def _tell(self) -> None:
+        """Tell the extender until when it leads, and kube-scheduler's supervisor whether."""
+        until = self.lease.trusted_until if self._leads else 0.0
+        if self._socket is not None:
+            with suppress(OSError):  # it has ended, which is heard of soon
+                self._socket.send(repr(until).encode())
+        if self._supervised is not None:
+            leads = self._leads and self._fit
+            self._supervised.write(_LEAD if leads else _STAND_BY)
+
+    async def _beat(self) -> None:
+        """Be heard, for ever: silence ends kube-scheduler."""
+        while True:
+            self._tell()
+            await asyncio.sleep(BEAT)
+
+    # --- the extender -----------------------------------------------------------------------------
+
+    async def _keep_extender(self) -> None:
+        """Have an extender run that answers, for ever."""
+        pause = _PAUSE
+        while True:
+            self._socket, theirs = pair()
+            env = {**os.environ, DESCRIPTOR: str(theirs.fileno())}
+            with theirs:
+                self._extender = await asyncio.create_subprocess_exec(
+                    *self.argv, env=env, pass_fds=(theirs.fileno(),)
+                )
+            why = await self._listen(self._socket)
+            pause = _PAUSE if self._ready else min(2 * pause, _LONGEST_PAUSE)
+            self._ready = False
+            self._changed.set()
+            self._tell()
+            with suppress(ProcessLookupError):
+                self._extender.kill()
+            status = await self._extender.wait()
+            self._socket.close()
+            self._socket = None
+            log.warning("extender: %s, status %s; starting it anew", why, status)
+            await asyncio.sleep(pause)
+
+    async def _listen(self, connection: socket.socket) -> str:
+        """Hear what an extender says until it is of no use, and return why that is."""
+        loop, patience = asyncio.get_running_loop(), _STARTS
+        while True:
+            try:
+                said = await asyncio.wait_for(loop.sock_recv(connection, MOST), patience)
+            except asyncio.TimeoutError:
+                return f"silent for {patience:g} s"
+            except ConnectionError:
+                said = b""
+            if not said:
+                return "ended"
+            patience = _READS if said == BUSY else _SILENT
+            if said != BUSY and self._ready != (said == READY):
+                self._ready = said == READY
+                self._changed.set()
+
+    # --- kube-scheduler ---------------------------------------------------------------------------
+
+    async def _supervise(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hold a supervisor's connection until it is silent or gone."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a server calls this in a task of its own
+        self._connections[writer] = task
+        self._supervised = writer
+        self._changed.set()
+        with suppress(OSError, asyncio.TimeoutError):
+            while await asyncio.wait_for(reader.read(MOST), _SUPERVISOR_SILENT):
+                pass
+        if self._supervised is writer:
+            self._supervised = None
+            self._changed.set()
+        del self._connections[writer]
+        writer.close()
+
+
+def is_child(environ: Mapping[str, str]) -> bool:
+    """Whether this process is the extender that one that holds a Lease started."""
+    return DESCRIPTOR in environ
+
+
+def lead(*, lease: str, supervisor: Path, argv: Sequence[str]) -> None:
+    """Hold a Lease, `namespace/name`, with an extender that `argv` starts, until told to stop."""
+    namespace, _, name = lease.partition("/")
+    if not namespace or not name:
+        raise BadInput(f"lease {lease!r}: write namespace/name")
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form)
+    identity = f"{socket.gethostname()}_{uuid4()}"
+
+    async def run() -> None:
+        async with Api(Access.here()).open() as api:
+            held = Lease(api, namespace, name, identity)
+            await Leader(lease=held, argv=argv, supervisor=supervisor).run()
+
+    asyncio.run(run())

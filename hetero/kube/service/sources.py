@@ -1,0 +1,161 @@
+"""Holds each client to its own few connections and requests: who is slow or many harms itself only.
+
+A client is an address. Its connections count from the moment that they are accepted, before any
+handshake, until they are closed. The API server's own calls come from few addresses, and by the
+hundred: so a client may have as many connections as that, and requests wait for each other within
+one client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+from attrs import define, field
+
+log = logging.getLogger(__name__)
+
+#: Seconds from a connection to the first byte of its request, the handshake included, and for the
+#: rest of a request: fewer than the API server waits for an answer.
+DEADLINE = 4.0
+#: How many that are too many are hung up on at once, before others are looked after.
+_AT_ONCE = 100
+#: What one client may have at a time.
+CONNECTIONS, REQUESTS = 256, 32
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@define(eq=False)
+class Sources:
+    """What the clients of one service have at this moment."""
+
+    connections: Counter[str] = field(init=False, factory=Counter)
+    _accepted: dict[tuple[Any, ...], float] = field(init=False, factory=dict)  # when, by address
+    _requests: defaultdict[str, asyncio.Semaphore] = field(
+        init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, REQUESTS))
+    )
+
+    def listen(self, host: str, port: int) -> socket.socket:
+        """Return a socket that listens, and accepts no connection of who has too many."""
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = _Listener(family, kind, proto)
+        made.sources = self
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.setblocking(False)
+        return made
+
+    def protocol(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+        """Return what serves one connection."""
+        return _Connection(self, make())
+
+    @property
+    def middleware(self) -> Any:
+        """What a request passes before it is answered: all of it is there by then."""
+
+        @web.middleware
+        async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            async with self._requests[request.remote or ""]:
+                try:
+                    await asyncio.wait_for(request.read(), DEADLINE)
+                except asyncio.TimeoutError:
+                    raise web.HTTPRequestTimeout from None
+                return await handler(request)
+
+        return bounded
+
+    def enter(self, address: tuple[Any, ...]) -> bool:
+        """Count a connection in; return whether its client may have it."""
+        host = address[0]
+        self.connections[host] += 1
+        self._accepted[address] = monotonic()
+        if self.connections[host] == CONNECTIONS + 1:
+            log.warning("%s has %d connections: more are refused", host, CONNECTIONS)
+        return self.connections[host] <= CONNECTIONS
+
+    def leave(self, address: tuple[Any, ...]) -> None:
+        """Count a connection out."""
+        host = address[0]
+        self._accepted.pop(address, None)
+        self.connections[host] -= 1
+        if not self.connections[host]:
+            del self.connections[host]
+            self._requests.pop(host, None)
+
+    def left(self, address: tuple[Any, ...]) -> float:
+        """Return how many seconds a connection has until the first byte of its request."""
+        return DEADLINE - (monotonic() - self._accepted.get(address, monotonic()))
+
+
+class _Listener(socket.socket):
+    """Accepts connections that count, and hangs up on those that are too many."""
+
+    sources: Sources
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        for _ in range(_AT_ONCE):
+            descriptor, address = self._accept()  # type: ignore[attr-defined] # as socket.socket's
+            made = _Accepted(self.family, self.type, self.proto, descriptor)
+            made.leave = partial(self.sources.leave, address)
+            if self.sources.enter(address):
+                return made, address
+            made.close()
+        raise BlockingIOError
+
+
+class _Accepted(socket.socket):
+    """A connection that says when it is closed."""
+
+    leave: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        super().close()
+        leave, self.leave = self.leave, None
+        if leave is not None:
+            leave()
+
+
+@define(eq=False)
+class _Connection(asyncio.Protocol):
+    """Hands a connection on to what serves it, and hangs up on who says nothing."""
+
+    sources: Sources
+    inner: asyncio.Protocol
+    _silent: asyncio.TimerHandle | None = field(init=False, default=None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a TCP server
+        left = self.sources.left(transport.get_extra_info("peername") or ())
+        loop = asyncio.get_running_loop()
+        self._silent = loop.call_later(max(0.0, left), transport.abort)
+        self.inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._heard()
+        self.inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard()
+        self.inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def _heard(self) -> None:
+        if self._silent is not None:
+            self._silent.cancel()
+            self._silent = None

@@ -1,0 +1,54 @@
+"""One Secret or ConfigMap of the release, as the bytes it holds by name."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Mapping
+
+from attrs import frozen
+
+from hetero.kube.api.client import Api, ApiError
+
+log = logging.getLogger(__name__)
+
+
+@frozen
+class Stored:
+    """What the API keeps under a name; `kind` is "secrets" or "configmaps"."""
+
+    api: Api
+    namespace: str
+    kind: str
+    name: str
+
+    async def read(self) -> dict[str, bytes] | None:
+        """Return what it holds, None if it is not there. Raises `ApiError`."""
+        try:
+            found = await self.api.get(f"{self._all}/{self.name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        return {key: self._bytes(text) for key, text in (found.get("data") or {}).items()}
+
+    async def write(self, texts: Mapping[str, bytes | None], *, new: bool) -> None:
+        """Make it, or change it: a text that is None goes, those not named stay."""
+        data = {key: None if text is None else self._text(text) for key, text in texts.items()}
+        kind = {"secrets": "Secret", "configmaps": "ConfigMap"}[self.kind]
+        body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": self.name}, "data": data}
+        if new:
+            await self.api.post(self._all, body)
+        else:
+            await self.api.patch(f"{self._all}/{self.name}", body)
+        log.info("%s %s: %s", kind, self.name, "made" if new else "renewed")
+
+    @property
+    def _all(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/{self.kind}"
+
+    def _bytes(self, text: str) -> bytes:
+        return base64.b64decode(text) if self.kind == "secrets" else text.encode()
+
+    def _text(self, text: bytes) -> str:
+        return base64.b64encode(text).decode() if self.kind == "secrets" else text.decode()

@@ -1,0 +1,75 @@
+"""Publishes what a node's agent says its node has, on that Node and on no other.
+
+An agent proves by its own pod's token where it runs. So it needs no right to change Nodes, and one
+that was stolen speaks for the node that it was stolen from.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+from attrs import frozen
+
+from hetero.kube.api.access_review import User, user_of
+from hetero.kube.api.annotations import AUDIENCE, INVENTORY, published_devices
+from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.model.errors import BadInput, HeteroError
+
+log = logging.getLogger(__name__)
+
+_POD = "authentication.kubernetes.io/pod-"
+_ACCOUNT = "system:serviceaccount:"
+
+
+@frozen(kw_only=True)
+class Inventories:
+    """Answers agents, whose service account is the user `agent`."""
+
+    api: ApiCalls
+    agent: str
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Publish the inventory in a request; an error says why in `message`."""
+        try:
+            said = await request.json()
+            token, text = str(said["token"]), str(said["inventory"])
+        except (KeyError, TypeError, ValueError) as error:
+            return _refused(400, f"not an inventory: {error!r}")
+        try:
+            node = await self._node_of(token)
+            if node is None:
+                return _refused(403, "the token is of no pod of the agent: nothing is published")
+            published_devices(text, node=node)
+            body = {"metadata": {"annotations": {INVENTORY: text}}}
+            await self.api.patch(f"/api/v1/nodes/{node}", body)
+        except BadInput as error:
+            return _refused(400, str(error))
+        except HeteroError as error:
+            return _refused(503, str(error))
+        return web.json_response({"node": node})
+
+    async def _node_of(self, token: str) -> str | None:
+        """Return the node of the agent's pod that a token is bound to, None if it is of none."""
+        user = await user_of(self.api, token, audience=AUDIENCE)
+        if user is None or user.name != self.agent:
+            log.warning("inventory: refused to %s", user.name if user else "nobody's token")
+            return None
+        name, uid = (_single(user, f"{_POD}{part}") for part in ("name", "uid"))
+        namespace = user.name.removeprefix(_ACCOUNT).partition(":")[0]
+        try:
+            pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        node = str(pod["spec"].get("nodeName") or "")
+        return node if node and pod["metadata"]["uid"] == uid else None
+
+
+def _single(user: User, name: str) -> str:
+    return "".join(user.extra.get(name, ())[:1])
+
+
+def _refused(status: int, why: str) -> web.Response:
+    return web.json_response({"message": why}, status=status)

@@ -1,0 +1,125 @@
+"""Asks whether who makes a pod may use the words that take something from its neighbours.
+
+The right is the verb `use` on `policies` of the group hetero.io, by name, in the pod's namespace.
+Nobody has it until a RoleBinding gives it: the chart has a ClusterRole for each name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from attrs import define, field
+from prometheus_client import CollectorRegistry, Counter
+
+from hetero.kube.api.access_review import User
+from hetero.kube.api.client import ApiCalls, ApiError, Plain
+from hetero.kube.api.pod_request import Asked, Defaults
+from hetero.kube.webhook import visible
+from hetero.model import Enforcement, OnBypass, OnExcess, Policy, Priority
+from hetero.model.errors import BadInput
+
+#: What each policy lets a container do.
+POLICIES = {
+    "off": "runs without a limiter or without a core limit",
+    "priority-0": "goes first on its card",
+    "mps": "is held by a service that its neighbours can end",
+    "on-excess-report": "keeps memory past its limit",
+    "on-bypass-report": "keeps programs past its limiter",
+    visible.POLICY: "names cards to their vendor's runtime by itself",
+}
+#: Accounts of Kubernetes itself: they make pods for everybody.
+_COMPONENTS = ("system:kube-", "system:node:", "system:apiserver")
+_ACCOUNT = "system:serviceaccount:"
+
+
+@define(eq=False)
+class Rights:
+    """Asks the API server, and counts whom it denied what."""
+
+    api: ApiCalls
+    registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
+    _denied: Counter = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._denied = Counter(
+            "hetero_webhook_denied",
+            "Pods that were refused since nobody may use a policy that they name",
+            ("policy",),
+            registry=self.registry,
+        )
+        for name in POLICIES:
+            self._denied.labels(name)
+
+    async def expect(self, request: Plain, uses: Iterable[tuple[str, str]]) -> None:
+        """Raise `BadInput` unless who asks may use all policies that a pod's containers use.
+
+        `request` is the admission request, `uses` are containers and policies. The requesting user
+        may have the right, or the pod's service account.
+        """
+        namespace = request.get("namespace", "default")
+        askers = _askers(request, namespace)
+        for container, name in uses:
+            if not await self._any_may(askers, name, namespace):
+                self._denied.labels(name).inc()
+                raise BadInput(_sentence(container, name, askers, namespace))
+
+    async def _any_may(self, askers: tuple[User, ...], name: str, namespace: str) -> bool:
+        use = {"namespace": namespace, "verb": "use", "group": "hetero.io", "version": "*"}
+        use |= {"resource": "policies", "name": name}
+        try:
+            for user in askers:
+                if await user.may(self.api, resourceAttributes=use):
+                    return True
+        except ApiError as error:
+            raise BadInput(f"who may use policy {name} cannot be asked: {error}") from None
+        return False
+
+
+def used(every: Iterable[Asked], defaults: Defaults) -> Iterator[tuple[str, str]]:
+    """Yield the containers that use policies by words for their cards, and the policies."""
+    for asked in every:
+        for name in privileged(asked, defaults):
+            yield asked.container, name
+
+
+def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
+    """Yield the policies that a container uses by its own words, not by the cluster's defaults."""
+    request = asked.request
+    if request.policy is Policy.OFF or (asked.unlimited and not defaults.unlimited):
+        yield "off"
+    if request.priority is Priority.HIGH:
+        yield "priority-0"
+    by_service = Enforcement.SERVICE.value in request.enforcement.include
+    if by_service and request.enforcement != asked.resource_names.enforcements:
+        yield "mps"
+    if request.on_excess is OnExcess.REPORT:
+        yield "on-excess-report"
+    if request.on_bypass is OnBypass.REPORT:
+        yield "on-bypass-report"
+
+
+def _askers(request: Plain, namespace: str) -> tuple[User, ...]:
+    """Return whose right counts: the pod's service account's, and who asks unless for others.
+
+    Who makes pods for others would lend everybody its right: Kubernetes' components, controllers,
+    and programs of other namespaces. Whoever makes pods in a namespace may use its accounts anyway.
+    """
+    pod, user = request["object"], User.read(request.get("userInfo") or {})
+    own = User.service_account(namespace, pod["spec"].get("serviceAccountName") or "default")
+    owners = pod["metadata"].get("ownerReferences") or ()
+    controlled = request["operation"] == "CREATE" and any(one.get("controller") for one in owners)
+    stranger = user.name.startswith(_ACCOUNT) and not user.name.startswith(
+        f"{_ACCOUNT}{namespace}:"
+    )
+    if controlled or stranger or user.name.startswith(_COMPONENTS) or user.name == own.name:
+        return (own,)
+    return (user, own)
+
+
+def _sentence(container: str, name: str, askers: tuple[User, ...], namespace: str) -> str:
+    who = " nor ".join(user.name for user in askers)
+    neither = f"neither {who} may" if len(askers) > 1 else f"{who} may not"
+    return (
+        f"container {container}: {POLICIES[name]}, and {neither} use policy {name} in "
+        f"namespace {namespace}: leave it out, or have ClusterRole hetero-use-{name} bound there"
+    )

@@ -1,0 +1,103 @@
+"""Watches the services that share devices: says whom a fault hurt, and starts them anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from attrs import define, field
+
+from hetero.model import Device
+from hetero.model.errors import HeteroError
+from hetero.model.frozen import frozen
+from hetero.node import services
+from hetero.node.ledger.grant_dir import replace
+from hetero.node.ledger.ledger import Grant, Snapshot
+from hetero.node.node import Node
+from hetero.plugin.service import Serve
+
+#: In a grant's directory: what ended its programs on their device.
+HURT = "hurt"
+#: Seconds that programs whose device failed them may take to end.
+_DRAIN = 30.0
+
+
+@frozen(kw_only=True)
+class Hurt:
+    """A grant whose programs lost their device since its service failed, and why."""
+
+    grant: str
+    device: str
+    why: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Tells one from another."""
+        return "hurt", self.grant, self.device
+
+    @property
+    def subject(self) -> str:
+        """What the log calls it."""
+        return f"grant {self.grant}"
+
+    def __str__(self) -> str:
+        return f"grant {self.grant} lost its work on {self.device[:12]}: {self.why}"
+
+
+def hurt(node: Node, grant: str) -> str | None:
+    """Return what ended a grant's programs on their device, as who watches saw it."""
+    with suppress(OSError):
+        return (node.directory(grant) / HURT).read_text().strip() or None
+    return None
+
+
+@define
+class ServicesWatch:
+    """Remembers who was served at the last look: of a service that is gone nobody can say it."""
+
+    node: Node
+    _clients: dict[str, frozenset[str]] = field(init=False, factory=dict)
+    _failed: dict[str, float] = field(init=False, factory=dict)  # since when
+
+    def sample(self, snapshot: Snapshot) -> tuple[Hurt, ...]:
+        """Look at the services of what stands; return the grants that a fault has hurt."""
+        uuids = {uuid for entry in snapshot.grants for uuid in entry.served}
+        if not uuids:
+            return ()
+        found: list[Hurt] = []
+        for device in self.node.discover().devices:
+            if device.uuid in uuids:
+                here = [entry for entry in snapshot.grants if device.uuid in entry.served]
+                with suppress(HeteroError):  # tried again at the next look
+                    found += self._sample(device, here)
+        return tuple(found)
+
+    def _sample(self, device: Device, here: list[Grant]) -> Iterator[Hurt]:
+        with self.node.slices_held({device.vendor}, within=0.0):
+            place = services.directory(self.node.ledger, device.uuid)
+            service = self.node.registry.serve(device, Serve.LOOK, directory=place)
+            holding = self.node.processes(entry.id for entry in here)
+            served = frozenset(
+                name for name, pids in holding.items() if not set(service.clients).isdisjoint(pids)
+            )
+            before = self._clients.get(device.uuid, frozenset(holding)) | served
+            if service.running and not service.fault:
+                self._clients[device.uuid] = served
+                self._failed.pop(device.uuid, None)
+                for name in served:
+                    with suppress(OSError):
+                        (self.node.directory(name) / HURT).unlink(missing_ok=True)
+                return
+            why = f"the service of its card ended ({service.fault or 'it was killed'})"
+            for name in sorted(before & holding.keys()):
+                with suppress(OSError):
+                    replace(self.node.directory(name) / HURT, f"{why}\n".encode(), mode=0o644)
+                yield Hurt(grant=name, device=device.uuid, why=why)
+            self._clients[device.uuid] = before
+            since = self._failed.setdefault(device.uuid, time.monotonic())
+            if service.running and service.clients and time.monotonic() - since < _DRAIN:
+                return
+            self.node.registry.serve(device, Serve.STOP, directory=place)
+            services.start(self.node.registry, self.node.ledger, device, here)
+            self._clients[device.uuid] = frozenset()

@@ -1,0 +1,276 @@
+"""The programs of IsolationContract: what a tenant does with a driver, and what it saw.
+
+Run as a file, beside nothing of hetero's: `isolation_programs.py DRIVER PROGRAM ARGUMENT...`, where
+DRIVER is a file with the names of `Calls`. Prints one JSON value.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Protocol, cast
+
+Program = Callable[..., Any]
+PROGRAMS: dict[str, Program] = {}
+#: More than a driver has left of what it took for itself.
+_LITTLE = 4 << 20
+#: Launches between two waits, so that the device is kept busy.
+_BATCH = 8
+_NOLOAD = 4
+
+
+class Calls(Protocol):
+    """How a program calls the driver: what the file of a contract's `driver` has."""
+
+    #: The library, the function in it that allocates (pointer *, bytes) and its code for a refusal.
+    LIBRARY: str
+    ALLOCATE: str
+    OUT_OF_MEMORY: int
+    #: A name as the driver's next version may have, which no limiter knows.
+    FUTURE: str
+
+    def allocate(self, size: int) -> int:
+        """Return the address of so many bytes; 0: out of memory. Raise for any other answer."""
+
+    def release(self, address: int) -> None:
+        """Free what `allocate` gave."""
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that are free, and those there are."""
+
+    def launch(self) -> None:
+        """Start a kernel of some milliseconds, and do not wait for it."""
+
+    def wait(self) -> None:
+        """Wait for everything that was launched."""
+
+    def export(self, address: int) -> bytes:
+        """Return what another process opens this memory by."""
+
+    def opened(self, exported: bytes) -> int:
+        """Return the address of another process's memory."""
+
+
+def program(run: Program) -> Program:
+    """Have a program started by its name."""
+    PROGRAMS[run.__name__] = run
+    return run
+
+
+@program
+def limit(driver: Calls, size: int) -> dict[str, Any]:
+    """Allocate all there is in four parts, and a little more; free one, and take it again."""
+    held = [driver.allocate(size // 4) for _ in range(4)]
+    full, over = driver.memory(), driver.allocate(_LITTLE)
+    driver.release(held.pop())
+    freed, again = driver.memory(), driver.allocate(size // 4)
+    return {"held": all([*held, again]), "full": full, "over": over, "freed": freed}
+
+
+@program
+def refund(driver: Calls, size: int) -> list[Any]:
+    """Allocate and free all there is, many times; return what is free before and after."""
+    before = driver.memory()
+    got = [_taken_and_freed(driver, size) for _ in range(50)]
+    return [all(got), before, driver.memory()]
+
+
+@program
+def fork(driver: Calls, size: int) -> list[Any]:
+    """Fork before the driver is used, and after; return what each side got."""
+    begin, done = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(begin[0], 1)
+        shared = driver.allocate(size // 2) == 0 and driver.allocate(size // 4) > 0
+        os.write(done[1], b"1" if shared else b"0")
+        os._exit(0)
+    address = driver.allocate(3 * size // 4)
+    os.write(begin[1], b".")
+    shared = os.read(done[0], 1) == b"1"
+    os.waitpid(child, 0)
+    late = os.fork()
+    if late == 0:
+        os._exit(0)
+    os.waitpid(late, 0)
+    left = driver.memory()[0]
+    driver.release(address)
+    return [shared, left, driver.memory()[0]]
+
+
+@program
+def kill(driver: Calls, size: int) -> bool:
+    """Kill processes of the same grant that hold all of it; return whether it is there again."""
+    for _ in range(3):
+        with _again("hold", size) as other:
+            _expect(other, True)
+            other.kill()
+    return driver.allocate(size) > 0
+
+
+@program
+def hold(driver: Calls, size: int) -> None:
+    """Allocate, say whether that went well, and stay."""
+    _say(driver.allocate(size) > 0)
+    signal.pause()
+
+
+@program
+def busy(driver: Calls, warm_up: float, seconds: float) -> float:
+    """Keep the device busy; return the kernels per second after the warm-up."""
+    return _rate(driver, warm_up, seconds)
+
+
+@program
+def alone(driver: Calls) -> float:
+    """Return the most kernels per second of three goes: nothing else is to be in their way."""
+    return max(_rate(driver, 0.1, 0.2) for _ in range(3))
+
+
+@program
+def resized(driver: Calls, size: int, warm_up: float, seconds: float) -> None:
+    """Measure and allocate; do it again when a line of input says that the grant was changed."""
+    for _ in range(2):
+        rate = _rate(driver, warm_up, seconds)
+        _say([rate, driver.allocate(size) > 0, driver.memory()])
+        sys.stdin.readline()
+
+
+@program
+def ways(driver: Calls, size: int) -> dict[str, int]:
+    """Ask for too much by each way to get at the function that allocates; return the answers."""
+    # The handle is local; the others find the name only where the whole program has it.
+    driver.memory()
+    name = driver.ALLOCATE.encode()
+    opened = ctypes.CDLL(driver.LIBRARY, mode=os.RTLD_LAZY | os.RTLD_LOCAL | _NOLOAD)
+    everywhere = ctypes.CDLL(driver.LIBRARY, mode=os.RTLD_LAZY | os.RTLD_GLOBAL)
+    libc = ctypes.CDLL(None)
+    libc.dlsym.restype = ctypes.c_void_p
+    libc.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    handles = {"NOLOAD": opened._handle, "GLOBAL": everywhere._handle, "NEXT": -1, "DEFAULT": 0}
+    found = {way: libc.dlsym(handle, name) for way, handle in handles.items()}
+    found["linked"] = ctypes.cast(getattr(libc, driver.ALLOCATE), ctypes.c_void_p).value
+    return {way: _asked(function, size) for way, function in found.items()}
+
+
+@program
+def export(driver: Calls, size: int) -> list[Any]:
+    """Have another process open memory; return what was free with and without it."""
+    address = driver.allocate(size)
+    alone = driver.memory()[0]
+    with _again("opens", json.dumps(driver.export(address).hex())) as other:
+        _expect(other, True)
+        said = [alone, driver.memory()[0], driver.allocate(size) > 0, driver.allocate(_LITTLE) > 0]
+        other.communicate("\n")
+    driver.release(address)
+    return said
+
+
+@program
+def opens(driver: Calls, exported: str) -> None:
+    """Open another process's memory and keep it until a line of input comes."""
+    _say(driver.opened(bytes.fromhex(exported)) > 0)
+    sys.stdin.readline()
+
+
+@program
+def unknown(driver: Calls) -> bool:
+    """Ask for a function that a driver of the same name has and no limiter knows."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / driver.LIBRARY
+        flags = ("-shared", "-fPIC", f"-Wl,-soname,{driver.LIBRARY}", "-x", "c", "-", "-o", path)
+        subprocess.run(
+            ["cc", *flags], input=f"void {driver.FUTURE}(void) {{}}\n", text=True, check=True
+        )
+        return hasattr(ctypes.CDLL(str(path)), driver.FUTURE)
+
+
+@program
+def leave(driver: Calls) -> float:
+    """End with work in flight; return when."""
+    for _ in range(5 * _BATCH):
+        driver.launch()
+    return time.monotonic()
+
+
+@program
+def free(_: Calls, size: int) -> Any:
+    """Say what a process with the limiter and without a grant gets."""
+    environment = {key: text for key, text in os.environ.items() if key != "HETERO_GRANT"}
+    with _again("limit", size, environment=environment) as other:
+        return json.loads(other.communicate()[0])
+
+
+def main() -> None:
+    """Run a program, and print what it returns."""
+    _, path, name, *arguments = sys.argv
+    driver = cast(Calls, SimpleNamespace(**runpy.run_path(path)))
+    said = PROGRAMS[name](driver, *map(json.loads, arguments))
+    if said is not None:
+        _say(said)
+
+
+def _say(value: Any) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def _again(
+    name: str, *arguments: Any, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start another program of this file, with the same driver."""
+    command = map(str, (sys.executable, __file__, sys.argv[1], name, *arguments))
+    return subprocess.Popen(
+        [*command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _expect(other: subprocess.Popen[str], value: Any) -> None:
+    assert other.stdout is not None
+    said = other.stdout.readline()
+    assert json.loads(said or "null") == value, said
+
+
+def _taken_and_freed(driver: Calls, size: int) -> bool:
+    address = driver.allocate(size)
+    if address:
+        driver.release(address)
+    return address > 0
+
+
+def _rate(driver: Calls, warm_up: float, seconds: float) -> float:
+    """Return the kernels per second; the last batch counts with the time it took."""
+    _batches(driver, warm_up)
+    since = time.monotonic()
+    return _batches(driver, seconds) / (time.monotonic() - since)
+
+
+def _batches(driver: Calls, seconds: float) -> int:
+    count, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        for _ in range(_BATCH):
+            driver.launch()
+        driver.wait()
+        count += _BATCH
+    return count
+
+
+def _asked(function: int | None, size: int) -> int:
+    if not function:
+        return -1
+    pointer = ctypes.c_void_p()
+    allocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(function)
+    return int(allocate(ctypes.addressof(pointer), size))
+
+
+if __name__ == "__main__":
+    main()

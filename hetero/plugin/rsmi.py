@@ -1,0 +1,75 @@
+"""What cards say through an SMI library whose names begin with rsmi_: several vendors have one.
+
+The declarations are our own, after its public header. A library is opened by the vendor.
+"""
+
+from __future__ import annotations
+
+from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
+from typing import Any
+
+from hetero.model import Device, Usage
+from hetero.plugin.discovery import drm_of, pci_address
+from hetero.plugin.driver import Driver, Library, struct, text
+
+_VRAM, _MEMORY_BLOCK = 0, 1  # of rsmi_memory_type_t, and of the kinds of blocks
+_EDGE, _NOW = 0, 0  # rsmi_temperature_type_t; rsmi_temperature_metric_t
+_PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
+_Errors = struct("rsmi_error_count_t", "u64 corrected uncorrected")
+
+
+def driver(*names: str) -> Driver:
+    """Return the library with one of these names."""
+    return Driver(
+        names=names,
+        start="rsmi_init",
+        flags=(0,),
+        absent=(8,),  # RSMI_STATUS_INIT_ERROR: no driver
+        unsupported=(2, 9),  # not supported, not yet implemented
+        meanings={1: "invalid arguments", 3: "a file of the driver", 4: "permission", 16: "busy"},
+    )
+
+
+def way(rsmi: Library, here: Device, there: Device) -> str | None:
+    """Return how two cards are linked."""
+    hops = c_uint64()
+    kind = rsmi.find("rsmi_topo_get_link_type", here.index, there.index, hops, c_uint32)
+    if kind not in (_PCIE, _XGMI):
+        return None
+    return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
+
+
+def usage(rsmi: Library, index: int) -> Usage:
+    """Return the memory in use, the share of time the card was busy, its heat and power."""
+    busy = rsmi.find("rsmi_dev_busy_percent_get", index, c_uint32)
+    heat = rsmi.find("rsmi_dev_temp_metric_get", index, _EDGE, _NOW, c_int64)  # 1/1000
+    power = rsmi.find("rsmi_dev_power_ave_get", index, 0, c_uint64)  # microwatts
+    return Usage(
+        memory=rsmi.find("rsmi_dev_memory_usage_get", index, _VRAM, c_uint64),
+        core=None if busy is None else busy / 100,
+        temperature=None if heat is None else heat // 1000,
+        power=None if power is None else power / 1e6,
+    )
+
+
+def name(rsmi: Library, index: int) -> str | None:
+    """Return the model's name."""
+    return text(rsmi.find("rsmi_dev_name_get", index, c_char * 256, 256))
+
+
+def facts(rsmi: Library, index: int) -> dict[str, Any]:
+    """Return what a card says of itself that `Vendor.device` takes, but for who it is."""
+    at = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)  # domain, bus, device, function
+    pci = None if at is None else pci_address(at >> 32, at >> 8 & 255, at >> 3 & 31, at & 7)
+    numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
+    errors = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
+    health = "ok" if errors else None
+    if errors and errors.uncorrected:
+        health = f"{errors.uncorrected} uncorrected memory errors: reset the card"
+    return {
+        "memory": rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
+        "health": health,
+        "numa": None if numa is None or numa < 0 else numa,
+        "pci": pci,
+        "attributes": {**drm_of(pci)},
+    }

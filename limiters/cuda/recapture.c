@@ -1,0 +1,21 @@
+/* Captures that CUDA alone has: into a graph that is there, and of graphics. */
+#include "../shared/bodies.h"
+#include "../shared/capture.h"
+
+CUresult begin_recapture(CUresult (*real)(CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *),
+                         CUstream none, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                         CUgraphRecaptureCallback callback, void *data)
+{
+    BEGIN_CAPTURE(real(stream, mode, graph, callback, data));
+}
+
+CUresult begin_capture_to_cig(CUresult (*real)(CUstream, CUstreamCigCaptureParams *), CUstream none, CUstream stream,
+                              CUstreamCigCaptureParams *params)
+{
+    BEGIN_CAPTURE(real(stream, params));
+}
+
+CUresult end_capture_to_cig(CUresult (*real)(CUstream), CUstream none, CUstream stream)
+{
+    return capture_ended(real(stream), stream == NULL ? none : stream);
+}

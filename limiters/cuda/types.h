@@ -1,0 +1,46 @@
+/* What the bodies of ../shared call the things of CUDA. */
+#ifndef HETERO_CUDA_TYPES_H
+#define HETERO_CUDA_TYPES_H
+
+#include "abi.h"
+
+#include <stdbool.h>
+
+typedef CUresult result_t;
+typedef CUdevice device_t;
+typedef CUcontext context_t;
+typedef CUstream stream_t;
+typedef CUevent event_t;
+typedef CUdeviceptr pointer_t;
+
+#define FUNCTION(name) cu##name
+#define TYPE(name)     CU##name
+#define VALUE(name)    CU_##name
+#define NAMED(name)    CUDA_##name
+#define ERROR(name)    CUDA_ERROR_##name
+
+#define CALLS_NEST           0                   /* no function of the driver calls another by its exported name */
+#define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */
+#define CONTEXTS_HAVE_BLOCKS 1
+#define BLOCKS_ARE_KEPT      0
+#define MANAGED_IN_BATCHES   1
+#define FREES_WAIT           0
+#define ARRAYS_SHARE_UP_TO   PIECE_BELOW
+#define MIPMAP_SHAPE         const CUDA_ARRAY3D_DESCRIPTOR
+#define LAUNCH_COUNT         unsigned
+#define UUID_IS_TEXT         0
+#define PITCH_STEP           512u
+#define VIRTUAL_TAKES(bytes) (bytes) /* blocks of physical memory are whole ones */
+#define DRIVER_NAMES         "libcuda.so.1"
+#define FUNCTION_PREFIX      "cu"
+#define FUNCTION_VARIANTS    "_ptsz", "_ptds"
+#define RESULT_OK            CUDA_SUCCESS
+#define RESULT_NOT_PERMITTED CUDA_ERROR_NOT_PERMITTED
+#define RESULT_NO_FUNCTION   CUDA_ERROR_NOT_FOUND
+#define STREAM_LEGACY        CU_STREAM_LEGACY
+#define STREAM_NAMED(stream) (stream)
+#define STREAM_PER_THREAD    CU_STREAM_PER_THREAD
+
+#include "../shared/calls.h"
+
+#endif

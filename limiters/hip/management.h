@@ -1,0 +1,7 @@
+/* HIP tells neither a power limit nor a process's memory. */
+#ifndef HETERO_HIP_MANAGEMENT_H
+#define HETERO_HIP_MANAGEMENT_H
+
+#include "../shared/no_management.h"
+
+#endif

@@ -1,0 +1,62 @@
+/* Calls that have memory in forms of HIP's own. */
+#include "tiles.h"
+
+#include "../shared/array.h"
+#include "../shared/bodies.h"
+#include "../shared/driver.h"
+#include "../shared/pitch.h"
+
+hipError_t properties_of(hipError_t (*real)(hipDeviceProp_t *, int), hipDeviceProp_t *properties, int device)
+{
+    return total_shown(real(properties, device), &properties->totalGlobalMem, device);
+}
+
+hipError_t properties_r0600(hipError_t (*real)(hipDeviceProp_tR0600 *, int), hipDeviceProp_tR0600 *properties,
+                            int device)
+{
+    return total_shown(real(properties, device), &properties->totalGlobalMem, device);
+}
+
+hipError_t allocate_rows(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer, size_t *pitch,
+                         size_t width, size_t height)
+{
+    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height));
+}
+
+hipError_t allocate_3d(hipError_t (*real)(hipPitchedPtr *, hipExtent), hipPitchedPtr *pointer, hipExtent extent)
+{
+    *pointer = (hipPitchedPtr){.xsize = extent.width, .ysize = extent.height};
+    ALLOCATE_PITCHED(extent.width, extent.height, extent.depth, &pointer->ptr, pointer->pitch,
+                     pointer->pitch * extent.height * extent.depth, real(pointer, extent));
+}
+
+/* An array whose elements have so many bits in each of four channels. */
+static uint64_t formatted_bytes(const hipChannelFormatDesc *format, hipExtent extent, unsigned levels)
+{
+    int bits = format == NULL ? 0 : format->x + format->y + format->z + format->w;
+    return with_levels((size_t)(bits + 7) / 8, extent, levels);
+}
+
+hipError_t allocate_array(hipError_t (*real)(hipArray_t *, const hipChannelFormatDesc *, size_t, size_t, unsigned),
+                          hipArray_t *array, const hipChannelFormatDesc *format, size_t width, size_t height,
+                          unsigned flags)
+{
+    CREATE_ARRAY(formatted_bytes(format, (hipExtent){width, height, 1}, 1), destroy_array(REAL(hipFreeArray), *array),
+                 real(array, format, width, height, flags));
+}
+
+hipError_t allocate_array_3d(hipError_t (*real)(hipArray_t *, const hipChannelFormatDesc *, hipExtent, unsigned),
+                             hipArray_t *array, const hipChannelFormatDesc *format, hipExtent extent, unsigned flags)
+{
+    CREATE_ARRAY(formatted_bytes(format, extent, 1), destroy_array(REAL(hipFreeArray), *array),
+                 real(array, format, extent, flags));
+}
+
+hipError_t allocate_mipmap(hipError_t (*real)(hipMipmappedArray_t *, const hipChannelFormatDesc *, hipExtent, unsigned,
+                                              unsigned),
+                           hipMipmappedArray_t *array, const hipChannelFormatDesc *format, hipExtent extent,
+                           unsigned levels, unsigned flags)
+{
+    CREATE_ARRAY(formatted_bytes(format, extent, levels), destroy_mipmap(REAL(hipFreeMipmappedArray), *array),
+                 real(array, format, extent, levels, flags));
+}

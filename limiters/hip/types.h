@@ -1,0 +1,96 @@
+/* What the bodies that all driver APIs share call the things of HIP (../shared). */
+#ifndef HETERO_HIP_TYPES_H
+#define HETERO_HIP_TYPES_H
+
+#include "abi.h"
+
+#include <stdbool.h>
+
+typedef hipError_t result_t;
+typedef hipStream_t stream_t;
+typedef hipDevice_t device_t;
+typedef hipEvent_t event_t;
+typedef void *context_t, *pointer_t;
+
+#define FUNCTION(name) hip##name
+#define TYPE(name)     hip_##name
+#define VALUE(name)    HIP_##name
+#define NAMED(name)    HIP_##name
+#define ERROR(name)    HIP_ERROR_##name
+
+/* What stands for the context of a device: its ordinal and one more. */
+#define CONTEXT_OF(ordinal) ((context_t)(intptr_t)((ordinal) + 1))
+#define ORDINAL_OF(context) ((int)(intptr_t)(context) - 1)
+
+/* What CUDA calls otherwise. */
+#define hipDeviceGetCount    hipGetDeviceCount
+#define hipEventCreate       hipEventCreateWithFlags
+#define hipEventDestroy_v2   hipEventDestroy
+#define hipDeviceTotalMem_v2 hipDeviceTotalMem
+#define hipMemAlloc_v2       hipMalloc
+#define hipMemFree_v2        hipFree
+#define hipMemFreeAsync      hipFreeAsync
+#define hipMemAllocManaged   hipMallocManaged
+#define hipDeviceGetUuid_v2  hipDeviceGetUuid
+typedef hipUUID hip_uuid;
+typedef hipStreamCaptureMode hip_streamCaptureMode;
+typedef hipStreamCaptureStatus hip_streamCaptureStatus;
+typedef hipGraph_t hip_graph;
+typedef hipArray_t hip_array;
+typedef hipMipmappedArray_t hip_mipmappedArray;
+typedef hipMemPool_t hip_memoryPool;
+typedef hipIpcMemHandle_t hip_ipcMemHandle;
+typedef hipMemGenericAllocationHandle_t hip_memGenericAllocationHandle;
+typedef hipMemAllocationProp hip_memAllocationProp;
+typedef hipMemAllocationHandleType hip_memAllocationHandleType;
+typedef hipMemRangeHandleType hip_memRangeHandleType;
+typedef void *hip_externalMemory, *hip_kernel;
+typedef void hip_memPoolPtrExportData, HIP_EXTERNAL_MEMORY_HANDLE_DESC, hip_graphNode, hip_graphEdgeData;
+typedef hipModule_t hip_module;
+typedef hipLibrary_t hip_library;
+typedef hipFunction_t hip_function;
+typedef hipJitOption hip_jit_option;
+typedef hipLibraryOption hip_libraryOption;
+typedef hipLaunchParams HIP_LAUNCH_PARAMS;
+typedef hipDriverProcAddressQueryResult hip_driverProcAddressQueryResult;
+#define HIP_STREAM_CAPTURE_MODE_RELAXED      hipStreamCaptureModeRelaxed
+#define HIP_STREAM_CAPTURE_STATUS_NONE       hipStreamCaptureStatusNone
+#define HIP_EVENT_DISABLE_TIMING             hipEventDisableTiming
+#define HIP_MEM_ATTACH_GLOBAL                1 /* hipMemAttachGlobal */
+#define HIP_MEM_LOCATION_TYPE_DEVICE         hipMemLocationTypeDevice
+#define HIP_MEM_LOCATION_TYPE_HOST_NUMA      3
+#define HIP_ERROR_OUT_OF_MEMORY              hipErrorOutOfMemory
+#define HIP_ERROR_INVALID_VALUE              hipErrorInvalidValue
+#define HIP_ERROR_NOT_FOUND                  hipErrorInvalidValue /* what it answers to a name that is unknown */
+#define HIP_ERROR_NOT_PERMITTED              hipErrorNotSupported
+#define HIP_ERROR_NOT_SUPPORTED              hipErrorNotSupported
+#define HIP_ERROR_NOT_READY                  hipErrorNotReady
+#define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED hipErrorStreamCaptureUnsupported
+#define HIP_ERROR_CAPTURED_EVENT             hipErrorCapturedEvent
+
+#define CALLS_NEST           1           /* hipMemAllocPitch calls hipMallocPitch */
+#define PIECE_BELOW          (BLOCK + 1) /* blocks.h */
+#define CONTEXTS_HAVE_BLOCKS 0
+#define BLOCKS_ARE_KEPT      1
+#define MANAGED_IN_BATCHES   0
+#define FREES_WAIT           1 /* of what is no pool's, as the runtime itself does */
+#define ARRAYS_SHARE_UP_TO   0
+#define MIPMAP_SHAPE         HIP_ARRAY3D_DESCRIPTOR
+#define LAUNCH_COUNT         int
+#define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
+#define PITCH_STEP           256u
+#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK_OF_HSA - 1) / BLOCK_OF_HSA * BLOCK_OF_HSA)
+#define BLOCK_OF_HSA         ((uint64_t)2 << 20) /* ../shared/blocks.h */
+#define DRIVER_NAMES         "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libgalaxyhip.so.5"
+#define FUNCTION_PREFIX      "hip"
+#define FUNCTION_VARIANTS    "_spt"
+#define RESULT_OK            hipSuccess
+#define RESULT_NOT_PERMITTED hipErrorNotSupported
+#define RESULT_NO_FUNCTION   hipErrorNotSupported
+#define STREAM_LEGACY        hipStreamLegacy
+#define STREAM_PER_THREAD    hipStreamPerThread
+#define STREAM_NAMED(stream) ((stream) == STREAM_LEGACY ? NULL : (stream)) /* to runtimes of all ages */
+
+#include "../shared/calls.h"
+
+#endif

@@ -1,0 +1,74 @@
+/* Arrays: memory without an address, charged by its shape. */
+#include "array.h"
+
+#include "blocks.h"
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+#include "uncounted.h"
+#include "virtual.h"
+
+static uint64_t whole_blocks(uint64_t bytes)
+{
+    return bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;
+}
+
+result_t charge_array(int device, uint64_t bytes)
+{
+    if (bytes > ARRAYS_SHARE_UP_TO || !counted(device))
+        return charge(device, whole_blocks(bytes));
+    result_t refused = charge(device, 0);
+    return refused != RESULT_OK ? refused : charge_small_array(device, bytes);
+}
+
+result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes)
+{
+    struct entry none = {.kind = HELD_ARRAY, .device = device, .bytes = bytes};
+    if (answer != RESULT_OK && counted(device))
+        array_gone(&none);
+    return answer != RESULT_OK ? answer : settle(answer, HELD_ARRAY, key, device, bytes, NULL);
+}
+
+void array_gone(const struct entry *entry)
+{
+    if (entry->bytes > ARRAYS_SHARE_UP_TO)
+        refund(entry->device, whole_blocks(entry->bytes));
+    else
+        refund_small_array(entry->device, entry->bytes);
+    if (entry->bytes == 0)
+        tiles_gone((const void *)(uintptr_t)entry->key);
+}
+
+result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPTOR) *), TYPE(array) *array,
+                      const NAMED(ARRAY_DESCRIPTOR) *shape)
+{
+    NAMED(ARRAY3D_DESCRIPTOR) flat = {0};
+    if (shape != NULL)
+        flat = (NAMED(ARRAY3D_DESCRIPTOR)){
+            .Width = shape->Width, .Height = shape->Height, .Format = shape->Format, .NumChannels = shape->NumChannels};
+    CREATE_ARRAY(array_bytes(&flat, 1), destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
+}
+
+result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DESCRIPTOR) *), TYPE(array) *array,
+                         const NAMED(ARRAY3D_DESCRIPTOR) *shape)
+{
+    CREATE_ARRAY(array_bytes(shape, 1), destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
+}
+
+result_t create_mipmap(result_t (*real)(TYPE(mipmappedArray) *, MIPMAP_SHAPE *, unsigned), TYPE(mipmappedArray) *array,
+                       MIPMAP_SHAPE *shape, unsigned levels)
+{
+    CREATE_ARRAY(array_bytes(shape, levels), destroy_mipmap(DRIVER(MipmappedArrayDestroy), *array),
+                 real(array, shape, levels));
+}
+
+result_t destroy_array(result_t (*real)(TYPE(array)), TYPE(array) array)
+{
+    FREE(HELD_ARRAY, array, real(array));
+}
+
+result_t destroy_mipmap(result_t (*real)(TYPE(mipmappedArray)), TYPE(mipmappedArray) array)
+{
+    FREE(HELD_ARRAY, array, real(array));
+}

@@ -1,0 +1,39 @@
+/* Arrays: memory without an address. */
+#ifndef HETERO_SHARED_ARRAY_H
+#define HETERO_SHARED_ARRAY_H
+
+#include "charge.h"
+#include "device.h"
+#include "uncounted.h"
+
+#include "../core/table.h"
+
+/* What an array of this shape takes with `levels` mipmap levels, as each API's driver places it (linear.c). */
+uint64_t array_bytes(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels);
+
+/* Charge for an array that takes so much; the driver answered. Arrays of up to ARRAYS_SHARE_UP_TO bytes (types.h) share
+ * blocks (measured as in blocks.h: fifty of 1 MiB took 50 MiB, and twenty of 1.4 MB took 40). */
+result_t charge_array(int device, uint64_t bytes);
+result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes);
+
+/* The body of a call that makes an array. */
+#define CREATE_ARRAY(takes, undo, call)                                                                                \
+    do {                                                                                                               \
+        int device = device_current();                                                                                 \
+        uint64_t bytes = takes;                                                                                        \
+        result_t refused = charge_array(device, bytes);                                                                \
+        if (refused != RESULT_OK)                                                                                      \
+            return refused;                                                                                            \
+        result_t answer = call;                                                                                        \
+        uint64_t key = answer == RESULT_OK ? (uint64_t)(uintptr_t)*array : 0;                                          \
+        answer = settle_array(answer, key, device, bytes);                                                             \
+        if (answer != RESULT_OK || bytes > ARRAYS_SHARE_UP_TO || uncounted_settle(device))                             \
+            return answer;                                                                                             \
+        undo; /* arrays of many sizes waste blocks */                                                                  \
+        return ERROR(OUT_OF_MEMORY);                                                                                   \
+    } while (0)
+
+/* Give back what is charged for an array that is gone. */
+void array_gone(const struct entry *entry);
+
+#endif

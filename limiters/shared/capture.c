@@ -1,0 +1,80 @@
+/* Captures, which nothing of ours may enter: what is recorded meanwhile would become part of the program's graph. */
+#include "capture.h"
+
+#include "bodies.h"
+#include "capturing.h"
+#include "device.h"
+#include "driver.h"
+#include "launch.h"
+
+/* What was launched before a capture must have its fence before it: afterwards the fence would become part of the
+ * graph, and the legacy stream takes none while another that blocks is captured. */
+static void before_capture(stream_t stream)
+{
+    struct governor *governor = governor_known(device_of_stream(stream));
+    if (governor != NULL)
+        gate_before_capture(&governor->gate);
+}
+
+/* What a capture is known by: its stream, or the thread whose default stream it is. */
+static uint64_t capture_key(stream_t stream)
+{
+    struct stream_key key = stream_key(stream);
+    return (uintptr_t)(key.thread != NULL ? key.thread : key.stream);
+}
+
+/* Counted first: a fence that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
+bool capture_begins(stream_t stream)
+{
+    bool counted = capture_counted(capture_key(stream), context_of_stream(stream));
+    before_capture(stream);
+    return counted;
+}
+
+result_t capture_began(result_t answer, stream_t stream, bool counted)
+{
+    if (answer != RESULT_OK && counted)
+        capture_over(capture_key(stream));
+    return answer;
+}
+
+result_t begin_capture(result_t (*real)(stream_t), stream_t none, stream_t stream)
+{
+    BEGIN_CAPTURE(real(stream));
+}
+
+result_t begin_capture_mode(result_t (*real)(stream_t, TYPE(streamCaptureMode)), stream_t none, stream_t stream,
+                            TYPE(streamCaptureMode) mode)
+{
+    BEGIN_CAPTURE(real(stream, mode));
+}
+
+result_t begin_capture_to_graph(result_t (*real)(stream_t, TYPE(graph), const TYPE(graphNode) *,
+                                                 const TYPE(graphEdgeData) *, size_t, TYPE(streamCaptureMode)),
+                                stream_t none, stream_t stream, TYPE(graph) graph, const TYPE(graphNode) *after,
+                                const TYPE(graphEdgeData) *edges, size_t count, TYPE(streamCaptureMode) mode)
+{
+    BEGIN_CAPTURE(real(stream, graph, after, edges, count, mode));
+}
+
+/* A refused end (another thread's capture, an unjoined stream) may leave the capture going. */
+result_t capture_ended(result_t answer, stream_t stream)
+{
+    if (!stream_capturing(stream))
+        capture_over(capture_key(stream));
+    return answer;
+}
+
+result_t end_capture(result_t (*real)(stream_t, TYPE(graph) *), stream_t none, stream_t stream, TYPE(graph) *graph)
+{
+    return capture_ended(real(stream, graph), stream == NULL ? none : stream);
+}
+
+result_t wait_event(result_t (*real)(stream_t, event_t, unsigned), stream_t none, stream_t stream, event_t event,
+                    unsigned flags)
+{
+    /* Waiting for a captured event makes the stream join the capture. */
+    if (capturing())
+        before_capture(stream == NULL ? none : stream);
+    return real(stream, event, flags);
+}

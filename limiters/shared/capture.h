@@ -1,0 +1,21 @@
+/* Around the calls that begin and end a capture, for the bodies of them. */
+#ifndef HETERO_SHARED_CAPTURE_H
+#define HETERO_SHARED_CAPTURE_H
+
+#include "types.h"
+
+/* Whether the capture is counted that the next call begins; then the driver's answer to it. `stream`: not NULL. */
+bool capture_begins(stream_t stream);
+result_t capture_began(result_t answer, stream_t stream, bool counted);
+
+/* The driver's answer to the call that ends it. */
+result_t capture_ended(result_t answer, stream_t stream);
+
+#define BEGIN_CAPTURE(call)                                                                                            \
+    do {                                                                                                               \
+        stream_t meant = stream == NULL ? none : stream;                                                               \
+        bool counted = capture_begins(meant);                                                                          \
+        return capture_began(call, meant, counted);                                                                    \
+    } while (0)
+
+#endif

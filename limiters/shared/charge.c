@@ -1,0 +1,173 @@
+/* Charging memory to the grant (charge.h). */
+#include "charge.h"
+
+#include "device.h"
+#include "driver.h"
+
+#include "../core/ledger.h"
+#include "../core/log.h"
+
+#include <stdatomic.h>
+
+/* Return bytes in MiB, rounded up. */
+static unsigned long long mib(uint64_t bytes)
+{
+    return (bytes >> 20) + ((bytes & ((1 << 20) - 1)) != 0);
+}
+
+/* A program says "out of memory" where nvidia-smi shows a card that is nearly empty: its user is told once why. */
+static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, uint64_t used, uint64_t limit)
+{
+    static atomic_flag noticed = ATOMIC_FLAG_INIT;
+    enum log_level level = answer == LEDGER_OVER && !atomic_flag_test_and_set(&noticed) ? LOG_NOTICE : LOG_INFO;
+    log_line(level, "device %d: %llu MiB refused: %llu of %llu MiB of the grant are in use (hetero ps counts refusals)",
+             device, mib(bytes), mib(used), mib(limit));
+}
+
+result_t charge_now(int device, uint64_t bytes)
+{
+    if (tenancy() == TENANCY_REFUSED)
+        return ERROR(NOT_PERMITTED);
+    if (device == DEVICE_FOREIGN)
+        return ERROR(OUT_OF_MEMORY);
+    if (!counted(device))
+        return RESULT_OK;
+    struct region *region = tenant_region();
+    if (region == NULL || bytes == 0)
+        return region == NULL ? ERROR(NOT_PERMITTED) : RESULT_OK;
+    uint64_t limit = terms_memory(tenant_terms(device));
+    enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
+    if (answer == LEDGER_GRANTED)
+        return RESULT_OK;
+    log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit);
+    return answer == LEDGER_OVER ? ERROR(OUT_OF_MEMORY) : ERROR(NOT_PERMITTED);
+}
+
+bool charge_at_once(int device, uint64_t bytes)
+{
+    struct region *region = counted(device) ? tenant_region() : NULL;
+    return region != NULL && (bytes == 0 || ledger_try(region, (unsigned)device, bytes,
+                                                       terms_memory(tenant_terms(device))) == LEDGER_GRANTED);
+}
+
+result_t charge(int device, uint64_t bytes)
+{
+    if (charge_at_once(device, bytes))
+        return RESULT_OK;
+    if (bytes > 0 && counted(device))
+        more_room(device, bytes); /* what is kept of freed memory is better used than refused */
+    return charge_now(device, bytes);
+}
+
+bool charge_fits(int device, uint64_t bytes)
+{
+    struct region *region = tenant_region();
+    return region != NULL && ledger_fits(region, (unsigned)device, bytes, terms_memory(tenant_terms(device)));
+}
+
+bool charge_within(int device)
+{
+    return charge_fits(device, 0);
+}
+
+bool charge_held(int device, uint64_t bytes)
+{
+    struct region *region = tenant_region();
+    if (region == NULL || ledger_reserve(region, (unsigned)device, bytes, UINT64_MAX) != LEDGER_GRANTED)
+        return false;
+    return charge_within(device);
+}
+
+static void (*givers[HELD_EXEC])(const struct entry *);
+static void (*room_maker)(int, uint64_t);
+
+void give_back_by(uint32_t kind, void (*give)(const struct entry *))
+{
+    givers[kind] = give;
+}
+
+void give_back(const struct entry *entry)
+{
+    if (entry->kind < HELD_EXEC && givers[entry->kind] != NULL)
+        givers[entry->kind](entry);
+}
+
+void give_back_bytes(const struct entry *entry)
+{
+    refund(entry->device, entry->bytes);
+}
+
+void more_room_by(void (*make)(int device, uint64_t bytes))
+{
+    room_maker = make;
+}
+
+void more_room(int device, uint64_t bytes)
+{
+    room_maker(device, bytes);
+}
+
+void keep(const struct entry *entry)
+{
+    struct entry previous;
+    if (!table_put(entry, &previous))
+        log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
+    else if (previous.kind != 0)
+        give_back(&previous); /* what was there is gone, or the driver would not reuse its name */
+}
+
+result_t settle(result_t answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
+{
+    if (!counted(device))
+        return answer;
+    if (answer != RESULT_OK) {
+        refund(device, bytes);
+        return answer;
+    }
+    keep(&(struct entry){
+        .key = key, .kind = kind, .device = device, .bytes = bytes, .owner = context_of_memory(), .link = link});
+    return answer;
+}
+
+result_t settle_pointer(result_t answer, const pointer_t *pointer, int device, uint64_t bytes, void *link)
+{
+    return settle(answer, HELD_POINTER, answer == RESULT_OK ? (uintptr_t)*pointer : 0, device, bytes, link);
+}
+
+/* What entries link to whose memory the host holds though it was asked of the device. */
+static char spilled;
+
+bool is_spilled(const struct entry *entry)
+{
+    return entry->link == &spilled;
+}
+
+bool spills(result_t answer, int device)
+{
+    return answer == ERROR(OUT_OF_MEMORY) && counted(device) &&
+           (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
+}
+
+result_t settle_spill(pointer_t *pointer, int device, uint64_t bytes, uint64_t charged)
+{
+    result_t answer = DRIVER(MemAllocManaged)(pointer, bytes, VALUE(MEM_ATTACH_GLOBAL));
+    return settle_pointer(answer, pointer, device, charged, &spilled);
+}
+
+result_t allocate_spilled(pointer_t *pointer, int device, uint64_t bytes)
+{
+    result_t refused = charge(device, bytes);
+    return refused != RESULT_OK ? refused : settle_spill(pointer, device, bytes, bytes);
+}
+
+static bool lives_in(const struct entry *entry, const void *context)
+{
+    return entry->owner == context;
+}
+
+void refund_context(context_t context)
+{
+    struct entry entry;
+    while (context != NULL && table_take_match(lives_in, context, &entry))
+        give_back(&entry);
+}

@@ -1,0 +1,187 @@
+/* Contexts are made and destroyed here, and what one takes by itself is charged. */
+#include "context.h"
+
+#include "bodies.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+#include "ends.h"
+#include "uncounted.h"
+
+#include "../core/log.h"
+#include "management.h"
+
+#include <pthread.h>
+
+#define ORDINALS 64
+
+/* Each ordinal's primary context, as the driver last handed it out. */
+static _Atomic(context_t) primaries[ORDINALS];
+
+/* The devices of which this process's context has been charged, one bit each: under `charging`. It stays charged until
+ * the process ends: the driver keeps part of it, and the next context takes it again. */
+static unsigned charged;
+static pthread_mutex_t charging = PTHREAD_MUTEX_INITIALIZER;
+
+void context_after_fork(void)
+{
+    charging = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    charged = 0;
+}
+
+/* Where the grant says so, charge what the driver counts for this process on a device where it just got a context. */
+static result_t charge_context(device_t ordinal)
+{
+    int device = device_of(ordinal);
+    uint64_t bytes;
+    result_t answer = RESULT_OK;
+    if (device < 0 || terms_policy(tenant_terms(device)) == HETERO_POLICY_OFF ||
+        (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) == 0)
+        return RESULT_OK;
+    pthread_mutex_lock(&charging);
+    if ((charged & 1u << device) == 0) {
+        if (management_process_memory(tenant_terms(device)->uuid, &bytes))
+            answer = charge(device, bytes);
+        else
+            log_line(LOG_ERROR, "device %d: the driver does not say what a context takes: not counted", device);
+        if (answer == RESULT_OK)
+            charged |= 1u << device;
+    }
+    pthread_mutex_unlock(&charging);
+    return answer;
+}
+
+result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *context, device_t device)
+{
+    struct measured measured = context_begins(device_of(device));
+    result_t answer = real(context, device);
+    context_made(&measured, answer == RESULT_OK ? *context : NULL);
+    if (answer != RESULT_OK)
+        return answer;
+    answer = charge_context(device);
+    if (answer != RESULT_OK)
+        DRIVER(DevicePrimaryCtxRelease_v2)(device);
+    else if (device >= 0 && device < ORDINALS)
+        atomic_store(&primaries[device], *context);
+    return answer;
+}
+
+#define CREATE(call)                                                                                                   \
+    do {                                                                                                               \
+        struct measured measured = context_begins(device_of(device));                                                  \
+        result_t answer = call;                                                                                        \
+        context_made(&measured, answer == RESULT_OK ? *context : NULL);                                                \
+        if (answer != RESULT_OK)                                                                                       \
+            return answer;                                                                                             \
+        answer = charge_context(device);                                                                               \
+        if (answer != RESULT_OK)                                                                                       \
+            DRIVER(CtxDestroy_v2)(*context);                                                                           \
+        return answer;                                                                                                 \
+    } while (0)
+
+result_t create_context(result_t (*real)(context_t *, unsigned, device_t), context_t *context, unsigned flags,
+                        device_t device)
+{
+    CREATE(real(context, flags, device));
+}
+
+result_t create_context_affine(result_t (*real)(context_t *, TYPE(execAffinityParam) *, int, unsigned, device_t),
+                               context_t *context, TYPE(execAffinityParam) *affinity, int count, unsigned flags,
+                               device_t device)
+{
+    CREATE(real(context, affinity, count, flags, device));
+}
+
+result_t create_context_with(result_t (*real)(context_t *, TYPE(ctxCreateParams) *, unsigned, device_t),
+                             context_t *context, TYPE(ctxCreateParams) *params, unsigned flags, device_t device)
+{
+    CREATE(real(context, params, flags, device));
+}
+
+result_t create_context_vdpau(result_t (*real)(context_t *, unsigned, device_t, uint32_t, void *), context_t *context,
+                              unsigned flags, device_t device, uint32_t vdpau, void *lookup)
+{
+    CREATE(real(context, flags, device, vdpau, lookup));
+}
+
+static result_t end_primary(result_t (*real)(device_t), device_t device, bool reset)
+{
+    context_t context = device >= 0 && device < ORDINALS ? atomic_load(&primaries[device]) : NULL;
+    struct card_use before = before_context_ends(context);
+    result_t answer = real(device);
+    unsigned flags;
+    int active = 1;
+    if (answer == RESULT_OK && !reset)
+        answer = DRIVER(DevicePrimaryCtxGetState)(device, &flags, &active);
+    if (answer == RESULT_OK && (reset || !active))
+        after_context_ended(context, before);
+    return answer;
+}
+
+result_t release_primary(result_t (*real)(device_t), device_t device)
+{
+    return end_primary(real, device, false);
+}
+
+result_t reset_primary(result_t (*real)(device_t), device_t device)
+{
+    return end_primary(real, device, true);
+}
+
+result_t destroy_context(result_t (*real)(context_t), context_t context)
+{
+    struct card_use before = before_context_ends(context);
+    result_t answer = real(context);
+    if (answer == RESULT_OK)
+        after_context_ended(context, before);
+    return answer;
+}
+
+/* Each detaching takes back one attaching, and the one after the last destroys. */
+result_t attach_context(result_t (*real)(context_t *, unsigned), context_t *context, unsigned flags)
+{
+    result_t answer = real(context, flags);
+    struct entry previous, entry = {.kind = CONTEXT_ATTACHED};
+    if (answer != RESULT_OK)
+        return answer;
+    pthread_mutex_lock(&charging);
+    if (!table_take(CONTEXT_ATTACHED, (uintptr_t)*context, &entry))
+        entry = (struct entry){.kind = CONTEXT_ATTACHED, .key = (uintptr_t)*context, .owner = *context};
+    entry.bytes++;
+    table_put(&entry, &previous);
+    pthread_mutex_unlock(&charging);
+    return answer;
+}
+
+result_t detach_context(result_t (*real)(context_t), context_t context)
+{
+    struct entry previous, entry;
+    pthread_mutex_lock(&charging);
+    bool attached = table_take(CONTEXT_ATTACHED, (uintptr_t)context, &entry);
+    if (attached && --entry.bytes > 0)
+        table_put(&entry, &previous);
+    pthread_mutex_unlock(&charging);
+    return attached ? real(context) : destroy_context(real, context);
+}
+
+result_t settle_stream(stream_t stream, int device)
+{
+    if (uncounted_settle(device))
+        return RESULT_OK;
+    DRIVER(StreamDestroy_v2)(stream);
+    uncounted_settle(device);
+    return ERROR(OUT_OF_MEMORY);
+}
+
+result_t create_stream(result_t (*real)(stream_t *, unsigned), stream_t *stream, unsigned flags)
+{
+    result_t answer = real(stream, flags);
+    return answer == RESULT_OK ? settle_stream(*stream, device_current()) : answer;
+}
+
+result_t create_stream_priority(result_t (*real)(stream_t *, unsigned, int), stream_t *stream, unsigned flags,
+                                int priority)
+{
+    result_t answer = real(stream, flags, priority);
+    return answer == RESULT_OK ? settle_stream(*stream, device_current()) : answer;
+}

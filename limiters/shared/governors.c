@@ -1,0 +1,61 @@
+/* Makes a governor at the first limited launch to its device, and retires all of them at exit (governors.h). */
+#include "governors.h"
+
+#include "../core/tenant.h"
+
+#include <stdlib.h>
+
+_Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
+
+/* Held while one is made, and guards those that no launch has needed yet. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static struct governor *prepared[HETERO_MAX_DEVICES];
+
+/* Registered after the driver's own exit functions, so it runs before them: the driver is still whole. */
+static void retire_all(void)
+{
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
+        if (governor_known(device) != NULL)
+            governor_retire(governor_known(device));
+}
+
+/* With `making` held. */
+static struct governor *prepare(int device)
+{
+    struct region *region = tenant_region();
+    if (prepared[device] == NULL && region != NULL)
+        prepared[device] = governor_new(&driver_engine, tenant_terms(device), &region->shared->devices[device],
+                                        tenant_directory(), (unsigned)device);
+    return prepared[device];
+}
+
+bool governor_prepare(int device)
+{
+    pthread_mutex_lock(&making);
+    bool ready = prepare(device) != NULL;
+    pthread_mutex_unlock(&making);
+    return ready;
+}
+
+struct governor *governor_make(int device)
+{
+    static bool registered; /* under `making` */
+    pthread_mutex_lock(&making);
+    struct governor *governor = prepare(device);
+    atomic_store_explicit(&governors[device], governor, memory_order_release);
+    if (!registered)
+        registered = atexit(retire_all) == 0;
+    pthread_mutex_unlock(&making);
+    return governor;
+}
+
+void governors_after_fork(void)
+{
+    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
+        if (prepared[device] != NULL)
+            governor_after_fork(prepared[device]);
+        prepared[device] = NULL;
+        atomic_store(&governors[device], NULL);
+    }
+}

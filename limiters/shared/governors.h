@@ -1,0 +1,34 @@
+/* The governors of this process: one for each device of the grant that is limited in core. */
+#ifndef HETERO_SHARED_GOVERNORS_H
+#define HETERO_SHARED_GOVERNORS_H
+
+#include "../timeshare/governor.h"
+
+/* What the time sharing needs of the driver; each limiters/<api> has one. */
+extern const struct engine driver_engine;
+
+/* By device of the grant; NULL until its first limited launch, then constant. */
+extern _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
+
+/* Open what the governor of a device needs, before the program can no longer open anything. False: it cannot be. */
+bool governor_prepare(int device);
+
+/* Make the governor of a device; NULL when it cannot be prepared. */
+struct governor *governor_make(int device);
+
+/* The governor of a device; NULL while it has none. */
+static inline struct governor *governor_known(int device)
+{
+    return device < 0 ? NULL : atomic_load_explicit(&governors[device], memory_order_acquire);
+}
+
+/* The governor of a device of the grant, made on first use; NULL when that is impossible. */
+static inline struct governor *governor_of(int device)
+{
+    struct governor *governor = governor_known(device);
+    return __builtin_expect(governor != NULL, 1) ? governor : governor_make(device);
+}
+
+void governors_after_fork(void);
+
+#endif

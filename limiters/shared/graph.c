@@ -1,0 +1,225 @@
+/* Graphs: the memory that their allocation nodes take of the pool of graphs is charged when they are instantiated, for
+ * the first launch, and when they are launched again. What they allocated and did not free outlives them.
+ */
+#include "bodies.h"
+#include "capturing.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+#include "launch.h"
+#include "pools.h"
+
+#include <stdlib.h>
+
+static bool sum_nodes(TYPE(graph) graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign);
+
+static bool sum_node(TYPE(graphNode) node, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign)
+{
+    TYPE(graphNodeType) type;
+    TYPE(graph) child;
+    NAMED(MEM_ALLOC_NODE_PARAMS) params;
+    if (DRIVER(GraphNodeGetType)(node, &type) != RESULT_OK)
+        return false;
+    if (type == VALUE(GRAPH_NODE_TYPE_GRAPH))
+        return DRIVER(GraphChildGraphNodeGetGraph)(node, &child) == RESULT_OK && sum_nodes(child, bytes, foreign);
+    if (type != VALUE(GRAPH_NODE_TYPE_MEM_ALLOC))
+        return true;
+    if (DRIVER(GraphMemAllocNodeGetParams)(node, &params) != RESULT_OK)
+        return false;
+    int device = device_of(params.poolProps.location.id);
+    if (device >= 0)
+        bytes[device] += params.bytesize;
+    *foreign = *foreign || device == DEVICE_FOREIGN;
+    return true;
+}
+
+/* Add up the allocation nodes of a graph and of its child graphs, per device of the grant. */
+static bool sum_nodes(TYPE(graph) graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign)
+{
+    size_t count = 0;
+    if (DRIVER(GraphGetNodes)(graph, NULL, &count) != RESULT_OK || count == 0)
+        return count == 0;
+    TYPE(graphNode) *nodes = malloc(count * sizeof *nodes);
+    bool read = nodes != NULL && DRIVER(GraphGetNodes)(graph, nodes, &count) == RESULT_OK;
+    for (size_t i = 0; read && i < count; i++)
+        read = sum_node(nodes[i], bytes, foreign);
+    free(nodes);
+    return read;
+}
+
+struct bill {
+    uint64_t bytes[HETERO_MAX_DEVICES];
+};
+
+/* What an entry links to whose first launch is charged already. */
+static char prepaid;
+
+static _Atomic unsigned with_memory; /* executable graphs, one for each device that they take memory of */
+
+static void refund_bill(const struct bill *bill)
+{
+    for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++)
+        refund(d, counted(d) ? pool_chunks(bill->bytes[d]) : 0);
+}
+
+static result_t charge_graph(TYPE(graph) graph, struct bill *bill)
+{
+    bool foreign = false;
+    struct bill wanted = {0};
+    *bill = (struct bill){0};
+    if (tenancy() == TENANCY_REFUSED)
+        return ERROR(NOT_PERMITTED);
+    if (!sum_nodes(graph, wanted.bytes, &foreign)) /* the driver will say what is wrong with the graph */
+        return RESULT_OK;
+    result_t answer = foreign ? ERROR(OUT_OF_MEMORY) : RESULT_OK;
+    for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
+        if (wanted.bytes[d] == 0 || !counted(d))
+            continue;
+        answer = pool_remember(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE) == NULL ? ERROR(NOT_SUPPORTED)
+                                                                             : charge(d, pool_chunks(wanted.bytes[d]));
+        if (answer == RESULT_OK)
+            bill->bytes[d] = wanted.bytes[d];
+    }
+    if (answer != RESULT_OK)
+        refund_bill(bill);
+    return answer;
+}
+
+static void forget_exec(const struct entry *entry)
+{
+    int device = (int)(entry->kind - HELD_EXEC);
+    atomic_fetch_sub(&with_memory, 1);
+    if (entry->link == &prepaid)
+        refund(device, pool_chunks(entry->bytes));
+    pools_trim(device);
+}
+
+static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const struct bill *bill)
+{
+    struct entry previous;
+    if (answer != RESULT_OK)
+        refund_bill(bill);
+    for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
+        struct entry entry = {
+            .kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)*exec, .bytes = bill->bytes[d], .link = &prepaid};
+        if (entry.bytes == 0 || !table_put(&entry, &previous))
+            continue;
+        atomic_fetch_add(&with_memory, 1);
+        if (previous.kind != 0)
+            forget_exec(&previous);
+    }
+    return answer;
+}
+
+#define INSTANTIATE(call)                                                                                              \
+    do {                                                                                                               \
+        struct bill bill;                                                                                              \
+        result_t refused = charge_graph(graph, &bill);                                                                 \
+        return refused != RESULT_OK ? refused : settle_graph(call, exec, &bill);                                       \
+    } while (0)
+
+result_t instantiate_logged(result_t (*real)(TYPE(graphExec) *, TYPE(graph), TYPE(graphNode) *, char *, size_t),
+                            TYPE(graphExec) *exec, TYPE(graph) graph, TYPE(graphNode) *error, char *log,
+                            size_t log_size)
+{
+    INSTANTIATE(real(exec, graph, error, log, log_size));
+}
+
+result_t instantiate_flags(result_t (*real)(TYPE(graphExec) *, TYPE(graph), unsigned long long), TYPE(graphExec) *exec,
+                           TYPE(graph) graph, unsigned long long flags)
+{
+    INSTANTIATE(real(exec, graph, flags));
+}
+
+result_t instantiate_with(result_t (*real)(TYPE(graphExec) *, TYPE(graph), NAMED(GRAPH_INSTANTIATE_PARAMS) *),
+                          stream_t none, TYPE(graphExec) *exec, TYPE(graph) graph,
+                          NAMED(GRAPH_INSTANTIATE_PARAMS) *params)
+{
+    (void)none;
+    INSTANTIATE(real(exec, graph, params));
+}
+
+result_t destroy_exec(result_t (*real)(TYPE(graphExec)), TYPE(graphExec) exec)
+{
+    struct entry held[HETERO_MAX_DEVICES], previous;
+    bool ours[HETERO_MAX_DEVICES];
+    for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++)
+        ours[d] = table_take(HELD_EXEC + d, (uintptr_t)exec, &held[d]);
+    result_t answer = real(exec);
+    for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++) {
+        if (ours[d] && answer == RESULT_OK)
+            forget_exec(&held[d]);
+        else if (ours[d])
+            table_put(&held[d], &previous);
+    }
+    return answer;
+}
+
+/* ------------------------------------------------------------------------------------------------- launches of graphs
+ */
+
+/* What the pools of graphs add while this graph is launched. */
+struct growths {
+    struct growth of[HETERO_MAX_DEVICES];
+};
+
+static void grown(struct growths *growths, stream_t stream)
+{
+    for (int d = (int)HETERO_MAX_DEVICES - 1; d >= 0; d--)
+        if (growths->of[d].pool != NULL) {
+            pools_used(d, stream);
+            pool_grown(&growths->of[d]);
+        }
+}
+
+static result_t grow(struct growths *growths, TYPE(graphExec) exec, stream_t stream)
+{
+    result_t answer = RESULT_OK;
+    struct entry entry, previous;
+    *growths = (struct growths){0};
+    for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
+        struct pool *pool;
+        if (!table_get(HELD_EXEC + (uint32_t)d, (uintptr_t)exec, &entry) ||
+            (pool = pool_remember(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE)) == NULL)
+            continue;
+        uint64_t paid = entry.link == &prepaid ? pool_chunks(entry.bytes) : 0;
+        answer = pool_grow(&growths->of[d], pool, entry.bytes, paid, stream);
+        if (answer != RESULT_OK)
+            growths->of[d].pool = NULL;
+        entry.link = NULL;
+        if (answer == RESULT_OK && paid > 0)
+            table_put(&entry, &previous);
+    }
+    if (answer != RESULT_OK)
+        grown(growths, stream);
+    return answer;
+}
+
+/* A launch takes what the graph's allocations need, unless its pool has it idle. In a capture it is a node. */
+static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t meant,
+                                   stream_t stream)
+{
+    struct growths growths;
+    if (atomic_load_explicit(&with_memory, memory_order_relaxed) == 0 || stream_capturing(meant))
+        return real(exec, stream);
+    result_t answer = grow(&growths, exec, meant);
+    if (answer != RESULT_OK)
+        return answer;
+    answer = real(exec, stream);
+    grown(&growths, meant);
+    return answer;
+}
+
+result_t launch_graph(result_t (*real)(TYPE(graphExec), stream_t), stream_t none, TYPE(graphExec) exec, stream_t stream)
+{
+    stream_t meant = stream == NULL ? none : stream;
+    struct launch_ticket ticket;
+    if (launch_is_free() || launch_look())
+        return launch_with_memory(real, exec, meant, stream);
+    result_t answer = launch_enter(&ticket, meant);
+    if (answer != RESULT_OK)
+        return answer;
+    answer = launch_with_memory(real, exec, meant, stream);
+    launch_leave(&ticket);
+    return answer;
+}

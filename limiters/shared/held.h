@@ -1,0 +1,30 @@
+/* Kinds of entries in the table of what this process holds (../core/table.h). */
+#ifndef HETERO_SHARED_HELD_H
+#define HETERO_SHARED_HELD_H
+
+#include "../core/table.h"
+
+enum {
+    HELD_POINTER = 1, /* key: address; owner: context; link: &spilled, &piece (blocks.c), or NULL */
+    HELD_SHARED,      /* key: address; other processes may have it open */
+    HELD_BLOCK,    /* key: address / BLOCK; bytes: pieces in it; owner: context; link: &charged (blocks.c), or NULL */
+    CONTEXT_BLOCK, /* key: context; bytes: the key of the block that is part of it */
+    CONTEXT_BYTES, /* key: context; bytes: what it takes by itself */
+    CONTEXT_ATTACHED, /* key: context; bytes: how often beyond its making */
+    CONTEXT_LIMIT,    /* + one of the first three limit; key: context; bytes: charged; link: what it had by itself */
+    HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: &piece, or NULL */
+    HELD_MODULE,                    /* key: module or library; bytes: the arrays it declares */
+    HELD_ARRAY,                     /* key: array or mipmappedArray */
+    HELD_HANDLE,                    /* key: VMM handle; bytes: references it stands for; link: block */
+    HELD_MAPPING,                   /* key: address; bytes: length; link: block */
+    HELD_OPENED,                    /* key: address; owner: context; bytes: how often it is open */
+    HELD_IMPORTED,                  /* key: a pool of another process's, or an address in one; bytes: 1 */
+    HELD_TILES,                     /* key: array and block; owner: array; link: block */
+    HELD_GREEN,                     /* key: greenCtx; owner: its device's primary context */
+    GREEN_CONTEXT,                  /* key: the context of one; owner: as that one's; link: greenCtx */
+    STREAM_DEVICE,                  /* key: stream */
+    CAPTURE,                        /* key: what it is known by (capture.c) */
+    HELD_EXEC, /* + device; key: graphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */
+};
+
+#endif

@@ -1,0 +1,52 @@
+/* Device work: every launch, copy and fill passes the gate of its device's governor, unless it is being captured. */
+#include "launch.h"
+
+#include "capturing.h"
+#include "device.h"
+
+/* A per-thread default stream is its thread's; the address of this tells threads apart. */
+static __thread char thread_identity;
+
+struct stream_key stream_key(stream_t stream)
+{
+    struct stream_key key = {.stream = stream};
+    if (stream == STREAM_LEGACY || stream == STREAM_PER_THREAD)
+        key.context = context_current();
+    if (stream == STREAM_PER_THREAD)
+        key.thread = &thread_identity;
+    return key;
+}
+
+bool launch_look(void)
+{
+    if (tenancy() == TENANCY_FREE)
+        atomic_store_explicit(&process.launch_devices, NO_GRANT, memory_order_release);
+    else if (tenancy() == TENANCY_HELD && devices_all_ours())
+        atomic_store_explicit(&process.launch_devices, (int)tenant_grant->device_count, memory_order_release);
+    return launch_is_free();
+}
+
+result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
+{
+    ticket->governor = NULL;
+    if (tenancy() == TENANCY_REFUSED)
+        return RESULT_NOT_PERMITTED;
+    int device = device_of_stream(stream);
+    if (device < 0)
+        return device == DEVICE_FOREIGN ? RESULT_NOT_PERMITTED : RESULT_OK;
+    if (!terms_limit_core(tenant_terms(device)) || (capturing() && stream_capturing(stream)))
+        return RESULT_OK;
+    struct governor *governor = governor_of(device);
+    if (governor == NULL)
+        return RESULT_NOT_PERMITTED;
+    ticket->stream = stream_key(stream);
+    if (gate_enter(&governor->gate, &ticket->stream))
+        ticket->governor = governor;
+    return RESULT_OK;
+}
+
+void launch_leave(const struct launch_ticket *ticket)
+{
+    if (ticket->governor != NULL)
+        gate_leave(&ticket->governor->gate, &ticket->stream);
+}

@@ -1,0 +1,41 @@
+/* How a launch passes the gate of its device. */
+#ifndef HETERO_SHARED_LAUNCH_H
+#define HETERO_SHARED_LAUNCH_H
+
+#include "governors.h"
+
+#include "../core/tenant.h"
+
+#include "types.h"
+
+struct launch_ticket {
+    struct governor *governor; /* NULL: not gated */
+    struct stream_key stream;
+};
+
+/* process.launch_devices: how many devices' terms a launch has to look at. All of the grant's, once it is known that
+ * this process sees no others; NO_GRANT; or 0 until that is known. Every thread that writes it writes the same. */
+enum { NO_GRANT = -1 };
+
+/* Whether nothing that this process could launch to is limited. False where that is not known yet. Part of each stub:
+ * around a call of ours every argument of the launch would be saved. */
+static inline __attribute__((always_inline)) bool launch_is_free(void)
+{
+    int count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
+    for (int device = 0; device < count; device++)
+        if (__builtin_expect(terms_limit_core(tenant_terms(device)), 0))
+            return false;
+    return __builtin_expect(count != 0, 1);
+}
+
+/* Find out as far as it can be told, then say the same. */
+bool launch_look(void);
+
+/* Wait until a launch into this stream may go ahead; say that it was made. */
+result_t launch_enter(struct launch_ticket *ticket, stream_t stream);
+void launch_leave(const struct launch_ticket *ticket);
+
+/* The stream as its gate knows it. */
+struct stream_key stream_key(stream_t stream);
+
+#endif

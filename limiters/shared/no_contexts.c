@@ -1,0 +1,82 @@
+/* Which of the grant's devices a call means, of a driver that has a current device and no contexts. What stands for the
+ * context of a device is its ordinal and one more (CONTEXT_OF). */
+#include "context.h"
+#include "device.h"
+#include "driver.h"
+
+static int ordinal_current(void)
+{
+    int ordinal;
+    return DRIVER(GetDevice)(&ordinal) == RESULT_OK ? ordinal : -1;
+}
+
+int device_current(void)
+{
+    return tenancy() == TENANCY_REFUSED ? DEVICE_FOREIGN : device_of(ordinal_current());
+}
+
+/* Older drivers answer with the number. */
+static int ordinal_of_stream(stream_t stream)
+{
+    device_t ordinal;
+    if (stream == STREAM_LEGACY || stream == STREAM_PER_THREAD)
+        return ordinal_current();
+    if (DRIVER(StreamGetDevice) != NULL)
+        return DRIVER(StreamGetDevice)(stream, &ordinal) == RESULT_OK ? ordinal : ordinal_current();
+    return DRIVER(GetStreamDeviceId) != NULL ? (int)DRIVER(GetStreamDeviceId)(stream) : ordinal_current();
+}
+
+int device_of_stream(stream_t stream)
+{
+    call_begins(); /* a launch may be the first call */
+    int device = device_of(ordinal_of_stream(stream));
+    call_ends();
+    return device;
+}
+
+/* There always is a current device. */
+int device_only(void)
+{
+    return DEVICE_NONE;
+}
+
+context_t context_current(void)
+{
+    return CONTEXT_OF(ordinal_current());
+}
+
+context_t context_of_memory(void)
+{
+    return context_current();
+}
+
+context_t context_of_stream(stream_t stream)
+{
+    return CONTEXT_OF(ordinal_of_stream(stream));
+}
+
+bool enter_context(context_t context, context_t *before)
+{
+    *before = context_current();
+    return *before == context || DRIVER(SetDevice)(ORDINAL_OF(context)) == RESULT_OK;
+}
+
+void leave_context(context_t before)
+{
+    if (before != context_current())
+        DRIVER(SetDevice)(ORDINAL_OF(before));
+}
+
+void device_after_fork(void)
+{
+    ordinals_after_fork();
+}
+
+/* Nothing is kept of contexts (context.c, limits.c). */
+void context_after_fork(void)
+{
+}
+
+void limits_after_fork(void)
+{
+}

@@ -1,0 +1,33 @@
+/* What the bodies ask of a management library that tells neither power nor a process's memory: time is charged at unity
+ * and contexts do not count. */
+#ifndef HETERO_SHARED_NO_MANAGEMENT_H
+#define HETERO_SHARED_NO_MANAGEMENT_H
+
+#include "../timeshare/power.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+static inline void management_prepare(void)
+{
+}
+
+static inline bool management_power(const char *uuid, struct power_reading *reading)
+{
+    (void)uuid, (void)reading;
+    return false;
+}
+
+static inline bool management_process_memory(const char *uuid, uint64_t *bytes)
+{
+    (void)uuid, (void)bytes;
+    return false;
+}
+
+static inline bool management_card_memory(const char *uuid, uint64_t *bytes)
+{
+    (void)uuid, (void)bytes;
+    return false;
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* The memory pools of this process, charged by what the driver says that they reserve.
+ *
+ * A pool takes chunks of the device and keeps them after a free: until it is trimmed, and until the stream in whose
+ * order the free lies has come there. The driver's `reserved` tells both, so it is what is charged: after each call
+ * that can change it. Before such a call, what it may add is charged.
+ */
+#ifndef HETERO_SHARED_POOLS_H
+#define HETERO_SHARED_POOLS_H
+
+#include "types.h"
+
+#include <stdbool.h>
+
+struct pool;
+
+/* What a pool takes of the device at a time: measured on an NVIDIA H100, driver 580.159.04. */
+#define POOL_CHUNK (UINT64_C(32) << 20)
+
+/* Stands for the pool that a device has for its graphs, for which the driver has no name. */
+#define POOL_OF_GRAPHS(device) ((TYPE(memoryPool))(uintptr_t)((device) + 1))
+
+/* Whose memory a pool gives out, by which the device takes it: chunks of its own, or batches of managed memory. */
+enum pool_memory { POOL_OF_DEVICE, POOL_OF_MANAGED };
+
+/* The pool of this name, which allocates on `device`; NULL: it cannot be counted, as there is no memory to remember it
+ * with, or the driver (before 11.3) does not say what it reserves. */
+struct pool *pool_remember(TYPE(memoryPool) handle, int device, enum pool_memory memory);
+
+/* Whether any pool was ever allocated from; the device of a pool that is known by name. */
+bool pools_known(void);
+bool pool_known(TYPE(memoryPool) handle, int *device);
+
+/* One call that may make a pool grow: charge what it may add for `bytes` in the order of `stream`, of which `prepaid`
+ * are charged already; then make it; then keep what it added. Out of memory: nothing is charged but what was prepaid,
+ * and no call may be made. Growing is one call at a time on each device. */
+struct growth {
+    struct pool *pool;
+    uint64_t charged;
+};
+result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid, stream_t stream);
+
+/* False: the pool took more than was charged, and more than the limit leaves. It is charged all the same. */
+bool pool_grown(struct growth *growth);
+
+/* Something of a device's pools was freed, or will be used, in the order of this stream; a stream that ends. */
+void pools_used(int device, stream_t stream);
+void pools_stream_over(stream_t stream);
+
+/* Give back what the pools of a device do not reserve any more: as they are, or after asking them to keep nothing. */
+void pools_settle(int device);
+void pools_trim(int device);
+
+/* A context ended: pools may have ended with it. */
+void pools_context_over(context_t context);
+
+/* Whether more may come back when a stream that freed something gets there. */
+bool pools_pending(int device);
+
+/* The program destroys a pool. It goes when what it holds does. */
+void pool_destroy(struct pool *pool);
+
+/* A descriptor of the pool was made: others may have what it holds when it lets go of that. */
+void pool_exported(struct pool *pool);
+
+/* What a pool of this many bytes reserves at most. */
+uint64_t pool_chunks(uint64_t bytes);
+
+void pools_after_fork(void);
+
+#endif

@@ -1,0 +1,22 @@
+/* Memory that was freed and is not back yet: in pools, and behind streams. */
+#ifndef HETERO_SHARED_ROOM_H
+#define HETERO_SHARED_ROOM_H
+
+#include "types.h"
+
+#include "../core/table.h"
+
+/* Get back what was freed until `bytes` fit, waiting for streams for a second at most. A stream may never come there:
+ * the driver would answer then, and so do we. */
+void make_room(int device, uint64_t bytes);
+
+/* What an entry was charged is given back when the stream has come here. */
+void free_in_order(const struct entry *entry, stream_t stream);
+
+/* Give back what streams have come past; what was to be freed in a context that ended. */
+void room_settle(void);
+void room_context_over(context_t context);
+
+void room_after_fork(void);
+
+#endif

@@ -1,0 +1,53 @@
+/* Device memory of this process that no call told the size of: what the driver says that it holds, less what is known.
+ *
+ * NVML's figure for a process is exact on the hardware measured (an NVIDIA H100, driver 580.159.04, 2026-11-23): it
+ * grows with each call by what the card gives, and takes 26 us to ask for. Known are the process's contexts, what is
+ * charged, and code. What is beyond is charged when a call is looked at that can have taken it: streams, modules.
+ * Where NVML is not there, or does not tell of this process, nothing is known to be beyond.
+ */
+#ifndef HETERO_SHARED_UNCOUNTED_H
+#define HETERO_SHARED_UNCOUNTED_H
+
+#include "types.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Around the making of a context: what the process holds without it, and the context it got. One at a time. */
+struct measured {
+    int device;
+    bool known;
+    int64_t before;
+};
+struct measured context_begins(int device);
+void context_made(const struct measured *measured, context_t context);
+
+/* The same of one that is charged: what it took, where that is known. */
+void context_grew(const struct measured *measured, uint64_t *bytes);
+
+/* A context ended. */
+void context_over(context_t context);
+
+/* An image of so many bytes was loaded: its code may take a multiple of them on the device. Where its kernels call
+ * functions, each context has larger stacks from then on. */
+void code_loaded(uint64_t bytes, bool calls);
+
+/* The driver did not load it after all. */
+void code_refused(uint64_t bytes);
+
+/* Charge what is beyond what is known, or give back what no longer is. False: there is more, and the limit is passed.
+ */
+bool uncounted_settle(int device);
+
+/* The same, where it was not looked at in the last 10 ms. */
+bool uncounted_look(int device);
+
+/* Bytes that are charged and that NVML's figure does not have, because others hold them, or pools of managed memory. */
+void unseen_add(int device, int64_t bytes);
+
+/* All that is charged and that it does not have. */
+int64_t unseen_bytes(int device);
+
+void uncounted_after_fork(void);
+
+#endif

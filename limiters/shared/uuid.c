@@ -1,0 +1,21 @@
+/* Which of the grant's devices the driver's UUIDs name. */
+#include "device.h"
+
+#include "driver.h"
+
+#include <stdio.h>
+
+int device_asked(device_t device)
+{
+    TYPE(uuid) uuid;
+    typeof(&FUNCTION(DeviceGetUuid_v2)) get = DRIVER(DeviceGetUuid_v2);
+    if (get == NULL)
+        get = DRIVER(DeviceGetUuid); /* before 11.4: of the whole card, where _v2 names its MIG instance */
+    if (get == NULL || get(&uuid, device) != RESULT_OK)
+        return DEVICE_NONE;
+    if (!UUID_IS_TEXT)
+        return tenant_device((const uint8_t *)uuid.bytes);
+    char name[32];
+    snprintf(name, sizeof name, "GPU-%.16s", (const char *)uuid.bytes);
+    return tenant_device_named(name);
+}

@@ -1,0 +1,19 @@
+/* Blocks of physical memory. */
+#ifndef HETERO_SHARED_VIRTUAL_H
+#define HETERO_SHARED_VIRTUAL_H
+
+#include "types.h"
+
+struct block;
+
+/* One reference more to the block of a handle, which is given back by either of the next two; NULL: not one of ours. */
+struct block *block_held(TYPE(memGenericAllocationHandle) handle);
+
+/* One reference is gone; the second has the card asked whether it has an exported block again. */
+void block_dropped(struct block *block);
+void block_unused(struct block *block);
+
+/* A sparse array is gone, and with it the tiles of blocks that were mapped into it (tiles.c). */
+void tiles_gone(const void *array);
+
+#endif

@@ -1,0 +1,52 @@
+/* What a governor is made of (governor.h). */
+#ifndef HETERO_GOVERNOR_STATE_H
+#define HETERO_GOVERNOR_STATE_H
+
+#include "account.h"
+#include "engine.h"
+#include "gate.h"
+#include "light.h"
+#include "pace.h"
+#include "power.h"
+#include "power_watch.h"
+#include "time_slice.h"
+
+struct governor {
+    struct gate gate; /* what launchers pass */
+
+    /* Written before the governor is published, then constant. */
+    const struct engine *engine;
+    const struct hetero_grant_device *terms;
+
+    /* The thread's own. */
+    struct time_slice time_slice;
+    struct power_watch watch;
+    struct account account;
+    uint32_t core; /* what `power` was learnt at */
+    struct power power;
+    struct pace pace;
+    struct light light;
+    uint64_t light_ns;      /* what neighbours had used without a time slice when the device was charged last */
+    uint64_t light_left_ns; /* of that, what was not taken off a charge yet */
+    uint32_t paced_at;      /* the charge rate when `pace` began, unity or more */
+    uint64_t waived_ns;     /* of what was not charged yet */
+    uint64_t trails_ns;     /* work of an ended time slice is in flight, and charged up to then; 0: none is */
+    uint64_t began_ns;      /* when the last time slice did */
+    uint64_t closed_ns;     /* and when its gate was closed */
+    uint32_t missed;        /* looks of launchers at the gate when a time slice ended to which none came */
+    uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
+    uint64_t rng;
+};
+
+static inline int64_t governor_balance(const struct governor *governor)
+{
+    return account_balance(&governor->account, governor->engine->now());
+}
+
+static inline uint64_t governor_random(uint64_t *rng, uint64_t most)
+{
+    *rng = *rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (*rng >> 32) % most;
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* Holds a stream for a moment (hold.h). */
+#include "hold.h"
+
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip)
+{
+    hold->most = most;
+    atomic_store(&hold->skip, skip);
+    atomic_store(&hold->state, HOLD_ASKED);
+}
+
+static bool switch_state(struct hold *hold, uint32_t from, uint32_t into)
+{
+    return atomic_compare_exchange_strong(&hold->state, &from, into);
+}
+
+static bool is_stamped(const struct hold *hold, uint32_t launches)
+{
+    return launches == 1 || launches == 4 || launches == hold->most;
+}
+
+static void release(struct hold *hold)
+{
+    if (atomic_exchange(&hold->goes, true))
+        return;
+    hold->engine->release(hold->handle);
+    atomic_store(&hold->gone, true);
+}
+
+/* What was stamped while everything was held is timed; a stamp from while it was released is not. */
+static void stamp(struct hold *hold)
+{
+    hold->engine->stamp(hold->handle, hold->stream.stream);
+    hold->stamped = atomic_load(&hold->launches);
+    if (atomic_load(&hold->goes))
+        atomic_store(&hold->state, HOLD_SPOILED);
+}
+
+static void end(struct hold *hold)
+{
+    release(hold);
+    switch_state(hold, HOLD_ON, HOLD_OVER);
+}
+
+static bool take_handle(struct hold *hold, void *context)
+{
+    if (hold->handle != NULL && hold->context != context) {
+        hold->engine->drop_hold(hold->handle);
+        hold->handle = NULL;
+    }
+    if (hold->handle == NULL)
+        hold->handle = hold->engine->make_hold(context);
+    hold->context = context;
+    return hold->handle != NULL;
+}
+
+bool hold_begin(struct hold *hold, const struct tracked_stream *stream, const struct stream_key *key)
+{
+    if (!switch_state(hold, HOLD_ASKED, HOLD_BEGINS))
+        return false;
+    hold->stream = *key;
+    hold->stamped = 0;
+    atomic_store(&hold->launches, 0);
+    bool made = take_handle(hold, stream->context);
+    uint64_t now = hold->engine->now();
+    atomic_store(&hold->begun_ns, now);
+    atomic_store(&hold->launch_ns, now);
+    atomic_store(&hold->gone, !made);
+    atomic_store(&hold->goes, !made);
+    bool held = made && hold->engine->hold(hold->handle, key->stream);
+    if (!held || atomic_load(&hold->goes)) {
+        if (made)
+            hold->engine->release(hold->handle);
+        atomic_store(&hold->goes, true);
+        atomic_store(&hold->gone, true);
+        atomic_store(&hold->state, HOLD_SPOILED);
+        return false;
+    }
+    atomic_store(&hold->state, HOLD_ON);
+    if (hold->most > 0)
+        return true;
+    stamp(hold);
+    end(hold);
+    return false;
+}
+
+void hold_note(struct hold *hold, const struct stream_key *key)
+{
+    if (!same_stream(key, &hold->stream)) {
+        hold_spoil(hold);
+        return;
+    }
+    uint32_t launches = atomic_fetch_add(&hold->launches, 1) + 1;
+    atomic_store(&hold->launch_ns, hold->engine->now());
+    if (is_stamped(hold, launches) && !atomic_load(&hold->goes))
+        stamp(hold);
+    if (launches >= hold->most)
+        end(hold);
+}
+
+/* A launcher that begins a hold may be kept in the driver by whoever waits there, with the driver's lock, for what is
+ * held. It is released again at each look, because the first may come before the stream is held. */
+static void free_launcher(struct hold *hold, uint64_t now_ns)
+{
+    if (atomic_load(&hold->gone) || now_ns < atomic_load(&hold->begun_ns) + HOLD_MOST_NS)
+        return;
+    atomic_store(&hold->goes, true);
+    hold->engine->release(hold->handle);
+}
+
+bool hold_watch(struct hold *hold, uint64_t now_ns, uint64_t until_ns)
+{
+    uint32_t state = atomic_load(&hold->state);
+    if (state == HOLD_ASKED)
+        return now_ns >= until_ns && switch_state(hold, HOLD_ASKED, HOLD_SPOILED);
+    if (state == HOLD_BEGINS)
+        free_launcher(hold, now_ns);
+    if (state != HOLD_ON)
+        return state == HOLD_OVER || state == HOLD_SPOILED;
+    bool paused = now_ns > atomic_load(&hold->launch_ns) + HOLD_PAUSE_NS;
+    if (paused || now_ns > atomic_load(&hold->begun_ns) + HOLD_MOST_NS)
+        end(hold);
+    return atomic_load(&hold->state) != HOLD_ON;
+}
+
+bool hold_read(struct hold *hold, uint32_t *launches, uint64_t *ns)
+{
+    bool over = atomic_load(&hold->state) == HOLD_OVER && (hold->stamped > 0 || hold->most == 0);
+    if (over && !hold->engine->held_ns(hold->handle, ns))
+        return false;
+    *launches = over ? hold->stamped : 0;
+    *ns = !over ? 0 : *ns > 0 ? *ns : 1;
+    atomic_store(&hold->state, HOLD_NONE);
+    return true;
+}
+
+void hold_spoil(struct hold *hold)
+{
+    if (switch_state(hold, HOLD_ASKED, HOLD_SPOILED) || switch_state(hold, HOLD_ON, HOLD_SPOILED) ||
+        switch_state(hold, HOLD_OVER, HOLD_SPOILED))
+        release(hold);
+}
+
+void hold_forget(struct hold *hold, void *context)
+{
+    if (hold->handle == NULL || hold->context != context)
+        return;
+    hold_spoil(hold);
+    while (!atomic_load(&hold->gone)) /* the thread releases it */
+        ;
+    hold->engine->drop_hold(hold->handle);
+    hold->handle = NULL;
+}

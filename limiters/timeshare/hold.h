@@ -1,0 +1,86 @@
+/* A stream that is held for a moment, to time what is launched into it meanwhile.
+ *
+ * A program that launches one small kernel after the other leaves the device idle between them, and fences tell only
+ * that a launch is not done yet. Launches that have to wait for each other and then run in a row take as long as the
+ * device works for them (docs/decisions/busy-time.md).
+ *
+ * The governor's thread asks for a hold. A launcher begins it before its launch, and those that follow count theirs.
+ * The thread releases it without a call of the driver, so whatever waits for the stream inside the driver, with
+ * whatever lock, goes on. A hold of a single launch is released behind it: so programs are timed that wait for each
+ * launch, or launch into several streams. Only what is written with the gate's lock is written by launchers.
+ */
+#ifndef HETERO_HOLD_H
+#define HETERO_HOLD_H
+
+#include "engine.h"
+#include "tracked_streams.h"
+
+#include <stdatomic.h>
+
+/* A hold ends with so many launches, after so long, or when none has come for so long. What had come by the last of
+ * some counts is timed; each such stamp takes the device a microsecond. */
+#define HOLD_LAUNCHES UINT32_C(16)
+#define HOLD_MOST_NS  MS
+#define HOLD_PAUSE_NS (100 * US)
+
+/* Begins: a launcher calls the driver. On: launches are counted. Over: `stamped` launches are timed. Spoiled: none are.
+ */
+enum hold_state { HOLD_NONE = 0, HOLD_ASKED, HOLD_BEGINS, HOLD_ON, HOLD_OVER, HOLD_SPOILED };
+
+struct hold {
+    const struct engine *engine;
+    _Atomic uint32_t state;     /* enum hold_state */
+    _Atomic uint32_t launches;  /* counted since it is on */
+    _Atomic uint64_t begun_ns;  /* when it began */
+    _Atomic uint64_t launch_ns; /* when the last launch was counted */
+    _Atomic uint32_t skip;      /* so many launches are made first */
+    atomic_bool goes, gone;     /* it is being released; it was */
+
+    /* Of launchers, with the gate's lock. */
+    void *handle; /* the engine's; NULL: none was made yet */
+    void *context;
+    struct stream_key stream;
+    uint32_t most; /* launches in it; 0: to learn how long nothing takes */
+    uint32_t stamped;
+};
+
+/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, once `skip` others were made. */
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip);
+
+/* For the thread, without a lock and without a call of the driver: release what is held if it is time. Whether the hold
+ * is over; one that was not begun by `until_ns` is. */
+bool hold_watch(struct hold *hold, uint64_t now_ns, uint64_t until_ns);
+
+/* Whether what is launched now may be held. */
+static inline bool hold_is_on(const struct hold *hold)
+{
+    return atomic_load(&hold->state) == HOLD_ON;
+}
+
+/* For launchers, without a lock: whether a launch that is about to be made may begin the hold, or comes before it. */
+static inline bool hold_may_begin(struct hold *hold)
+{
+    if (atomic_load_explicit(&hold->skip, memory_order_relaxed) > 0) {
+        atomic_fetch_sub_explicit(&hold->skip, 1, memory_order_relaxed);
+        return false;
+    }
+    return atomic_load_explicit(&hold->state, memory_order_relaxed) == HOLD_ASKED;
+}
+
+/* For launchers, with the gate's lock: a launch is about to be made into `stream`. Whether it is held from now on. */
+bool hold_begin(struct hold *hold, const struct tracked_stream *stream, const struct stream_key *key);
+
+/* For launchers, with the gate's lock: a launch was made into a stream. */
+void hold_note(struct hold *hold, const struct stream_key *key);
+
+/* For the thread, with the gate's lock: so many launches took so long in a row. False: that is not known yet. No
+ * launches: the hold told nothing. */
+bool hold_read(struct hold *hold, uint32_t *launches, uint64_t *ns);
+
+/* Without a lock: whatever is held is released, and is not timed. */
+void hold_spoil(struct hold *hold);
+
+/* With the gate's lock: a context is about to be destroyed. */
+void hold_forget(struct hold *hold, void *context);
+
+#endif

@@ -1,0 +1,259 @@
+/* What is known of a program that leaves the device idle between its launches: how long the device works for one of
+ * them, and so how much of the device the program needs (docs/decisions/busy-time.md).
+ *
+ * It is learnt from streams that are held now and then (hold.h).
+ */
+#ifndef HETERO_LIGHT_H
+#define HETERO_LIGHT_H
+
+#include "hold.h"
+
+/* A launch is known from so many holds; the mean is of about so many of the last. */
+#define LIGHT_HOLDS  12u
+#define LIGHT_FADING 1024u
+
+/* With a larger standard error it is held more often. */
+#define LIGHT_ERROR 0.03
+
+/* What needs more of the device than this while it runs takes time slices. Beside another the driver gives each context
+ * time slices of its own, and what needs most of the device would get half of it. Nobody is kept waiting by one that is
+ * alone, so it is charged for what it needs, and not for its time slices, up to where what is known is too inexact. */
+#define LIGHT_MOST_PERCENT  60u
+#define LIGHT_ALONE_PERCENT 85u
+
+/* With so many fences in flight, one behind the other, the device surely works; how often that is so is the mean of so
+ * many looks. */
+#define LIGHT_QUEUED 2u
+#define LIGHT_LOOKS  64u
+
+/* What a program needs is not learnt from less than this, if that is known. */
+#define LIGHT_SHORT_NS (3 * MS / 2)
+
+/* Two holds in a row that are so much longer than expected are of another program: so many times as long, and longer by
+ * so many times what holds differ by. */
+#define LIGHT_ODD_TIMES      4u
+#define LIGHT_ODD_DEVIATIONS 3u
+#define LIGHT_ODD_NS         (200 * US)
+
+/* Where so many holds in a row told nothing, holds of the other kind are tried: of several launches, which tell nothing
+ * of a program that launches into one stream and then another, or waits for each launch; or of a single one, which are
+ * less exact. With LIGHT_MISSED in a row what was known is no longer believed. */
+#define LIGHT_TRIES  3u
+#define LIGHT_MISSED 12u
+
+/* Beside others it is looked for so long whether the device serves it. If not, it takes time slices for so long, and
+ * twice as long each time. */
+#define LIGHT_SERVED_NS        (100 * MS)
+#define LIGHT_UNSERVED_NS      (1000 * MS)
+#define LIGHT_UNSERVED_MOST_NS (16000 * MS)
+
+/* Before a hold up to so many launches are made, so that it is not always the first behind a pause: a program of
+ * PyTorch launches two kernels in a row, the first of which is next to nothing, and waits. All launches of a step have
+ * to be met alike, so it is many. Where nothing was launched while the last LIGHT_TRIES were wanted it is half of that,
+ * and half again. */
+#define LIGHT_SKIPS        15u
+#define LIGHT_SKIPS_HALVED 1u
+
+struct light_hold {
+    double launches, ns; /* of the device's work, without what lies between launches */
+};
+
+struct light {
+    /* Sums over the last holds, the older the fainter. */
+    double launches, ns, ns_ns, ns_launches, launches_launches;
+    struct light_hold last, before; /* the last two */
+    unsigned holds;
+    unsigned odd;        /* so many holds in a row were far longer than expected */
+    unsigned missed;     /* so many in a row told nothing */
+    unsigned failed;     /* so many of these began */
+    unsigned skips;      /* up to LIGHT_SKIPS are made before a hold, halved so many times */
+    uint32_t skip;       /* so many are still to be made before the next one */
+    unsigned absent;     /* while the last so many were wanted nothing was launched */
+    uint64_t launch_ns;  /* how long the device works for a launch, and the error of that; 0: not known yet */
+    uint64_t differs_ns; /* the standard deviation of a hold */
+    double error;        /* of that mean, as a part of it */
+    uint64_t empty_ns;   /* what a hold without a launch takes, as what lies between two launches; 0: not known yet */
+    bool waits;          /* for the device to pass a hold */
+    bool single;         /* holds are of a single launch */
+    bool never;          /* the driver cannot hold a stream */
+    uint64_t next_ns;    /* when there may be another */
+    uint64_t rng;
+    uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
+    uint32_t charged;
+    bool settled;                            /* until this */
+    double need;                             /* part of the device that it keeps from others while it runs */
+    unsigned looks;                          /* at it, alone */
+    double queued;                           /* the part of them that found work behind work */
+    uint64_t unserved_ns, unserved_until_ns; /* for how long it takes time slices, because others leave it too little */
+};
+
+static inline bool light_known(const struct light *light)
+{
+    return light->holds >= LIGHT_HOLDS && light->launches > 0;
+}
+
+/* Whether it may need more than a light program: few holds of launches that differ tell little. */
+static inline bool light_heavy(const struct light *light, bool alone)
+{
+    double most = light->need * (1 + 3 * light->error), need = most > light->queued ? most : light->queued;
+    return need * 100 >= (alone ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
+}
+
+/* It was looked at while nobody else had work in flight. */
+static inline void light_queue(struct light *light, uint32_t fences)
+{
+    light->looks += light->looks < LIGHT_LOOKS;
+    light->queued += ((fences >= LIGHT_QUEUED) - light->queued) / light->looks;
+}
+
+/* Whether it surely needs most of the device: it loses what that is idle for while it is held. */
+static inline bool light_surely_heavy(const struct light *light)
+{
+    double least = light_known(light) ? light->need * (1 - 2 * light->error) : 0;
+    return (least > light->queued ? least : light->queued) * 100 >= LIGHT_ALONE_PERCENT;
+}
+
+/* How many times as long as a hold is the pause after it: one time in a hundred is held, and more while little is
+ * known. A program that surely needs most of the device is held seldom, and so is one of which holds tell nothing. */
+static inline unsigned light_pause(const struct light *light)
+{
+    unsigned missed = light->missed < 9 ? light->missed : 9;
+    if (light_surely_heavy(light))
+        return light->queued * 100 < LIGHT_ALONE_PERCENT && light->holds < 64 ? 20u << missed : 400;
+    if (!light_known(light))
+        return 2u << missed;
+    return light->holds < 64 || light->error > LIGHT_ERROR ? 20u << missed : 100;
+}
+
+/* How many launches a hold may have: what it lets through overruns a time slice. */
+static inline uint32_t light_most(const struct light *light)
+{
+    uint64_t most = light->launch_ns == 0 ? 1 : HOLD_MOST_NS / light->launch_ns;
+    return most < 1 ? 1 : most < HOLD_LAUNCHES ? (uint32_t)most : HOLD_LAUNCHES;
+}
+
+/* How long the device works for so many launches. */
+static inline uint64_t light_takes(const struct light *light, uint32_t launches)
+{
+    return light->launch_ns * launches;
+}
+
+/* How long others cannot have it for them, on average: between two launches in a row it is nobody else's, either. */
+static inline uint64_t light_keeps(const struct light *light, uint32_t launches)
+{
+    return light->launches > 0 ? ((uint64_t)(light->ns / light->launches) + light->empty_ns) * launches : 0;
+}
+
+/* So many launches were made in `ns` in which they could be. What is short tells of nothing but its end; beside others
+ * a program may launch less than it would. */
+static inline void light_ran(struct light *light, uint32_t launches, uint64_t ns, bool only)
+{
+    if (!light_known(light) || ns <= (light->need > 0 ? LIGHT_SHORT_NS : 0))
+        return;
+    double kept = (double)light_keeps(light, launches) / (double)ns;
+    if (only || kept > light->need)
+        light->need += (kept - light->need) / (light->need > 0 ? 4 : 1);
+}
+
+/* How it was served beside others: of so many nanoseconds it had work in flight for some, and kept the device for some.
+ */
+struct light_served {
+    uint64_t ns, waited_ns, kept_ns;
+};
+
+/* Whether the device left it less than its share, in parts of one: it nearly always waited, and got less of what it
+ * needs. For one that has been looked at for long enough. */
+static inline bool light_unserved(struct light *light, const struct light_served *served, double share, uint64_t now)
+{
+    bool is = served->waited_ns * 10 > served->ns * 7 &&
+              (double)served->kept_ns < 0.9 * share * light->need * (double)served->ns;
+    uint64_t twice_ns = light->unserved_ns < LIGHT_UNSERVED_NS / 2 ? LIGHT_UNSERVED_NS : 2 * light->unserved_ns;
+    light->unserved_ns = !is ? 0 : twice_ns < LIGHT_UNSERVED_MOST_NS ? twice_ns : LIGHT_UNSERVED_MOST_NS;
+    light->unserved_until_ns = now + light->unserved_ns;
+    return is;
+}
+
+/* The mean, and its standard error: where launches vary much, the mean of few holds may be far too small, and who is
+ * charged too little takes that from others. The error is that of a ratio of two means. */
+static inline void light_average(struct light *light, struct light_hold hold)
+{
+    double kept = 1 - 1.0 / LIGHT_FADING;
+    light->launches = kept * light->launches + hold.launches;
+    light->ns = kept * light->ns + hold.ns;
+    light->ns_ns = kept * light->ns_ns + hold.ns * hold.ns;
+    light->ns_launches = kept * light->ns_launches + hold.ns * hold.launches;
+    light->launches_launches = kept * light->launches_launches + hold.launches * hold.launches;
+    double mean = light->ns / light->launches;
+    double squares = light->ns_ns - 2 * mean * light->ns_launches + mean * mean * light->launches_launches;
+    double deviation = __builtin_sqrt(squares > 0 ? squares : 0), error = deviation / light->launches;
+    light->launch_ns = (uint64_t)(mean + error);
+    light->error = error / mean;
+    light->before = light->last;
+    light->last = hold;
+    light->holds++;
+    light->differs_ns =
+        (uint64_t)(deviation / __builtin_sqrt(light->holds < LIGHT_FADING ? light->holds : LIGHT_FADING));
+}
+
+/* What was known is of something else than what is launched now. How often it may be held stays as it was. */
+static inline void light_forget(struct light *light)
+{
+    *light = (struct light){.missed = light->missed,
+                            .skips = light->skips,
+                            .skip = light->skip,
+                            .empty_ns = light->empty_ns,
+                            .waits = light->waits,
+                            .single = light->single,
+                            .never = light->never,
+                            .next_ns = light->next_ns,
+                            .rng = light->rng};
+}
+
+/* A hold told nothing. */
+static inline void light_miss(struct light *light)
+{
+    light->missed++;
+    light->failed++;
+    light->single ^= light->failed % LIGHT_TRIES == 0;
+}
+
+/* One began: so many launches are made before the next. */
+static inline void light_skip(struct light *light, uint32_t random)
+{
+    light->skip = random % ((LIGHT_SKIPS >> light->skips) + 1);
+}
+
+/* None began, and `left` launches are still to be made before it: those that came count, or what comes first behind a
+ * pause would begin most of them. Returns for how long none is wanted. */
+static inline uint64_t light_wait(struct light *light, uint32_t left, uint64_t least_ns)
+{
+    light->absent = left == light->skip ? light->absent + 1 : 0;
+    light->skip = left;
+    if (light->absent > 0 && light->absent % LIGHT_TRIES == 0 && light->skips < LIGHT_SKIPS_HALVED)
+        light->skips++;
+    return (light_surely_heavy(light) ? 20 * least_ns : least_ns) << (light->absent < 9 ? light->absent : 9);
+}
+
+/* A hold told that so many launches take so long. False: this is not the program that was known; the last two holds are
+ * the first of what it is now. */
+static inline bool light_learn(struct light *light, uint32_t launches, uint64_t ns)
+{
+    uint64_t between_ns = light->empty_ns * (launches + 1);
+    struct light_hold hold = {.launches = launches, .ns = (double)(ns > between_ns ? ns - between_ns : 0)};
+    uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light_takes(light, launches) +
+                       LIGHT_ODD_DEVIATIONS * light->differs_ns;
+    bool odd = light_known(light) && hold.ns > (double)most_ns;
+    light->odd = odd ? light->odd + 1 : 0;
+    light->missed = light->failed = 0;
+    light->skips -= light->skips > 0;
+    light_average(light, hold);
+    if (light->odd < 2)
+        return true;
+    struct light_hold before = light->before;
+    light_forget(light);
+    light_average(light, before);
+    light_average(light, hold);
+    return false;
+}
+
+#endif

@@ -1,0 +1,254 @@
+/* Lets a program run that needs little of the device (light_run.h). */
+#include "light_run.h"
+
+#include "budget.h"
+
+#include "../core/log.h"
+#include "../core/tenant.h"
+
+/* The least pause between two holds: one that failed at once is not tried again at once. Shorter while nothing is
+ * known. */
+#define LIGHT_PAUSE_NS   (2 * MS)
+#define LIGHT_UNKNOWN_NS (MS / 2)
+
+/* How often what a light program launched is charged; and how often it is looked whether it still is one, which is a
+ * call of the driver. Without a launch for so long it rests. */
+#define LIGHT_TICK_NS  MS
+#define LIGHT_LOOK_NS  (4 * MS)
+#define LIGHT_RESTS_NS (50 * MS)
+
+/* A kernel, or a driver's turn of each co-tenant, that takes longer is none of a light program. */
+#define LIGHT_STANDS_NS (30 * MS)
+
+/* At the end of a debt it has so much at most, to be woken seldom; while it waits, an elastic one looks so often
+ * whether somebody still wants the device. How much it has varies, and how long it is between two looks: a program that
+ * does the same again and again would otherwise be looked at, and held, where it does the same. */
+#define LIGHT_PAID_NS (4 * MS)
+#define LIGHT_WAIT_NS (4 * MS)
+
+bool light_read_hold(struct governor *governor)
+{
+    struct light *light = &governor->light;
+    uint32_t launches;
+    uint64_t ns;
+    if (!light->waits || !gate_held(&governor->gate, &launches, &ns))
+        return true;
+    light->waits = false;
+    if (launches > 0)
+        return light_learn(light, launches, ns);
+    if (ns > 0)
+        light->empty_ns = ns;
+    else
+        light_miss(light);
+    return true;
+}
+
+void light_hold_now_and_then(struct governor *governor)
+{
+    struct light *light = &governor->light;
+    uint64_t since = governor->engine->now();
+    if (light->never || light->waits || since < light->next_ns ||
+        atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed))
+        return;
+    uint32_t most = light->empty_ns == 0 ? 0 : light->single ? 1 : light_most(light);
+    light->waits = gate_hold(&governor->gate, most, light->skip);
+    uint64_t now = governor->engine->now(), least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
+    uint64_t begun_ns = atomic_load(&governor->gate.hold.begun_ns), pause_ns;
+    if (begun_ns < since) {
+        light->waits = false;
+        pause_ns = light_wait(light, atomic_load(&governor->gate.hold.skip), least_ns);
+    } else {
+        light_skip(light, (uint32_t)governor_random(&light->rng, LIGHT_SKIPS + 1));
+        pause_ns = least_ns + (now - begun_ns) * light_pause(light);
+    }
+    light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
+}
+
+/* Whether nobody else has the device, or wants it. */
+static bool is_only(struct governor *governor)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    return !time_slice_wanted(time_slice) && !time_slice_held(time_slice) && time_slice_others(time_slice) == 0;
+}
+
+bool light_is(struct governor *governor)
+{
+    return light_known(&governor->light) && !light_heavy(&governor->light, is_only(governor)) &&
+           terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
+           governor->engine->now() >= governor->light.unserved_until_ns;
+}
+
+void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran_ns, uint64_t charged_ns)
+{
+    struct light *light = &governor->light;
+    light_ran(light, launches, ran_ns, true);
+    if (light->settled || time_slice_wanted(&governor->time_slice))
+        return;
+    light->charged_ns += charged_ns;
+    light->charged += launches;
+    if (!light_known(light))
+        return;
+    light->settled = true;
+    uint64_t used_ns = light_takes(light, light->charged);
+    if (light_is(governor) && light->charged_ns > used_ns)
+        account_refund(&governor->account, light->charged_ns - used_ns);
+}
+
+/* How a light program runs. */
+struct light_course {
+    uint64_t launched;     /* when a look last found that it had launched something */
+    uint64_t looked;       /* when it was last looked whether something is in flight */
+    uint64_t settled;      /* when that was last not so */
+    uint64_t unsettled_ns; /* for so long it was, since the last hold told something */
+    uint64_t charged_ns;   /* what was charged since */
+    uint32_t seen;         /* launches, all of them charged */
+    uint32_t looked_at;    /* and at that look */
+    bool is_another;       /* it launches something else than what was timed */
+    struct light_served served;
+};
+
+static void charge_light(struct governor *governor, struct light_course *course)
+{
+    uint64_t now = governor->engine->now();
+    uint32_t count = gate_launches(&governor->gate);
+    uint64_t used_ns = light_takes(&governor->light, count - course->seen);
+    account_spend(&governor->account, &governor->time_slice, now, used_ns, used_ns);
+    account_keep_burst(&governor->account);
+    account_count(&governor->account, count);
+    time_slice_say_light(&governor->time_slice, light_keeps(&governor->light, count - course->seen));
+    course->charged_ns += used_ns;
+    if (count != course->seen)
+        course->launched = now;
+    course->seen = count;
+}
+
+/* It launches something else than what was timed, and takes time slices from now on. Since the last hold, the device
+ * worked for it while it had something in flight; half of the time where another ran. */
+static void found_another(struct governor *governor, struct light_course *course)
+{
+    bool beside = time_slice_held(&governor->time_slice) || time_slice_others(&governor->time_slice) > 0;
+    uint64_t took_ns = budget_part(course->unsettled_ns, beside ? 1 : 0);
+    if (took_ns > course->charged_ns)
+        account_spend(&governor->account, &governor->time_slice, governor->engine->now(), took_ns - course->charged_ns,
+                      took_ns - course->charged_ns);
+    log_line(LOG_DEBUG, "governor: light no longer");
+    course->is_another = true;
+}
+
+/* Holds tell so, or have told nothing for long; or fences stand still. */
+static bool seems_another(struct governor *governor, const struct light_course *course)
+{
+    uint64_t passed = atomic_load(&governor->gate.popped_ns);
+    passed = passed > course->settled ? passed : course->settled;
+    bool stands = governor->engine->now() - passed > LIGHT_STANDS_NS && course->launched > passed;
+    if (stands || governor->light.failed >= LIGHT_MISSED) {
+        light_forget(&governor->light);
+        return true;
+    }
+    return !light_read_hold(governor);
+}
+
+/* Whether others leave it less than its share: then it has that in time slices. */
+static bool is_unserved(struct governor *governor, struct light_course *course, uint64_t ns, bool idle)
+{
+    struct light_served *served = &course->served;
+    if (is_only(governor)) {
+        *served = (struct light_served){0};
+        return false;
+    }
+    served->ns += ns;
+    served->waited_ns += idle ? 0 : ns;
+    served->kept_ns += light_keeps(&governor->light, course->seen - course->looked_at);
+    if (served->ns < LIGHT_SERVED_NS)
+        return false;
+    double share = (double)terms_core(governor->terms) / HETERO_CORE_FULL;
+    bool is = light_unserved(&governor->light, served, share, governor->engine->now());
+    *served = (struct light_served){0};
+    return is;
+}
+
+static void look_at_light(struct governor *governor, struct light_course *course)
+{
+    uint64_t now = governor->engine->now();
+    bool idle = gate_is_idle(&governor->gate);
+    if (is_only(governor))
+        light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
+    gate_fence_next(&governor->gate);
+    unsigned holds = governor->light.holds;
+    if (course->seen != course->looked_at)
+        light_ran(&governor->light, course->seen - course->looked_at, now - course->looked, is_only(governor));
+    if (is_unserved(governor, course, now - course->looked, idle))
+        log_line(LOG_DEBUG, "governor: light, and has less than its share beside others");
+    if (idle)
+        course->settled = now;
+    else
+        course->unsettled_ns += now - course->looked;
+    if (seems_another(governor, course))
+        found_another(governor, course);
+    else if (governor->light.holds != holds)
+        course->unsettled_ns = course->charged_ns = 0;
+    course->looked = now;
+    course->looked_at = course->seen;
+    if (course->launched + LIGHT_LOOK_NS > now)
+        light_hold_now_and_then(governor);
+}
+
+static bool may_run(const struct governor *governor)
+{
+    return terms_limit_core(governor->terms) && !atomic_load(&gates_retired);
+}
+
+/* Whether it owes more than so much, and may not go on for that. */
+static bool is_kept_by_debt(struct governor *governor, int64_t least)
+{
+    bool lent = terms_policy(governor->terms) == HETERO_POLICY_ELASTIC && !time_slice_wanted(&governor->time_slice) &&
+                !time_slice_held(&governor->time_slice);
+    return !lent && governor_balance(governor) < least;
+}
+
+/* Wait out a debt at the closed gate; an elastic grant only while somebody wants what it would take. */
+static void pay(struct governor *governor, struct light_course *course)
+{
+    uint64_t since = governor->engine->now();
+    int64_t paid_ns = (int64_t)governor_random(&governor->light.rng, LIGHT_PAID_NS);
+    gate_set(&governor->gate, GATE_CLOSED);
+    light_ran(&governor->light, course->seen - course->looked_at, since - course->looked, is_only(governor));
+    while (may_run(governor) && is_kept_by_debt(governor, paid_ns)) {
+        uint64_t wait_ns = budget_wait(governor_balance(governor) - paid_ns, terms_core(governor->terms));
+        governor->engine->pause(wait_ns < LIGHT_WAIT_NS ? wait_ns : LIGHT_WAIT_NS);
+    }
+    charge_light(governor, course); /* what was launched while the gate was being closed */
+    gate_set(&governor->gate, GATE_OPEN);
+    uint64_t now = governor->engine->now();
+    account_stopped(&governor->account, now - since);
+    course->looked = course->launched = course->settled = now;
+    course->looked_at = course->seen;
+}
+
+void light_run(struct governor *governor)
+{
+    uint64_t now = governor->engine->now();
+    uint32_t count = gate_launches(&governor->gate);
+    struct light_course course = {.launched = now, .looked = now, .settled = now, .seen = count, .looked_at = count};
+    log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch",
+             (unsigned)(100 * governor->light.need), (unsigned)governor->light.launch_ns);
+    uint64_t asked_ns = governor->account.asked_ns;
+    account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
+    atomic_store(&governor->gate.first_ns, now);
+    gate_set(&governor->gate, GATE_OPEN);
+    while (may_run(governor) && !course.is_another && light_is(governor) && now - course.launched < LIGHT_RESTS_NS) {
+        governor->engine->pause(LIGHT_TICK_NS);
+        charge_light(governor, &course);
+        if (is_kept_by_debt(governor, 0))
+            pay(governor, &course);
+        gate_know(&governor->gate, light_keeps(&governor->light, 1));
+        now = governor->engine->now();
+        if (now - course.looked > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
+            look_at_light(governor, &course);
+    }
+    gate_set(&governor->gate, GATE_CLOSED);
+    gate_know(&governor->gate, 0);
+    charge_light(governor, &course);
+    governor->closed_ns = governor->engine->now();
+    gate_forget_timing(&governor->gate);
+}

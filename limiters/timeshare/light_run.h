@@ -1,0 +1,23 @@
+/* How a program is known to need little of the device, and runs without a time slice (docs/decisions/arbiter.md, "Light
+ * programs"). Of the governor's thread. */
+#ifndef HETERO_LIGHT_RUN_H
+#define HETERO_LIGHT_RUN_H
+
+#include "governor_state.h"
+
+/* With the gate open: hold a stream if it is time; and what the last hold told. False: this is not the program that was
+ * known. */
+void light_hold_now_and_then(struct governor *governor);
+bool light_read_hold(struct governor *governor);
+
+/* A time slice is over, in which so many launches were made, and was charged. What a light program was charged for
+ * those before it was known to be one, while nobody else wanted the device, is given back. */
+void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran_ns, uint64_t charged_ns);
+
+/* Whether a program is let through beside whoever has the time slice. Beside high priority it is not. */
+bool light_is(struct governor *governor);
+
+/* Let it run until it is light no longer, or rests. */
+void light_run(struct governor *governor);
+
+#endif

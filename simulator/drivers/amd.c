@@ -1,0 +1,17 @@
+/* The rack's AMD devices (amd.h): the keys are NVIDIA's (docs/racks.md). */
+#include "amd.h"
+
+#ifndef VENDOR
+#define VENDOR "amd"
+#endif
+#include "nvidia.c"
+
+uint64_t amd_unique_id(const struct nvidia_device *device)
+{
+    unsigned long long id;
+    int used = 0;
+    if (sscanf(device->uuid, UUID_PREFIX "%16llx%n", &id, &used) == 1 && used == 16 + (int)strlen(UUID_PREFIX) &&
+        !device->uuid[used])
+        return id;
+    return rack_hash(0, device->uuid, strlen(device->uuid));
+}

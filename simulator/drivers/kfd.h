@@ -1,0 +1,65 @@
+/* Inside the fake libhsakmt.so.1: AMD's own HIP and HSA runtimes run on it unchanged, where there is no card.
+ *
+ * That library is the thin one between AMD's HSA runtime and its kernel driver. Below it are the cards of the rack
+ * (nvidia.h, engine.h); above it are AMD's own queues, signals, allocators and compilers. What a card does: it reads
+ * queues of packets that the runtime writes, takes the rack's time for each kernel, and tells signals. No code of a
+ * GPU is run. The runtimes' own copies and fills are done on the host.
+ *
+ * One lock guards all of this process's state; nobody waits for a card while holding it.
+ */
+#ifndef HETERO_FAKE_KFD_H
+#define HETERO_FAKE_KFD_H
+
+#include "kfd_abi.h"
+#include "nvidia.h"
+
+#include <pthread.h>
+#include <stddef.h>
+
+#define EXPORT   __attribute__((visibility("default")))
+#define OK       HSAKMT_STATUS_SUCCESS
+#define UNUSED   __attribute__((unused))
+#define NODE_CPU 0u /* cards are the nodes from 1 on */
+
+struct kfd {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* an event was set */
+    struct nvidia *rack;    /* NULL until opened */
+    struct account *accounts[ENGINE_CARDS];
+};
+extern struct kfd kfd __attribute__((visibility("hidden")));
+
+static inline void unlock_kfd(char *guard UNUSED)
+{
+    pthread_mutex_unlock(&kfd.lock);
+}
+
+/* Holds the lock until the function returns. */
+#define LOCKED                                                                                                         \
+    pthread_mutex_lock(&kfd.lock);                                                                                     \
+    char guard UNUSED __attribute__((cleanup(unlock_kfd))) = 0
+
+const struct nvidia_device *card_of(uint32_t node); /* NULL: no card's node */
+struct account *account_of(uint32_t node);          /* joins the card; NULL: it has no room. Lock held */
+
+void *memory_at(uint64_t address);     /* where the host has what a card knows by an address */
+bool memory_is_host(uint64_t address); /* not a card's */
+void interrupt(uint32_t event);        /* sets an event */
+void interrupt_mailboxes(void);        /* sets those whose mailbox was written to */
+void complete(amd_signal_t *signal, uint64_t start, uint64_t end);
+
+/* What a kernel is called, and what it takes. */
+struct kernel_call {
+    uint64_t ns;    /* of the card, with all of its compute units */
+    bool ours;      /* copies and fills: `run` does them when the time is over */
+    char name[256]; /* without ".kd"; "" for the HSA runtime's own */
+};
+void kernel_look_up(const hsa_kernel_dispatch_packet_t *packet, const struct nvidia *rack, struct kernel_call *call);
+void kernel_forget(void); /* memory with code was freed: names are asked for anew */
+void kernel_run(const hsa_kernel_dispatch_packet_t *packet, const struct kernel_call *call);
+
+/* A packet of a DMA queue: how many bytes it copies, and to do it. The packet's length in bytes; 0: it waits. */
+uint64_t dma_bytes(const uint32_t *packet);
+size_t dma_step(const uint32_t *packet);
+
+#endif

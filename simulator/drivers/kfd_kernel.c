@@ -1,0 +1,210 @@
+/* Kernels: what they are called and how long they take. Those of the runtimes copy and fill, and are done here.
+ *
+ * A packet names a kernel by the address of its descriptor. The HSA runtime's loader knows which code object lies
+ * there, and the object's symbols have the name. No other instruction of a GPU is run.
+ */
+#include "kfd.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMES   256u
+#define RUNTIME "__amd_rocclr_" /* HIP's own kernels, which it compiles for each card */
+
+static struct name { /* to ask the loader takes 50 us */
+    uint64_t object;
+    char text[sizeof((struct kernel_call *)0)->name];
+} names[NAMES];
+
+/* Lock held. */
+void kernel_forget(void)
+{
+    memset(names, 0, sizeof names);
+}
+
+/* The tables of a loaded code object: it has its own headers in its first segment. What it was loaded from may be gone.
+ */
+struct symbols {
+    const Elf64_Sym *table;
+    const char *names;
+    const uint32_t *hash; /* buckets, then how many symbols there are */
+};
+
+static struct symbols symbols_of(const char *base)
+{
+    struct symbols found = {NULL, NULL, NULL};
+    const Elf64_Ehdr *header = (const void *)base;
+    const Elf64_Phdr *segments = (const void *)(base + header->e_phoff);
+    const Elf64_Dyn *dynamic = NULL;
+    for (unsigned i = 0; !memcmp(base, ELFMAG, SELFMAG) && i < header->e_phnum; i++)
+        if (segments[i].p_type == PT_DYNAMIC)
+            dynamic = (const void *)(base + segments[i].p_vaddr);
+    for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
+        const char *at = base + dynamic->d_un.d_ptr;
+        found.table = dynamic->d_tag == DT_SYMTAB ? (const void *)at : found.table;
+        found.names = dynamic->d_tag == DT_STRTAB ? at : found.names;
+        found.hash = dynamic->d_tag == DT_HASH ? (const void *)at : found.hash;
+    }
+    return found;
+}
+
+static const char *symbol_at(const char *base, uint64_t object)
+{
+    struct symbols symbols = symbols_of(base);
+    for (uint32_t i = 0; symbols.table && symbols.names && symbols.hash && i < symbols.hash[1]; i++)
+        if ((uintptr_t)base + symbols.table[i].st_value == object)
+            return symbols.names + symbols.table[i].st_name;
+    return NULL;
+}
+
+static const char *name_in(const hsa_ven_amd_loader_segment_descriptor_t *segments, uint64_t count, uint64_t object)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t start = (uintptr_t)segments[i].segment_base;
+        if (object >= start && object < start + segments[i].segment_size)
+            return symbol_at(segments[i].segment_base, object);
+    }
+    return NULL;
+}
+
+/* By the runtime that is loaded: this library is below it, and cannot link to it. */
+static void ask_loader(uint64_t object, char *name, size_t room)
+{
+    int (*table_of)(uint16_t, uint16_t, size_t, void *) = NULL;
+    void *runtime = dlopen("libhsa-runtime64.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (runtime)
+        *(void **)&table_of = dlsym(runtime, "hsa_system_get_major_extension_table");
+    hsa_ven_amd_loader_1_00_pfn_t loader;
+    uint64_t count = 0;
+    *name = '\0';
+    if (!table_of || table_of(HSA_EXTENSION_AMD_LOADER, 1, sizeof loader, &loader) ||
+        loader.query_segment_descriptors(NULL, &count))
+        return;
+    hsa_ven_amd_loader_segment_descriptor_t *segments = calloc(count + 1, sizeof *segments);
+    if (segments && !loader.query_segment_descriptors(segments, &count)) {
+        const char *found = name_in(segments, count, object);
+        if (found)
+            snprintf(name, room, "%.*s", (int)strcspn(found, "."), found);
+    }
+    free(segments);
+}
+
+static void name_of(uint64_t object, char *name, size_t room)
+{
+    struct name *known = &names[(object >> 6) % NAMES];
+    pthread_mutex_lock(&kfd.lock);
+    bool hit = known->object == object;
+    if (hit)
+        memcpy(name, known->text, room);
+    pthread_mutex_unlock(&kfd.lock);
+    if (hit)
+        return;
+    ask_loader(object, name, room);
+    pthread_mutex_lock(&kfd.lock);
+    known->object = object;
+    memcpy(known->text, name, room);
+    pthread_mutex_unlock(&kfd.lock);
+}
+
+static uint64_t word(const void *arguments, unsigned index)
+{
+    return ((const uint64_t *)arguments)[index];
+}
+
+#define DEFAULT_TIME 2000 /* ns; as of CUDA's kernels that the rack does not name */
+
+void kernel_look_up(const hsa_kernel_dispatch_packet_t *packet, const struct nvidia *rack, struct kernel_call *call)
+{
+    *call = (struct kernel_call){.ours = true};
+    /* The HSA runtime's own copy and fill lie in host memory. Its loader holds its lock while it copies with them, so
+     * it cannot be asked. */
+    if (memory_is_host(packet->kernel_object))
+        return;
+    name_of(packet->kernel_object, call->name, sizeof call->name);
+    call->ours = !strncmp(call->name, RUNTIME, strlen(RUNTIME));
+    call->ns = call->ours ? 0 : DEFAULT_TIME;
+    for (unsigned i = 0; i < rack->kernel_count; i++)
+        if (!strcmp(rack->kernels[i].name, call->name))
+            call->ns = rack->kernels[i].time +
+                       (rack->kernels[i].per_arg0 ? rack->kernels[i].per_arg0 * word(packet->kernarg_address, 0) : 0);
+}
+
+/* Arguments: source, target, their offsets, words and one more, odd bytes. */
+static void copy_buffer(const void *arguments)
+{
+    memmove(memory_at(word(arguments, 1) + word(arguments, 3)), memory_at(word(arguments, 0) + word(arguments, 2)),
+            (word(arguments, 4) - 1) * 4 + (uint32_t)word(arguments, 5));
+}
+
+/* Source and target; pitch, slice and start of each; width, height, depth, and how many bytes they are counted in. */
+static void copy_box(const void *arguments, bool aligned)
+{
+    const uint64_t *from = (const uint64_t *)arguments + 4, *to = from + 4, *size = to + 4;
+    uint64_t unit = aligned ? size[3] : 1;
+    for (uint64_t z = 0; z < size[2]; z++)
+        for (uint64_t y = 0; y < size[1]; y++)
+            memmove(memory_at(word(arguments, 1) + (to[2] + z * to[1] + y * to[0]) * unit),
+                    memory_at(word(arguments, 0) + (from[2] + z * from[1] + y * from[0]) * unit), size[0] * unit);
+}
+
+/* Targets of 1, 2, 4 and 8 bytes (one of them is there), a pattern, how many units it has, offset; then a count, or
+ * width, height and pitch. */
+static void fill(const void *arguments, bool flat)
+{
+    const char *pattern = memory_at(word(arguments, 4));
+    for (unsigned k = 0; k < 4; k++) {
+        size_t unit = (uint32_t)word(arguments, 5) * (UINT64_C(1) << k);
+        if (!word(arguments, k))
+            continue;
+        char *start = memory_at(word(arguments, k) + (word(arguments, 6) << k));
+        for (uint64_t y = 0; y < (flat ? 1 : word(arguments, 8)); y++)
+            for (uint64_t i = 0; i < word(arguments, 7); i++)
+                memcpy(start + (flat ? 0 : y * word(arguments, 9) << k) + i * unit, pattern, unit);
+    }
+}
+
+/* A target of four bytes or one of eight, and the value. */
+static void write_word(const void *arguments)
+{
+    for (unsigned k = 0; k < 2; k++)
+        if (word(arguments, k))
+            memcpy(memory_at(word(arguments, k)), (const uint64_t *)arguments + 2, 4u << k);
+}
+
+/* The HSA runtime's shaders are told apart by their arguments: a copy has pairs of addresses in equal steps. */
+static void run_shader(const void *arguments)
+{
+    unsigned steps = 0;
+    for (unsigned i = 1;
+         i <= 4 && word(arguments, 2 * i) - word(arguments, 0) == word(arguments, 2 * i + 1) - word(arguments, 1); i++)
+        steps = i;
+    if (steps == 4 || steps == 2) {
+        memmove(memory_at(word(arguments, 1)), memory_at(word(arguments, 0)),
+                word(arguments, 2 * steps) - word(arguments, 0));
+        return;
+    }
+    uint32_t *start = memory_at(word(arguments, 0));
+    for (uint64_t i = 0; i < (word(arguments, 2) - word(arguments, 0)) / 4; i++)
+        start[i] = (uint32_t)word(arguments, 3);
+}
+
+void kernel_run(const hsa_kernel_dispatch_packet_t *packet, const struct kernel_call *call)
+{
+    const void *arguments = packet->kernarg_address;
+    const char *name = call->name + strlen(RUNTIME);
+    if (!*call->name)
+        run_shader(arguments);
+    else if (!strcmp(name, "copyBuffer"))
+        copy_buffer(arguments);
+    else if (!strcmp(name, "copyBufferRect") || !strcmp(name, "copyBufferRectAligned"))
+        copy_box(arguments, !strcmp(name, "copyBufferRectAligned"));
+    else if (!strcmp(name, "fillBufferAligned") || !strcmp(name, "fillBufferAligned2D"))
+        fill(arguments, !strcmp(name, "fillBufferAligned"));
+    else if (!strcmp(name, "streamOpsWrite"))
+        write_word(arguments);
+    else if (strcmp(name, "gwsInit"))
+        fprintf(stderr, "simulated card: kernel %s does nothing here\n", call->name);
+}

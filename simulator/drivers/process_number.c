@@ -1,0 +1,54 @@
+/* Numbers of processes in other namespaces, from what /proc says of those that are seen here. */
+#include "process_number.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint64_t space_of(const char *process)
+{
+    char path[sizeof "/proc//ns/pid" + NAME_MAX];
+    struct stat found;
+    snprintf(path, sizeof path, "/proc/%s/ns/pid", process);
+    return stat(path, &found) == 0 ? (uint64_t)found.st_ino : 0;
+}
+
+/* The number that a process has in its own namespace: the last of those that the kernel lists. */
+static pid_t innermost(const char *process)
+{
+    char path[sizeof "/proc//status" + NAME_MAX], line[256];
+    pid_t pid = 0;
+    snprintf(path, sizeof path, "/proc/%s/status", process);
+    FILE *file = fopen(path, "re");
+    while (file && !pid && fgets(line, sizeof line, file))
+        if (strncmp(line, "NSpid:", 6) == 0)
+            pid = atoi(strrchr(line, '\t') + 1);
+    if (file)
+        fclose(file);
+    return pid;
+}
+
+struct process_number process_number_own(void)
+{
+    return (struct process_number){space_of("self"), getpid()};
+}
+
+pid_t process_number_here(struct process_number of)
+{
+    if (of.space == space_of("self"))
+        return of.pid;
+    DIR *processes = opendir("/proc");
+    pid_t found = 0;
+    for (struct dirent *entry; processes && !found && (entry = readdir(processes));) {
+        pid_t pid = atoi(entry->d_name);
+        if (pid > 0 && space_of(entry->d_name) == of.space && innermost(entry->d_name) == of.pid)
+            found = pid;
+    }
+    if (processes)
+        closedir(processes);
+    return found;
+}

@@ -1,0 +1,87 @@
+"""Claims and their pods on the late cluster, for the tests of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hetero_simulator import job
+
+from tests.cluster.lab import Lab, Plain, program
+from tests.cluster.release import Release
+from tests.kube.control_plane import wait_for
+
+JOB = Path(job("cuda"))
+GROUP = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
+TEMPLATES = f"{GROUP}/namespaces/default/resourceclaimtemplates"
+PODS = "/api/v1/namespaces/default/pods"
+#: Whose devices are given by claims; the third is classic.
+NODES = ("n1", "n2")
+
+
+@contextmanager
+def cleared(release: Release) -> Iterator[Release]:
+    """Have nothing left of pods and claims after the block."""
+    yield release
+    lab = release.lab
+    lab.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+    wait_for(lambda: not lab.pods())
+    lab.call("DELETE", CLAIMS)
+    lab.call("DELETE", TEMPLATES)
+    wait_for(lambda: not any(lab.standing(node) for node in lab.racks))
+
+
+def claim(lab: Lab, name: str, *, memory: str, cores: int, **more: Any) -> Plain:
+    """Make a claim of a part of a card of NVIDIA's."""
+    exactly = {
+        "deviceClassName": "nvidia.com-gpu",
+        "capacity": {"requests": {"memory": memory, "cores": str(cores)}},
+        **more,
+    }
+    spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
+    made: Plain = lab.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    return made
+
+
+def run_with(lab: Lab, name: str, *command: str, claims: tuple[str, ...] = ()) -> None:
+    """Make a pod that runs a command of this machine with what claims hold: those of its name."""
+    used = claims or (name,)
+    spec = program({}, *command)
+    spec["containers"][0]["resources"] = {"claims": [{"name": one} for one in used]}
+    spec |= {
+        "resourceClaims": [{"name": one, "resourceClaimName": one} for one in used],
+        "restartPolicy": "Never",
+    }
+    lab.call("POST", PODS, {"metadata": {"name": name}, "spec": spec})
+
+
+def given(lab: Lab, name: str) -> list[Plain]:
+    """Return the devices that a claim was allocated."""
+    status = lab.call("GET", f"{CLAIMS}/{name}").get("status", {})
+    found: list[Plain] = status.get("allocation", {}).get("devices", {}).get("results", [])
+    return found
+
+
+def ended(lab: Lab, *names: str) -> None:
+    wait_for(lambda: all(lab.phases()[name] in ("Succeeded", "Failed") for name in names))
+
+
+def same_card(uuid: str) -> list[Plain]:
+    return [{"cel": {"expression": f'device.attributes["hetero.io"].uuid == "{uuid}"'}}]
+
+
+def token(lab: Lab, account: str, *, pod: Plain | None = None) -> str:
+    """Return a token of a service account, bound to one of its pods if that is said."""
+    namespace, _, name = account.partition("/")
+    bound = {} if pod is None else {"boundObjectRef": _reference(pod)}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+    made = lab.call("POST", path, {"spec": {"audiences": [], **bound}})
+    return f"Bearer {made['status']['token']}"
+
+
+def _reference(pod: Plain) -> Plain:
+    about = pod["metadata"]
+    return {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"]}

@@ -1,0 +1,45 @@
+"""Programs of pods that no limiter is in: the node's agent sees them, and ends them where asked."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from hetero_simulator import job
+
+from hetero.kube.api.pod_request import ON_BYPASS
+from hetero.model import OnBypass
+from tests.cluster.conftest import run_all, share
+from tests.cluster.lab import Lab
+from tests.kube.control_plane import wait_for
+
+pytestmark = pytest.mark.cluster
+
+JOB = Path(job("cuda"))
+#: Runs the job by a copy of the loader that preloads nothing; the first shell stays.
+PAST = f"""
+sed s,/etc/ld.so.preload,/xtc/ld.so.preload, $(readlink -f /lib64/ld-linux-*) > /tmp/loader
+chmod +x /tmp/loader
+/tmp/loader {JOB} --memory 3000MiB --seconds 200
+echo ended with $?
+exec sleep 1000
+"""
+#: Seconds in which a program that holds memory past its limiter is seen, and ended: five at most
+#: on a machine that is the node's alone.
+SEEN = 20
+
+
+def test_a_program_past_its_limiter_is_ended_where_its_pod_says_so(lab: Lab) -> None:
+    """It has process numbers of its own namespace; its neighbour in the same way is told of."""
+    kills = {ON_BYPASS: OnBypass.KILL.value}
+    lab.add("ended", share(memory=2000), "sh", "-c", PAST, notes=kills)
+    lab.add("told", share(memory=2000), "sh", "-c", PAST)
+    run_all(lab, "ended", "told")
+    said = f"ended with {128 + signal.SIGKILL}"
+    wait_for(lambda: said in lab.output("ended"), seconds=SEEN)
+    wait_for(lambda: any("holds 3" in one for one in lab.messages("told")), seconds=SEEN)
+
+    so_far = lab.output("told")
+    wait_for(lambda: len(lab.output("told")) > len(so_far), seconds=SEEN)  # it runs on
+    assert "ended" not in lab.output("told")

@@ -1,0 +1,133 @@
+"""Cards that fall ill, and what others see of claims, on a real Kubernetes 1.36."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from tests.cluster.claims import CLAIMS, PODS, claim, cleared, given, run_with
+from tests.cluster.lab import RACK, Lab, Plain
+from tests.cluster.release import Release
+from tests.kube.control_plane import wait_for
+
+pytestmark = pytest.mark.cluster
+
+CLASS = "cambricon.com-vmlu"
+
+
+@pytest.fixture
+def release(by_claims: Release) -> Iterator[Release]:
+    with cleared(by_claims):
+        yield by_claims
+
+
+@pytest.fixture
+def lab(release: Release) -> Lab:
+    return release.lab
+
+
+@contextmanager
+def ill(lab: Lab) -> Iterator[None]:
+    """Have the driver of the second node's cards of a vendor report a problem meanwhile."""
+    rack, vendor = lab.own("n2", RACK), "vendor = cambricon\n"
+    well = rack.read_text()
+    rack.write_text(well.replace(vendor, f"{vendor}health = bad\n"))
+    try:
+        yield
+    finally:
+        rack.write_text(well)
+
+
+def conditions(lab: Lab, name: str) -> dict[str, str]:
+    """Return the conditions of a claim's one device, by type."""
+    devices = lab.call("GET", f"{CLAIMS}/{name}")["status"].get("devices") or ()
+    return {one["type"]: one["status"] for said in devices for one in said["conditions"]}
+
+
+def told(lab: Lab, name: str) -> list[tuple[str, str]]:
+    """Return what a pod's status says of its cards: whether they are healthy, and why not."""
+    return [
+        (one["health"], one.get("message", ""))
+        for status in lab.pods()[name]["status"].get("containerStatuses") or ()
+        for resource in status.get("allocatedResourcesStatus") or ()
+        for one in resource.get("resources") or ()
+    ]
+
+
+def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_told(
+    release: Release, lab: Lab
+) -> None:
+    claim(lab, "used", memory="2Gi", cores=10, deviceClassName=CLASS)
+    run_with(lab, "used")
+    (result,) = wait_for(lambda: given(lab, "used"))
+    wait_for(lambda: conditions(lab, "used") == {"Ready": "True", "Healthy": "True"})
+
+    def taints() -> list[Plain]:
+        device = release.devices("n2").get(result["device"], {})
+        return [{**one, "timeAdded": ""} for one in device.get("taints") or ()]
+
+    why = "the driver reports a problem"
+    with ill(lab):
+        wait_for(taints)
+        assert [
+            {
+                "key": "hetero.io/unhealthy",
+                "value": why.replace(" ", "-"),
+                "effect": "NoSchedule",
+                "timeAdded": "",
+            }
+        ] == taints()
+        wait_for(lambda: told(lab, "used") == [("Unhealthy", why)])
+        wait_for(lambda: conditions(lab, "used") == {"Ready": "True", "Healthy": "False"})
+        tolerations = [{"key": "hetero.io/unhealthy", "operator": "Exists"}]
+        claim(lab, "careful", memory="2Gi", cores=10, deviceClassName=CLASS)
+        run_with(lab, "careful")
+        more = {"deviceClassName": CLASS, "tolerations": tolerations}
+        claim(lab, "brave", memory="2Gi", cores=10, **more)
+        run_with(lab, "brave")
+        wait_for(lambda: lab.phases()["brave"] == "Running")
+        waits = "cannot allocate all claims"
+        wait_for(lambda: any(waits in said for said in lab.messages("careful")))
+        assert ("Running", []) == (lab.phases()["used"], given(lab, "careful"))
+    wait_for(lambda: not taints())
+    wait_for(lambda: lab.phases()["careful"] == "Running", seconds=90)
+    wait_for(lambda: conditions(lab, "used")["Healthy"] == "True")
+
+
+def test_pods_that_share_a_claim_share_one_grant_that_goes_with_the_last(lab: Lab) -> None:
+    claim(lab, "common", memory="2Gi", cores=20)
+    run_with(lab, "first", claims=("common",))
+    run_with(lab, "second", claims=("common",))
+    wait_for(lambda: {"Running"} == {*lab.phases().values()} and len(lab.phases()) == 2)
+    (result,) = given(lab, "common")
+    standing = lab.standing(result["pool"])
+    assert ["default/common"] == [one["label"] for one in standing]
+
+    lab.call("DELETE", f"{PODS}/first?gracePeriodSeconds=0")
+    wait_for(lambda: "first" not in lab.pods())
+    assert standing == lab.standing(result["pool"])
+    lab.call("DELETE", f"{PODS}/second?gracePeriodSeconds=0")
+    wait_for(lambda: not lab.standing(result["pool"]))
+
+
+def test_the_kubelet_and_metrics_show_what_a_claim_holds(release: Release, lab: Lab) -> None:
+    claim(lab, "seen", memory="2Gi", cores=20)
+    run_with(lab, "seen")
+    wait_for(lambda: lab.phases()["seen"] == "Running")
+    (result,) = given(lab, "seen")
+    node = result["pool"]
+    uid = lab.call("GET", f"{CLAIMS}/seen")["metadata"]["uid"]
+    socket = lab.folder / f"run/nodes/{node}/kubelet/pod-resources/kubelet.sock"
+    options = [("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(f"unix://{socket}", options=options) as channel:
+        listed: bytes = channel.unary_unary("/v1.PodResourcesLister/List")(b"")
+
+    # `dynamic_resources` of the protocol: the claim, and the CDI device that brings its grant.
+    assert b"seen" in listed
+    assert f"hetero.io/claim=claim-{uid}".encode() in listed
+    lines = [one for one in release.metrics(node).splitlines() if 'claim="seen"' in one]
+    limits = [one for one in lines if one.startswith("hetero_share_memory_limit_bytes{")]
+    assert [2.0 * 2**30] == [float(one.rpartition(" ")[2]) for one in limits]

@@ -1,0 +1,272 @@
+"""Who may say what of claims on a real Kubernetes 1.36: tenants, agents, administrators."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from hetero.model.units import GiB
+from tests.cluster.claims import (
+    CLAIMS,
+    GROUP,
+    JOB,
+    NODES,
+    PODS,
+    TEMPLATES,
+    claim,
+    cleared,
+    given,
+    run_with,
+    same_card,
+    token,
+)
+from tests.cluster.lab import Lab, Plain, program
+from tests.cluster.release import Release
+from tests.cluster.test_trust import bound
+from tests.kube.control_plane import wait_for
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def release(by_claims: Release) -> Iterator[Release]:
+    with cleared(by_claims):
+        yield by_claims
+
+
+@pytest.fixture
+def lab(release: Release) -> Lab:
+    return release.lab
+
+
+@pytest.fixture(scope="module")
+def tenant(by_claims: Release) -> str:
+    """The token of an account that may do all that there is with claims, their status included."""
+    lab, rbac = by_claims.lab, "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    resources = ["resourceclaims", "resourceclaims/status", "resourceclaimtemplates"]
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": ["*"]}]
+    about = {"metadata": {"name": "tenant"}}
+    lab.call("POST", "/api/v1/namespaces/default/serviceaccounts", about)
+    lab.call("POST", f"{rbac}/roles", {**about, "rules": rules})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
+    subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": "default"}
+    binding = {**about, "roleRef": role, "subjects": [subject]}
+    lab.call("POST", f"{rbac}/rolebindings", binding)
+    return token(lab, "default/tenant")
+
+
+def test_an_agent_writes_the_slices_of_its_own_node_alone(release: Release, lab: Lab) -> None:
+    own, other = ({"node": node, "name": f"{node}-hetero.io-0"} for node in NODES)
+    agent = token(lab, "hetero-system/hetero-agent", pod=release.agent(own["node"]))
+    unbound = token(lab, "hetero-system/hetero-agent")
+    path = f"{GROUP}/resourceslices"
+
+    def written(name: str, by: str) -> str:
+        there = lab.call("GET", f"{path}/{name}")
+        try:
+            lab.call("PUT", f"{path}/{name}?dryRun=All", there, token=by)
+        except OSError as error:
+            return str(error)
+        return "written"
+
+    assert "written" == written(own["name"], agent)
+    assert f"the agent of node '{own['node']}' writes slices of hetero.io on that node alone" in (
+        written(other["name"], agent)
+    )
+    assert "the agent of node ''" in written(own["name"], unbound)
+
+
+def test_neither_a_tenant_nor_an_agent_says_what_a_claim_was_allocated(
+    release: Release, lab: Lab, tenant: str
+) -> None:
+    """The tenant may do all that there is with claims but bind them, which is kube-scheduler's."""
+    agent = token(lab, "hetero-system/hetero-agent", pod=release.agent("n1"))
+    claim(lab, "forged", memory="2Gi", cores=20)
+    made = lab.call("GET", f"{CLAIMS}/forged", token=tenant)
+    device = next(iter(release.devices("n1")))
+    result = {"driver": "hetero.io", "pool": "n1", "device": device, "request": "card"}
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": "any", "uid": "any"}],
+    }
+
+    for who, why in ((tenant, "requires resource=.*resourceclaims/binding"), (agent, "403")):
+        with pytest.raises(OSError, match=why):
+            lab.call("PUT", f"{CLAIMS}/forged/status", {**made, "status": status}, token=who)
+
+
+def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
+    release: Release, lab: Lab
+) -> None:
+    claim(lab, "told", memory="2Gi", cores=20)
+    run_with(lab, "told")
+    (said,) = wait_for(lambda: lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
+
+    (grant,) = lab.standing(said["pool"])
+    assert (given(lab, "told")[0]["shareID"], grant["id"]) == (
+        said["shareID"],
+        said["data"]["grant"],
+    )
+    assert {"Ready": "True", "Healthy": "True"} == {
+        one["type"]: one["status"] for one in said["conditions"]
+    }
+
+    agents = {
+        node: token(lab, "hetero-system/hetero-agent", pod=release.agent(node)) for node in NODES
+    }
+    there = lab.call("GET", f"{CLAIMS}/told")
+    (other,) = set(NODES) - {said["pool"]}
+
+    def answer(by: str, **status: object) -> str:
+        about = {name: there["metadata"][name] for name in ("name", "namespace", "uid")}
+        body = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": about,
+            "status": status,
+        }
+        path = f"{CLAIMS}/told/status?dryRun=All&fieldManager=tried&force=true"
+        try:
+            lab.call("PATCH", path, body, kind="application/apply-patch+yaml", token=agents[by])
+        except OSError as error:
+            return str(error)
+        return "taken"
+
+    said["conditions"][0]["message"] = "still"
+    reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
+    assert "taken" == answer(said["pool"], devices=[said])
+    assert "resourceclaims/driver" in answer(other, devices=[said])
+    assert "resourceclaims/binding" in answer(said["pool"], reservedFor=reserved)
+    with more_for_agents(lab):
+        assert f"the agent of node '{other}' says what" in answer(other, devices=[said])
+        assert "not what they were allocated" in answer(said["pool"], reservedFor=reserved)
+
+    lab.call("DELETE", f"{PODS}/told?gracePeriodSeconds=0")
+    wait_for(lambda: not lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
+
+
+@contextmanager
+def more_for_agents(lab: Lab) -> Iterator[None]:
+    """Give agents meanwhile what Kubernetes 1.34 would, which does not tell whose a status is."""
+    verbs = ["update", "patch", "arbitrary-node:patch", "arbitrary-node:update"]
+    resources = ["resourceclaims/binding", "resourceclaims/driver"]
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": verbs}
+    rbac, about = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": "lab-more"}}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lab-more"}
+    subject = {"kind": "ServiceAccount", "name": "hetero-agent", "namespace": "hetero-system"}
+    binding = {**about, "roleRef": role, "subjects": [subject]}
+    lab.call("POST", f"{rbac}/clusterroles", {**about, "rules": [rule]})
+    lab.call("POST", f"{rbac}/clusterrolebindings", binding)
+    time.sleep(1)  # the API server hears of roles by watching
+    try:
+        yield
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            lab.call("DELETE", f"{rbac}/{kind}/lab-more")
+
+
+#: What each policy is in a claim's configuration.
+WORDS = {
+    "off": {"policy": "off"},
+    "priority-0": {"priority": "high"},
+    "on-excess-report": {"onExcess": "report"},
+    "on-bypass-report": {"onBypass": "report"},
+}
+
+#: What of the claim's grant says so.
+GRANTED = {
+    "off": ("policy", "off"),
+    "priority-0": ("priority", "high"),
+    "on-excess-report": ("on_excess", "report"),
+    "on-bypass-report": ("on_bypass", "report"),
+}
+
+
+def configured(words: Mapping[str, str]) -> Plain:
+    """Return the spec of a claim of a card's part, with configuration."""
+    parameters = {"apiVersion": "hetero.io/v1", "kind": "Share", **words}
+    capacity = {"requests": {"memory": "2Gi", "cores": "20"}}
+    exactly = {"deviceClassName": "nvidia.com-gpu", "capacity": capacity}
+    return {
+        "devices": {
+            "requests": [{"name": "card", "exactly": exactly}],
+            "config": [{"opaque": {"driver": "hetero.io", "parameters": parameters}}],
+        }
+    }
+
+
+@pytest.mark.parametrize("policy", WORDS)
+def test_what_takes_from_neighbours_is_said_in_a_claim_by_who_may_use_it(
+    lab: Lab, tenant: str, policy: str
+) -> None:
+    """Of a template's claims its maker was asked: they are made by Kubernetes' own controller."""
+    spec = configured(WORDS[policy])
+    template = {"metadata": {"name": "words"}, "spec": {"spec": spec}}
+    mine = {"metadata": {"name": "words"}, "spec": spec}
+    sentence = f"system:serviceaccount:default:tenant may not use policy {policy} in namespace def"
+    for path, body in ((TEMPLATES, template), (CLAIMS, mine)):
+        with pytest.raises(OSError, match=sentence):
+            lab.call("POST", path, body, token=tenant)
+    with bound(lab, f"hetero-use-{policy}", "system:serviceaccount:default:tenant"):
+        lab.call("POST", f"{CLAIMS}?dryRun=All", mine, token=tenant)
+        lab.call("POST", TEMPLATES, template, token=tenant)
+    pod = program({}, "sleep", "60")
+    pod["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
+    pod["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "words"}]
+    lab.call("POST", PODS, {"metadata": {"name": "words"}, "spec": pod})
+    (grant,) = wait_for(lambda: [one for node in NODES for one in lab.standing(node)])
+    lab.call("DELETE", f"{TEMPLATES}/words")
+
+    name, value = GRANTED[policy]
+    assert value == grant["allocation"][name]
+    # Others may still annotate a claim that its maker was allowed to make.
+    (made,) = lab.call("GET", CLAIMS)["items"]
+    note = {"metadata": {"annotations": {"hetero.io/resize": "memory=1Gi"}}}
+    path = f"{CLAIMS}/{made['metadata']['name']}"
+    lab.call("PATCH", path, note, kind="application/merge-patch+json", token=tenant)
+
+
+def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
+    release: Release, lab: Lab
+) -> None:
+    """Kubernetes 1.36 looks for room for it, which a card of several has; the ledger does not."""
+    card = next(iter(release.devices("n1").values()))
+    selectors = same_card(card["attributes"]["uuid"]["string"])
+    claim(lab, "held", memory="143770Mi", cores=100, selectors=selectors)
+    run_with(lab, "held")
+    wait_for(lambda: [one["label"] for one in lab.standing("n1")] == ["default/held"])
+    standing = lab.standing("n1")
+    exactly = {
+        "deviceClassName": "nvidia.com-gpu",
+        "selectors": selectors,
+        "adminAccess": True,
+        "capacity": {"requests": {"memory": "1Mi", "cores": "0"}},
+    }
+    spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
+    body = {"metadata": {"name": "watch"}, "spec": spec}
+    with pytest.raises(OSError, match=r"kubernetes\.io/admin-access"):
+        lab.call("POST", CLAIMS, body)
+
+    label = {"resource.kubernetes.io/admin-access": "true"}
+    namespace = "/api/v1/namespaces/default"
+    lab.patch(namespace, {"metadata": {"labels": label}})
+    lab.call("POST", CLAIMS, body)
+    run_with(lab, "watch", "sh", "-c", f"{JOB} --alloc 20GiB; sleep 60")
+    wait_for(lambda: given(lab, "watch"))
+    claim(lab, "last", memory="1Mi", cores=0, selectors=selectors)  # all that is left
+    run_with(lab, "last")
+    wait_for(lambda: given(lab, "last"))
+    lab.patch(namespace, {"metadata": {"labels": dict.fromkeys(label)}})
+    wait_for(lambda: lab.phases()["watch"] == "Running" and lab.output("watch"))
+
+    assert {"allocated": 20 * GiB} == json.loads(lab.output("watch"))
+    assert standing == [one for one in lab.standing("n1") if one["label"] == "default/held"]
+    assert "default/watch" not in {one["label"] for one in lab.standing("n1")}
+    specs = lab.folder / "run/nodes/n1/cdi"
+    assert [*specs.glob("hetero.io-admin_*")]
+    lab.call("DELETE", f"{PODS}/watch?gracePeriodSeconds=0")
+    wait_for(lambda: not [*specs.glob("hetero.io-admin_*")])

@@ -1,0 +1,240 @@
+"""Claims on a real Kubernetes 1.36: its scheduler, its kubelets and containerd, simulated cards."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hetero.model.units import GiB, MiB
+from tests.cluster.claims import (
+    CLAIMS,
+    GROUP,
+    JOB,
+    NODES,
+    PODS,
+    claim,
+    cleared,
+    ended,
+    given,
+    run_with,
+    same_card,
+)
+from tests.cluster.lab import Lab
+from tests.cluster.release import Release
+from tests.cluster.test_shares import documents
+from tests.kube.control_plane import wait_for
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def release(by_claims: Release) -> Iterator[Release]:
+    with cleared(by_claims):
+        yield by_claims
+
+
+@pytest.fixture
+def lab(release: Release) -> Lab:
+    return release.lab
+
+
+def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release, lab: Lab) -> None:
+    """The driver's own memory for a program, 518 MiB on an H200, counts as the claim's."""
+    card = next(iter(release.devices("n1").values()))
+    selectors = same_card(card["attributes"]["uuid"]["string"])
+    claim(lab, "small", memory="3000Mi", cores=30, selectors=selectors)
+    claim(lab, "large", memory="20Gi", cores=60, selectors=selectors)
+    run_with(lab, "small", "sh", "-c", f"{JOB} --alloc 2400MiB; {JOB} --alloc 2600MiB; sleep 3")
+    run_with(lab, "large", "sh", "-c", f"{JOB} --alloc 19GiB; {JOB} --alloc 21GiB; sleep 3")
+    held = [wait_for(lambda one=one: given(lab, one))[0]["device"] for one in ("small", "large")]
+    ended(lab, "small", "large")
+
+    assert [card["name"]] * 2 == held
+    for name, fits in (("small", 2400 * MiB), ("large", 19 * GiB)):
+        first, second = map(json.loads, documents(lab.output(name)))
+        assert {"allocated": fits} == first
+        assert "CUDA_ERROR_OUT_OF_MEMORY" == second["error"]
+
+
+def test_a_claims_grant_stands_while_its_pod_runs_and_goes_with_it(lab: Lab) -> None:
+    claim(lab, "one", memory="2Gi", cores=20)
+    run_with(lab, "one")
+    wait_for(lambda: lab.phases()["one"] == "Running")
+    (result,) = given(lab, "one")
+    (grant,) = lab.standing(result["pool"])
+
+    assert {"memory": 2 * GiB, "core": 20, "slots": 1} == grant["allocation"]["pieces"][0]["takes"]
+    assert "default/one" == grant["label"]
+
+    lab.call("DELETE", f"{PODS}/one?gracePeriodSeconds=0")
+    wait_for(lambda: not lab.standing(result["pool"]))
+
+
+def test_a_resource_name_is_a_whole_card_by_a_claim_that_kube_scheduler_makes(
+    release: Release, lab: Lab
+) -> None:
+    """A class with the resource's name, as the chart's have it where claims are the only way."""
+    (card,) = [
+        one
+        for one in release.devices("n1").values()
+        if one["attributes"]["model"]["string"] == "NVIDIA L4"
+    ]
+    lab.call(
+        "POST",
+        f"{GROUP}/deviceclasses",
+        {
+            "metadata": {"name": "l4"},
+            "spec": {
+                "extendedResourceName": "example.com/l4",
+                "selectors": same_card(card["attributes"]["uuid"]["string"]),
+            },
+        },
+    )
+    tries = f"{JOB} --alloc 22GiB; {JOB} --alloc 23GiB; sleep 5"
+    lab.add("l4", {"example.com/l4": "1"}, "sh", "-c", tries)
+    wait_for(lambda: lab.standing("n1"))
+    (grant,) = lab.standing("n1")
+    ended(lab, "l4")
+    lab.call("DELETE", f"{GROUP}/deviceclasses/l4")
+
+    (piece,) = grant["allocation"]["pieces"]
+    assert (23034 * MiB, None) == (piece["takes"]["memory"], piece["core"])
+    fits, over = map(json.loads, documents(lab.output("l4")))
+    assert {"allocated": 22 * GiB} == fits
+    assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
+
+
+def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) -> None:
+    claim(lab, "first", memory="2Gi", cores=20)
+    claim(lab, "second", memory="2Gi", cores=20)
+    run_with(lab, "greedy", claims=("first", "second"))
+    sentence = "container main uses claim"
+
+    assert wait_for(lambda: any(sentence in said for said in lab.messages("greedy")))
+    assert "Running" != lab.phases()["greedy"]
+
+
+#: What is killed, in turn, while claims are prepared and while they are unprepared.
+PARTS = ("agent", "kubelet", "containerd")
+
+
+def kill(release: Release, part: str, node: str) -> None:
+    """End a part of a node by kill -9; it is started again."""
+    if part == "agent":
+        release.replace(release.agent(node))
+    elif part == "kubelet":
+        release.lab.restart_kubelet(node)
+    else:
+        release.lab.restart_containerd(node)
+
+
+#: Rounds of two kills: twelve, and two hundred in pieces of a few minutes.
+ROUNDS = [
+    pytest.param(range(6), id="12"),
+    *(
+        pytest.param(
+            range(start, start + 10),
+            marks=[pytest.mark.soak, pytest.mark.timeout(900)],
+            id=f"{2 * start}-to-{2 * start + 20}",
+        )
+        for start in range(0, 100, 10)
+    ),
+]
+
+
+@pytest.mark.parametrize("numbers", ROUNDS)
+def test_whatever_of_a_node_is_killed_no_claim_is_stuck_and_no_grant_is_left(
+    release: Release, lab: Lab, numbers: range
+) -> None:
+    """Two kills a round: one while a claim is prepared, one while it is unprepared."""
+    for number in numbers:
+        first, second = PARTS[number % 3], PARTS[(number + 1) % 3]
+        name = f"pod-{number}"
+        claim(lab, name, memory="2Gi", cores=10)  # of NVIDIA's, which one node has
+        run_with(lab, name)
+        wait_for(lambda name=name: given(lab, name))
+        time.sleep(random.Random(number).uniform(0, 0.5))
+        kill(release, first, "n1")
+        wait_for(lambda name=name: lab.phases()[name] == "Running", seconds=90)
+        assert [f"default/{name}"] == [one["label"] for one in lab.standing("n1")]
+
+        lab.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=1")
+        time.sleep(random.Random(number).uniform(0.5, 1.5))
+        kill(release, second, "n1")
+        wait_for(lambda name=name: name not in lab.pods(), seconds=90)
+        wait_for(lambda name=name: not given(lab, name))
+        wait_for(lambda: not lab.standing("n1"), seconds=60)
+    lab.call("DELETE", CLAIMS)
+    wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
+
+    assert [] == [*lab.own("n1", "/run/hetero").glob("sim-*/grants/*")]
+    assert [] == [*specs(lab, "n1")]
+
+
+def specs(lab: Lab, node: str) -> list[str]:
+    """Return the CDI specs of claims on a node."""
+    return [path.name for path in (lab.folder / f"run/nodes/{node}/cdi").glob("hetero.io-*")]
+
+
+def test_a_pods_status_says_that_its_card_is_healthy(lab: Lab) -> None:
+    claim(lab, "well", memory="2Gi", cores=20)
+    run_with(lab, "well")
+
+    def told() -> list[str]:
+        statuses = lab.pods()["well"]["status"].get("containerStatuses") or ()
+        return [
+            one.get("health", "")
+            for status in statuses
+            for resource in status.get("allocatedResourcesStatus") or ()
+            for one in resource.get("resources") or ()
+        ]
+
+    assert wait_for(lambda: told() == ["Healthy"])
+
+
+def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
+    """At 2 GiB an allocation fits that no longer does at 1 GiB; nothing is started anew."""
+    claim(lab, "sized", memory="2Gi", cores=20)
+    tries = f"while sleep 1; do {JOB} --alloc 1GiB; done"
+    run_with(lab, "sized", "sh", "-c", tries)
+
+    def last() -> str:
+        lines = documents(lab.output("sized")) if lab.phases()["sized"] == "Running" else []
+        return lines[-1] if lines else ""
+
+    wait_for(lambda: "allocated" in last())
+    lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": "memory=1Gi"}}})
+    wait_for(lambda: "CUDA_ERROR_OUT_OF_MEMORY" in last(), seconds=90)
+    lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": "memory=3Gi"}}})
+    sentence = "3 GiB of memory is more than the claim consumes, 2 GiB"
+    wait_for(lambda: any(sentence in said for said in lab.messages("sized")), seconds=90)
+
+    assert 0 == lab.pods()["sized"]["status"]["containerStatuses"][0]["restartCount"]
+
+
+def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
+    release: Release, lab: Lab
+) -> None:
+    """HAMi's ai-benchmark-2, whose size goes before its percentage."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
+    limits["nvidia.com/gpumem-percentage"] = "50"
+    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 3"
+    notes = {"hetero.io/by-claims": "true"}
+    made = lab.add("named", limits, "sh", "-c", tries, notes=notes)
+    (template,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]
+    grants = wait_for(lambda: [one for node in NODES for one in lab.standing(node)])
+    ended(lab, "named")
+
+    assert [3000 * MiB] == [one["allocation"]["pieces"][0]["takes"]["memory"] for one in grants]
+    fits, over = map(json.loads, documents(lab.output("named")))
+    assert {"allocated": 2400 * MiB} == fits
+    assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
+
+    templates = f"{GROUP}/namespaces/default/resourceclaimtemplates"
+    there = lab.call("GET", f"{templates}/{template}")
+    with pytest.raises(OSError, match="names of templates that begin with hetero- are for hetero"):
+        lab.call("POST", templates, {**there, "metadata": {"name": "hetero-mine"}})

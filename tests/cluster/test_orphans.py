@@ -1,0 +1,109 @@
+"""What kills leave: it is admitted again, or told of, and what nobody holds is given back.
+
+Nobody is sent to a node whose agent is away.
+
+Row 9 of the table in test_trust.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+import pytest
+
+from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
+from tests.cluster.conftest import run_all, share
+from tests.cluster.lab import UNWATCHED, Lab, Plain, processes
+from tests.cluster.release import PODS, Release
+from tests.kube.control_plane import wait_for
+
+pytestmark = pytest.mark.cluster
+
+N1 = {"kubernetes.io/hostname": "n1"}
+#: Seconds until nothing of what nobody holds is left.
+PROMISED = 60.0
+
+
+def events(lab: Lab, namespace: str, name: str) -> list[str]:
+    query = f"?fieldSelector=involvedObject.name={name}"
+    items = lab.call("GET", f"/api/v1/namespaces/{namespace}/events{query}")["items"]
+    return [one["message"] for one in items if one["reason"] == "NotAdmitted"]
+
+
+def test_a_pod_that_its_node_refused_is_told_of_and_keeps_no_allocation(either: Release) -> None:
+    lab = either.lab
+    forged = {ALLOCATION: "{}", SIGNATURE: "00"}
+    about = lab.add("bare", share(), namespace=UNWATCHED, schedulerName="none", notes=forged)
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    named = {"name": "bare", "uid": about["metadata"]["uid"]}
+    path = f"/api/v1/namespaces/{UNWATCHED}/pods/bare"
+    lab.call("POST", f"{path}/binding", {"metadata": named, "target": target})
+
+    wait_for(lambda: lab.pods(UNWATCHED)["bare"]["status"]["phase"] == "Failed")
+    (said,) = wait_for(lambda: events(lab, UNWATCHED, "bare"), seconds=PROMISED)
+    assert said.startswith("node n1 did not admit it (")
+    assert said.endswith("its share is given back; create it anew: nothing else will")
+    assert ALLOCATION not in (lab.pods(UNWATCHED)["bare"]["metadata"].get("annotations") or {})
+
+
+def test_what_a_kubelet_starts_again_has_its_share_again(either: Release) -> None:
+    lab = either.lab
+    lab.add("again", share(), nodeSelector=N1, restartPolicy="Always")
+    run_all(lab, "again")
+    before = lab.standing("n1")
+
+    def container() -> Plain:
+        found: Plain = lab.pods()["again"]["status"]["containerStatuses"][0]
+        return found
+
+    lab.restart_kubelet("n1")
+    for pid in processes(container()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: container()["restartCount"] == 1 and container()["ready"])
+    assert before == lab.standing("n1")
+    assert [] == events(lab, "default", "again")
+
+
+def test_the_share_of_a_pod_that_went_while_the_agent_was_away_is_given_back(
+    either: Release, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = either.lab
+    lab.add("goes", share(), nodeSelector=N1)
+    run_all(lab, "goes")
+    either.stop_agent("n1")
+    lab.call("DELETE", "/api/v1/namespaces/default/pods/goes?gracePeriodSeconds=0")
+    wait_for(lambda: "goes" not in lab.pods())
+    assert lab.standing("n1")
+    began = time.monotonic()
+    either.start_agent("n1")
+    wait_for(lambda: not lab.standing("n1"), seconds=PROMISED)
+    with capsys.disabled():
+        print(f"\n{lab.name}: given back {time.monotonic() - began:.1f} s after the agent came")
+
+
+def test_no_pod_is_ended_because_an_agent_is_replaced(either: Release) -> None:
+    """Bare pods come all the while, as fast as a node takes them."""
+    lab, names = either.lab, list[str]()
+    before = either.agent("n1")["metadata"]
+
+    def another() -> None:
+        names.append(f"comes-{len(names)}")
+        lab.add(names[-1], share(100, 1), nodeSelector=N1)
+        time.sleep(0.5)
+
+    def replaced() -> bool:
+        another()
+        with suppress(StopIteration):
+            found = either.agent("n1")
+            ready = all(one["ready"] for one in found["status"]["containerStatuses"])
+            return ready and found["metadata"]["uid"] != before["uid"]
+        return False
+
+    another()
+    lab.call("DELETE", f"{PODS}/{before['name']}")
+    wait_for(replaced)
+    run_all(lab, *names)

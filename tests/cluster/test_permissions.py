@@ -1,0 +1,136 @@
+"""What accounts of a release did in the API is what docs/permissions.md has.
+
+Row 7 of the table in test_trust.py. It runs last (conftest.py), and reads what the API server wrote
+down since the cluster came up: installation, what the other tests did, upgrade, eviction and
+uninstalling. A use that is no row fails, and so does a row that nobody used.
+"""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+
+from tests.cluster.conftest import CARD, run_all, share
+from tests.cluster.lab import Lab
+from tests.cluster.release import PODS, Release
+from tests.kube.binaries import LABS
+from tests.kube.control_plane import wait_for
+from tests.kube.permissions import Permission, documented, used
+
+#: Rows, by account and resource or one verb of it, that installation, upgrade and this test do not
+#: use, and the modules each of which does: where one of these ran, a row that nobody used fails.
+ELSEWHERE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("hetero-agent", "events"): ("test_bypass",),
+    ("hetero-agent", "pods"): (),  # got, if the kubelet knows one before the agent's watch does
+    ("hetero-agent", "resourceclaims.resource.k8s.io"): ("test_claims",),
+    ("hetero-agent", "resourceclaims/driver.resource.k8s.io"): (),  # no request names it
+    ("hetero-agent", "resourceclaims/status.resource.k8s.io"): ("test_claims",),
+    ("hetero-agent", "resourceslices.resource.k8s.io"): ("test_claims",),
+    ("hetero-agent", "update resourceslices.resource.k8s.io"): (),  # a card whose health changed
+    ("hetero-certificates", "configmaps"): ("test_trust",),
+    ("hetero-certificates", "deployments.apps"): (),  # a caller's certificate that is renewed
+    ("hetero-certificates", "secrets"): ("test_trust",),
+    ("hetero-metrics", "/metrics"): (),  # no object of the API: not in the log
+    ("hetero-scheduler", "configmaps"): (),  # written every ten minutes
+    ("hetero-scheduler", "podgroups.scheduling.k8s.io"): (),  # where there is this resource
+    ("hetero-scheduler", "podgroups.scheduling.x-k8s.io"): (),  # the same
+    ("hetero-scheduler", "get pods"): (),  # a binding whose answer was lost
+    ("hetero-scheduler", "patch pods"): ("test_orphans",),
+    ("hetero-webhook", "events"): ("test_trust",),
+    ("hetero-webhook", "resourceclaimtemplates.resource.k8s.io"): ("test_claims",),
+    ("hetero-webhook", "delete resourceclaimtemplates.resource.k8s.io"): (),  # one that none names
+}
+#: By which what runs tells of which settings it is.
+SETTINGS = "hetero.io/settings"
+
+pytestmark = pytest.mark.cluster
+
+
+def uses(lab: Lab) -> set[tuple[str, str, str, str]]:
+    """Return what accounts did, as far as they may: account, verb, resource, name."""
+    found = set()
+    for event in lab.audited():
+        use = used(event)
+        if use and (event.get("responseStatus") or {}).get("code") != 403:
+            found.add(use)
+    return found
+
+
+def covers(row: Permission, use: tuple[str, str, str, str]) -> bool:
+    account, verb, resource, name = use
+    same = (row.account, row.verb, row.resource) == (account, verb, resource)
+    return same and (not row.names or name in row.names)
+
+
+def preempts(lab: Lab) -> None:
+    """Have a pod take the place of another."""
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    lab.call("POST", classes, {"metadata": {"name": "more"}, "value": 1000})
+    whole = {CARD: "1", "nvidia.com/gpumem-percentage": "100"}
+    one = {"nvidia.com/use-gputype": "L4"}
+    lab.add("less", whole, notes=one)
+    run_all(lab, "less")
+    lab.add("more", whole, notes=one, priorityClassName="more")
+    wait_for(lambda: "less" not in lab.pods() and lab.phases()["more"] == "Running", seconds=90)
+    lab.call("DELETE", f"{classes}/more")
+
+
+def rolled(before: Release, after: Release) -> bool:
+    """Whether all that runs is of the later release."""
+    wanted = {
+        made["metadata"]["name"]: made["spec"]["template"]["metadata"]["annotations"][SETTINGS]
+        for made in after.manifests()
+        if made["kind"] in ("DaemonSet", "Deployment")
+    }
+    items = before.lab.call("GET", PODS)["items"]
+    return after.works() and all(
+        one["metadata"]["annotations"][SETTINGS] == wanted[one["metadata"]["labels"]["app"]]
+        for one in items
+        if one["metadata"]["labels"].get("app") in wanted
+    )
+
+
+def uses_it(row: Permission, modules: set[str]) -> bool:
+    """Whether what ran is to have used a row."""
+    of_all = ELSEWHERE.get((row.account, row.resource))
+    by = ELSEWHERE.get((row.account, f"{row.verb} {row.resource}"), of_all)
+    return by is None or not modules.isdisjoint(by)
+
+
+@pytest.fixture(params=LABS)
+def last(request: pytest.FixtureRequest) -> Release:
+    """Return a release that may be uninstalled."""
+    found: Release = request.getfixturevalue({"kube": "cluster", "kube136": "late"}[request.param])
+    return found
+
+
+def test_accounts_do_nothing_that_is_not_documented(
+    last: Release, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab, table = last.lab, documented(last.allocation)
+    lab.add("mine", share())
+    run_all(lab, "mine")
+    preempts(lab)
+    last.renew_certificates()
+    renewed = evolve(last, more={"settings": "half-life-days = 3"})
+    last.replace_by(renewed)
+    wait_for(lambda: rolled(last, renewed), seconds=180)
+    for app in ("hetero-agent", "hetero-scheduler", "hetero-webhook"):
+        port = {"hetero-agent": 9397, "hetero-scheduler": 9396, "hetero-webhook": 8444}[app]
+        for pod in last.pods(app).values():
+            lab.ask(f"https://{pod['status']['podIP']}:{port}", "GET", "/metrics")
+    renewed.uninstall()
+    done = uses(lab)
+
+    ran = {one.path.stem for one in request.session.items if _lab(one) == lab.name}
+    unused = {row for row in table if not any(covers(row, use) for use in done)}
+    with capsys.disabled():
+        for row in sorted(unused, key=repr):
+            print(f"\n{lab.name}: not used: {row.account} {row.verb} {row.resource}", end="")
+    assert set() == {row for row in unused if uses_it(row, ran)}
+    assert [] == sorted(use for use in done if not any(covers(row, use) for row in table))
+
+
+def _lab(item: pytest.Item) -> str:
+    """Return the cluster that a test is for."""
+    return "kube136" if item.get_closest_marker("late") else "kube"

@@ -1,0 +1,784 @@
+"""What tenants and stolen parts of the release try at the cluster's trust boundary, in each row.
+
+docs/security.md names the boundaries and these tests. What is tried, by number:
+
+1 policies and priority 0: "who may use the words" below. 2 keys: "keys". 3 slow and greedy clients:
+"clients that are slow" and "the API server's own certificate". 4 failover: test_failover.py.
+5 init containers and sidecars: "what a pod holds at most". 6 ports: "ports". 7 permissions:
+test_permissions.py. 8 certificates: "certificates". 9 what kills leave: test_orphans.py and
+test_kills.py. 10 the agent's own rights: "the agent's own rights". 11 writers of allocations: "who
+says which devices a pod has" and test_security.py. 12 NVIDIA_VISIBLE_DEVICES: "which cards a
+vendor's own runtime gives".
+
+Over 400 lines because each boundary is tried by whoever would cross it, on two versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import shutil
+import socket
+import ssl
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from http.client import HTTPSConnection
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from attrs import evolve
+from cryptography import x509
+
+from hetero.kube.api import key_pair
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE, published_devices
+from hetero.kube.api.client import Access, Api
+from hetero.kube.api.key_pair import Pair, issue
+from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.cluster_view import ClusterView, snapshot
+from hetero.kube.webhook.rights import POLICIES
+from tests.cluster.conftest import CARD, run_all, share
+from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
+from tests.cluster.release import NAMESPACE, Release
+from tests.kube.control_plane import Authority, wait_for
+from tests.kube.test_chart import chart
+
+pytestmark = pytest.mark.cluster
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+BINDINGS = f"{RBAC}/namespaces/default/rolebindings"
+PODS = "/api/v1/namespaces/default/pods"
+#: Makes pods in its namespace; nothing else.
+TENANT = {
+    "apiGroups": [""],
+    "resources": ["pods", "pods/status"],
+    "verbs": ["create", "get", "patch", "update"],
+}
+WEBHOOKS = "labelSelector=app=hetero-webhook"
+MERGE = "application/merge-patch+json"
+
+
+def as_user(lab: Lab, user: str, method: str, path: str, body: Any, *, kind: str = "") -> Plain:
+    """Return what the API answers a user. Raises `OSError` when that is an error."""
+    who = {"Authorization": TOKEN, "Impersonate-User": user}
+    return _said(lab, who, method, path, body, kind or "application/json")
+
+
+def as_bearer(lab: Lab, token: str, method: str, path: str, body: Any = None) -> Plain:
+    """Return what the API answers who has a token. Raises `OSError` when that is an error."""
+    kind = MERGE if method == "PATCH" else "application/json"
+    return _said(lab, {"Authorization": f"Bearer {token}"}, method, path, body, kind)
+
+
+def _said(lab: Lab, who: Mapping[str, str], method: str, path: str, body: Any, kind: str) -> Plain:
+    def act() -> bytes:
+        host = lab.api.partition("://")[2]
+        tls = ssl._create_unverified_context()
+        with closing(HTTPSConnection(host, context=tls, timeout=10)) as connection:
+            headers = {**who, "Content-Type": kind}
+            connection.request(method, path, json.dumps(body), headers)
+            answer = connection.getresponse()
+            said = answer.read()
+        if answer.status >= 400:
+            raise OSError(f"{answer.status} {json.loads(said)['message']}")
+        return said
+
+    made: Plain = json.loads(lab.inside(act))
+    return made
+
+
+@contextmanager
+def bound(lab: Lab, role: str, user: str) -> Iterator[None]:
+    """Give a user a ClusterRole in the default namespace meanwhile."""
+    name = f"{role}-{user.rpartition(':')[2]}"
+    body = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
+    }
+    lab.call("POST", BINDINGS, body)
+    try:
+        yield
+    finally:
+        lab.call("DELETE", f"{BINDINGS}/{name}")
+
+
+@pytest.fixture
+def tenant(either: Release) -> Iterator[str]:
+    """A user who may make pods in the default namespace."""
+    role = {"metadata": {"name": "lab-tenant"}, "rules": [TENANT]}
+    either.lab.call("POST", f"{RBAC}/clusterroles", role)
+    with bound(either.lab, "lab-tenant", "tenant"):
+        yield "tenant"
+    either.lab.call("DELETE", f"{RBAC}/clusterroles/lab-tenant")
+
+
+def pod(name: str, limits: Mapping[str, str], notes: Mapping[str, str], **spec: Any) -> Plain:
+    metadata = {"name": name, "annotations": dict(notes)}
+    return {"metadata": metadata, "spec": {**program(limits), **spec}}
+
+
+# --- who may use the words that take something from neighbours ------------------------------------
+
+#: How a pod uses each policy: by its resources, or by its annotations.
+USES: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+    "off": (share(), {"hetero.io/policy": "off"}),
+    "priority-0": ({**share(), "nvidia.com/priority": "0"}, {}),
+    "mps": (share(), {"nvidia.com/vgpu-mode": "mps"}),
+    "on-excess-report": (share(), {"hetero.io/on-excess": "report"}),
+    "on-bypass-report": (share(), {"hetero.io/on-bypass": "report"}),
+    # By a variable of the container's: what a vendor's own runtime gives is tried below.
+    "visible-devices": ({}, {}),
+}
+SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+OFF = USES["off"]
+
+
+def denied(release: Release) -> float:
+    """Return how many pods the webhooks say that they refused for want of a right."""
+    found = 0.0
+    for one in release.pods("hetero-webhook").values():
+        server = f"https://{one['status']['podIP']}:8444"
+        for line in release.lab.ask(server, "GET", "/metrics").decode().splitlines():
+            if line.startswith("hetero_webhook_denied_total{"):
+                found += float(line.rpartition(" ")[2])
+    return found
+
+
+def test_a_tenant_takes_nothing_from_neighbours_without_the_right(
+    either: Release, tenant: str
+) -> None:
+    lab, before = either.lab, denied(either)
+    assert POLICIES.keys() == USES.keys()
+
+    for policy, use in USES.items():
+        made = pod(policy, *use)
+        if policy == "visible-devices":
+            made["spec"]["containers"][0]["env"] = SEES_ALL
+        with pytest.raises(OSError, match=f"neither tenant nor .*:default may use policy {policy}"):
+            as_user(lab, tenant, "POST", PODS, made)
+    opted_out = pod("out", *OFF, schedulerName="hetero-scheduler")
+    opted_out["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    with pytest.raises(OSError, match="may use policy off"):
+        as_user(lab, tenant, "POST", PODS, opted_out)
+    as_user(lab, tenant, "POST", PODS, pod("later", share(), {}))
+    change = {"metadata": {"annotations": OFF[1]}}
+    for part in ("later", "later/status"):
+        with pytest.raises(OSError, match="may use policy off"):
+            as_user(lab, tenant, "PATCH", f"{PODS}/{part}", change, kind=MERGE)
+
+    # A patch is admitted again where somebody else wrote meanwhile.
+    assert len(USES) + 3 <= denied(either) - before
+    with bound(lab, "hetero-use-off", tenant):
+        as_user(lab, tenant, "POST", PODS, pod("given", *OFF))
+    wait_for(lambda: lab.phases()["given"] == "Running")
+
+
+def test_a_controller_lends_nobody_its_right(either: Release) -> None:
+    lab, controller = either.lab, "system:serviceaccount:kube-system:replicaset-controller"
+    sets = "/apis/apps/v1/namespaces/default/replicasets"
+    template = pod("", *OFF)
+    template["metadata"] = {"labels": {"app": "off"}, "annotations": OFF[1]}
+    labels = {"matchLabels": {"app": "off"}}
+    made = {"metadata": {"name": "off"}, "spec": {"selector": labels, "template": template}}
+
+    with bound(lab, "hetero-use-off", controller):
+        lab.call("POST", sets, made)
+        said = wait_for(lambda: lab.messages("off"))
+        assert {} == lab.pods()
+    assert "default:default may not use policy off in namespace default" in said[0]
+
+    with bound(lab, "hetero-use-off", "system:serviceaccount:default:default"):
+        wait_for(lambda: list(lab.phases().values()) == ["Running"])
+    lab.call("DELETE", f"{sets}/off?propagationPolicy=Background")
+
+
+def test_an_administrator_of_a_namespace_gives_nobody_a_right(either: Release) -> None:
+    subject = {"kind": "ServiceAccount", "namespace": "default", "name": "default"}
+    role = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "hetero-use-off",
+    }
+    made = {"metadata": {"name": "mine"}, "roleRef": role, "subjects": [subject]}
+
+    with (
+        bound(either.lab, "admin", "team-admin"),
+        pytest.raises(OSError, match="attempting to grant RBAC permissions not currently held"),
+    ):
+        as_user(either.lab, "team-admin", "POST", BINDINGS, made)
+
+
+# --- who says which devices a pod has -------------------------------------------------------------
+
+
+def test_a_tenant_says_of_no_devices_that_they_are_taken(either: Release, tenant: str) -> None:
+    lab = either.lab
+    notes = lab.call("GET", "/api/v1/nodes/n1")["metadata"]["annotations"]
+    device = published_devices(notes[INVENTORY], node="n1")[0]
+    taken = {"hami.io/vgpu-devices-allocated": f"{device.uuid},NVIDIA,1,100:;"}
+    asks = {"nvidia.com/gpumem": "1000"}  # which no kubelet counts: nobody asks the agent
+    past = {"schedulerName": "tenants-own", "nodeName": "n1"}
+    with pytest.raises(OSError, match="is written by HAMi alone: leave it out"):
+        as_user(lab, tenant, "POST", PODS, pod("liar", asks, taken, **past))
+    as_user(lab, tenant, "POST", PODS, pod("liar", asks, {}, **past))
+    wait_for(lambda: lab.phases()["liar"] == "Running")
+    for change in (taken, {ALLOCATION: "{}"}, {SIGNATURE: "00"}):
+        body = {"metadata": {"annotations": change}}
+        with pytest.raises(OSError, match="alone: leave it out"):
+            as_user(lab, tenant, "PATCH", f"{PODS}/liar", body, kind=MERGE)
+
+    whole = {CARD: "1", "nvidia.com/gpumem-percentage": "100"}
+    lab.add("whole", whole, notes={"nvidia.com/use-gpuuuid": device.uuid})
+    run_all(lab, "whole")
+
+
+# --- which cards a vendor's own runtime gives -----------------------------------------------------
+
+#: What a CUDA image says for itself, and what stands in for a runtime of NVIDIA's before runc: it
+#: notes which cards it would give each container, by the final environment.
+STAND_IN = """#!{python} -SE
+import json, sys, os
+if "create" in sys.argv:
+    with open(sys.argv[sys.argv.index("--bundle") + 1] + "/config.json") as file:
+        spec = json.load(file)
+    said = dict(one.partition("=")[::2] for one in spec["process"]["env"])
+    notes = spec["annotations"]
+    names = [notes.get("io.kubernetes.cri." + one) for one in ("sandbox-name", "container-name")]
+    with open("{log}", "a") as file:
+        print(json.dumps([*names, said.get("NVIDIA_VISIBLE_DEVICES", "all")]), file=file)
+os.execv("{runc}", sys.argv)
+"""
+
+
+@contextmanager
+def runtime_of_nvidia(lab: Lab, node: str) -> Iterator[Path]:
+    """Have NVIDIA's runtime be a node's default one; what it gives is in the file."""
+    runc, log, stand_in = (lab.folder / name for name in ("runc", "given", "stand-in"))
+    shutil.copy("/usr/sbin/runc", runc)
+    log.write_text("")
+    stand_in.write_text(STAND_IN.format(python=sys.executable, log=log, runc=runc))
+    stand_in.chmod(0o755)
+    lab.put_over(node, "/usr/sbin/runc", stand_in)
+    yield log
+    stand_in.write_text(f'#!/bin/sh\nexec {runc} "$@"\n')
+
+
+def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no_others(
+    either: Release, tenant: str
+) -> None:
+    lab, here = either.lab, {"kubernetes.io/hostname": "n1"}
+    of_share = program(share())["containers"]
+    beside = {**program({})["containers"][0], "name": "beside"}
+    for limits in ({}, share()):
+        made = pod("sees-all", limits, {}, nodeSelector=here)
+        made["spec"]["containers"][0]["env"] = SEES_ALL
+        with pytest.raises(OSError, match="may use policy visible-devices"):
+            as_user(lab, tenant, "POST", PODS, made)
+
+    with runtime_of_nvidia(lab, "n1") as log:
+        lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside])
+        lab.add("plain", {}, nodeSelector=here)
+        run_all(lab, "shares", "plain")
+        given = {(p, c): seen for p, c, seen in map(json.loads, log.read_text().splitlines())}
+
+    allocation = lab.pods()["shares"]["metadata"]["annotations"][ALLOCATION]
+    assert {"void"} == {given["shares", "beside"], given["plain", "main"]}
+    assert given["shares", "main"].startswith("GPU-")
+    assert f'"{given["shares", "main"]}"' in allocation
+
+
+# --- what a pod holds at most ---------------------------------------------------------------------
+
+#: Percent of a card that init containers, sidecars and containers ask, in their order.
+MOST: Mapping[str, tuple[Sequence[int], Sequence[int], Sequence[int]]] = {
+    "first-more": ((70, 20), (), (10, 20)),
+    "later-more": ((20,), (), (30, 40)),
+    "none-later": ((70,), (), ()),
+    "beside": ((40,), (30,), (40,)),
+}
+#: The card of n1 that these pods share, and MiB of it that count as a percent.
+L4, PERCENT = {"nvidia.com/use-gputype": "L4"}, 230
+
+
+def part(percent: int, name: str = "main") -> Plain:
+    """Return a container that asks for so much of a card."""
+    (made,) = program(share(percent * PERCENT, percent) if percent else {})["containers"]
+    return {**made, "name": name}
+
+
+def test_a_pod_is_admitted_at_the_most_that_it_holds_at_any_time(either: Release) -> None:
+    lab = either.lab
+    known = {name: of for name, of in MOST.items() if lab.name != "kube" or not of[1]}
+    for name, (first, beside, later) in known.items():
+        inits = [{**part(p, f"first-{n}"), "command": ["true"]} for n, p in enumerate(first)]
+        inits += [{**part(p, f"beside-{p}"), "restartPolicy": "Always"} for p in beside]
+        mains = [part(p, f"later-{n}") for n, p in enumerate(later or (0,))]
+        lab.add(name, {}, notes=L4, initContainers=inits, containers=mains)
+        most = max([*first, sum(later)]) + sum(beside)
+        for other, percent in (("rest", 100 - most), ("more", 1)):
+            lab.add(f"{name}-{other}", {}, notes=L4, containers=[part(percent)])
+            if other == "rest":
+                wait_for(lambda: {"Running"} == set(lab.phases().values()), seconds=60)
+        wait_for(lambda n=name: any("lack" in said for said in lab.messages(f"{n}-more")))
+        lab.clear()
+
+
+def test_a_sidecar_that_kubernetes_does_not_know_is_refused(release: Release) -> None:
+    spec = {**program(share()), "initContainers": [{**part(10, "side"), "restartPolicy": "Always"}]}
+    said = json.dumps({"spec": {"initContainers": spec["initContainers"]}})
+    notes = {"kubectl.kubernetes.io/last-applied-configuration": said}
+
+    with pytest.raises(OSError, match="container side: with restartPolicy Always it is a sidecar"):
+        release.lab.call(
+            "POST", PODS, {"metadata": {"name": "a", "annotations": notes}, "spec": spec}
+        )
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+
+
+def pair(lab: Lab, part: str) -> Pair:
+    """Return a certificate of the release's, with its key."""
+    data = lab.call("GET", f"{SECRETS}/hetero-{part}")["data"]
+    return Pair.read({name: base64.b64decode(text) for name, text in data.items()})
+
+
+def served(release: Release) -> dict[str, x509.Certificate]:
+    """Return what each webhook proves itself by now."""
+
+    def act(host: str) -> bytes:
+        tls = ssl._create_unverified_context()
+        with socket.create_connection((host, 8444), 10) as plain, tls.wrap_socket(plain) as made:
+            found = made.getpeercert(binary_form=True)
+            assert found is not None
+            return found
+
+    return {
+        name: x509.load_der_x509_certificate(
+            release.lab.inside(partial(act, one["status"]["podIP"]))
+        )
+        for name, one in release.pods("hetero-webhook").items()
+    }
+
+
+def ending_soon(lab: Lab) -> x509.Certificate:
+    """Give the webhook a certificate of the release's authority that ends within thirty days."""
+    authority = pair(lab, "ca")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_pair, "_LASTS", timedelta(days=29))
+        made = issue("hetero-webhook", by=authority, hosts=[f"hetero-webhook.{NAMESPACE}.svc"])
+    data = {name: base64.b64encode(text).decode() for name, text in made.texts().items()}
+    lab.patch(f"{SECRETS}/hetero-webhook-tls", {"data": data})
+    return made.cert
+
+
+def test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_restart(
+    either: Release,
+) -> None:
+    lab, now = either.lab, datetime.now(timezone.utc)
+    for part in ("ca", "webhook-tls", "scheduler-tls", "caller-tls"):
+        begins = pair(lab, part).cert.not_valid_before_utc
+        assert begins < now - timedelta(hours=1)
+
+    old = ending_soon(lab)
+    wait_for(lambda: {old} == set(served(either).values()), seconds=120)
+    events = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason=CertificateEnds"
+
+    def told() -> set[str]:
+        items = lab.call("GET", events)["items"]
+        return {one["involvedObject"]["name"] for one in items if "UTC: renew it" in one["message"]}
+
+    wait_for(lambda: either.pods("hetero-webhook").keys() <= told())
+    name, one = next(iter(either.pods("hetero-webhook").items()))
+    said = lab.ask(f"https://{one['status']['podIP']}:8444", "GET", "/metrics").decode()
+    (line,) = re.findall(r"^hetero_certificate_expiration_timestamp_seconds (.+)$", said, re.M)
+    assert float(line) == pytest.approx(old.not_valid_after_utc.timestamp(), abs=1)
+    assert either.admits()
+
+    started = one["status"]["containerStatuses"][0]["state"]
+    either.renew_certificates()
+    wait_for(lambda: old not in served(either).values(), seconds=120)
+    assert either.admits()
+    assert started == either.pods("hetero-webhook")[name]["status"]["containerStatuses"][0]["state"]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def root_of(release: Release, node: str) -> Path:
+    """Return the files that the agent of a node sees."""
+    (status,) = release.agent(node)["status"]["containerStatuses"]
+    return Path(f"/proc/{processes(status)[0]}/root")
+
+
+def test_a_stolen_agent_forges_nothing(either: Release) -> None:
+    lab, root = either.lab, root_of(either, "n1")
+    lab.add("mine", share())
+    run_all(lab, "mine")
+    api = (root / "var/run/secrets/kubernetes.io/serviceaccount/token").read_text()
+    own = (root / "var/run/secrets/hetero/token").read_text()
+    held = [path.read_bytes() for path in root.glob("etc/hetero-*/*") if path.is_file()]
+
+    def inventory(node: str) -> str:
+        notes = lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
+        return str(notes[INVENTORY])
+
+    others = inventory("n2")
+    notes = {"metadata": {"annotations": {INVENTORY: others, ALLOCATION: "{}"}}}
+    for path in ("/api/v1/nodes/n2", "/api/v1/nodes/n1", f"{PODS}/mine"):
+        with pytest.raises(OSError, match=r"403 .* cannot patch resource"):
+            as_bearer(lab, api, "PATCH", path, notes)
+    with pytest.raises(OSError, match=r"403 .* cannot get resource"):
+        as_bearer(lab, api, "GET", f"{SECRETS}/hetero-key")
+    assert any(b"BEGIN PUBLIC KEY" in text for text in held)
+    assert not [text for text in held if b"PRIVATE" in text]
+
+    publish = f"/api/v1/namespaces/{NAMESPACE}/services/https:hetero-webhook:https/proxy/inventory"
+    with pytest.raises(OSError, match="403 the token is of no pod of the agent"):
+        as_bearer(lab, api, "POST", publish, {"token": api, "inventory": others})
+    mine = inventory("n1")
+    said = as_bearer(lab, api, "POST", publish, {"token": own, "inventory": others, "node": "n2"})
+    assert {"node": "n1"} == said
+    wait_for(lambda: mine == inventory("n1"))  # its agent mends it
+    assert others == inventory("n2")
+
+
+def step(release: Release, name: str) -> SigningKey:
+    """Rotate the signing key one step, and return the key that signs after it."""
+    (cron,) = [m for m in release.manifests() if m["metadata"]["name"] == "hetero-rotate-key"]
+    spec = cron["spec"]["jobTemplate"]["spec"]
+    secret, long_ago = f"{SECRETS}/hetero-key", base64.b64encode(b"1000").decode()
+    release.lab.patch(secret, {"data": {"since": long_ago}})
+    jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+    release.lab.call("POST", jobs, {"metadata": {"name": name}, "spec": spec})
+    wait_for(lambda: release.lab.call("GET", f"{jobs}/{name}")["status"].get("succeeded"))
+    return SigningKey.of(base64.b64decode(release.lab.call("GET", secret)["data"]["key.pem"]))
+
+
+def test_two_keys_are_good_while_one_takes_the_others_place(either: Release) -> None:
+    lab = either.lab
+    lab.add("before", share())
+    run_all(lab, "before")
+
+    def known(node: str) -> PublicKeys:
+        return PublicKeys.read(str(root_of(either, node) / "etc/hetero-keys/keys.pem"))
+
+    def signed(key: SigningKey, name: str) -> bool:
+        found = lab.pods()[name]
+        about, node = found["metadata"], found["spec"]["nodeName"]
+        text, signature = (about["annotations"][one] for one in (ALLOCATION, SIGNATURE))
+        return key.public.signed(text, signature, uid=about["uid"], node=node)
+
+    former = step(either, "announce")
+    assert signed(former, "before")
+    wait_for(lambda: all(len(known(node).raw) == 2 for node in lab.racks), seconds=120)
+    key = step(either, "sign")
+
+    assert key.public != former.public
+    wait_for(lambda: signed(key, "before"), seconds=120)
+    lab.add("after", share())
+    run_all(lab, "after")
+    assert signed(key, "after")
+    assert "Running" == lab.phases()["before"]
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+APPS = ("hetero-agent", "hetero-scheduler", "hetero-webhook")
+
+
+def listening(release: Release) -> set[tuple[str, int]]:
+    """Return the addresses and ports that pods of the release listen on for others."""
+    found = set()
+    for pod in (pod for app in APPS for pod in release.pods(app).values()):
+        pid = processes(pod["status"]["containerStatuses"][0])[0]
+        for name in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+                (host, port), state = line.split()[1].split(":"), line.split()[3]
+                if state == "0A" and not host.endswith("0100007F"):
+                    found.add((pod["status"]["podIP"], int(port, 16)))
+    return found
+
+
+def test_no_port_of_the_release_answers_who_may_not_ask(either: Release) -> None:
+    lab, ports = either.lab, listening(either)
+    assert {8443, 8444, 9396, 9397} == {port for _, port in ports}
+    accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    made = lab.call("POST", f"{accounts}/default/token", {"spec": {}})
+    stranger = f"Bearer {made['status']['token']}"
+
+    for host, port in ports:
+        with pytest.raises(OSError, match=r"400|closed|reset|RemoteDisconnected|BadStatusLine"):
+            lab.ask(f"http://{host}:{port}", "GET", "/metrics")
+        server = f"https://{host}:{port}"
+        if port == 8443:
+            with pytest.raises(OSError, match=r"ALERT|alert|closed|reset|EOF"):
+                lab.ask(server, "GET", "/metrics")
+            continue
+        for token, answer in (("", "401"), ("Bearer nobodys", "401"), (stranger, "403")):
+            with pytest.raises(OSError, match=answer):
+                lab.ask(server, "GET", "/metrics", token=token)
+        assert b"hetero_" in lab.ask(server, "GET", "/metrics")
+
+
+def test_what_agents_tell_is_read_through_the_api_by_who_may_have_a_token_for_it(
+    either: Release,
+) -> None:
+    """An agent gets no token that is good for anything else."""
+    lab = either.lab
+
+    async def seen() -> ClusterView:
+        tls = ssl._create_unverified_context()
+        access = Access(server=lab.api, tls=tls, token=TOKEN.removeprefix("Bearer "))
+        async with Api(access).open() as api:
+            return await snapshot(api, seconds=0.01)
+
+    def silent() -> bytes:
+        return json.dumps([node.silent for node in asyncio.run(seen()).nodes]).encode()
+
+    assert [None] * len(lab.racks) == json.loads(lab.inside(silent))
+
+
+# --- the agent's own rights on its node -----------------------------------------------------------
+
+#: The bits of CAP_DAC_READ_SEARCH, CAP_KILL and CAP_SYS_PTRACE.
+CAPABILITIES = 1 << 2 | 1 << 5 | 1 << 19
+
+
+def test_an_agent_has_three_capabilities_and_no_device_of_its_node(either: Release) -> None:
+    lab, root = either.lab, root_of(either, "n1")
+    lab.add("mine", share(), nodeSelector={"kubernetes.io/hostname": "n1"})
+    run_all(lab, "mine")  # which the agent gave its share
+    (status,) = either.agent("n1")["status"]["containerStatuses"]
+    for pid in processes(status):
+        said = Path(f"/proc/{pid}/status").read_text()
+        held = re.findall(r"^Cap(?:Prm|Eff|Bnd):\s+(\w+)$", said, re.M)
+        assert {CAPABILITIES} == {int(one, 16) for one in held}
+        assert "Seccomp:\t2" in said  # the runtime's filter
+    found = {one.name for one in (root / "dev").iterdir() if one.lstat().st_rdev}
+    assert found <= {"full", "null", "ptmx", "random", "tty", "urandom", "zero", "console"}
+    assert not (root / "host/etc/shadow").exists()
+    assert not (root / "host/root").exists()
+
+
+def test_pod_security_finds_of_the_agent_what_is_documented_and_of_others_nothing(
+    late: Release,
+) -> None:
+    lab, space = late.lab, "baseline"
+    labels = {"pod-security.kubernetes.io/enforce": "baseline", "hetero.io/webhook": "ignore"}
+    lab.call("POST", "/api/v1/namespaces", {"metadata": {"name": space, "labels": labels}})
+    accounts = f"/api/v1/namespaces/{space}/serviceaccounts"
+    wait_for(lambda: lab.call("GET", accounts)["items"])
+    said = {}
+    for name, spec in shipped(lab):
+        body = {"metadata": {"name": name}, "spec": {**spec, "serviceAccountName": "default"}}
+        try:
+            lab.call("POST", f"/api/v1/namespaces/{space}/pods?dryRun=All", body)
+        except OSError as error:
+            said[name] = str(error)
+    lab.call("DELETE", f"/api/v1/namespaces/{space}")
+
+    assert {"hetero-agent"} == said.keys()
+    reasons = {"host namespaces", "hostPath volumes", "non-default capabilities"}
+    assert reasons == set(re.findall(r"(\w[\w -]*) \(", said["hetero-agent"]))
+    assert "SYS_PTRACE" in said["hetero-agent"]  # KILL is in the baseline
+
+
+def shipped(lab: Lab) -> Iterator[tuple[str, Plain]]:
+    """Yield the pods of the chart with its own values, by the name of what makes them."""
+    version = lab.call("GET", "/version")["gitVersion"]
+    for made in chart(kubernetes=version):
+        if made["kind"] in ("DaemonSet", "Deployment", "Job"):
+            spec = made["spec"]["template"]["spec"]
+            yield made["metadata"]["name"], {**spec, "restartPolicy": "Never"}
+
+
+# --- clients that are slow, or greedy -------------------------------------------------------------
+
+#: Connects without a word, says half, and says as much as is read, to each of the hosts.
+GREEDY = """
+import socket, ssl, sys, threading, time
+tls, held = ssl._create_unverified_context(), []
+def said(host, length, body):
+    made = tls.wrap_socket(socket.create_connection((host, 8444), 5))
+    head = f"POST /admit HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {length}\\r\\n\\r\\n"
+    made.sendall(head.encode() + body)
+    return made
+def slow(host):
+    while True:
+        for half in (False, True):
+            try:
+                plain = socket.create_connection
+                held.append(said(host, 99, b"{") if half else plain((host, 8444), 5))
+            except OSError:
+                time.sleep(0.01)
+        del held[:-600]
+def greedy(host):
+    while True:
+        try:
+            said(host, 3000000, b"x" * 3000000).recv(1)
+        except OSError:
+            time.sleep(0.01)
+for host in sys.argv[1:]:
+    for act in (slow, greedy, greedy):
+        threading.Thread(target=act, args=(host,), daemon=True).start()
+time.sleep(3)
+print("greedy", flush=True)
+time.sleep(60)
+"""
+
+
+def half_a_request(host: str) -> bytes:
+    """Return what is answered to who never says the rest."""
+    tls = ssl._create_unverified_context()
+    with socket.create_connection((host, 8444), 10) as plain, tls.wrap_socket(plain) as made:
+        made.sendall(b"POST /admit HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
+        return made.recv(100)
+
+
+def restarts(release: Release) -> list[int]:
+    found = (one["status"]["containerStatuses"] for one in release.pods("hetero-webhook").values())
+    return sorted(status["restartCount"] for (status,) in found)
+
+
+def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(either: Release) -> None:
+    lab, before = either.lab, restarts(either)
+    hosts = [one["status"]["podIP"] for one in either.pods("hetero-webhook").values()]
+    lab.add("greedy", {}, sys.executable, "-c", GREEDY, *hosts)
+    wait_for(lambda: lab.phases()["greedy"] == "Running")
+    wait_for(lambda: "greedy" in lab.output("greedy"))
+
+    took = []
+    for _ in range(10):
+        began = monotonic()
+        assert either.admits()
+        took.append(monotonic() - began)
+    assert max(took) < 3, took  # the API server waits for 5 s
+    huge = pod("huge", share(), {})
+    huge["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_200_000}]
+    lab.call("POST", f"{PODS}?dryRun=All", huge)
+    assert before == restarts(either)
+    assert lab.inside(lambda: half_a_request(hosts[0])).startswith(b"HTTP/1.1 408")
+
+
+# --- the API server's own certificate -------------------------------------------------------------
+
+
+def proves(lab: Lab, folder: Path, cert: Path, key: Path) -> str:
+    """Return the API server's option by which it proves itself to the webhook."""
+    user = {"client-certificate": str(cert), "client-key": str(key)}
+    kubeconfig, path = folder / "webhooks", folder / "admission"
+    users = [{"name": f"hetero-webhook.{NAMESPACE}.svc", "user": user}]
+    kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": users}))
+    group = "apiserver.config.k8s.io/v1"
+    webhooks = {
+        "apiVersion": group,
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(kubeconfig),
+    }
+    plugin = {"name": "MutatingAdmissionWebhook", "configuration": webhooks}
+    said = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": [plugin]}
+    path.write_text(json.dumps(said))
+    return f"--admission-control-config-file={path}"
+
+
+def test_pods_are_admitted_for_the_api_server_alone_where_it_proves_itself(
+    either: Release, tmp_path: Path
+) -> None:
+    lab, authority = either.lab, Authority(tmp_path)
+    caller, other = authority.issue("kube-apiserver"), authority.issue("somebody")
+    space = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    callers = {"metadata": {"name": "callers"}, "data": {"ca.crt": authority.path.read_text()}}
+    lab.call("POST", space, callers)
+    names = {"clientCA": "callers", "clientNames": ["kube-apiserver"]}
+    asking = evolve(either, more={"webhook": names})
+    either.replace_by(asking)
+    try:
+        wait_for(lambda: webhooks_ask(asking) == {True}, seconds=120)
+        wait_for(lambda: "this is for the API server" in refusal(lab))
+        lab.restart_api_server(proves(lab, tmp_path, *caller))
+        wait_for(asking.admits, seconds=60)
+        lab.add("mine", share())
+        run_all(lab, "mine")
+        lab.restart_api_server(proves(lab, tmp_path, *other))
+        wait_for(lambda: "this is for the API server" in refusal(lab), seconds=60)
+    finally:
+        lab.restart_api_server("--admission-control-config-file=")
+        wait_for(lambda: lab.ready("n1"))
+        asking.replace_by(either)
+        lab.call("DELETE", f"{space}/callers")
+        wait_for(lambda: webhooks_ask(either) == {False} and either.admits(), seconds=120)
+
+
+def webhooks_ask(release: Release) -> set[bool]:
+    """Return whether each webhook asks who brings it pods for a certificate."""
+    found = release.lab.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{WEBHOOKS}")["items"]
+    return {
+        "--client-ca=/etc/hetero-clients/ca.crt" in one["spec"]["containers"][0]["args"]
+        for one in found
+    }
+
+
+def refusal(lab: Lab) -> str:
+    """Return why a pod is not admitted."""
+    try:
+        lab.call("POST", f"{PODS}?dryRun=All", pod("probe", share(), {}))
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def secrets(release: Release) -> set[str]:
+    """Return what nobody may read: lines of private keys, and tokens."""
+    found = set()
+    for one in release.lab.call("GET", SECRETS)["items"]:
+        for name, text in (one.get("data") or {}).items():
+            plain = base64.b64decode(text).decode()
+            if "PRIVATE KEY" in plain:
+                found |= {line for line in plain.splitlines() if "PRIVATE KEY" not in line}
+            elif name == "token":
+                found.add(plain)
+    for node in release.lab.racks:
+        root = root_of(release, node)
+        for path in ("kubernetes.io/serviceaccount/token", "hetero/token"):
+            found.add((root / "var/run/secrets" / path).read_text())
+    return found
+
+
+def logs(release: Release) -> Iterator[str]:
+    """Yield what each container of the release wrote, and the one before it in its place."""
+    space = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    for one in release.lab.call("GET", space)["items"]:
+        name = one["metadata"]["name"]
+        for container in one["spec"]["containers"]:
+            for before in ("", "&previous=true"):
+                with suppress(OSError):  # it has not started, or none was there before it
+                    query = f"container={container['name']}{before}"
+                    yield release.lab.output(name, query, namespace=NAMESPACE)
+
+
+def test_no_log_says_a_secret(either: Release) -> None:
+    kept, written = secrets(either), list(logs(either))
+    canary = {"token": "a-canary-token", "inventory": "{}"}
+    for one in either.pods("hetero-webhook").values():
+        server = f"https://{one['status']['podIP']}:8444"
+        with pytest.raises(OSError, match="403"):
+            either.lab.ask(server, "POST", "/inventory", canary)
+    written += logs(either)
+
+    assert len(written) >= 2 * len(either.lab.racks)
+    assert any("serving on" in text for text in written)
+    assert [] == [text for text in written if "a-canary-token" in text or TOKEN in text]
+    assert [] == [secret for secret in kept for text in written if secret in text]

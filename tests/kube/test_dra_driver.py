@@ -1,0 +1,381 @@
+"""A node whose devices are given by claims: claims as the kubelet asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from attrs import evolve
+from prometheus_client import generate_latest
+
+from hetero.kube.dra.node_claims import identity_of
+from hetero.kube.dra.proto import health_pb2, registration_pb2
+from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
+from hetero.model import CORE, MEMORY, SLOTS
+from hetero.model.units import GiB, MiB
+from hetero.node.ledger.grant_file import DeviceLimit, read_limits
+from hetero.node.node import inventory_of
+from tests.kube.api_server import Plain
+from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
+from tests.kube.world import World, pod_named, until
+
+
+def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
+    async def act(at: World) -> None:
+        async with kubelet(at, plugin=False) as stub:
+            said = await stub.GetInfo(registration_pb2.InfoRequest())
+            await stub.NotifyRegistrationStatus(
+                registration_pb2.RegistrationStatus(plugin_registered=True)
+            )
+        services = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
+        assert ("DRAPlugin", "hetero.io", services) == (
+            said.type,
+            said.name,
+            [*said.supported_versions],
+        )
+        assert Path(said.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
+        assert at.agent.driver is not None
+        assert at.agent.driver.registered
+
+    story(act)
+
+
+def test_a_claim_is_a_grant_and_a_cdi_device_that_brings_its_limits() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        (device,) = (await prepare(at, "one")).devices
+        (name,) = device.cdi_device_ids
+        assert "hetero.io/claim=claim-u-one" == name
+        assert (["card"], "n1", "memory-0", "share-one") == (
+            [*device.request_names],
+            device.pool_name,
+            device.device_name,
+            device.share_id,
+        )
+        edits = specs(at)[name]
+        assert ["MEMORY_VISIBLE_DEVICES=memory-0"] == edits["env"]
+        mounts = {one["containerPath"]: one["hostPath"] for one in edits["mounts"]}
+        assert {"/etc/hetero/grant", "/etc/hetero/usage", "/etc/ld.so.preload"} < mounts.keys()
+        limit = DeviceLimit(name="memory-0", memory=3000 * MiB, core=3000, context=True)
+        assert (limit,) == read_limits(Path(mounts["/etc/hetero/grant"]))
+        assert "hooks" not in edits  # this program is not on the machine
+        assert ["default/one"] == [*at.standing()]
+
+    story(act)
+
+
+def test_two_claims_share_a_card_and_a_third_that_does_not_fit_is_refused() -> None:
+    async def act(at: World) -> None:
+        for name, memory in (("one", "6Gi"), ("two", "9Gi"), ("three", "2Gi")):
+            allocated(at, name, memory=memory)
+        assert "" == (await prepare(at, "one")).error
+        assert "" == (await prepare(at, "two")).error
+        assert (
+            "claim default/three: device memory-0 has not enough memory left"
+            in (await prepare(at, "three")).error
+        )
+        assert ["default/one", "default/two"] == sorted(at.standing())
+
+    story(act)
+
+
+def test_to_prepare_and_unprepare_again_changes_nothing() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        first = await prepare(at, "one")
+        standing = at.node.snapshot().grants
+        assert first == await prepare(at, "one")
+        assert standing == at.node.snapshot().grants
+
+        assert "" == await unprepare(at, "one")
+        assert ({}, {}) == (at.standing(), specs(at))
+        assert "" == await unprepare(at, "one")
+        assert "" == await unprepare(at, "never", uid="u-never")
+
+    story(act)
+
+
+def test_what_was_prepared_outlives_the_agent_and_is_taken_back_by_the_next() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        first = await prepare(at, "one")
+        await at.crash()
+        await at.start()
+        assert first == await prepare(at, "one")
+        assert "" == await unprepare(at, "one")
+        assert ({}, {}) == (at.standing(), specs(at))
+
+    story(act)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"reservedFor": []}, "it is reserved for no pod of this node"),
+        (
+            {"reservedFor": [{"resource": "pods", "name": "one", "uid": "other"}]},
+            "it is reserved for no pod of this node",
+        ),
+        ({"allocation": None}, "it has no allocation of this driver's devices"),
+    ],
+)
+def test_a_claim_whose_status_is_not_of_this_node_is_not_prepared(
+    change: Plain, sentence: str
+) -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")["status"].update(change)
+        assert f"claim default/one: {sentence}" == (await prepare(at, "one")).error
+        assert ({}, {}) == (at.standing(), specs(at))
+
+    story(act)
+
+
+def test_a_claim_that_took_anothers_name_is_not_prepared_for_it() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        assert (
+            "another claim of this name has taken its place"
+            in (await prepare(at, "one", uid="u-before")).error
+        )
+        assert "404" in (await prepare(at, "gone", uid="u-gone")).error
+        assert {} == at.standing()
+
+    story(act)
+
+
+def test_a_claim_that_was_allocated_anew_has_its_grant_made_anew() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        await prepare(at, "one")
+        allocated(at, "one", device="memory-1")
+        await prepare(at, "one")
+        (standing,) = at.standing().values()
+        assert ["memory-1"] == [piece.device for piece in standing.pieces]
+
+    story(act)
+
+
+def test_claims_that_are_gone_are_taken_back_unasked() -> None:
+    async def act(at: World) -> None:
+        driver = at.agent.driver
+        assert driver is not None
+        for name in ("gone", "other", "elsewhere", "stays"):
+            allocated(at, name, memory="1Gi", cores="10")
+            assert "" == (await prepare(at, name)).error
+        del at.api.claims["gone"]
+        at.api.claims["other"]["metadata"]["uid"] = "another"
+        at.api.claims["elsewhere"]["status"]["allocation"] = None
+        await driver.claims.reconcile()
+        assert ["default/stays"] == [*at.standing()]
+        assert ["hetero.io/claim=claim-u-stays"] == [*specs(at)]
+
+    story(act)
+
+
+def test_a_spec_without_its_grant_is_removed() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        await prepare(at, "one")
+        at.node.ledger.unpin(identity_of("u-one"))
+        assert at.agent.driver is not None
+        await at.agent.driver.claims.reconcile()
+        assert {} == specs(at)
+
+    story(act)
+
+
+def test_pods_of_claims_are_not_the_extenders_to_take_back() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        await prepare(at, "one")
+        await at.agent.allocator.reconcile()
+        assert ["default/one"] == [*at.standing()]
+
+    story(act)
+
+
+def test_what_a_claim_takes_is_counted_with_what_pods_take() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one", memory="15Gi", cores="0")
+        await prepare(at, "one")
+        (standing,) = at.standing().values()
+        assert {MEMORY: 15 * GiB, CORE: 0, SLOTS: 1} == standing.pieces[0].takes
+        assert (
+            1 * GiB
+            == inventory_of(at.node.discover(), at.node.snapshot()).free()["memory-0"][MEMORY]
+        )
+
+    story(act)
+
+
+def test_a_container_has_the_devices_of_one_claim() -> None:
+    async def act(at: World) -> None:
+        for name in ("one", "two"):
+            allocated(at, name, memory="1Gi")
+            at.api.claims[name]["status"]["reservedFor"] = [
+                {"resource": "pods", "name": "pod", "uid": "uid-pod"}
+            ]
+        pod = pod_named("pod", "main")
+        claims = {"claims": [{"name": "first"}, {"name": "second"}]}
+        pod["spec"]["containers"][0]["resources"] = claims
+        pod["spec"]["resourceClaims"] = [
+            {"name": "first", "resourceClaimName": "one"},
+            {"name": "second", "resourceClaimTemplateName": "two"},
+        ]
+        pod["status"]["resourceClaimStatuses"] = [{"name": "second", "resourceClaimName": "two"}]
+        at.api.put("pods", pod, event="ADDED")
+        await until(lambda: "uid-pod" in at.agent.allocator.pods)
+
+        assert "" == (await prepare(at, "one")).error
+        assert (
+            "claim default/two: container main uses claim one, too: a container's devices are of "
+            "one claim, so ask for all of them in one"
+        ) == (await prepare(at, "two")).error
+        assert ["default/one"] == [*at.standing()]
+
+    story(act)
+
+
+def test_metrics_tell_what_a_claim_holds() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one", memory="2Gi")
+        await prepare(at, "one")
+        text = generate_latest(at.agent.metrics.registry).decode()
+        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+        labels = (
+            'Hostname="n1",UUID="memory-0",claim="one",container="",modelName="M1",'
+            'namespace="default",pod="",vendor="memory"'
+        )
+        assert 2.0 * GiB == float(lines[f"hetero_share_memory_limit_bytes{{{labels}}}"])
+        assert 0.3 == float(lines[f"hetero_share_core_limit_ratio{{{labels}}}"])
+
+    story(act)
+
+
+def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        for name, claimed in (("first", "one"), ("second", "one"), ("third", "two")):
+            pod = pod_named(name)
+            pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": claimed}]
+            at.api.put("pods", pod, event="ADDED")
+        await prepare(at, "one")
+        await until(lambda: "uid-third" in at.agent.allocator.pods)
+        (entry,) = at.node.snapshot().grants
+
+        told = [pod["metadata"]["name"] for pod in at.agent._pods_of(entry)]
+        assert ["first", "second"] == told
+
+    story(act)
+
+
+def test_the_kubelet_is_told_of_a_device_that_becomes_unhealthy() -> None:
+    async def act(at: World) -> None:
+        path = at.kubelet.path / "plugins/hetero.io/dra.sock"
+        async with grpc.aio.insecure_channel(f"unix://{path}") as channel:
+            stub = DRAResourceHealthStub(channel)  # type: ignore[no-untyped-call]
+            told = stub.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+            first = await told.read()
+            at.vendor.devices[1] = evolve(at.vendor.devices[1], health="XID 48")
+            second = await told.read()
+            told.cancel()
+        assert [("n1", "memory-0", 1), ("n1", "memory-1", 1)] == [
+            (one.device.pool_name, one.device.device_name, one.health) for one in first.devices
+        ]
+        assert [(1, ""), (2, "XID 48")] == [(one.health, one.message) for one in second.devices]
+
+    story(act)
+
+
+def told(at: World, name: str) -> dict[str, Plain]:
+    """Return the conditions that a claim's status has of its one device, by type."""
+    (said,) = at.api.claims[name]["status"]["devices"]
+    return {one["type"]: one for one in said["conditions"]}
+
+
+def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        other = {"driver": "other.io", "pool": "n1", "device": "nic"}
+        at.api.claims["one"]["status"]["devices"] = [other]
+        assert "" == (await prepare(at, "one")).error
+        another, said = at.api.claims["one"]["status"]["devices"]
+        assert other == another
+        assert ("hetero.io", "n1", "memory-0", "share-one") == tuple(
+            said[name] for name in ("driver", "pool", "device", "shareID")
+        )
+        assert (["memory-0"], "3000Mi", 30, identity_of("u-one")) == tuple(
+            said["data"][name] for name in ("uuids", "memory", "cores", "grant")
+        )
+        at.api.claims["one"]["status"]["devices"] = [said]
+        assert {"Ready": "True", "Healthy": "True"} == {
+            kind: one["status"] for kind, one in told(at, "one").items()
+        }
+
+    story(act)
+
+
+def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() -> None:
+    async def act(at: World) -> None:
+        driver = at.agent.driver
+        assert driver is not None
+        claim = allocated(at, "one")
+        await prepare(at, "one")
+        written = at.api.writes
+        await driver.claims.reconcile()
+        assert written == at.api.writes
+
+        at.vendor.devices[0] = evolve(at.vendor.devices[0], health="XID 48")
+        claim["metadata"]["annotations"] = {"hetero.io/resize": "memory=2Gi"}
+        await until(lambda: not driver.claims.discovery().devices[0].usable)
+        before = told(at, "one")
+        before["Ready"]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        await driver.claims.reconcile()
+        now = told(at, "one")
+        assert ("False", "Unhealthy", "XID 48") == tuple(
+            now["Healthy"][name] for name in ("status", "reason", "message")
+        )
+        assert before["Ready"] == now["Ready"]
+        assert "2Gi" == claim["status"]["devices"][0]["data"]["memory"]
+
+    story(act)
+
+
+def test_admin_access_sees_a_device_that_others_hold_and_consumes_nothing() -> None:
+    async def act(at: World) -> None:
+        driver = at.agent.driver
+        assert driver is not None
+        for name in ("one", "two"):
+            allocated(at, name, memory="8Gi", cores="50")
+            assert "" == (await prepare(at, name)).error
+        standing = at.standing()
+        allocated(at, "watch", adminAccess=True)
+        first = await prepare(at, "watch")
+        assert "" == first.error
+        ((name,),) = [device.cdi_device_ids for device in first.devices]
+        assert "hetero.io/admin=claim-u-watch" == name
+        seen = specs(at)[name]
+        assert {"MEMORY_VISIBLE_DEVICES=memory-0", "HETERO_ADMIN_CLAIM=default/watch"} == {
+            *seen["env"]
+        }
+        places = {one["containerPath"] for one in seen["mounts"]}
+        assert places.isdisjoint({"/etc/ld.so.preload", "/etc/hetero/grant"})
+        assert standing == at.standing()
+
+        await at.crash()
+        await at.start()
+        assert first == await prepare(at, "watch")
+        driver = at.agent.driver
+        assert driver is not None
+        await driver.claims.reconcile()
+        assert name in specs(at)
+        assert "" == await unprepare(at, "watch")
+        assert name not in specs(at)
+
+        await prepare(at, "watch")
+        del at.api.claims["watch"]
+        await driver.claims.reconcile()
+        assert (standing, False) == (at.standing(), name in specs(at))
+
+    story(act)

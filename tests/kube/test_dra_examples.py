@@ -1,0 +1,415 @@
+"""The examples of claims, each applied to a real API server and served by its kube-scheduler.
+
+Over 400 lines because one control plane, which takes seconds to start, serves them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import jsonschema
+import pytest
+import yaml
+from attrs import evolve
+
+from hetero.kube.api.client import Api
+from hetero.kube.dra.claims import config_of, prepared
+from hetero.kube.dra.explanation import Pools, explain
+from hetero.kube.dra.offers import offers, slices
+from hetero.kube.dra.template_controller import TemplateController
+from hetero.kube.dra.templates import ASKED, PREFIX, template_name
+from hetero.kube.dra.way import AllocationWay
+from hetero.kube.what_if.claims import read_claims
+from hetero.model import Allocation, Device, Enforcement, Fractional, Link, Policy
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB, MiB
+from hetero.plugin.testing import rack
+from hetero.plugin.vendor import Vendor
+from tests.kube.binaries import ROOT, binaries
+from tests.kube.control_plane import ControlPlane, control_plane, free_port, wait_for
+from tests.kube.test_chart import chart
+from tests.kube.test_dra_hundred import access
+from tests.kube.test_dra_templates import admitted
+from tests.kube.test_pod_request import WORDS
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = {path.stem: path for path in (ROOT / "examples/dra").glob("*.yaml")}
+GROUP = "/apis/resource.k8s.io/v1"
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
+TEMPLATES = f"{GROUP}/namespaces/default/resourceclaimtemplates"
+#: Seconds for which a template stays that no pod names.
+UNNAMED = 3.0
+#: The card that an example excludes; it is the first of its node.
+EXCLUDED = "GPU-44778d7a-65c8-4738-8971-c31beb0d6cfd"
+
+
+def card(uuid: str, model: str, *, numa: int, peer: str | None = None, memory: int) -> Device:
+    (made,) = rack(
+        memory,
+        vendor="nvidia",
+        model=model,
+        granularity=Fractional(),
+        enforcement=Enforcement.PRELOAD,
+        numa=numa,
+        links=(Link(peer, "NV18", 18),) if peer else (),
+    )
+    return evolve(made, uuid=uuid)
+
+
+def ascend() -> Device:
+    (vendor,) = [one for one in WORDS.vendors if one.name == "ascend"]
+    return vendor.device(
+        uuid="N", model="910B3", index=0, memory=64 * GiB, enforcement=Enforcement.PARTITION
+    )
+
+
+NODES: dict[str, list[Device]] = {
+    "n1": [
+        card(EXCLUDED, "NVIDIA H200", numa=0, memory=80 * GiB),
+        card("H1", "NVIDIA H200", numa=0, memory=80 * GiB),
+        card("H2", "NVIDIA H200", numa=1, memory=80 * GiB),
+    ],
+    "n2": [
+        card("A0", "NVIDIA A100", numa=0, peer="A1", memory=40 * GiB),
+        card("A1", "NVIDIA A100", numa=1, peer="A0", memory=40 * GiB),
+    ],
+    "n3": [ascend()],
+}
+ROOTS = {EXCLUDED: "pci0000:00", "H1": "pci0000:3a", "H2": "pci0000:3a"}
+H, A = (EXCLUDED, "H1", "H2"), ("A0", "A1")
+#: Which cards each example may get.
+GETS: dict[str, list[set[str]]] = {
+    "share": [{one} for one in H + A],
+    "large-model": [{one} for one in (*H, *A, "N")],
+    "same-numa": [{EXCLUDED, "H1"}],
+    "same-root": [{"H1", "H2"}],
+    "linked": [{"A0", "A1"}],
+    "not-this-card": [{one} for one in (*H[1:], *A)],
+    "first-available": [{one} for one in A],  # there is no H100
+    "gang": [{"A0", "A1"}, *({one, other} for one in H for other in H if one != other)],
+    "elastic": [{one} for one in H + A],
+    "whole-card": [{one} for one in H + A],
+    "resource-names": [{one} for one in H + A],
+}
+
+
+def _text(name: str) -> str:
+    return EXAMPLES[name].read_text()
+
+
+def resources(vendor: Vendor, device: Device) -> tuple[str, ...]:
+    return tuple(names.count for names in vendor.resource_names if names.mean(device))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of a late Kubernetes with three nodes of cards, and no kubelet."""
+    found = binaries(tmp_path_factory.mktemp("kube136"), "kube136")
+    with control_plane(tmp_path_factory.mktemp("plane"), binaries=found) as plane:
+        config = f"--kubeconfig={plane.kubeconfig}"
+        for name, more in (
+            ("kube-scheduler", ("--leader-elect=false",)),
+            (
+                "kube-controller-manager",
+                ("--leader-elect=false", "--controllers=resourceclaim-controller"),
+            ),
+        ):
+            plane.start(
+                name,
+                str(found / name),
+                config,
+                f"--secure-port={free_port()}",
+                "--bind-address=127.0.0.1",
+                *more,
+            )
+        for made in chart(allocation="dra"):
+            if made["kind"] == "DeviceClass":
+                plane.call("POST", f"{GROUP}/deviceclasses", made)
+            elif made["metadata"]["name"] == "hetero-claims":
+                kind = made["kind"].replace("Policy", "Policie").lower()
+                kind = "validatingadmissionpolicybindings" if "binding" in kind else f"{kind}s"
+                plane.call("POST", f"/apis/{made['apiVersion']}/{kind}", made)
+        vendors = {vendor.name: vendor for vendor in WORDS.vendors}
+        for node, devices in NODES.items():
+            plane.add_node(node, {})
+            specs = slices(
+                devices,
+                node=node,
+                resources={
+                    **{one.uuid: resources(vendors[one.vendor], one) for one in devices},
+                    **{
+                        f"{one.uuid}/{shape}": resources(vendors[one.vendor], one)
+                        for one in devices
+                        for shape in one.shapes
+                    },
+                },
+                roots=ROOTS,
+            )
+            for number, spec in enumerate(specs):
+                body = {
+                    "metadata": {"name": f"{node}-{number}"},
+                    "spec": {**spec, "pool": {**spec["pool"], "generation": 1}},
+                }
+                plane.call("POST", f"{GROUP}/resourceslices", body)
+        with controlling(plane):
+            yield plane
+
+
+@contextmanager
+def controlling(plane: ControlPlane) -> Iterator[None]:
+    """Have the controller of templates run, in a thread of its own."""
+    stopped = threading.Event()
+
+    async def control() -> None:
+        async with Api(access(plane)).open() as api:
+            made = TemplateController(api, WORDS, unnamed=UNNAMED, period=0.2)
+            task = asyncio.create_task(made.follow())
+            await asyncio.to_thread(stopped.wait)
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.sleep(0.2)  # connections close
+
+    thread = threading.Thread(target=lambda: asyncio.run(control()))
+    thread.start()
+    yield
+    stopped.set()
+    thread.join()
+
+
+def apply(plane: ControlPlane, name: str) -> None:
+    for made in yaml.safe_load_all(EXAMPLES[name].read_text()):
+        group = GROUP if made["apiVersion"].startswith("resource") else "/api/v1"
+        kind = f"{made['kind'].lower()}s"
+        asked = admitted(made, way=AllocationWay.DRA) if kind == "pods" else made
+        plane.call("POST", f"{group}/namespaces/default/{kind}", asked)
+
+
+def claim_of(plane: ControlPlane, pod: str) -> Any:
+    """Return the claim that a pod was placed with."""
+    placed = wait_for(lambda: _placed(plane, pod), seconds=30)
+    named = placed["status"].get("resourceClaimStatuses") or [
+        placed["status"]["extendedResourceClaimStatus"]
+    ]
+    return plane.call("GET", f"{CLAIMS}/{named[0]['resourceClaimName']}")
+
+
+def _placed(plane: ControlPlane, pod: str) -> Any:
+    found = plane.pod(pod)
+    return found if found["spec"].get("nodeName") else None
+
+
+def given(plane: ControlPlane, pod: str) -> Allocation:
+    """Return what a pod's claim is on its node, as the agent there reads it."""
+    node = plane.pod(pod)["spec"]["nodeName"]
+    claim = claim_of(plane, pod)
+    return prepared(claim, node=node, offers=offers(NODES[node])).allocation
+
+
+@pytest.fixture
+def plane(cluster: ControlPlane) -> Iterator[ControlPlane]:
+    yield cluster
+    cluster.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+    wait_for(lambda: not cluster.pods())
+    cluster.call("DELETE", CLAIMS)
+    cluster.call("DELETE", TEMPLATES)
+    wait_for(lambda: not cluster.call("GET", CLAIMS)["items"])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_served_by_cards_that_it_asks_for(plane: ControlPlane, name: str) -> None:
+    apply(plane, name)
+    claim_of(plane, name)
+
+    assert {piece.device for piece in given(plane, name).pieces} in GETS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if "Claim" in _text(name)])
+def test_an_example_is_explained_as_it_is_served(plane: ControlPlane, name: str) -> None:
+    items = {
+        kind: plane.call("GET", f"{GROUP}/{path}")["items"]
+        for kind, path in (("slices", "resourceslices"), ("classes", "deviceclasses"))
+    }
+    pools = Pools.read(claims=(), **items)
+    uuids = {
+        one.device["name"]: one.device["attributes"]["uuid"]["string"] for one in pools.candidates
+    }
+    for spec in read_claims(EXAMPLES[name]).values():
+        answer = explain(spec, pools)
+
+        assert {uuids[one.device] for one in answer.given} in GETS[name], answer.why
+
+
+def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) -> None:
+    large = EXAMPLES["share"].read_text().replace("memory: 8Gi", "memory: 800Gi")
+    (tmp_path / "large.yaml").write_text(large)
+
+    def said(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "hetero.cli", "explain", "claim", str(path), *options]
+        env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+    gang = said(EXAMPLES["gang"], "--json")
+    schema = json.loads((ROOT / "docs/json.schema.json").read_text())
+    jsonschema.validate(json.loads(gang.stdout), schema)
+    assert 2 == len(json.loads(gang.stdout)["items"][0]["devices"])
+
+    refused = said(tmp_path / "large.yaml")
+    assert (3, "") == (refused.returncode, refused.stderr)
+    assert "share: card: 0 of" in refused.stdout
+    assert "lack memory" in refused.stdout
+
+
+def test_what_is_not_there_is_replaced_by_the_next_of_a_list(plane: ControlPlane) -> None:
+    for name in ("linked", "first-available"):  # the first takes all there is of the second's
+        apply(plane, name)
+        claim_of(plane, name)
+    (piece,) = given(plane, "first-available").pieces
+
+    assert ("N", "vir05_1c_16g") == (piece.device, piece.template)
+
+
+def test_an_example_says_how_its_share_is_enforced(plane: ControlPlane) -> None:
+    apply(plane, "elastic")
+    claim_of(plane, "elastic")
+    held = given(plane, "elastic")
+
+    assert (Policy.ELASTIC, True) == (held.policy, held.strict)
+
+
+def test_a_whole_card_has_all_of_its_memory_and_no_limit_of_cores(plane: ControlPlane) -> None:
+    apply(plane, "whole-card")
+    claim_of(plane, "whole-card")
+    (piece,) = given(plane, "whole-card").pieces
+    (card,) = [one for node in NODES.values() for one in node if one.uuid == piece.device]
+
+    assert (card.capacity["memory"], None) == (piece.takes["memory"], piece.core)
+
+
+def test_three_pods_share_a_card_and_the_one_that_does_not_fit_waits(plane: ControlPlane) -> None:
+    """What kube-scheduler gives of a card is never more than its ledger has."""
+    apply(plane, "same-numa")
+    template = yaml.safe_load_all(EXAMPLES["share"].read_text())
+    share, pod = template
+    requests = share["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    requests["capacity"]["requests"] = {"memory": "30Gi", "cores": "30"}
+    requests["selectors"] = [{"cel": {"expression": 'device.attributes["hetero.io"].uuid == "H1"'}}]
+    plane.call("POST", TEMPLATES, share)
+    for name in ("a", "b", "c"):
+        plane.call("POST", PODS, {**pod, "metadata": {"name": name}})
+    claim_of(plane, "same-numa")
+    wait_for(lambda: sum("nodeName" in plane.pod(name)["spec"] for name in "abc") == 2)
+    (waiting,) = [name for name in "abc" if "nodeName" not in plane.pod(name)["spec"]]
+
+    assert wait_for(lambda: any("cannot allocate" in said for said in plane.events(waiting)))
+
+
+#: What configuration may say, and some that it may not.
+SAID: list[tuple[bool, dict[str, Any]]] = [
+    *((word != "gentle", {"policy": word}) for word in ("fixed", "elastic", "off", "gentle")),
+    *((word != "0", {"priority": word}) for word in ("low", "high", "0")),
+    *((word != "end", {"onExcess": word}) for word in ("report", "refuse", "kill", "end")),
+    *((word != "refuse", {"onBypass": word}) for word in ("report", "kill", "refuse")),
+    *((word != "yes", {"strict": word}) for word in (True, False, "true", "yes")),
+    (False, {"polcy": "fixed"}),
+    (False, {"kind": "Shares"}),
+    (False, {"apiVersion": "hetero.io/v2"}),
+]
+
+
+@pytest.mark.parametrize(("right", "words"), SAID, ids=str)
+def test_the_api_server_and_the_agent_agree_on_what_a_claim_may_say(
+    plane: ControlPlane, words: dict[str, Any], *, right: bool
+) -> None:
+    """Who asks here may use all policies; who may not is refused by the API server alone."""
+    parameters = {"apiVersion": "hetero.io/v1", "kind": "Share", **words}
+    config = [{"opaque": {"driver": "hetero.io", "parameters": parameters}}]
+    requests = [{"name": "card", "exactly": {"deviceClassName": "hetero"}}]
+    spec = {"devices": {"requests": requests, "config": config}}
+    metadata = {"metadata": {"name": "said"}}
+
+    def agent() -> bool:
+        with suppress(BadInput):
+            config_of([{"source": "FromClaim", **one} for one in config])
+            return True
+        return False
+
+    def api(path: str, body: Any) -> bool:
+        try:
+            plane.call("POST", f"{path}?dryRun=All", body)
+        except HTTPError as error:
+            return "hetero-claims" not in error.msg
+        return True
+
+    assert right == agent()
+    assert right == api(CLAIMS, {**metadata, "spec": spec})
+    assert right == api(TEMPLATES, {**metadata, "spec": {"spec": spec}})
+
+
+def ours(plane: ControlPlane) -> dict[str, Any]:
+    """Return the templates of ours that there are, by name."""
+    items = plane.call("GET", TEMPLATES)["items"]
+    found = {one["metadata"]["name"]: one for one in items}
+    return {name: one for name, one in found.items() if name.startswith(PREFIX)}
+
+
+def test_resource_names_get_the_size_that_they_say(plane: ControlPlane) -> None:
+    """A size goes before a percentage: HAMi's ai-benchmark-2."""
+    apply(plane, "resource-names")
+    claim_of(plane, "resource-names")
+    (piece,) = given(plane, "resource-names").pieces
+
+    assert (3000 * MiB, None) == (piece.takes["memory"], piece.core)
+
+
+def test_a_template_that_does_not_say_what_its_name_does_is_replaced(plane: ControlPlane) -> None:
+    (pod,) = yaml.safe_load_all(EXAMPLES["resource-names"].read_text())
+    made = admitted(pod, way=AllocationWay.DRA)
+    (name,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]
+    other = {"devices": {"requests": [{"name": "all", "exactly": {"deviceClassName": "hetero"}}]}}
+    plane.call("POST", TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": other}})
+    plane.call("POST", PODS, made)
+
+    def says() -> str | None:
+        return template_name(ours(plane)[name]["spec"]["spec"]) if name in ours(plane) else None
+
+    wait_for(lambda: says() == name)
+    plane.call("DELETE", f"{TEMPLATES}/{name}")
+    wait_for(lambda: says() == name)
+
+
+def test_a_template_goes_that_no_pod_has_named_for_long(plane: ControlPlane) -> None:
+    apply(plane, "resource-names")
+    wait_for(lambda: ours(plane))
+    plane.call("DELETE", f"{PODS}/resource-names?gracePeriodSeconds=0")
+    time.sleep(UNNAMED / 3)
+    assert ours(plane)
+
+    wait_for(lambda: not ours(plane), seconds=20)
+
+
+def test_no_template_is_made_that_is_not_what_a_pod_asks(plane: ControlPlane) -> None:
+    (pod,) = yaml.safe_load_all(EXAMPLES["resource-names"].read_text())
+    made = admitted(pod, way=AllocationWay.DRA)
+    asked = made["metadata"]["annotations"]
+    asked[ASKED] = asked[ASKED].replace("3000", "9000")
+    plane.call("POST", PODS, made)
+
+    def told() -> bool:
+        items = plane.call("GET", "/api/v1/namespaces/default/events")["items"]
+        return any("is not what the pod's annotation" in one["message"] for one in items)
+
+    wait_for(told)
+    assert not ours(plane)

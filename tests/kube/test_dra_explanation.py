@@ -1,0 +1,163 @@
+"""What a claim would get of a cluster's slices, or why not, without a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from hetero.kube.dra.explanation import Answer, Pools, explain
+from hetero.kube.dra.offers import slices
+from hetero.kube.dra.selection import matches
+from hetero.kube.what_if.claims import read_claims
+from hetero.model import CORE, MEMORY, Device, Fractional, Template, Templated
+from hetero.model.errors import BadInput
+from hetero.model.units import GiB, MiB
+from hetero.plugin.testing import rack
+
+CLASS = {"metadata": {"name": "cards"}, "spec": {}}
+CARD, OTHER = "memory-0", "memory-1"
+
+
+def pools(*devices: Device, claims: tuple[dict[str, Any], ...] = ()) -> Pools:
+    specs = slices(devices, node="n1", resources={}, roots={})
+    made = [{"spec": {**one, "pool": {**one["pool"], "generation": 1}}} for one in specs]
+    return Pools.read(slices=made, classes=(CLASS,), claims=claims)
+
+
+def shared(*sizes: int) -> tuple[Device, ...]:
+    return tuple(evolve(one, granularity=Fractional()) for one in rack(*sizes))
+
+
+def request(name: str = "card", **exactly: Any) -> dict[str, Any]:
+    return {"name": name, "exactly": {"deviceClassName": "cards", **exactly}}
+
+
+def capacity(memory: str, cores: str | None = None) -> dict[str, Any]:
+    return {"requests": {"memory": memory, **({"cores": cores} if cores else {})}}
+
+
+def ask(found: Pools, *requests: dict[str, Any], **more: Any) -> Answer:
+    return explain({"devices": {"requests": list(requests), **more}}, found)
+
+
+def claimed(device: str, **consumed: str) -> dict[str, Any]:
+    result = {"driver": "hetero.io", "pool": "n1", "device": device, "consumedCapacity": consumed}
+    return {"status": {"allocation": {"devices": {"results": [result]}}}}
+
+
+def devices_of(answer: Answer) -> list[str]:
+    return [one.device for one in answer.given]
+
+
+def test_a_share_is_given_as_its_card_can_be_cut() -> None:
+    (given,) = ask(pools(*shared(16 * GiB)), request(capacity=capacity("3000000000"))).given
+
+    assert ("n1", CARD) == (given.node, given.device)
+    assert {"memory": str(2862 * MiB), "cores": "0", "slots": "1"} == given.consumes
+
+
+def test_what_other_claims_consume_is_not_given_again() -> None:
+    taken = claimed(CARD, memory="10Gi", cores="30", slots="1")
+    found = pools(*shared(16 * GiB, 16 * GiB), claims=(taken,))
+
+    assert [OTHER] == devices_of(ask(found, request(capacity=capacity("8Gi"))))
+    assert [CARD] == devices_of(ask(found, request(capacity=capacity("6Gi"))))
+
+
+def test_why_a_claim_gets_nothing_is_counted_by_reason() -> None:
+    taken = claimed(CARD, memory="10Gi", cores="30", slots="1")
+    sick = evolve(shared(16 * GiB, 16 * GiB)[1], health="XID 48")
+    found = pools(shared(16 * GiB)[0], sick, claims=(taken,))
+    (why,) = ask(found, request(capacity=capacity("8Gi"))).why
+
+    assert "card: 0 of 2 devices: 1 lack memory, 1 tainted hetero.io/unhealthy" == why
+
+
+def test_several_shares_may_be_asked_of_different_cards() -> None:
+    distinct = [{"requests": ["card"], "distinctAttribute": "hetero.io/uuid"}]
+    two = request(count=2, capacity=capacity("2Gi"))
+
+    found = pools(*shared(16 * GiB, 16 * GiB))
+    assert [CARD, CARD] == devices_of(ask(found, two))
+    assert [CARD, OTHER] == devices_of(ask(found, two, constraints=distinct))
+    (why,) = ask(pools(*shared(16 * GiB)), two, constraints=distinct).why
+    assert "no node has all that the claim asks together" in why
+
+
+def test_parts_of_a_card_leave_no_room_for_the_whole() -> None:
+    menu = Templated((Template("half", {MEMORY: 8 * GiB, CORE: 50}),))
+    (card,) = (evolve(one, granularity=menu) for one in rack(16 * GiB))
+    half = {"cel": {"expression": 'device.attributes["hetero.io"].template == "half"'}}
+    no_part = {"cel": {"expression": '!("template" in device.attributes["hetero.io"])'}}
+    (part,) = devices_of(ask(pools(card), request(selectors=[half])))
+    left = pools(card, claims=(claimed(part),))
+
+    assert devices_of(ask(pools(card), request(selectors=[no_part])))
+    (why,) = ask(left, request(selectors=[no_part])).why
+    assert "1 beside parts that leave too little" in why
+    assert [part] != devices_of(ask(left, request(selectors=[half])))
+
+
+def test_the_first_alternative_that_is_there_is_given() -> None:
+    large, small = (
+        {"name": name, "deviceClassName": "cards", "capacity": capacity(size)}
+        for name, size in (("large", "40Gi"), ("small", "8Gi"))
+    )
+    answer = ask(pools(*shared(16 * GiB)), {"name": "card", "firstAvailable": [large, small]})
+
+    assert ["card/small"] == [one.request for one in answer.given]
+
+
+def test_a_class_that_is_not_there_is_named() -> None:
+    wanted = {"name": "card", "exactly": {"deviceClassName": "none"}}
+
+    with pytest.raises(BadInput, match="there is no DeviceClass none"):
+        ask(pools(*shared(GiB)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("expression", "so"),
+    [
+        ('device.driver == "hetero.io" && device.allowMultipleAllocations', True),
+        ('device.capacity["hetero.io"].memory.compareTo(quantity("15Gi")) >= 0', True),
+        ('device.capacity["hetero.io"].memory.isGreaterThan(quantity("16Gi"))', False),
+        ('device.attributes["hetero.io"].model.lowerAscii().contains("m1")', True),
+        ('device.attributes["resource.kubernetes.io"].pcieRoot == "pci0000:3a"', False),
+    ],
+)
+def test_selectors_are_read_as_kubernetes_reads_them(expression: str, *, so: bool) -> None:
+    (one,) = pools(*shared(16 * GiB)).candidates
+    device = evolve(one, device={**one.device, "attributes": _with_root(one.device)}).device
+
+    assert so == matches(expression, device, driver="hetero.io")
+
+
+def _with_root(device: dict[str, Any]) -> dict[str, Any]:
+    return {**device["attributes"], "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"}}
+
+
+def test_what_a_selector_cannot_be_told_of_is_said() -> None:
+    lacking = {"cel": {"expression": 'device.attributes["hetero.io"].nothing == "x"'}}
+    (why,) = ask(pools(*shared(GiB)), request(selectors=[lacking])).why
+
+    assert "there is no 'nothing'" in why
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "while parsing"),
+        ("kind: Pod", "has no ResourceClaim and no ResourceClaimTemplate"),
+        ("kind: ResourceClaim", "a ResourceClaim without a name or a spec"),
+        ("kind: ResourceClaimTemplate\nspec: 3", "without a name or a spec"),
+    ],
+)
+def test_a_file_without_claims_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(text)
+
+    with pytest.raises(BadInput, match=why):
+        read_claims(path)

@@ -1,0 +1,196 @@
+"""Resource names said by claims: what the templates say, and what the webhook writes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from attrs import evolve
+
+from hetero.kube.dra.template_controller import TemplateController
+from hetero.kube.dra.templates import ASKED, template_name, templates, templates_again
+from hetero.kube.dra.way import AllocationWay
+from hetero.model.errors import BadInput
+from tests.kube.fake_api import FakeApi
+from tests.kube.test_pod_request import WORDS, pod
+from tests.kube.test_webhook import webhook
+
+#: HAMi's example ai-benchmark-2.
+BENCHMARK = {
+    "nvidia.com/gpu": "1",
+    "nvidia.com/gpumem": "3000",
+    "nvidia.com/gpumem-percentage": "50",
+}
+SHARE = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "30"}
+HOOK = evolve(webhook(FakeApi()), way=AllocationWay.BOTH)
+
+
+def devices(limits: Mapping[str, str], **rest: Any) -> Any:
+    """Return what the template of a pod's only container says."""
+    (made,) = templates(WORDS, pod(dict(limits), **rest))
+    return made.spec["devices"]
+
+
+def requested(limits: Mapping[str, str], **rest: Any) -> Any:
+    (request,) = devices(limits, **rest)["requests"]
+    return request["exactly"]
+
+
+def test_a_size_goes_before_a_percentage() -> None:
+    assert {
+        "deviceClassName": "nvidia.com-gpu",
+        "allocationMode": "ExactCount",
+        "count": 1,
+        "capacity": {"requests": {"memory": "3000Mi"}},
+    } == requested(BENCHMARK)
+
+
+def test_shares_of_several_cards_are_of_different_cards() -> None:
+    said = devices(SHARE)
+
+    assert {"memory": "2Gi", "cores": "30"} == said["requests"][0]["exactly"]["capacity"][
+        "requests"
+    ]
+    assert [{"requests": ["cards"], "distinctAttribute": "hetero.io/uuid"}] == said["constraints"]
+
+
+def test_a_card_without_a_size_is_a_whole_one() -> None:
+    assert "capacity" not in requested({"nvidia.com/gpu": "1"})
+    assert "capacity" not in requested({**BENCHMARK, "nvidia.com/gpucores": "100"})
+
+
+def test_cards_are_chosen_as_annotations_say() -> None:
+    notes = {"nvidia.com/use-gputype": "A100,H100", "nvidia.com/nouse-gpuuuid": "GPU-7"}
+    expressions = [
+        one["cel"]["expression"] for one in requested(BENCHMARK, notes=notes)["selectors"]
+    ]
+
+    assert [
+        '(device.attributes["hetero.io"].model.lowerAscii().contains("a100") || '
+        'device.attributes["hetero.io"].model.lowerAscii().contains("h100"))',
+        '!(device.attributes["hetero.io"].uuid.lowerAscii().contains("gpu-7"))',
+    ] == expressions
+
+
+def test_a_policy_is_the_claims_configuration() -> None:
+    (config,) = devices(BENCHMARK, notes={"hetero.io/policy": "elastic"})["config"]
+
+    assert {"apiVersion": "hetero.io/v1", "kind": "Share", "policy": "elastic"} == (
+        config["opaque"]["parameters"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "notes", "why"),
+    [
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}, {}, "write a size"),
+        (BENCHMARK, {"hetero.io/policy": "off"}, "for a DeviceClass to say"),
+        ({**BENCHMARK, "nvidia.com/priority": "0"}, {}, "for a DeviceClass to say"),
+        (BENCHMARK, {"hetero.io/device-placement": "mutex"}, "nobody holds"),
+        (
+            {"hygon.com/dcunum": "1", "hygon.com/dcumem": "2k", "hygon.com/dcucores": "60"},
+            {},
+            "count core in units of their own",
+        ),
+    ],
+)
+def test_what_claims_cannot_say_is_refused(
+    limits: dict[str, str], notes: dict[str, str], why: str
+) -> None:
+    with pytest.raises(BadInput, match=f"container main: .*{why}"):
+        templates(WORDS, pod(limits, notes=notes))
+
+
+def admitted(plain: dict[str, Any], *, way: AllocationWay = AllocationWay.BOTH) -> dict[str, Any]:
+    """Return a pod as the webhook makes it."""
+    asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
+    answer = asyncio.run(evolve(HOOK, way=way).admit(asked))
+    assert answer["allowed"], answer
+    made: dict[str, Any] = json.loads(json.dumps(plain))
+    for patch in json.loads(base64.b64decode(answer.get("patch", "W10="))):
+        *path, last = patch["path"].removeprefix("/").split("/")
+        place: Any = made
+        for part in path:
+            place = place[int(part) if part.isdigit() else part]
+        place[last] = patch["value"]
+    return made
+
+
+def by_claims(limits: dict[str, str]) -> dict[str, Any]:
+    return pod(limits, notes={"hetero.io/by-claims": "true"})
+
+
+def test_the_webhook_says_by_a_claim_what_a_pod_asks_for() -> None:
+    made = admitted(by_claims({**BENCHMARK, "cpu": "2"}))
+    (template,) = templates(WORDS, pod(BENCHMARK))
+    (container,) = made["spec"]["containers"]
+
+    assert [{"name": "hetero-0", "resourceClaimTemplateName": template.name}] == (
+        made["spec"]["resourceClaims"]
+    )
+    assert {"limits": {"cpu": "2"}, "claims": [{"name": "hetero-0"}]} == container["resources"]
+    assert "schedulerName" not in made["spec"]
+    assert {"main": BENCHMARK} == json.loads(made["metadata"]["annotations"][ASKED])
+
+
+def test_what_a_pod_asked_is_read_again_from_what_the_webhook_wrote() -> None:
+    made = admitted(by_claims(SHARE))
+
+    assert templates(WORDS, by_claims(SHARE)) == templates_again(WORDS, made)
+
+
+def test_a_pod_that_does_not_say_so_is_served_in_the_classic_way() -> None:
+    made = admitted(pod(BENCHMARK))
+
+    assert "hetero-scheduler" == made["spec"]["schedulerName"]
+    assert "resourceClaims" not in made["spec"]
+
+
+def test_with_claims_alone_a_schedulers_name_is_the_clusters_own() -> None:
+    named = pod(BENCHMARK)
+    named["spec"]["schedulerName"] = "hetero-scheduler"
+    made = admitted(named, way=AllocationWay.DRA)
+
+    assert "default-scheduler" == made["spec"]["schedulerName"]
+    assert "resourceClaims" in made["spec"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"main": "3000"}'])
+def test_words_that_nobody_wrote_so_are_refused(text: str) -> None:
+    made = pod({}, notes={ASKED: text})
+
+    with pytest.raises(BadInput, match="not what the webhook wrote"):
+        templates_again(WORDS, made)
+
+
+def test_a_name_is_of_what_a_template_says() -> None:
+    (one,), (other,) = templates(WORDS, pod(BENCHMARK)), templates(WORDS, pod(SHARE))
+
+    assert template_name(one.spec) == one.name != other.name
+    assert len(one.name) <= 63
+
+
+def test_a_namespace_has_no_more_templates_than_it_may() -> None:
+    api = FakeApi()
+    for number, limits in enumerate((BENCHMARK, SHARE)):
+        made = admitted(by_claims(limits))
+        made["metadata"] |= {"name": f"p{number}", "uid": f"u{number}"}
+        api.objects[f"/api/v1/namespaces/default/pods/p{number}"] = made
+
+    async def act() -> None:
+        controller = TemplateController(cast(Any, api), WORDS, most=1)
+        task = asyncio.create_task(controller.follow())
+        while not api.events:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(asyncio.wait_for(act(), timeout=10))
+
+    assert 1 == sum(path.split("/")[-2] == "resourceclaimtemplates" for path in api.objects)
+    (said,) = api.events
+    assert "namespace default has 1 templates" in said

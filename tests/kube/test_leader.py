@@ -1,0 +1,134 @@
+"""The extender and kube-scheduler lead together, and what ends one of them gives the Lease up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import define, field
+
+from hetero.kube.api.lease import Lease
+from hetero.kube.service.leader import Leader
+from tests.kube.fake_api import FakeApi
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/hetero-scheduler"
+#: An extender that knows the cluster at once and does nothing else.
+EXTENDER = """
+import asyncio, os
+from hetero.kube.api.leadership import Leadership
+open(os.environ["STARTED"], "a").write(f"{os.getpid()}\\n")
+asyncio.run(Leadership.of(os.environ).follow(lambda: True))
+"""
+
+
+@define(eq=False)
+class Scene:
+    """One leader with its extender, and what its supervisor is told."""
+
+    api: FakeApi
+    leader: Leader
+    started: Path
+    told: list[bytes] = field(factory=list)
+
+    @property
+    def holder(self) -> str | None:
+        held = self.api.objects.get(PATH) or {"spec": {}}
+        found: str | None = held["spec"].get("holderIdentity")
+        return found
+
+    @property
+    def extenders(self) -> list[int]:
+        return (
+            [int(one) for one in self.started.read_text().split()] if self.started.exists() else []
+        )
+
+    async def supervise(self, *, seconds: float = 60) -> None:
+        """Be a supervisor of kube-scheduler for so long."""
+        reader, writer = await asyncio.open_unix_connection(str(self.leader.supervisor))
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._answer(reader, writer), seconds)
+        writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while said := await reader.read(64):
+            self.told.append(said[-1:])
+            writer.write(said[-1:])
+
+    async def until(self, seen: Callable[[], bool], seconds: float = 15) -> None:
+        for _ in range(int(seconds / 0.02)):
+            if seen():
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"not within {seconds} s: told {self.told[-3:]}, {self.holder}")
+
+    def leads(self) -> bool:
+        return self.holder == "pod-a_1" and self.told[-1:] == [b"1"]
+
+
+def play(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
+    async def run() -> None:
+        api, started = FakeApi(), folder / "started"
+        lease = Lease(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
+        argv = ("env", f"STARTED={started}", sys.executable, "-c", EXTENDER)
+        leader = Leader(lease=lease, argv=argv, supervisor=folder / "socket")
+        scene = Scene(api, leader, started)
+        running = asyncio.ensure_future(leader.run())
+        await scene.until(leader.supervisor.exists)
+        supervising = asyncio.ensure_future(scene.supervise())
+        try:
+            await scene.until(scene.leads)
+            await act(scene)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            supervising.cancel()
+            await asyncio.gather(supervising, return_exceptions=True)
+        assert scene.holder is None  # given up as it ended
+
+    asyncio.run(run())
+
+
+def test_an_extender_that_ends_stops_kube_scheduler_and_is_started_anew(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        os.kill(scene.extenders[-1], signal.SIGKILL)
+        await scene.until(lambda: scene.told[-1] == b"0" and scene.holder is None, seconds=1)
+        await scene.until(scene.leads)
+        assert 2 == len(scene.extenders)
+
+    play(tmp_path, act)
+
+
+def test_an_extender_that_is_silent_is_ended_after_a_second(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        os.kill(scene.extenders[-1], signal.SIGSTOP)
+        await scene.until(lambda: scene.told[-1] == b"0" and scene.holder is None, seconds=2.5)
+        await scene.until(scene.leads)
+        assert 2 == len(scene.extenders)
+
+    play(tmp_path, act)
+
+
+def test_without_kube_scheduler_nobody_leads(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.supervise(seconds=0.5)  # in place of the first, and gone
+        await scene.until(lambda: scene.holder is None, seconds=3)
+
+    play(tmp_path, act)
+
+
+def test_while_the_api_server_is_away_everything_runs_on(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.api.fail.add("leases/hetero-scheduler")
+        await asyncio.sleep(5)
+        assert b"1" == scene.told[-1]
+        scene.api.fail.clear()
+        await asyncio.sleep(1.5)
+        assert scene.leads()
+        assert 1 == len(scene.extenders)
+
+    play(tmp_path, act)

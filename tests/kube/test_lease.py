@@ -1,0 +1,131 @@
+"""Who leads: one at a time, and whoever led goes on when nobody could have taken its place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+import pytest
+
+from hetero.kube.api import lease
+from hetero.kube.api.lease import Lease
+from tests.kube.fake_api import FakeApi
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+PATH = f"{LEASES}/hetero-scheduler"
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a Lease last a second."""
+    monkeypatch.setattr(lease, "LASTS", 1)
+    monkeypatch.setattr(lease, "TRUSTED", 0.7)
+
+
+def play(act: Callable[[FakeApi, Lease, Lease], Awaitable[None]]) -> None:
+    async def run() -> None:
+        api = FakeApi()
+        one, other = (
+            Lease(api, "ns", "hetero-scheduler", who)  # type: ignore[arg-type]
+            for who in ("pod-a_1", "pod-b_1")
+        )
+        await one.attempt()
+        await other.attempt()
+        await act(api, one, other)
+
+    asyncio.run(run())
+
+
+async def attempts(of: Lease, seconds: float) -> None:
+    until = monotonic() + seconds
+    while monotonic() < until:
+        await of.attempt()
+        await asyncio.sleep(0.05)
+
+
+def trusted(of: Lease) -> bool:
+    return monotonic() < of.trusted_until
+
+
+def test_who_comes_first_leads_and_the_other_waits() -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        assert (True, True, False, False) == (one.leads, trusted(one), other.leads, trusted(other))
+        for _ in range(5):
+            await attempts(other, 0.3)
+            await one.attempt()
+        assert (True, False) == (one.leads, other.leads)
+        assert "pod-a_1" == api.objects[PATH]["spec"]["holderIdentity"]
+
+    play(act)
+
+
+def test_the_place_of_who_is_silent_is_taken_once_it_is_no_longer_trusted() -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        began = monotonic()
+        while not other.leads:
+            assert monotonic() - began < 2
+            await attempts(other, 0.05)
+        assert monotonic() - began >= 0.9
+        assert not trusted(one)
+        await one.attempt()
+        assert (False, True) == (one.leads, other.leads)
+        assert 2 == api.objects[PATH]["spec"]["leaseTransitions"]
+
+    play(act)
+
+
+def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        await one.release()
+        await other.attempt()
+        assert (False, True) == (one.leads, other.leads)
+
+    play(act)
+
+
+def test_while_the_api_is_away_nobody_leads_and_then_who_led_goes_on() -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        api.fail |= {"leases/hetero-scheduler"}
+        both = (attempts(one, 2), attempts(other, 2))
+        await asyncio.gather(*both)
+        assert (True, False, False) == (one.leads, trusted(one), trusted(other))
+
+        api.fail.clear()
+        await other.attempt()  # sees it first, and may not take what could not be renewed
+        await one.attempt()
+        assert (True, True, False) == (one.leads, trusted(one), other.leads)
+
+    play(act)
+
+
+def test_a_renewal_whose_answer_was_lost_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        api.put_now(PATH, api.objects[PATH])  # it was written: another version, the same holder
+        await one.attempt()
+        assert one.leads
+        await one.attempt()
+        assert (True, True) == (one.leads, trusted(one))
+
+    play(act)
+
+
+def test_a_holder_of_an_older_release_keeps_it_for_as_long_as_it_said() -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        spec = {"holderIdentity": "old_1", "leaseDurationSeconds": 15, "renewTime": "1"}
+        api.put_now(PATH, {"metadata": {"name": "hetero-scheduler"}, "spec": spec})
+        await one.attempt()
+        await attempts(one, 1.5)
+        assert not one.leads
+
+    play(act)
+
+
+def test_a_lease_that_somebody_deletes_is_made_again() -> None:
+    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+        api.delete(PATH)
+        await one.attempt()
+        await one.attempt()
+        assert (True, True) == (one.leads, trusted(one))
+
+    play(act)

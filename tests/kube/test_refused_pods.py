@@ -1,0 +1,85 @@
+"""A pod that its node refused keeps no allocation, and hears what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.api.events import Events
+from hetero.kube.scheduler.refused_pods import RefusedPods
+from tests.kube.fake_api import PODS, FakeApi
+
+REFUSED = {
+    "phase": "Failed",
+    "reason": "UnexpectedAdmissionError",
+    "message": "Allocate failed due to no agent",
+}
+
+
+def pod(name: str, status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    notes = {ALLOCATION: "{}", SIGNATURE: "00", "mine": "stays"}
+    about = {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": notes}
+    return {"metadata": {**about, **metadata}, "spec": {"nodeName": "n1"}, "status": status}
+
+
+async def follow(api: FakeApi, *pods: dict[str, Any], leads: bool = True) -> RefusedPods:
+    made = RefusedPods(api, Events(api), lambda: leads)
+    for one in pods:
+        api.put_now(f"{PODS}/{one['metadata']['name']}", one)
+        made.pod_ended(one)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(made.follow(), 0.1)
+    return made
+
+
+def notes(api: FakeApi, name: str) -> dict[str, str]:
+    found: dict[str, str] = api.objects[f"{PODS}/{name}"]["metadata"]["annotations"]
+    return found
+
+
+def test_a_pod_of_nobodys_is_told_to_be_made_anew_and_keeps_no_allocation() -> None:
+    api = FakeApi()
+    asyncio.run(follow(api, pod("bare", REFUSED)))
+
+    assert {"mine": "stays"} == notes(api, "bare")
+    assert [
+        "node n1 did not admit it (Allocate failed due to no agent); its share is given back; "
+        "create it anew: nothing else will"
+    ] == api.events
+
+
+def test_a_pod_of_a_controllers_is_told_that_another_comes() -> None:
+    api = FakeApi()
+    asyncio.run(follow(api, pod("owned", REFUSED, ownerReferences=[{"controller": True}])))
+
+    assert api.events[0].endswith("its share is given back; its controller makes another")
+
+
+def test_a_pod_that_ran_and_one_that_waits_keep_what_they_have() -> None:
+    api = FakeApi()
+    ran = {"phase": "Failed", "reason": "Error", "containerStatuses": [{}]}
+    asyncio.run(follow(api, pod("ran", ran), pod("evicted", {**REFUSED, "reason": "Evicted"})))
+
+    assert [] == api.events
+    assert ALLOCATION in notes(api, "ran")
+    assert ALLOCATION in notes(api, "evicted")
+
+
+def test_who_stands_by_takes_nothing_back_and_what_fails_is_tried_again() -> None:
+    async def run() -> None:
+        api = FakeApi()
+        standing_by = await follow(api, pod("a", REFUSED), leads=False)
+        assert ALLOCATION in notes(api, "a")
+        standing_by.ready = lambda: True
+        api.fail.add("/a")
+        following = asyncio.ensure_future(standing_by.follow())
+        await asyncio.sleep(0.1)
+        assert ALLOCATION in notes(api, "a")
+        api.fail.clear()
+        await asyncio.sleep(1.1)
+        following.cancel()
+        assert {"mine": "stays"} == notes(api, "a")
+
+    asyncio.run(run())

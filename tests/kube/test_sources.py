@@ -1,0 +1,128 @@
+"""Clients that are slow, or ask much: each harms itself only."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from aiohttp import web
+
+from hetero.kube.service import sources
+from hetero.kube.service.sources import Sources
+from tests.kube.control_plane import Authority
+
+
+def served(
+    sources: Sources,
+    act: Callable[[int], Awaitable[None]],
+    *,
+    most: int = 100,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Serve what echoes a body, by these limits, while somebody acts."""
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async def play() -> None:
+        app = web.Application(middlewares=[sources.middleware], client_max_size=most)
+        app.router.add_post("/", echo)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        make = partial(sources.protocol, runner.server)
+        listener = sources.listen("127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(
+            make, sock=listener, ssl=tls, ssl_handshake_timeout=0.3 if tls else None
+        )
+        await act(server.sockets[0].getsockname()[1])
+        server.close()
+        await runner.cleanup()
+
+    asyncio.run(play())
+
+
+async def said(port: int, text: bytes = b"", *, host: str = "127.0.0.1") -> bytes:
+    """Return the first line of what a client is answered who says so much; nothing: hung up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+    try:
+        writer.write(text)
+        return await asyncio.wait_for(reader.readline(), 10)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def post(length: int, body: bytes = b"") -> bytes:
+    head = f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients have little time, and few connections and requests."""
+    for name, value in {"DEADLINE": 0.3, "CONNECTIONS": 3, "REQUESTS": 1}.items():
+        monkeypatch.setattr(sources, name, value)
+
+
+@pytest.mark.usefixtures("soon")
+def test_who_says_nothing_or_half_is_hung_up_on() -> None:
+    async def act(port: int) -> None:
+        assert b"" == await said(port)
+        assert b"408" in await said(port, post(10, b"half"))
+        assert b"413" in await said(port, post(101, b"x" * 101))
+        assert b"200" in await said(port, post(4, b"body"))
+
+    served(Sources(), act)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_client_with_too_many_connections_harms_itself_alone() -> None:
+    async def act(port: int) -> None:
+        held = [asyncio.ensure_future(said(port, post(10, b"half"))) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert b"" == await said(port, post(4, b"body"))
+        assert b"200" in await said(port, post(4, b"body"), host="127.0.0.2")
+        await asyncio.gather(*held)
+        assert b"200" in await said(port, post(4, b"body"))
+
+    mine = Sources()
+    served(mine, act)
+    assert {} == mine.connections
+
+
+@pytest.mark.usefixtures("soon")
+def test_who_shakes_no_hands_has_no_more_connections_and_no_more_time(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path).issue("server"))
+
+    async def shakes(port: int, host: str) -> bool:
+        client, from_there = ssl._create_unverified_context(), (host, 0)
+        try:
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=client, local_addr=from_there
+            )
+        except ConnectionError:
+            return False
+        writer.close()
+        return True
+
+    async def act(port: int) -> None:
+        held = [asyncio.ensure_future(said(port)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert not await shakes(port, "127.0.0.1")
+        assert await shakes(port, "127.0.0.2")
+        began = monotonic()
+        await asyncio.gather(*held)
+        assert monotonic() - began < 1
+        assert await shakes(port, "127.0.0.1")
+
+    mine = Sources()
+    served(mine, act, tls=context)
+    assert {} == mine.connections

@@ -1,0 +1,124 @@
+"""What runs kube-scheduler: while the other side says so, and not a moment longer than it lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+
+from tests.kube.binaries import supervisor
+from tests.kube.control_plane import wait_for
+
+
+@define
+class Leading:
+    """The other side of one supervisor, whose program notes its number and sleeps."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    listener: socket.socket
+    connection: socket.socket = field(init=False, factory=socket.socket)
+
+    def accept(self) -> None:
+        self.connection.close()
+        self.connection, _ = self.listener.accept()
+
+    def say(self, word: bytes, *, seconds: float = 0.3) -> bytes:
+        """Say a word over and over, and return what is answered last."""
+        until, answer = time.monotonic() + seconds, b""
+        while time.monotonic() < until:
+            self.connection.send(word)
+            answer = self.connection.recv(64)
+            time.sleep(0.05)
+        return answer
+
+    @property
+    def started(self) -> list[int]:
+        """Return the numbers of the programs that were started, in their order."""
+        with suppress(FileNotFoundError):
+            return [int(line) for line in (self.folder / "started").read_text().split()]
+        return []
+
+    def runs(self) -> bool:
+        with suppress(OSError, IndexError):
+            os.kill(self.started[-1], 0)
+            return True
+        return False
+
+
+@pytest.fixture
+def leading(tmp_path: Path) -> Iterator[Leading]:
+    path = tmp_path / "socket"
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(5)
+        script = f"echo $$ >> {tmp_path}/started; exec sleep 60"
+        with subprocess.Popen([supervisor(), path, "/bin/sh", "-c", script]) as process:
+            made = Leading(tmp_path, process, listener)
+            made.accept()
+            yield made
+            made.connection.close()
+            process.kill()
+    wait_for(lambda: not made.runs(), seconds=5)  # it goes with the one that started it
+
+
+def test_the_program_runs_while_it_leads(leading: Leading) -> None:
+    assert b"0" == leading.say(b"0")
+    assert [] == leading.started
+    assert b"1" == leading.say(b"1")
+    assert leading.runs()
+    assert b"1" == leading.say(b"1")
+    assert 1 == len(leading.started)
+    leading.say(b"0", seconds=0.1)
+    assert not leading.runs()
+    leading.say(b"1")
+    assert 2 == len(leading.started)
+
+
+def test_the_program_ends_with_a_silent_other_side(leading: Leading) -> None:
+    leading.say(b"1")
+    assert leading.runs()
+    began = time.monotonic()
+    wait_for(lambda: not leading.runs(), seconds=5)
+    assert 1 < time.monotonic() - began < 3.5
+    leading.accept()
+    leading.say(b"1")
+    assert 2 == len(leading.started)
+
+
+def test_the_program_ends_with_the_connection(leading: Leading) -> None:
+    leading.say(b"1")
+    began = time.monotonic()
+    leading.connection.close()
+    wait_for(lambda: not leading.runs(), seconds=5)
+    assert time.monotonic() - began < 1
+    leading.accept()
+
+
+def test_a_program_that_ends_by_itself_is_told_of_by_the_end_of_the_connection(
+    leading: Leading,
+) -> None:
+    leading.say(b"1")
+    os.kill(leading.started[-1], signal.SIGKILL)
+    wait_for(lambda: not leading.say(b"1", seconds=0.01), seconds=5)
+    assert 1 == len(leading.started)
+    leading.connection.close()
+    leading.accept()
+    leading.say(b"1")
+    assert leading.runs()
+
+
+def test_told_to_stop_it_ends_its_program_first(leading: Leading) -> None:
+    leading.say(b"1")
+    leading.process.terminate()
+    assert 0 == leading.process.wait(5)
+    assert not leading.runs()

@@ -1,0 +1,118 @@
+"""Which cards a vendor's own runtime gives: those of the agent, and none that a pod names."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from hetero.kube.webhook.visible import POLICY
+from tests.kube.fake_api import FakeApi
+from tests.kube.test_pod_request import pod
+from tests.kube.test_webhook import SHARE, webhook
+
+WHO = {"userInfo": {"username": "alice"}, "namespace": "team"}
+NAMED = {"NVIDIA_VISIBLE_DEVICES": "all"}
+
+
+def answer(plain: dict[str, Any], *, hide: bool = False, **rest: Any) -> Any:
+    api = FakeApi(rights=rest.pop("rights", ()))
+    hook = evolve(webhook(api), hide_unasked=hide)
+    asked = {"uid": "r", "operation": "CREATE", "object": plain, **WHO, **rest}
+    return asyncio.run(hook.admit(asked))
+
+
+def patched(plain: dict[str, Any], *, hide: bool = False) -> dict[str, Any]:
+    """Return what is added to each container's variables, by the path it is added at."""
+    made = json.loads(base64.b64decode(answer(plain, hide=hide).get("patch", "W10=")))
+    return {one["path"]: one["value"] for one in made if "/env" in one["path"]}
+
+
+def mounting(path: str) -> dict[str, Any]:
+    made = pod({"cpu": "1"})
+    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "null", "mountPath": path}]
+    return made
+
+
+def referring() -> dict[str, Any]:
+    made = pod({"cpu": "1"})
+    field = {"fieldRef": {"fieldPath": "metadata.annotations['cards']"}}
+    made["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": field}]
+    return made
+
+
+def elsewhere() -> dict[str, Any]:
+    made = pod({"cpu": "1"}, env=NAMED)
+    made["spec"]["schedulerName"] = "tenants-own"
+    made["metadata"]["labels"] = {"hetero.io/webhook": "ignore"}
+    return made
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        pod({"cpu": "1"}, env=NAMED),
+        pod(SHARE, env=NAMED),
+        pod(SHARE, env={"NVIDIA_VISIBLE_DEVICES": "GPU-1"}),
+        pod({"cpu": "1"}, env={"CAMBRICON_VISIBLE_DEVICES": "0"}),
+        mounting("/var/run/nvidia-container-devices/GPU-1"),
+        mounting("/var/run/../run//nvidia-container-devices"),
+        referring(),
+        elsewhere(),
+    ],
+)
+def test_a_pod_that_names_cards_to_a_runtime_needs_the_right(plain: dict[str, Any]) -> None:
+    refused = answer(plain)
+
+    assert not refused["allowed"]
+    assert (
+        "hetero: container main: names cards to their vendor's runtime by itself, and neither "
+        f"alice nor system:serviceaccount:team:default may use policy {POLICY} in namespace team"
+    ) in refused["status"]["message"]
+    assert answer(plain, rights={("alice", "team", POLICY)})["allowed"]
+
+
+@pytest.mark.parametrize("text", ["", "void", "none"])
+def test_a_pod_may_say_that_it_sees_no_card(text: str) -> None:
+    assert answer(pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": text}))["allowed"]
+
+
+def test_a_container_that_is_added_to_look_at_a_pod_names_no_cards_either() -> None:
+    def added(*names: str, old: tuple[str, ...] = (), **rest: Any) -> bool:
+        def made(containers: tuple[str, ...]) -> dict[str, Any]:
+            plain = pod(SHARE)
+            env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+            plain["spec"]["ephemeralContainers"] = [{"name": n, "env": env} for n in containers]
+            return plain
+
+        change = {"operation": "UPDATE", "subResource": "ephemeralcontainers", **rest}
+        return bool(answer(made(names), oldObject=made(old), **change)["allowed"])
+
+    assert not added("debug")
+    assert added("debug", rights={("alice", "team", POLICY)})
+    assert added("debug", old=("debug",))  # whoever adds another has nothing to do with it
+    assert not added("debug", "more", old=("debug",))
+
+
+def test_containers_beside_one_with_a_share_see_no_card_by_what_their_image_says() -> None:
+    made = pod({"cpu": "1"}, env={"A": "b"})
+    made["spec"]["containers"].append({"name": "asks", "resources": {"limits": SHARE}})
+    made["spec"]["initContainers"] = [{"name": "first"}]
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+    assert {"/spec/containers/0/env/-": void, "/spec/initContainers/0/env": [void]} == patched(made)
+
+
+def test_pods_that_ask_for_no_card_see_none_where_the_cluster_is_set_so() -> None:
+    said = pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "none"})
+    other = pod({"cpu": "1"})
+    other["spec"]["schedulerName"] = "volcano"
+    void = {"/spec/containers/0/env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
+
+    assert ({}, {}) == (patched(pod({"cpu": "1"})), patched(said, hide=True))
+    assert (void, void) == (patched(pod({"cpu": "1"}), hide=True), patched(other, hide=True))
+    assert void == patched(pod({"cambricon.com/vmlu": "1"}))

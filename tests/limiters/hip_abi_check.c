@@ -1,0 +1,92 @@
+/* The layouts of simulator/drivers/kfd_abi.h and limiters/hip/abi.h, said once more in numbers. test_hip.py compiles
+ * this against our headers and against AMD's: what holds for both is the same in both. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef REAL
+#define __HIP_PLATFORM_AMD__
+#include <hsakmttypes.h>
+#include <hsa/amd_hsa_signal.h>
+#include <hsa/hsa_ven_amd_loader.h>
+#include <hip/hip_runtime_api.h>
+typedef hipDeviceProp_t hipDeviceProp_tR0600; /* came with 6.0, and the others with 6.5 */
+typedef struct launch_config hipLaunchConfig_t;
+typedef struct drv_launch_config HIP_LAUNCH_CONFIG;
+typedef int hipMemRangeHandleType, hipDriverProcAddressQueryResult, hipLibraryOption;
+typedef struct ihipLibrary_t *hipLibrary_t;
+#else
+#include "kfd_abi.h"
+#include "abi.h"
+#endif
+
+#define SIZE(type, size)         _Static_assert(sizeof(type) == (size), #type)
+#define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #type "." #member)
+#define IS(name, value)          _Static_assert((name) == (value), #name)
+
+SIZE(HsaNodeProperties, 356);
+AT(HsaNodeProperties, EngineId, 68);
+AT(HsaNodeProperties, LocalMemSize, 80);
+AT(HsaNodeProperties, MarketingName, 100);
+AT(HsaNodeProperties, UniqueID, 328);
+AT(HsaNodeProperties, NumGws, 322);
+SIZE(HsaMemoryProperties, 32);
+SIZE(HsaCacheProperties, 1056);
+SIZE(HsaIoLinkProperties, 48);
+SIZE(HsaGpuTileConfig, 64);
+SIZE(HsaPointerInfo, 68);
+AT(HsaPointerInfo, UserData, 60);
+SIZE(HsaQueueResource, 40);
+SIZE(HsaEventData, 44);
+AT(HsaEventData, HWData2, 32);
+SIZE(HsaEventDescriptor, 24);
+SIZE(HsaEvent, 48);
+AT(HsaEvent, EventData, 4);
+SIZE(HsaClockCounters, 32);
+SIZE(HsaMemFlags, 4);
+AT(amd_signal_t, value, 8);
+AT(amd_signal_t, event_id, 24);
+AT(amd_signal_t, start_ts, 32);
+AT(amd_signal_t, end_ts, 40);
+SIZE(hsa_kernel_dispatch_packet_t, 64);
+AT(hsa_kernel_dispatch_packet_t, kernel_object, 32);
+AT(hsa_kernel_dispatch_packet_t, completion_signal, 56);
+SIZE(hsa_ven_amd_loader_segment_descriptor_t, 64);
+SIZE(hsa_ven_amd_loader_1_00_pfn_t, 24);
+
+IS(HSA_EXTENSION_AMD_LOADER, 0x201);
+SIZE(dim3, 12);
+SIZE(hipUUID, 16);
+SIZE(hipExtent, 24);
+SIZE(hipPitchedPtr, 32);
+SIZE(hipChannelFormatDesc, 20);
+SIZE(hipIpcMemHandle_t, 64);
+SIZE(hipLaunchParams, 56);
+AT(hipDeviceProp_t, totalGlobalMem, 256);
+IS(hipErrorOutOfMemory, 2);
+IS(hipErrorNotReady, 600);
+IS(hipErrorNotSupported, 801);
+IS(hipErrorStreamCaptureUnsupported, 900);
+IS(hipErrorCapturedEvent, 907);
+IS(hipMemPoolAttrReservedMemCurrent, 5);
+IS(hipEventDisableTiming, 2);
+IS(hipStreamCaptureModeRelaxed, 2);
+SIZE(HIP_ARRAY_DESCRIPTOR, 24);
+AT(HIP_ARRAY_DESCRIPTOR, NumChannels, 20);
+SIZE(HIP_ARRAY3D_DESCRIPTOR, 40);
+AT(HIP_ARRAY3D_DESCRIPTOR, Format, 24);
+
+#ifdef REAL
+/* Each function takes what api.def says: called with that, it compiles. */
+#define OWN(name, parameters, arguments, ...)              CALL(name, parameters, arguments)
+#define OWN_IN(name, stream, parameters, arguments, ...)   CALL(name, parameters, arguments)
+#define GATED_IN(name, stream, parameters, arguments, ...) CALL(name, parameters, arguments)
+#define USED(name, parameters)                             int used_##name parameters;
+#define CALL(name, parameters, arguments)                                                                              \
+    int call_##name parameters;                                                                                        \
+    int call_##name parameters                                                                                         \
+    {                                                                                                                  \
+        return (int)name arguments;                                                                                    \
+    }
+#include "hip/api.def"
+#endif

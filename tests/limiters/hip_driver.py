@@ -1,0 +1,91 @@
+"""AMD's HIP runtime for the programs that the limiter's tests run: plain calls, plain codes."""
+
+import ctypes
+import json
+import os as os
+import time as time
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
+from typing import Any
+
+MIB = 1 << 20
+OUT_OF_MEMORY = 2
+#: Hygon's runtime is AMD's under another name.
+LIBRARY = os.environ.get("CALLS", "libamdhip64.so.5 hip").split()[0]
+hip = ctypes.CDLL(LIBRARY)
+
+#: All that the simulated card knows of a kernel is its name; its first argument is microseconds.
+SOURCE = b'extern "C" __global__ void spin(unsigned long long us) {}'
+
+
+def code(name: str, *arguments: Any) -> int:
+    """Return what a call answers. Integers travel as 64 bits."""
+    sent = [c_uint64(each) if isinstance(each, int) else each for each in arguments]
+    return int(getattr(hip, name)(*sent))
+
+
+def call(name: str, *arguments: Any) -> None:
+    answer = code(name, *arguments)
+    assert answer == 0, f"{name}: {answer}"
+
+
+def malloc(size: int) -> int:
+    """Return a pointer, 0 if there is no memory."""
+    pointer = c_void_p()
+    answer = code("hipMalloc", byref(pointer), size)
+    assert answer in (0, OUT_OF_MEMORY), answer
+    return pointer.value or 0
+
+
+def memory() -> tuple[int, int]:
+    """Return what is free and what there is, in MiB."""
+    free, total = c_size_t(), c_size_t()
+    call("hipMemGetInfo", byref(free), byref(total))
+    return free.value // MIB, total.value // MIB
+
+
+def stream() -> c_void_p:
+    made = c_void_p()
+    call("hipStreamCreate", byref(made))
+    return made
+
+
+def on_card() -> int:
+    """Return the bytes of the card that are in use, by the card itself."""
+    smi, used = ctypes.CDLL("librocm_smi64.so.7"), c_uint64()
+    assert smi.rsmi_init(c_uint64(0)) == 0
+    assert smi.rsmi_dev_memory_usage_get(0, 0, byref(used)) == 0
+    return used.value
+
+
+def built(source: bytes) -> ctypes.Array[ctypes.c_char]:
+    """Return an image, compiled by the runtime's own compiler."""
+    program, size = c_void_p(), c_size_t()
+    assert hip.hiprtcCreateProgram(byref(program), source, b"source", 0, None, None) == 0
+    options = (ctypes.c_char_p * 1)(b"--gpu-architecture=gfx906")
+    assert hip.hiprtcCompileProgram(program, 1, options) == 0
+    assert hip.hiprtcGetCodeSize(program, byref(size)) == 0
+    image = ctypes.create_string_buffer(size.value)
+    assert hip.hiprtcGetCode(program, image) == 0
+    return image
+
+
+def spin() -> c_void_p:
+    """Return a kernel that runs for so many microseconds."""
+    module, function = c_void_p(), c_void_p()
+    call("hipModuleLoadData", byref(module), built(SOURCE))
+    call("hipModuleGetFunction", byref(function), module, b"spin")
+    return function
+
+
+def launch(function: c_void_p, us: int, on: c_void_p) -> None:
+    argument = c_uint64(us)
+    arguments = (c_void_p * 1)(ctypes.cast(byref(argument), c_void_p))
+    one = c_uint(1)
+    answer = hip.hipModuleLaunchKernel(
+        function, one, one, one, one, one, one, c_uint(0), on, arguments, None
+    )
+    assert answer == 0, answer
+
+
+def say(value: Any) -> None:
+    print(json.dumps(value), flush=True)

@@ -1,0 +1,296 @@
+/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. */
+#include "machine/programs.h"
+
+/* 25 ms of products, and 25 ms elsewhere. */
+static const struct tenant HALVES = {
+    .kernel_ns = 1400 * US, .host_ns = 10 * US, .batch = 18, .in_flight = 1000, .rest_ns = 25 * MS};
+
+static void a_loop_that_rests_gets_the_share_of_the_card_that_it_works(void)
+{
+    for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30) {
+        machine_begin(1);
+        double native = alone(&HALVES);
+        add(0, &HALVES, percent);
+        together(1);
+        expect_of(0, percent >= 50 ? 100 : 2 * percent, 1, 3, native);
+        machine_end();
+    }
+}
+
+/* Milliseconds of a second, on average. */
+static double a_second(uint64_t ns)
+{
+    return (double)ns / (double)(RUN_S * MS);
+}
+
+static void who_waits_for_its_share_is_stopped_for_the_rest(void)
+{
+    begin();
+    add(0, &KERNELS, 30);
+    together(1);
+    /* And while what is in flight at the end of a time slice is done. */
+    EXPECT_NEAR(725, 30, a_second(accounts[0].stopped_ns));
+    EXPECT_NEAR(0, 0, a_second(accounts[0].borrowed_ns));
+    machine_end();
+}
+
+static void a_loop_below_its_share_is_hardly_stopped(void)
+{
+    begin();
+    add(0, &HALVES, 60);
+    together(1);
+    EXPECT(true, a_second(accounts[0].stopped_ns) < 20);
+    machine_end();
+}
+
+static void what_an_elastic_grant_has_beyond_its_share_was_lent(void)
+{
+    begin();
+    add(0, &KERNELS, 30)->terms.policy = HETERO_POLICY_ELASTIC;
+    together(1);
+    double used = a_second(accounts[0].gpu_ns), borrowed = a_second(accounts[0].borrowed_ns);
+    printf("used %.0f ms a second, %.0f of them lent\n", used, borrowed);
+    EXPECT_NEAR(used - 300, 40, borrowed);
+    machine_end();
+}
+
+/* A token is a hundred kernels of 5 us, each of which takes its thread 47 us to launch: a tenth of the card. */
+static const struct tenant TOKENS = {.kernel_ns = 5 * US, .host_ns = 47 * US, .batch = 100, .in_flight = 1000};
+
+/* The part of the card, in percent, that it uses alone. */
+static double needs(const struct tenant *like)
+{
+    struct tenant *tenant = add(TENANTS - 1, like, 100);
+    machine_begin(1);
+    tenant_start(tenant);
+    EXPECT(true, machine_run(RUN_S * SECOND));
+    double used = tenant_got(tenant, 2, RUN_S);
+    machine_end();
+    return used;
+}
+
+static void a_decoder_that_is_alone_is_slowed_only_below_its_need(void)
+{
+    double need = needs(&TOKENS);
+    for (unsigned percent = 5; percent <= 65; percent += percent == 5 ? 5 : percent < 30 ? 20 : 30) {
+        machine_begin(1);
+        double native = alone(&TOKENS), part = 100 * percent / need;
+        add(0, &TOKENS, percent);
+        together(1);
+        printf("share %u, need %.1f\n", percent, need);
+        expect_of(0, part < 100 ? part : 100, 3, 5, native);
+        machine_end();
+    }
+}
+
+/* What each gets without limits. */
+static void unlimited(const struct tenant *const likes[], unsigned count, double *launches)
+{
+    machine_begin(1);
+    for (unsigned t = 0; t < count; t++)
+        add(t, likes[t], 100);
+    together(count);
+    for (unsigned t = 0; t < count; t++)
+        launches[t] = (double)tenants[t].launched;
+    machine_end();
+}
+
+static void four_decoders_run_beside_each_other(void)
+{
+    const struct tenant *likes[] = {&TOKENS, &TOKENS, &TOKENS, &TOKENS};
+    double free[4];
+    unlimited(likes, 4, free);
+    begin();
+    for (unsigned t = 0; t < 4; t++)
+        add(t, &TOKENS, 25);
+    together(4);
+    for (unsigned t = 0; t < 4; t++)
+        expect_of(t, 99, 2, 1, free[t]); /* of what each has without limits */
+    machine_end();
+}
+
+static void a_decoder_runs_beside_one_that_always_wants_the_card(void)
+{
+    const struct tenant *likes[] = {&TOKENS, &KERNELS};
+    double free[2];
+    unlimited(likes, 2, free);
+    begin();
+    double native = alone(&TOKENS), natives = alone(&KERNELS);
+    printf("without limits %.1f and %.1f\n", 100 * free[0] / native, 100 * free[1] / natives);
+    add(0, &TOKENS, 50);
+    add(1, &KERNELS, 50);
+    together(2);
+    printf("the decoder has %.3f of that\n", (double)tenants[0].launched / free[0]);
+    expect_of(1, 50, 1, 3, natives);
+    EXPECT(true, (double)tenants[0].launched >= 0.97 * free[0]);
+    machine_end();
+}
+
+/* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. */
+static void a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing(void)
+{
+    static uint16_t sizes[100];
+    for (unsigned k = 0; k < 100; k++)
+        sizes[k] = k == 37 ? 1500 : 5;
+    struct tenant mixed = TOKENS;
+    mixed.pattern_us = sizes;
+    mixed.pattern = 100;
+    double need = needs(&mixed);
+    begin();
+    double native = alone(&mixed), natives = alone(&KERNELS);
+    add(0, &mixed, 20);
+    add(1, &KERNELS, 60);
+    together(2);
+    double got = 100 * (double)tenants[0].launched / native, law = 100 * 20 / need;
+    double neighbour = 100 * (double)tenants[1].launched / natives;
+    printf("%.1f of %.1f, its neighbour %.1f of 60\n", got, law, neighbour);
+    EXPECT(true, neighbour > 59 && got > 0.4 * law && got < 1.2 * law);
+    machine_end();
+}
+
+/* It turns to kernels of 400 us. What its neighbour lacks until that is known is given back within ten seconds. */
+static void a_program_that_is_light_no_longer_takes_time_slices(void)
+{
+    begin();
+    add(0, &TOKENS, 20);
+    add(1, &KERNELS, 60);
+    for (unsigned t = 0; t < 2; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(3 * SECOND));
+    tenants[0].kernel_ns = 400 * US;
+    EXPECT(true, machine_run(10 * SECOND));
+    EXPECT_NEAR(60, 1, tenant_got(&tenants[1], 3, 13));
+    EXPECT_NEAR(20, 1, tenant_got(&tenants[0], 5, 13));
+    machine_end();
+}
+
+/* Alone it is slowed only where its share is less than the part of the card that it needs. */
+static void is_slowed_only_below_its_need(const struct tenant *like)
+{
+    double need = needs(like);
+    for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30) {
+        machine_begin(1);
+        double native = alone(like), law = 100 * percent / need;
+        add(0, like, percent);
+        together(1);
+        printf("share %u, need %.1f\n", percent, need);
+        expect_of(0, law < 100 ? law : 100, 1, 3, native);
+        machine_end();
+    }
+}
+
+/* It waits for each kernel: a hold behind one tells nothing. */
+static const struct tenant SINGLES = {.kernel_ns = 8 * US, .host_ns = 12 * US, .in_flight = 1};
+static const struct tenant RARE_SINGLES = {.kernel_ns = 8 * US, .host_ns = 40 * US, .in_flight = 1};
+
+static void a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need(void)
+{
+    is_slowed_only_below_its_need(&SINGLES);
+    is_slowed_only_below_its_need(&RARE_SINGLES);
+}
+
+/* It is bound by its thread for a third of the time. */
+static const struct tenant LATE = {.kernel_ns = 95 * US, .host_ns = 145 * US, .batch = 400, .in_flight = 1000};
+
+static void training_that_needs_two_thirds_is_slowed_only_below_that(void)
+{
+    is_slowed_only_below_its_need(&LATE);
+}
+
+/* As long as they are not known well, the error of what is known is charged, too. */
+static void kernels_of_all_sizes_are_known_after_some_seconds(void)
+{
+    static const uint16_t sizes[] = {20, 60, 300, 15, 150, 90, 40, 200, 5, 70};
+    struct tenant mixed = LATE;
+    mixed.pattern_us = sizes;
+    mixed.pattern = sizeof sizes / sizeof *sizes;
+    for (unsigned percent = 10; percent <= 50; percent += 20) {
+        begin();
+        tenant_start(add(0, &mixed, percent));
+        EXPECT(true, machine_run(40 * SECOND));
+        printf("%.2f of %u, %.2f in the first ten seconds\n", tenant_got(&tenants[0], 20, 40), percent,
+               tenant_got(&tenants[0], 0, 10));
+        EXPECT_NEAR(percent, 1 + 0.08 * percent, tenant_got(&tenants[0], 20, 40));
+        machine_end();
+    }
+}
+
+/* The first launches of a step are next to nothing, and the program waits for a step of some time ago: what comes first
+ * behind a pause is not what a launch takes. */
+static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
+{
+    static const uint16_t sizes[] = {5, 5, 5, 1400};
+    for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30)
+        for (unsigned small = 1; small <= 3; small++) {
+            struct tenant steps = {
+                .host_ns = 5 * US, .in_flight = 16, .pattern_us = sizes + 3 - small, .pattern = 1 + small};
+            begin();
+            double native = alone(&steps);
+            add(0, &steps, percent);
+            together(1);
+            printf("%u small ones\n", small);
+            expect_of(0, percent, 1, 3, native);
+            machine_end();
+        }
+}
+
+/* Each of its kernels interrupts the other's, and the machine loses a part of both. */
+static void a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card(void)
+{
+    const struct tenant *likes[] = {&RARE_SINGLES, &KERNELS};
+    double free[2];
+    unlimited(likes, 2, free);
+    begin();
+    double native = alone(&RARE_SINGLES), natives = alone(&KERNELS);
+    printf("without limits %.1f and %.1f\n", 100 * free[0] / native, 100 * free[1] / natives);
+    add(0, &RARE_SINGLES, 30);
+    add(1, &KERNELS, 60);
+    together(2);
+    printf("it has %.3f of that\n", (double)tenants[0].launched / free[0]);
+    expect_of(1, 60, 4, 3, natives);
+    EXPECT(true, (double)tenants[0].launched >= 0.97 * free[0]);
+    machine_end();
+}
+
+/* What the driver leaves it beside one that has the card whenever it is free is less than its share. */
+static void a_loop_that_waits_for_each_kernel_has_its_share_beside_one_that_borrows(void)
+{
+    const struct tenant *likes[] = {&RARE_SINGLES, &KERNELS};
+    double free[2];
+    unlimited(likes, 2, free);
+    begin();
+    double native = alone(&RARE_SINGLES);
+    add(0, &RARE_SINGLES, 30)->terms.policy = HETERO_POLICY_ELASTIC;
+    add(1, &KERNELS, 60)->terms.policy = HETERO_POLICY_ELASTIC;
+    for (unsigned t = 0; t < 2; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(30 * SECOND));
+    double got = 100 * (double)tenants[0].launched / native / 3;
+    printf("%.1f without limits, %.1f of 30, the other has %.1f of the card\n", 100 * free[0] / native, got,
+           tenant_got(&tenants[1], 2, 30));
+    EXPECT(true, got >= 29);
+    machine_end();
+}
+
+static const struct test tests[] = {
+    TEST(a_loop_that_waits_for_each_kernel_has_its_share_beside_one_that_borrows),
+    TEST(a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need),
+    TEST(a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card),
+    TEST(training_that_needs_two_thirds_is_slowed_only_below_that),
+    TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share),
+    TEST(kernels_of_all_sizes_are_known_after_some_seconds),
+    TEST(a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing),
+    TEST(a_program_that_is_light_no_longer_takes_time_slices),
+    TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),
+    TEST(four_decoders_run_beside_each_other),
+    TEST(a_decoder_runs_beside_one_that_always_wants_the_card),
+    TEST(who_waits_for_its_share_is_stopped_for_the_rest),
+    TEST(a_loop_below_its_share_is_hardly_stopped),
+    TEST(what_an_elastic_grant_has_beyond_its_share_was_lent),
+    TEST(a_loop_that_rests_gets_the_share_of_the_card_that_it_works),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}

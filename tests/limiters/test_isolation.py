@@ -1,0 +1,226 @@
+"""The contract of limiters, kept by each of ours in front of its driver on a simulated card."""
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import hetero_simulator
+import pytest
+from tenancy import LIMITER, mutated
+
+from hetero.plugin.testing import IsolationContract
+
+HERE, LIMITERS = Path(__file__).parent, LIMITER.parents[2]
+RACK = """
+[device]
+vendor = {vendor}
+model = {model}
+memory = 1 GiB
+compute = 9.0
+multiprocessors = 64
+uuid = {uuid}
+
+[kernel spin]
+{kernel}
+"""
+UUID, UNIQUE_ID = "GPU-11111111-2222-3333-4444-555555555555", "GPU-423592d2d74e6a1b"
+
+
+class OnACard(IsolationContract):
+    """The contract on a simulated card of its own."""
+
+    driver = HERE / "calls_cuda.py"
+    model: ClassVar[str] = "Card"
+    uuid: ClassVar[str] = UUID
+    kernel: ClassVar[str] = "per_arg0 = 1 ns"
+    points = 5
+    clock = hetero_simulator.clock()
+    #: Of the driver: its library's name, and what its functions begin with.
+    calls: ClassVar[str] = "libcuda.so.1 cu"
+    #: The node's settings: cards that vendors would cut are shared by a limiter.
+    settings: ClassVar[str] = ""
+
+    @pytest.fixture(autouse=True)
+    def simulated(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.simulate(tmp_path, monkeypatch)
+
+    def simulate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        rack = tmp_path / "contract.rack"
+        card = RACK.format(vendor=self.vendor, model=self.model, uuid=self.uuid, kernel=self.kernel)
+        rack.write_text(card)
+        monkeypatch.setenv("HETERO_RACK", str(rack))
+        monkeypatch.setenv("PYTHONPATH", str(HERE))
+        monkeypatch.setenv("CALLS", self.calls)
+        settings = tmp_path / "node.toml"
+        settings.write_text(self.settings)
+        monkeypatch.setenv("HETERO_CONFIG", str(settings))
+
+    @pytest.mark.measured
+    def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
+        super().test_two_tenants_have_30_and_60_of_a_card()
+
+    @pytest.mark.measured
+    def test_a_grant_can_be_resized_while_its_program_runs(self) -> None:
+        super().test_a_grant_can_be_resized_while_its_program_runs()
+
+
+class TestCuda(OnACard):
+    vendor = "nvidia"
+
+
+class TestMusa(OnACard):
+    vendor = "mthreads"
+    uuid = "11111111-2222-3333-4444-555555555555"  # nothing in front, unlike others'
+    calls = "libmusa.so.1 mu"
+    settings = '[cards]\nsoft = ["mthreads"]'
+
+
+#: What came after CUDA 10.2, whose interfaces CoreX has: all names that begin so.
+LACKED = (
+    *("cuMemPool", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuGreenCtx"),
+    *("cuDeviceGetDefaultMemPool", "cuDeviceGetMemPool", "cuDeviceSetMemPool", "cuGetProcAddress"),
+    *("cuDeviceGetGraphMem", "cuDeviceGraphMemTrim", "cuGraphAddMem", "cuGraphMem"),
+    *("cuGraphUpload", "cuGraphInstantiateWith", "cuLibrary", "cuKernel", "cuLaunchKernelEx"),
+    *("cuDeviceGetUuid_v2", "cuMemMapArrayAsync", "cuMemPrefetchAsync_v2", "cuCtxCreate_v3"),
+    "cuStreamBeginCaptureToGraph",
+)
+
+
+class TestCorex(OnACard):
+    """What a driver lacks is found by its symbols: nobody says whose driver it is."""
+
+    vendor = "iluvatar"
+
+    def simulate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().simulate(tmp_path, monkeypatch)
+        whole = (hetero_simulator.fake_drivers() / "iluvatar/libcuda.so.1").read_bytes()
+        # A name of the same length that no hash leads to.
+        names = b"|".join(re.escape(name.encode()) for name in LACKED)
+        path = tmp_path / "libcuda.so.1"
+        path.write_bytes(re.sub(rb"(?<=\0)(?=(?:%s)\w*\0)c" % names, b"x", whole))
+        monkeypatch.setenv("CALLS_PATH", str(path))
+        self.lacked = set(re.findall(names, path.read_bytes()))
+
+    def test_what_it_lacks_is_not_there(self) -> None:
+        assert set() == self.lacked
+
+
+@pytest.mark.hip
+class TestHip(OnACard):
+    vendor = "amd"
+    driver = HERE / "calls_hip.py"
+    uuid = UNIQUE_ID
+    calls = "libamdhip64.so.5 hip"
+    kernel = "time = 0 us\nper_arg0 = 1 us"
+    virtual_seconds = 3.5  # the runtime's threads look at their queues all the time
+    points = 8  # the runtime's threads and the card's share the processors with the programs
+
+
+class OfHygon(TestHip):
+    """AMD's runtime by Hygon's name, on a card that Hygon's tools would cut."""
+
+    vendor = "hygon"
+    model = "K100_AI"
+    uuid = "7100f95cee823041"
+    calls = "libgalaxyhip.so.5 hip"
+    settings = '[cards]\nsoft = ["hygon"]'
+
+
+#: What does not depend on how a runtime was made is tried on AMD's name alone.
+OF_HYGON = (
+    "test_memory_is_refused_at_the_limit_and_not_below",
+    "test_memory_of_a_killed_process_is_the_grants_again",
+    "test_every_way_to_the_driver_leads_to_the_limiter",
+)
+
+
+@pytest.mark.hip
+@pytest.mark.parametrize("promise", OF_HYGON)
+def test_the_contract_holds_by_hygons_name_of_the_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: str
+) -> None:
+    card = OfHygon()
+    card.simulate(tmp_path, monkeypatch)
+    getattr(card, promise)()
+
+
+#: What is left out of a shim, and the promise that is then broken.
+LIMIT = "test_memory_is_refused_at_the_limit_and_not_below"
+FREED = "test_memory_that_is_freed_is_the_grants_again"
+SHARES = "test_two_tenants_have_30_and_60_within_a_point_in_virtual_time"
+DEFECTS = {
+    ("cuda", "charge"): (
+        LIMIT,
+        "shared/charge.c",
+        "return region != NULL && (",
+        "return true || (",
+    ),
+    ("cuda", "gate"): (
+        SHARES,
+        "cuda/api.def",
+        "PTSZ_GATED(cuLaunchKernel, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, "
+        "unsigned bx, unsigned by, unsigned bz,\n    unsigned shared, CUstream s, void **p, "
+        "void **x), (f, gx, gy, gz, bx, by, bz, shared, s, p, x), DEFAULT(s))",
+        "",
+    ),
+    ("cuda", "end"): (FREED, "shared/charge.c", "givers[entry->kind](entry);", ";"),
+    # Two points of 30 and four of 60: a machine's own time would not show them.
+    ("cuda", "part of the time"): (
+        SHARES,
+        "timeshare/governor.c",
+        "power_charge(&governor->power, ran_ns - waived_ns)",
+        "power_charge(&governor->power, (ran_ns - waived_ns) * 15 / 16)",
+    ),
+    ("hip", "gate"): (
+        SHARES,
+        "hip/api.def",
+        "GATED(hipModuleLaunchKernel, (hipFunction_t function, unsigned gx, unsigned gy, unsigned "
+        "gz, unsigned bx, unsigned by,\n    unsigned bz, unsigned shared, hipStream_t stream, void "
+        "**parameters, void **extra),\n    (function, gx, gy, gz, bx, by, bz, shared, stream, "
+        "parameters, extra), DEFAULT(stream))",
+        "",
+    ),
+}
+DEFECTS |= {
+    (api, what): DEFECTS["cuda", what]
+    for api in ("hip", "musa")
+    for what in ("charge", "end", "part of the time")
+}
+DEFECTS["musa", "gate"] = (
+    SHARES,
+    "musa/api.def",
+    DEFECTS["cuda", "gate"][2].replace("(cu", "(mu").replace("CU", "MU"),
+    "",
+)
+#: Those whose limiter it is.
+TENANTS: dict[str, tuple[type[OnACard], ...]] = {
+    "cuda": (TestCuda, TestCorex),
+    "musa": (TestMusa,),
+    "hip": (TestHip,),
+}
+
+
+def test_each_defect_is_of_the_sources_as_they_are() -> None:
+    for _, file, before, _ in DEFECTS.values():
+        assert 1 == (LIMITERS / file).read_text().count(before), (file, before)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("api", "left_out"),
+    [pytest.param(*each, marks=[pytest.mark.hip] * (each[0] == "hip")) for each in DEFECTS],
+)
+def test_a_defect_is_found_by_the_contract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api: str, left_out: str
+) -> None:
+    promise, file, before, after = DEFECTS[api, left_out]
+    mutated(((file, before, after),), tmp_path / "limiters", api)
+    for contract in TENANTS[api]:
+        card = contract()
+        card.simulate(tmp_path, monkeypatch)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'limiters'}:{HERE}")
+        with pytest.raises(AssertionError) as broken:
+            getattr(card, promise)()
+        assert "Traceback" not in str(broken.value)
+        print(broken.value)
