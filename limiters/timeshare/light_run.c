@@ -34,8 +34,12 @@ bool light_read_hold(struct governor *governor)
     if (!light->waits || !gate_held(&governor->gate, &launches, &ns))
         return true;
     light->waits = false;
-    if (launches > 0)
-        return light_learn(light, launches, ns);
+    if (launches > 0) {
+        bool same = light_learn(light, launches, ns);
+        if (light->odd > 0)
+            light->next_ns = governor->engine->now(); /* the next one tells whether it is another program */
+        return same;
+    }
     if (ns > 0)
         light->empty_ns = ns;
     else
@@ -185,7 +189,7 @@ static void look_at_light(struct governor *governor, struct light_course *course
         course->unsettled_ns += now - course->looked;
     if (seems_another(governor, course))
         found_another(governor, course);
-    else if (governor->light.holds != holds)
+    else if (governor->light.holds != holds && governor->light.odd == 0)
         course->unsettled_ns = course->charged_ns = 0;
     course->looked = now;
     course->looked_at = course->seen;
