@@ -61,9 +61,9 @@ struct light_hold {
 struct light {
     /* Sums over the last holds, the older the fainter. */
     double launches, ns, ns_ns, ns_launches, launches_launches;
-    struct light_hold last, before; /* the last two */
     unsigned holds;
-    unsigned odd;        /* so many holds in a row were far longer than expected */
+    bool odd; /* the last hold was far longer than expected, and is not in the sums yet */
+    struct light_hold odd_hold;
     unsigned missed;     /* so many in a row told nothing */
     unsigned failed;     /* so many of these began */
     unsigned skips;      /* up to LIGHT_SKIPS are made before a hold, halved so many times */
@@ -188,8 +188,6 @@ static inline void light_average(struct light *light, struct light_hold hold)
     double deviation = __builtin_sqrt(squares > 0 ? squares : 0), error = deviation / light->launches;
     light->launch_ns = (uint64_t)(mean + error);
     light->error = error / mean;
-    light->before = light->last;
-    light->last = hold;
     light->holds++;
     light->differs_ns =
         (uint64_t)(deviation / __builtin_sqrt(light->holds < LIGHT_FADING ? light->holds : LIGHT_FADING));
@@ -242,18 +240,19 @@ static inline bool light_learn(struct light *light, uint32_t launches, uint64_t 
     struct light_hold hold = {.launches = launches, .ns = (double)(ns > between_ns ? ns - between_ns : 0)};
     uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light_takes(light, launches) +
                        LIGHT_ODD_DEVIATIONS * light->differs_ns;
-    bool odd = light_known(light) && hold.ns > (double)most_ns;
-    light->odd = odd ? light->odd + 1 : 0;
+    bool odd = light_known(light) && hold.ns > (double)most_ns, before = light->odd;
+    struct light_hold odd_hold = light->odd_hold;
     light->missed = light->failed = 0;
     light->skips -= light->skips > 0;
-    light_average(light, hold);
-    if (light->odd < 2)
-        return true;
-    struct light_hold before = light->before;
-    light_forget(light);
-    light_average(light, before);
-    light_average(light, hold);
-    return false;
+    if (odd && before)
+        light_forget(light);
+    light->odd = odd && !before;
+    light->odd_hold = hold;
+    if (before)
+        light_average(light, odd_hold);
+    if (!light->odd)
+        light_average(light, hold);
+    return !odd || !before;
 }
 
 #endif

@@ -36,7 +36,7 @@ bool light_read_hold(struct governor *governor)
     light->waits = false;
     if (launches > 0) {
         bool same = light_learn(light, launches, ns);
-        if (light->odd > 0)
+        if (light->odd)
             light->next_ns = governor->engine->now(); /* the next one tells whether it is another program */
         return same;
     }
@@ -126,9 +126,9 @@ static void charge_light(struct governor *governor, struct light_course *course)
     course->seen = count;
 }
 
-/* It launches something else than what was timed, and takes time slices from now on. Since the last hold, the device
- * worked for it while it had something in flight; half of the time where another ran. */
-static void found_another(struct governor *governor, struct light_course *course)
+/* It may launch something else than what was timed, and takes time slices from now on. Since the last hold that was as
+ * expected, the device worked for it while it had something in flight; half of the time where another ran. */
+static void charge_another(struct governor *governor, struct light_course *course)
 {
     bool beside = time_slice_held(&governor->time_slice) || time_slice_others(&governor->time_slice) > 0;
     uint64_t took_ns = budget_part(course->unsettled_ns, beside ? 1 : 0);
@@ -136,7 +136,6 @@ static void found_another(struct governor *governor, struct light_course *course
         account_spend(&governor->account, &governor->time_slice, governor->engine->now(), took_ns - course->charged_ns,
                       took_ns - course->charged_ns);
     log_line(LOG_DEBUG, "governor: light no longer");
-    course->is_another = true;
 }
 
 /* Holds tell so, or have told nothing for long; or fences stand still. */
@@ -187,9 +186,8 @@ static void look_at_light(struct governor *governor, struct light_course *course
         course->settled = now;
     else
         course->unsettled_ns += now - course->looked;
-    if (seems_another(governor, course))
-        found_another(governor, course);
-    else if (governor->light.holds != holds && governor->light.odd == 0)
+    course->is_another = seems_another(governor, course);
+    if (!course->is_another && governor->light.holds != holds)
         course->unsettled_ns = course->charged_ns = 0;
     course->looked = now;
     course->looked_at = course->seen;
@@ -253,6 +251,8 @@ void light_run(struct governor *governor)
     gate_set(&governor->gate, GATE_CLOSED);
     gate_know(&governor->gate, 0);
     charge_light(governor, &course);
+    if (course.is_another || governor->light.odd)
+        charge_another(governor, &course);
     governor->closed_ns = governor->engine->now();
     gate_forget_timing(&governor->gate);
 }
