@@ -7,7 +7,6 @@ looked at from outside.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import multiprocessing
@@ -21,6 +20,7 @@ import hetero_simulator
 from attrs import field, frozen
 
 from hetero.model.units import MiB, format_memory
+from hetero_benchmarks.cumem import Pieces, Refused
 
 
 @frozen(kw_only=True)
@@ -201,94 +201,14 @@ def _reduce(rank: int, limit: int, ranks: str) -> None:
     distributed.destroy_process_group()
 
 
-class _Location(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
-
-
-class _Allocation(ctypes.Structure):
-    """CUmemAllocationProp of cuda.h."""
-
-    _fields_ = (
-        ("type", ctypes.c_int),
-        ("handles", ctypes.c_int),
-        ("location", _Location),
-        ("windows", ctypes.c_void_p),
-        ("flags", ctypes.c_ubyte * 8),
-    )
-
-
-class _Access(ctypes.Structure):
-    """CUmemAccessDesc of cuda.h."""
-
-    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
-
-
-class _Refused(Exception):
-    """The driver said that memory is out (CUDA_ERROR_OUT_OF_MEMORY, 2)."""
-
-
 def cumem(limit: int) -> None:
-    """Make the calls of vLLM's cumem allocator: fill, sleep (unmap and release), wake, fill again.
-
-    vllm/csrc/cumem_allocator.cpp maps each piece at an address of its own, which it keeps asleep.
-    """
-    driver = ctypes.CDLL("libcuda.so.1")
-
-    def call(name: str, *words: object) -> None:
-        code = getattr(driver, name)(*words)
-        if code == 2:
-            raise _Refused(name)
-        if code != 0:
-            raise OSError(f"{name}: error {code}")
-
-    context, device = ctypes.c_void_p(), ctypes.c_int()
-    call("cuInit", 0)
-    call("cuDeviceGet", ctypes.byref(device), 0)
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    call("cuCtxSetCurrent", context)
-    here = _Location(1, device.value)  # CU_MEM_LOCATION_TYPE_DEVICE
-    pinned = _Allocation(type=1, location=here)  # CU_MEM_ALLOCATION_TYPE_PINNED
-    readable = _Access(here, 3)  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-
-    def wake(address: int, size: int) -> int:
-        handle, at, length = (
-            ctypes.c_ulonglong(),
-            ctypes.c_ulonglong(address),
-            ctypes.c_size_t(size),
-        )
-        call(
-            "cuMemCreate", ctypes.byref(handle), length, ctypes.byref(pinned), ctypes.c_ulonglong(0)
-        )
-        nowhere = ctypes.c_size_t(0)
-        call("cuMemMap", at, length, nowhere, handle, ctypes.c_ulonglong(0))
-        call("cuMemSetAccess", at, length, ctypes.byref(readable), ctypes.c_size_t(1))
-        return handle.value
-
-    asleep: list[tuple[int, int]] = []
-    held: list[tuple[int, int, int]] = []
-
-    def allocate(size: int) -> None:
-        address, none = ctypes.c_ulonglong(), ctypes.c_ulonglong(0)
-        length = ctypes.c_size_t(size)
-        call("cuMemAddressReserve", ctypes.byref(address), length, none, none, none)
-        try:
-            held.append((address.value, size, wake(address.value, size)))
-        except _Refused:
-            call("cuMemAddressFree", address, length)
-            raise
-
-    def put_to_sleep() -> None:
-        while held:
-            address, size, handle = held.pop()
-            call("cuMemUnmap", ctypes.c_ulonglong(address), ctypes.c_size_t(size))
-            call("cuMemRelease", ctypes.c_ulonglong(handle))
-            asleep.append((address, size))
-
-    _fill(limit, allocate, _Refused, _least(limit))
-    filled = sum(size for _, size, _ in held)
-    put_to_sleep()
-    held += [(address, size, wake(address, size)) for address, size in asleep]
-    woken = sum(size for _, size, _ in held)
+    """Fill the grant as vLLM's cumem allocator does, put all to sleep and wake it."""
+    pieces = Pieces()
+    _fill(limit, pieces.allocate, Refused, _least(limit))
+    filled = sum(size for _, size, _ in pieces.held)
+    pieces.sleep()
+    pieces.wake()
+    woken = sum(size for _, size, _ in pieces.held)
     _report("all of it wakes again", woken == filled, format_memory(woken))
 
 
