@@ -221,6 +221,7 @@ def hami(bench: Bench, program: str, library: Path) -> None:
     gang = Tenant(job=program, cards=(0, 1))
     cell = bench.cell(gang)
     found: list[Pace] = []
+    Path("/tmp/vgpulock").mkdir(exist_ok=True)  # noqa: S108 - HAMi-core's, which it does not make
     with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
         variables = (
             f"LD_PRELOAD={library}",
