@@ -132,7 +132,11 @@ def busy_part(fleet: Fleet, tenant: Tenant, rate: float) -> float | None:
     """Return b of a program without hetero whose rate is known; None where no profiler tells."""
     if len(tenant.cards) == 1 or not GANGS[tenant.job].torch:
         return None
-    told = json.loads(fleet.ask((tenant.program, 0), "profile"))
+    try:
+        told = json.loads(fleet.ask((tenant.program, 0), "profile"))
+    except HeteroError as error:
+        print(f"{tenant}: no profile: {error}", flush=True)
+        return None
     # Its own rate and that of the steps under the profiler are not of the same seconds.
     return min(1.0, float(told["busy_ms"]) / 1000 * rate) or None
 
