@@ -132,7 +132,11 @@ def busy_part(fleet: Fleet, tenant: Tenant, rate: float) -> float | None:
     """Return b of a program without hetero whose rate is known; None where no profiler tells."""
     if len(tenant.cards) == 1 or not GANGS[tenant.job].torch:
         return None
-    told = json.loads(fleet.ask((tenant.program, 0), "profile"))
+    try:
+        told = json.loads(fleet.ask((tenant.program, 0), "profile"))
+    except HeteroError as error:
+        print(f"{tenant}: no profile: {error}", flush=True)
+        return None
     # Its own rate and that of the steps under the profiler are not of the same seconds.
     return min(1.0, float(told["busy_ms"]) / 1000 * rate) or None
 
@@ -221,6 +225,7 @@ def hami(bench: Bench, program: str, library: Path) -> None:
     gang = Tenant(job=program, cards=(0, 1))
     cell = bench.cell(gang)
     found: list[Pace] = []
+    Path("/tmp/vgpulock").mkdir(exist_ok=True)  # noqa: S108 - HAMi-core's, which it does not make
     with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
         variables = (
             f"LD_PRELOAD={library}",

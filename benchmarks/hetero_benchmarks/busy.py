@@ -41,7 +41,9 @@ def profiled(steps: Callable[[], int]) -> dict[str, float]:
         torch.cuda.synchronize()
     cards: dict[int, list[tuple[float, float]]] = {}
     for event in seen.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+        on_card = event.device_type == torch.autograd.DeviceType.CUDA
+        # The span of an annotation (of an optimizer's step, of a collective) holds idle time, too.
+        if on_card and not getattr(event, "is_user_annotation", False):
             span = (event.time_range.start, event.time_range.end)
             cards.setdefault(event.device_index, []).append(span)
     busiest = max(cards.values(), key=union, default=[])

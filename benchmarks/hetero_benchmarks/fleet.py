@@ -62,6 +62,20 @@ def _held(tenant: Tenant) -> int:
     return parse_memory(_memory(tenant)) + CONTEXT * processes
 
 
+def _first_core(cells: Iterable[Cell], key: Key) -> int | None:
+    """Return the core that a program starts with; None where it is set when it is measured.
+
+    A gang has its share from the first, as a user would start it. To start at a share of 1 would
+    take the programs of one card too long, and there are many.
+    """
+    program, _ = key
+    core = None if program.share is None else program.share.core
+    if core in (None, FULL) or len(program.cards) == 1:
+        return core if core == FULL else None
+    named = (pair for cell in cells for pair in zip(cell.programs, cell.tenants, strict=True))
+    return next(tenant.share.core for each, tenant in named if each == key and tenant.share)
+
+
 @frozen
 class _Resident:
     """A program that runs, the id of its grant, and what its core was last set to."""
@@ -124,7 +138,7 @@ class Fleet:
         names = Counter(tenant.job for tenant, _ in missing)
         report.progress(f"starting {', '.join(f'{count} {name}' for name, count in names.items())}")
         for key in missing:
-            self._standing[key] = self._start(*key)
+            self._standing[key] = self._start(*key, core=_first_core(cells, key))
         for key in missing:
             errors: list[HeteroError] = []
             with self._failing(key, errors):
@@ -193,7 +207,7 @@ class Fleet:
             raise errors[0]
         return answer
 
-    def _start(self, tenant: Tenant, number: int) -> _Resident:
+    def _start(self, tenant: Tenant, number: int, *, core: int | None) -> _Resident:
         label = f"bench-{os.getpid()}-{tenant}-{number}"
         grant = None
         # Whoever has no limit runs alone, and is counted apart from those it would stand beside.
@@ -202,7 +216,7 @@ class Fleet:
             share = tenant.share
             grant = DeviceAllocation(
                 memory=_memory(tenant),
-                core=FULL if share.core == FULL else None,  # the rest is set when it is measured
+                core=core,
                 policy=share.policy,
                 priority=share.priority,
                 label=label,
@@ -219,7 +233,7 @@ class Fleet:
             environment=self._settings | apart,
             patience=self.patience,
         )
-        return _Resident(program.__enter__(), label)
+        return _Resident(program.__enter__(), label, core=core)
 
     def _command(self, tenant: Tenant) -> tuple[str, ...]:
         if len(tenant.cards) > 1:

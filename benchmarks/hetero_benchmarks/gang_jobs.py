@@ -182,6 +182,7 @@ def decode_graph(_rank: int, ranks: int, _folder: Path) -> Steps:
             distributed.all_reduce(part)
             x = x + part
 
+    torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(3):  # libraries allocate what they need before a capture
             decode()

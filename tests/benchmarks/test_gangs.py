@@ -101,7 +101,8 @@ def test_a_gang_that_hangs_is_killed_and_leaves_nobody(fleet: Fleet) -> None:
     with pytest.raises(HeteroError, match="hung and was killed"):
         fleet.measure(cell)
 
-    assert [] == [pid for pid in ranks if _runs(pid)]
+    while any(map(_runs, ranks)):  # their files are closed already
+        time.sleep(0.01)
 
 
 def test_a_gang_ends_when_a_rank_dies(fleet: Fleet) -> None:
