@@ -359,6 +359,9 @@ def simulated(rank: int, ranks: int, folder: Path) -> Steps:
     call("cuMemHostRegister_v2", shared, ctypes.c_size_t(MET), 2)  # mapped for the card
     call("cuMemHostGetDevicePointer_v2", ctypes.byref(met), shared, 0)
     places = [ctypes.c_uint64(met.value + number * APART) for number in range(ranks)]
+    events = [ctypes.c_void_p() for _ in "ab"]  # two steps are in flight
+    for event in events:
+        call("cuEventCreate", ctypes.byref(event), 2)  # without times
     step = 0
     while True:
         step += 1
@@ -367,8 +370,10 @@ def simulated(rank: int, ranks: int, folder: Path) -> Steps:
         call("cuStreamWriteValue32_v2", None, places[rank], step, 0)
         for place in places:
             call("cuStreamWaitValue32_v2", None, place, step, 0)  # until it is as much or more
-        call("cuCtxSynchronize")
-        yield 1
+        call("cuEventRecord", events[step % 2], None)
+        if step > 1:
+            call("cuEventSynchronize", events[(step - 1) % 2])
+            yield 1
 
 
 def _weight(rows: int, columns: int) -> torch.Tensor:
