@@ -26,8 +26,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,10 @@ class Bench:
         """Return the cell of these."""
         return Cell(tenants=tenants, seconds=self.seconds, lead=LEAD)
 
-    @contextmanager
-    def fleet(self, title: str, runs: int, *variables: str) -> Iterator[Fleet]:
-        """Give programs so long as time is left for their start and so many runs.
+    def attempt(
+        self, title: str, runs: int, body: Callable[[Fleet], None], *, variables: Sequence[str] = ()
+    ) -> None:
+        """Measure with programs of their own, if time is left for their start and so many runs.
 
         An error of theirs, or that no time is left, is told as that of `title`.
         """
@@ -94,9 +95,9 @@ class Bench:
                 others=tuple(machine.uuid for machine in self.machines[1:]),
                 patience=min(self.patience, left),
                 overrun=min(OVERRUN, left),
-                variables=variables,
+                variables=tuple(variables),
             ) as fleet:
-                yield fleet
+                body(fleet)
         except HeteroError as error:
             self.miss(f"{title}: {error}")
 
@@ -149,82 +150,96 @@ def about(b: float | None) -> str:
 def alone(bench: Bench, program: str, cards: int, shares: Sequence[int], where: str) -> None:
     """Measure a program, started `starts` times, at each share."""
     gang = Tenant(job=program, cards=tuple(range(cards)))
-    native = bench.cell(gang)
-    limited = [bench.cell(evolve(gang, share=Share(core=share))) for share in shares]
     for start in range(1, bench.starts + 1):
         title = f"{program} on {cards}, start {start}"
-        with bench.fleet(title, 1 + len(limited)) as fleet:
-            fleet.prepare([native, *limited])
-            (first,) = run(fleet, native)
-            b = busy_part(fleet, gang, first.rate)
-            print(f"{title}: {first.rate:.4g} steps/s without hetero, {about(b)}", flush=True)
-            for share, cell in zip(shares, limited, strict=True):
-                (pace,) = run(fleet, cell)
-                got, expected = percent_of(pace.rate, first.rate), law(share, b)
-                low, high = swing(pace, first.rate)
-                row = {
-                    "program": program,
-                    "cards": cards,
-                    "start": start,
-                    "native": first.rate,
-                    "b": b,
-                    "share": share,
-                    "got": got,
-                    "law": expected,
-                    "seconds": [low, high],
-                }
-                line = f"{title} at {share}: {got:.1f} of {expected:.1f} ({got - expected:+.1f})"
-                off = abs(got - expected) > GANGS[program].points
-                within = f"not within {GANGS[program].points:g} of {expected:.1f}"
-                bench.found(
-                    where,
-                    row,
-                    f"{line}, by the second {low:.1f} to {high:.1f}",
-                    *([f"{title} at {share}: {got:.1f} is {within}"] if off else []),
-                )
+        bench.attempt(title, 1 + len(shares), partial(_alone, bench, gang, shares, where, title))
+
+
+def _alone(
+    bench: Bench, gang: Tenant, shares: Sequence[int], where: str, title: str, fleet: Fleet
+) -> None:
+    native = bench.cell(gang)
+    limited = [bench.cell(evolve(gang, share=Share(core=share))) for share in shares]
+    fleet.prepare([native, *limited])
+    (first,) = run(fleet, native)
+    b = busy_part(fleet, gang, first.rate)
+    print(f"{title}: {first.rate:.4g} steps/s without hetero, {about(b)}", flush=True)
+    points = GANGS[gang.job].points
+    for share, cell in zip(shares, limited, strict=True):
+        try:
+            (pace,) = run(fleet, cell)
+        except HeteroError as error:
+            raise HeteroError(f"at {share}: {error}") from None
+        got, expected = percent_of(pace.rate, first.rate), law(share, b)
+        low, high = swing(pace, first.rate)
+        row = {
+            "title": title,
+            "program": gang.job,
+            "cards": len(gang.cards),
+            "native": first.rate,
+            "b": b,
+            "share": share,
+            "got": got,
+            "law": expected,
+            "seconds": [low, high],
+        }
+        line = f"{title} at {share}: {got:.1f} of {expected:.1f} ({got - expected:+.1f})"
+        miss = f"{title} at {share}: {got:.1f} is not within {points:g} of {expected:.1f}"
+        bench.found(
+            where,
+            row,
+            f"{line}, by the second {low:.1f} to {high:.1f}",
+            *([miss] if abs(got - expected) > points else []),
+        )
 
 
 def beside(bench: Bench, group: Sequence[Together], where: str) -> None:
     """Measure tenants beside each other, and what each of them has without hetero alone."""
-    first = group[0]
-    free = [bench.cell(*tenants) for tenants in natives(first.tenants)]
+    runs = len(natives(group[0].tenants)) + len(group)
+    bench.attempt(group[0].name, runs, partial(_beside, bench, group, where))
+
+
+def _beside(bench: Bench, group: Sequence[Together], where: str, fleet: Fleet) -> None:
+    free = [bench.cell(*tenants) for tenants in natives(group[0].tenants)]
     cells = [bench.cell(*each.tenants) for each in group]
-    with bench.fleet(first.name, len(free) + len(cells)) as fleet:
-        fleet.prepare([*free, *cells])
-        rates: dict[Tenant, float] = {}
-        parts: dict[Tenant, float | None] = {}
-        for cell in free:
-            paces = run(fleet, cell)
-            for tenant, pace in zip(cell.tenants, paces, strict=True):
-                rates[tenant] = pace.rate
-        for tenant, rate in rates.items():
-            # A program that was profiled is slower for good: not where it runs again.
-            limited = all(each.share for together in group for each in together.tenants)
-            parts[tenant] = busy_part(fleet, tenant, rate) if limited else None
-        for together, cell in zip(group, cells, strict=True):
-            row = against(together, iter(run(fleet, cell)), rates, parts)
-            figures = " + ".join(
-                "idle" if tenant.idle else f"{who['got']:.1f}"
-                for who, tenant in zip(row["tenants"], together.tenants, strict=True)
-            )
-            seconds = ", ".join(
-                f"{who['seconds'][0]:.1f} to {who['seconds'][1]:.1f}"
-                for who, tenant in zip(row["tenants"], together.tenants, strict=True)
-                if not tenant.idle
-            )
-            bench.found(
-                where,
-                row,
-                f"{together.name}: {figures}, by the second {seconds}",
-                *missed(together, row),
-            )
+    fleet.prepare([*free, *cells])
+    rates: dict[Tenant, float] = {}
+    for cell in free:
+        paces = run(fleet, cell)
+        rates |= {tenant: pace.rate for tenant, pace in zip(cell.tenants, paces, strict=True)}
+    # A program that was profiled is slower for good: none is that runs again.
+    limited = all(each.share for together in group for each in together.tenants)
+    parts = {
+        tenant: busy_part(fleet, tenant, rate) if limited else None
+        for tenant, rate in rates.items()
+    }
+    for together, cell in zip(group, cells, strict=True):
+        row = against(together, iter(run(fleet, cell)), rates, parts)
+        figures = " + ".join(
+            "idle" if tenant.idle else f"{who['got']:.1f}"
+            for who, tenant in zip(row["tenants"], together.tenants, strict=True)
+        )
+        seconds = ", ".join(
+            f"{who['seconds'][0]:.1f} to {who['seconds'][1]:.1f}"
+            for who, tenant in zip(row["tenants"], together.tenants, strict=True)
+            if not tenant.idle
+        )
+        bench.found(
+            where,
+            row,
+            f"{together.name}: {figures}, by the second {seconds}",
+            *missed(together, row),
+        )
 
 
 def hami(bench: Bench, program: str, library: Path) -> None:
     """Measure a program under HAMi-core at 50; nothing of it is a goal."""
-    gang = Tenant(job=program, cards=(0, 1))
-    cell = bench.cell(gang)
-    found: list[Pace] = []
+    cell = bench.cell(Tenant(job=program, cards=(0, 1)))
+    paces: list[Pace] = []
+
+    def measured(fleet: Fleet) -> None:
+        paces.extend(run(fleet, cell))
+
     Path("/tmp/vgpulock").mkdir(exist_ok=True)  # noqa: S108 - HAMi-core's, which it does not make
     with tempfile.TemporaryDirectory(prefix="hetero-bench-") as folder:
         variables = (
@@ -236,11 +251,10 @@ def hami(bench: Bench, program: str, library: Path) -> None:
             "LIBCUDA_LOG_LEVEL=0",
             f"CUDA_DEVICE_MEMORY_SHARED_CACHE={folder}/cache",
         )
-        for name, around in (("without", ()), ("under", variables)):
-            with bench.fleet(f"{program} {name} HAMi-core", 1, *around) as fleet:
-                found += run(fleet, cell)
-    if len(found) == 2:
-        native, pace = found
+        bench.attempt(f"{program} without HAMi-core", 1, measured)
+        bench.attempt(f"{program} under HAMi-core", 1, measured, variables=variables)
+    if len(paces) == 2:
+        native, pace = paces
         low, high = swing(pace, native.rate)
         got = percent_of(pace.rate, native.rate)
         row = {"program": program, "share": HALF, "got": got, "seconds": [low, high]}

@@ -44,8 +44,13 @@ class Tenant:
 
     def __str__(self) -> str:
         how = " unlimited" if self.share is None else f" at {self.share}"
+        return self.name + how + (" idle" if self.idle else "")
+
+    @property
+    def name(self) -> str:
+        """What runs, and where if that is not the first card."""
         where = "" if self.cards == (0,) else f" on {'+'.join(map(str, self.cards))}"
-        return self.job + where + how + (" idle" if self.idle else "")
+        return self.job + where
 
     @property
     def program(self) -> Tenant:

@@ -228,7 +228,7 @@ class Fleet:
             self._command(tenant),
             evolve(self.machine, uuid=first),
             grant,
-            name=str(tenant),
+            name=str(tenant) if grant is None or apart else f"{tenant.name} under a grant",
             others=others,
             environment=self._settings | apart,
             patience=self.patience,

@@ -9,7 +9,7 @@ machine without PyTorch can still measure the others.
 from __future__ import annotations
 
 import ctypes
-import time
+import mmap
 from collections import deque
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -327,12 +327,14 @@ def psum(_rank: int, _ranks: int, _folder: Path) -> Steps:
 KERNELS, LOOPS = 2, 1_000_000
 #: Its kernel: the simulated driver reads no more than the name and what it is given.
 SPIN = b".version 6.0\n.target sm_50\n.visible .entry spin(.param .u32 iterations) { ret; }\n"
+#: Bytes of the memory in which the ranks say how far their cards are, and apart from each other.
+MET, APART = 4096, 64
 
 
 def simulated(rank: int, ranks: int, folder: Path) -> Steps:
-    """Launch kernels on the simulated card of that number, and wait for all others at each step.
+    """Launch kernels on the card of that number, which then waits for all others: a collective.
 
-    They meet in a file and not in a kernel: a card that waits for another is not simulated.
+    It needs a driver and nothing else, and its kernel is one for simulated cards.
     """
     cuda = ctypes.CDLL("libcuda.so.1")
 
@@ -350,25 +352,28 @@ def simulated(rank: int, ranks: int, folder: Path) -> Steps:
     call("cuModuleGetFunction", ctypes.byref(kernel), module, b"spin")
     loops = ctypes.c_uint(LOOPS)
     arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(loops), ctypes.c_void_p))
-    met = [folder / f"met-{number}" for number in range(ranks)]
+    with (folder / "met").open("a+b") as file:
+        file.truncate(MET)
+        shared = (ctypes.c_char * MET).from_buffer(mmap.mmap(file.fileno(), MET))
+    met = ctypes.c_uint64()
+    call("cuMemHostRegister_v2", shared, ctypes.c_size_t(MET), 2)  # mapped for the card
+    call("cuMemHostGetDevicePointer_v2", ctypes.byref(met), shared, 0)
+    places = [ctypes.c_uint64(met.value + number * APART) for number in range(ranks)]
+    events = [ctypes.c_void_p() for _ in "ab"]  # two steps are in flight
+    for event in events:
+        call("cuEventCreate", ctypes.byref(event), 2)  # without times
     step = 0
     while True:
+        step += 1
         for _ in range(KERNELS):
             call("cuLaunchKernel", kernel, 1, 1, 1, 32, 1, 1, 0, None, arguments, None)
-        call("cuCtxSynchronize")
-        step += 1
-        met[rank].write_bytes(step.to_bytes(8, "little"))
-        while any(_number(file) < step for file in met):
-            time.sleep(50e-6)
-        yield 1
-
-
-def _number(file: Path) -> int:
-    """Return the number in a file, 0 in one that is not there or not written yet."""
-    try:
-        return int.from_bytes(file.read_bytes(), "little")
-    except FileNotFoundError:
-        return 0
+        call("cuStreamWriteValue32_v2", None, places[rank], step, 0)
+        for place in places:
+            call("cuStreamWaitValue32_v2", None, place, step, 0)  # until it is as much or more
+        call("cuEventRecord", events[step % 2], None)
+        if step > 1:
+            call("cuEventSynchronize", events[(step - 1) % 2])
+            yield 1
 
 
 def _weight(rows: int, columns: int) -> torch.Tensor:

@@ -55,13 +55,29 @@ def test_a_gang_is_measured_alone_and_another_beside_it(tmp_path: Path) -> None:
     # What simulated cards on a busy machine give is no promise: the exit status says what it was.
     assert bool(told["missed"]) == bool(done.returncode)
     (alone,) = told["alone"]
-    assert ("simulated", 2, 1, None, 50) == tuple(
-        alone[key] for key in ("program", "cards", "start", "b", "share")
+    assert ("simulated on 2, start 1", "simulated", 2, None, 50) == tuple(
+        alone[key] for key in ("title", "program", "cards", "b", "share")
     )
     assert 0 < alone["got"]
     assert alone["law"] == 50
     assert "hami: not run: no --hami" in done.stdout
     assert "four: not run: 4 cards are needed" in done.stdout
+
+
+@pytest.mark.usefixtures("rack")
+def test_what_no_time_is_left_for_is_not_run_and_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "gangs.json"
+    options = ["--programs", "simulated", "--cells", "alone,beside", "--starts", "1"]
+
+    assert 1 == main([*options, "--within", "20", "--json", str(report)])
+
+    told = json.loads(report.read_text())
+    assert ([], []) == (told["alone"], told["beside"])
+    assert 5 == len(told["missed"])
+    assert all(": not run: " in line for line in told["missed"])
+    assert 5 == capsys.readouterr().out.count("missed: simulated ")
 
 
 def _ranks(of: int) -> list[int]:
