@@ -4,14 +4,13 @@ The runtime, its HSA runtime and its compiler are Debian's packages; what is sim
 library below them (simulator/drivers/kfd.h). So what is asserted of memory is asserted on the card.
 What the limiter holds as all of ours do is in test_isolation.py.
 
-Over 400 lines because its programs, and what stands for a runtime of HIP 7, are texts in it.
+Over 400 lines because its programs are texts in it.
 """
 
 import os
 import random
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import hetero_limiters
 import pytest
 from elftools.elf.elffile import ELFFile
 from simulated import Machine
-from tenancy import MIB, STRICT, Grant, Rack, Terms, meanwhile
+from tenancy import MIB, Grant, Rack, Terms, meanwhile
 
 pytestmark = pytest.mark.hip
 
@@ -484,137 +483,3 @@ def test_every_function_of_amds_runtime_is_in_one_of_our_tables() -> None:
     known = {*answered, *others, *(f"{name}_spt" for name in others)}
     assert {name for name in functions if re.match("hip[A-Z]", name)} <= known
     assert not answered & others
-
-
-#: So much of a runtime of HIP 7 as its lookup takes; memory is nobody's.
-SEVEN = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <string.h>
-int hipGetDevice(int *device) { return *device = 0; }
-int hipGetDeviceCount(int *count) { return *count = 1, 0; }
-int hipDeviceGetUuid(char *uuid, int card) { return memcpy(uuid, "423592d2d74e6a1b", 16), card; }
-int hipMalloc(void **pointer, unsigned long bytes) { return *pointer = (void *)bytes, 0; }
-int hipGetProcAddress(const char *name, void **found, int version, unsigned long flags, void *out)
-{
-    *found = dlsym(dlopen("libamdhip64.so.7", RTLD_LAZY | RTLD_NOLOAD), name);
-    return *found ? 0 : 500 + 0 * (version + flags + (out != 0));
-}
-void hipFromTheFuture(void) {}
-int hipMemGetInfo(unsigned long *free, unsigned long *all) { return *free = *all = 1ul << 34, 0; }
-int hipMemCreate(void **handle, unsigned long bytes, const void *where, unsigned long long flags)
-{
-    static unsigned long made;
-    *handle = (void *)++made;
-    return 0 * (bytes + flags + (where != 0));
-}
-int hipMemRelease(void *handle) { return handle == 0; }
-int hipMemMap(void *at, unsigned long n, unsigned long from, void *made) { return at == made; }
-int hipMemUnmap(void *at, unsigned long bytes) { return at == 0; }
-int hipMemAddressFree(void *at, unsigned long bytes) { return at == 0; }
-int hipMemExportToShareableHandle(int *file, void *handle) { return *file = 7, handle == 0; }
-"""
-
-
-def seven(directory: Path) -> None:
-    flags = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libamdhip64.so.7", "-x", "c", "-"]
-    command = ["cc", *flags, "-o", str(directory / "libamdhip64.so.7")]
-    subprocess.run(command, input=SEVEN, text=True, check=True)
-
-
-#: AMD's runtime 5.2.3 refuses to make such blocks, so that they were tried with the names alone.
-BLOCKS = """
-import ctypes
-from ctypes import byref, c_size_t, c_uint64, c_void_p
-hip, size, at = ctypes.CDLL("libamdhip64.so.7"), c_size_t(8 << 20), c_void_p(1 << 40)
-class Properties(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int) for name in ("type", "handle", "where", "card")]
-    _fields_ += [("more", c_uint64 * 2)]
-def block(size=size):
-    made = c_void_p()
-    return hip.hipMemCreate(byref(made), size, byref(Properties(1, 0, 1, 0)), c_uint64(0)), made
-def held():
-    free, total = c_size_t(), c_size_t()
-    assert 0 == hip.hipMemGetInfo(byref(free), byref(total))
-    said.append((total.value - free.value) >> 20)
-said = []
-"""
-
-
-def of_blocks(rack: Rack, directory: Path, program: str) -> str:
-    seven(directory)
-    grant = rack.grant(Terms(memory=64 * MIB, uuid=UUID), limiter=LIMITER)
-    environment = {**grant.environment, "LD_LIBRARY_PATH": str(directory), "HETERO_LOG": "off"}
-    words = [sys.executable, "-c", BLOCKS + program + "print(said)"]
-    out, errors = rack.machine.spawn(words, **environment).communicate(timeout=60)
-    assert "" == errors
-    return out.strip()
-
-
-def test_a_block_of_physical_memory_is_charged_until_its_handle_is_released(
-    rack: Rack, tmp_path: Path
-) -> None:
-    program = """
-made = block()[1]
-held()
-hip.hipMemRelease(made)
-held()
-said.append(block(c_size_t(65 << 20))[0])
-"""
-    assert "[8, 0, 2]" == of_blocks(rack, tmp_path, program)
-
-
-def test_a_mapping_holds_its_block_until_its_addresses_are_given_up(
-    rack: Rack, tmp_path: Path
-) -> None:
-    program = """
-made = block()[1]
-assert 0 == hip.hipMemMap(at, size, c_size_t(0), made, c_uint64(0))
-hip.hipMemRelease(made)
-held()
-hip.hipMemUnmap(at, size)
-held()
-hip.hipMemAddressFree(at, size)
-held()
-"""
-    assert "[8, 8, 0]" == of_blocks(rack, tmp_path, program)
-
-
-def test_a_block_that_others_may_have_stays_charged(rack: Rack, tmp_path: Path) -> None:
-    program = """
-made = block()[1]
-assert 0 == hip.hipMemExportToShareableHandle(byref(ctypes.c_int()), made, 1, c_uint64(0))
-hip.hipMemRelease(made)
-held()
-"""
-    assert "[8]" == of_blocks(rack, tmp_path, program)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_the_lookup_of_newer_runtimes_answers_ours(
-    rack: Rack, tmp_path: Path, strict: bool
-) -> None:
-    seven(tmp_path)
-    terms = Terms(memory=MIB, uuid=UUID, flags=STRICT if strict else 0)
-    grant = rack.grant(terms, limiter=LIMITER)
-    code = """
-import ctypes
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
-hip = ctypes.CDLL("libamdhip64.so.7")
-def looked_up(name):
-    found = c_void_p()
-    return hip.hipGetProcAddress(name, byref(found), 70000000, c_uint64(0), None), found.value
-code, address = looked_up(b"hipMalloc")
-allocate = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t)(address)
-out = c_void_p()
-asked = [allocate(ctypes.addressof(out), size << 20) for size in (64, 3)]
-print(code, asked, looked_up(b"hipFromTheFuture")[0] != 0)
-"""
-    environment = {
-        **grant.environment,
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "HETERO_LOG": "off",
-    }
-    program = rack.machine.spawn([sys.executable, "-c", code], **environment)
-    assert (f"0 [2, 2] {strict}\n", "") == program.communicate(timeout=60)
-    assert 1 == grant.unknown()
