@@ -72,6 +72,32 @@ def built(source: bytes) -> ctypes.Array[ctypes.c_char]:
     return image
 
 
+def bundle(image: bytes) -> bytes:
+    """Return what hipcc makes of an image: one with images for the host and for a card."""
+    names = (b"host-x86_64-unknown-linux--", b"hipv4-amdgcn-amd-amdhsa--gfx906")
+    said = b"__CLANG_OFFLOAD_BUNDLE__" + len(names).to_bytes(8, "little")
+    for name, size in zip(names, (0, len(image)), strict=True):
+        said += b"".join(each.to_bytes(8, "little") for each in (4096, size, len(name))) + name
+    return said.ljust(4096, b"\0") + image
+
+
+def registered(host: c_void_p) -> None:
+    """Have a program's function stand for the kernel, as the constructors that hipcc makes do.
+
+    Before any other call, or the runtime has no place for it.
+    """
+    kept = _kept.setdefault("image", ctypes.create_string_buffer(bundle(built(SOURCE).raw)))
+    wrapper = (c_uint64 * 3)(0x1_4849_5046, ctypes.addressof(kept), 0)
+    _kept["wrapper"] = wrapper
+    fat_binary, function = (hip[f"__hipRegister{what}"] for what in ("FatBinary", "Function"))
+    fat_binary.restype = c_void_p
+    module, threads, none = c_void_p(fat_binary(wrapper)), ctypes.c_int(-1), c_void_p()
+    function(module, host, b"spin", b"spin", threads, none, none, none, none, none)
+
+
+_kept: dict[str, Any] = {}
+
+
 #: An image that has nothing in it, for a simulated runtime, which has no compiler.
 EMPTY = b"\x7fELF".ljust(64, b"\0")
 

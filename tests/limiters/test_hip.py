@@ -323,12 +323,7 @@ def test_a_module_is_charged_for_its_code_and_arrays_until_it_is_unloaded(
 import tempfile
 {ARRAY}
 if {bundled}:
-    names = [b"host-x86_64-unknown-linux--", b"hipv4-amdgcn-amd-amdhsa--gfx906"]
-    head = b"__CLANG_OFFLOAD_BUNDLE__" + (2).to_bytes(8, "little")
-    parts = b""
-    for name, size in zip(names, (0, len(image))):
-        parts += b"".join(n.to_bytes(8, "little") for n in (4096, size, len(name))) + name
-    image = ctypes.create_string_buffer((head + parts).ljust(4096, bytes(1)) + image.raw)
+    image = ctypes.create_string_buffer(bundle(image.raw))
 file = tempfile.NamedTemporaryFile()
 file.write(image.raw)
 file.flush()
@@ -382,6 +377,15 @@ LAUNCHES = {
     "hipExtModuleLaunchKernel": """hip[
     "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j"
 ](function, *[c_uint(1)] * 6, c_size_t(0), on, arguments, None, None, None, c_uint(0))""",
+    "hipHccModuleLaunchKernel": """hip[
+    "_Z24hipHccModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_"
+](function, *[c_uint(1)] * 6, c_size_t(0), on, arguments, None, None, None)""",
+    "hipLaunchKernel": 'call("hipLaunchKernel", host, one, one, arguments, 0, on)',
+    "hipLaunchCooperativeKernel": """call(
+        "hipLaunchCooperativeKernel", host, one, one, arguments, c_uint(0), on)""",
+    # Half of the compute units take twice as long.
+    "of a stream with a mask": """launch(function, 2500, half)
+    call("hipStreamSynchronize", half)""",
     # This runtime runs a captured graph once: a second launch ends at once.
     "hipGraphLaunch": """call("hipStreamBeginCapture", on, 2)
     launch(function, 5000, on)
@@ -396,11 +400,18 @@ def test_kernels_have_their_share_of_the_time_however_they_are_launched(
     rack: Rack, name: str
 ) -> None:
     program = f"""
+host = c_void_p(0x1234)
+registered(host)
 call("hipSetDeviceFlags", 4)
 function, on = spin(), stream()
 argument = c_uint64(5000)
 arguments = (c_void_p * 1)(ctypes.cast(byref(argument), c_void_p))
 captured, graph = c_void_p(), c_void_p()
+half, mask = c_void_p(), (c_uint * 2)(0xFFFFFFFF, 0)
+call("hipExtStreamCreateWithCUMask", byref(half), c_uint(2), mask)
+class Dim3(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in "xyz"]
+one = Dim3(1, 1, 1)
 for _ in range(40):
     {LAUNCHES[name]}
     call("hipStreamSynchronize", on)
@@ -414,12 +425,49 @@ say(100 * 60 * 0.005 / (time.monotonic() - since))
     assert 8 < granted(rack, 64, core=20).run(program) < 27
 
 
+def test_a_name_with_a_version_leads_to_the_limiter(rack: Rack, tmp_path: Path) -> None:
+    """As the linker writes it into a program, and by dlvsym."""
+    runtime = subprocess.check_output(["ldconfig", "-p"], text=True)
+    (path,) = set(re.findall(r"libamdhip64\.so\.5 .*=> (\S+)", runtime))
+    source = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int hipMalloc(void **, unsigned long);
+int main(void)
+{
+    void *at, *driver = dlopen("libamdhip64.so.5", RTLD_LAZY | RTLD_NOLOAD);
+    int (*looked_up)(void **, unsigned long) = dlvsym(driver, "hipMalloc", "hip_4.2");
+    void *newer = dlvsym(driver, "hipMalloc", "hip_5.0");
+    unsigned long much = 65ul << 20;
+    printf("%d %d %d\\n", hipMalloc(&at, much), looked_up(&at, much), newer == NULL);
+}
+"""
+    program = tmp_path / "linked"
+    command = ["cc", "-x", "c", "-", "-x", "none", path, "-o", str(program)]
+    subprocess.run(command, input=source, text=True, check=True)
+    with program.open("rb") as file:
+        elf = ELFFile(file)
+        versions = {
+            aux.name
+            for _, each in elf.get_section_by_name(".gnu.version_r").iter_versions()
+            for aux in each
+        }
+    assert "hip_4.2" in versions
+    environment = {**granted(rack, 64).environment, "HETERO_LOG": "off"}
+    job = rack.machine.spawn([str(program)], **environment)
+    assert ("2 2 1\n", "") == job.communicate(timeout=60)
+
+
 #: Of the functions that are limited, those that HIP 5.2's header does not declare: newer ones, and
 #: those with names of C++.
 UNDECLARED = {
     "hipGetDevicePropertiesR0600",
     "hipGetDevicePropertiesR0000",
     "hipModuleLaunchCooperativeKernel",
+    "hipModuleLaunchCooperativeKernelMultiDevice",
+    "hipGraphAddMemAllocNode",
+    "hipGraphAddNode",
     "hipStreamBeginCaptureToGraph",
     "hipGetProcAddress",
     *(f"hipGetDriverEntryPoint{ending}" for ending in ("", "_spt")),

@@ -3,6 +3,7 @@
 What the limiter holds as all of ours do is in test_isolation.py.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,22 @@ call("hipDeviceSynchronize")
 say([captured, added, added_so, empty, on_card()])
 """
     assert [900, 801, 801, 0, 0] == said(grant, program)
+
+
+def test_a_call_in_a_librarys_constructor_is_limited(grant: Grant, tmp_path: Path) -> None:
+    """It runs before the constructors of what is preloaded."""
+    asks = "void *at; int hipMalloc(void **, unsigned long); int printf(const char *, ...);"
+    early = f'{asks} __attribute__((constructor)) void e(void) {{ printf("%d ", TOO_MUCH); }}'
+    late = f'{asks} void e(void); int main(void) {{ return printf("%d\\n", TOO_MUCH) < 0; e(); }}'
+    library, program = tmp_path / "libearly.so", tmp_path / "program"
+    flags = ["-DTOO_MUCH=hipMalloc(&at, 65u << 20)", "-Wl,--no-as-needed", "-x", "c", "-"]
+    linked = ["-x", "none", str(SEVEN), f"-Wl,-rpath,{SEVEN.parent}", f"-Wl,-rpath,{tmp_path}"]
+    for source, made in ((early, ["-shared", "-fPIC", "-o", library]), (late, ["-o", program])):
+        more = [str(library)] if made[-1] == program else []
+        command = ["cc", *map(str, made), *flags, *linked, *more]
+        subprocess.run(command, input=source, text=True, check=True)
+    job = grant.rack.machine.spawn([str(program)], **grant.environment, HETERO_LOG="off")
+    assert ("2 2\n", "") == job.communicate(timeout=60)
 
 
 #: A call of each function that works on the device and is younger than 5.2, by its name.
