@@ -10,6 +10,7 @@ Over 400 lines because its programs are texts in it.
 import os
 import random
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -196,6 +197,40 @@ say(100 * 60 * 0.005 / made(60))
     rack = Rack(tmp_path, Machine(tmp_path, kernel), api="hip_driver")
     # More by the credit of a time slice, of 0.1 s in 0.75; less on a machine that is slow to wake.
     assert 20 < granted(rack, 64, core=40).run(program) < 56
+
+
+#: As hipcc takes it: a launch by <<<>>>, and a function of the host for the kernel.
+COMPILED = """
+#include <hip/hip_runtime.h>
+#include <cstdio>
+__global__ void spin(unsigned long long us) {}
+int main()
+{
+    void *at;
+    unsigned long long us = 5000;
+    void *arguments[] = {&us};
+    int over = hipMalloc(&at, 65ul << 20), within = hipMalloc(&at, 64ul << 20);
+    for (int i = 0; i < 20; i++)
+        spin<<<1, 1>>>(us);
+    int launched = hipDeviceSynchronize();
+    int together = hipLaunchCooperativeKernel((void *)spin, dim3(1), dim3(1), arguments, 0, 0);
+    printf("%d %d %d %d\\n", over, within, launched + hipDeviceSynchronize(), together);
+}
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("hipcc") is None, reason="hipcc takes 260 MB more")
+def test_a_program_that_hipcc_built_is_limited(tmp_path: Path) -> None:
+    source, program = tmp_path / "program.hip", tmp_path / "program"
+    source.write_text(COMPILED)
+    command = ["hipcc", "--offload-arch=gfx906", str(source), "-o", str(program)]
+    subprocess.run(command, env={**os.environ, "HIP_PLATFORM": "amd"}, check=True)
+    kernel = RACK.replace("[kernel spin]", "[kernel _Z4spiny]")
+    grant = granted(Rack(tmp_path, Machine(tmp_path, kernel), api="hip_driver"), 64, core=50)
+    job = grant.rack.machine.spawn([str(program)], **grant.environment, HETERO_LOG="off")
+    assert ("2 0 0 0\n", "") == job.communicate(timeout=60)
+    assert grant.usage().gpu_ns > 100_000_000
 
 
 #: How memory is taken and given back, for random calls: by size and the place for what is got.
