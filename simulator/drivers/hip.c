@@ -3,8 +3,9 @@
  * is not in it. Error codes are CUDA's, which HIP numbers alike (hip_runtime_api.h of ROCm 6.3). From that header are
  * the parameters, too, of functions that the limiter has no line for.
  *
- * A thread has a current device and no contexts: each call enters the primary context of that. Over 400 lines because
- * it has a line for each function.
+ * A thread has a current device and no contexts: each call enters the primary context of that.
+ *
+ * Over 400 lines because it has each function.
  */
 #include "amd.h"
 #include "driver.h"
