@@ -416,7 +416,13 @@ class Release:
             "kubeScheduler": {"image": IMAGE, "command": str(BINARIES / "kube-scheduler")},
             "replicas": 1,
             "webhook": {"replicas": 1},
-            "agent": {"env": env, "volumes": own, "volumeMounts": own_mounts},
+            # No runtime of a vendor's and no CDI brings device nodes to the agent here.
+            "agent": {
+                "env": env,
+                "volumes": own,
+                "volumeMounts": own_mounts,
+                "privileged": not self._machine.simulated,
+            },
             "command": list(HETERO),
             "podEnv": environment(),
             "podVolumes": volumes,

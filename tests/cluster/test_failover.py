@@ -261,6 +261,17 @@ def state(release: Release) -> dict[str, int]:
     return found
 
 
+def all_run(release: Release) -> bool:
+    """Whether each container of the release runs, and none waits to be started again."""
+    pods = release.lab.call("GET", PODS)["items"]
+    return all(
+        "running" in one["state"]
+        for pod in pods
+        if pod["status"]["phase"] == "Running"
+        for one in pod["status"]["containerStatuses"]
+    )
+
+
 def test_nobody_starts_anew_while_the_api_server_is_away(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,6 +281,8 @@ def test_nobody_starts_anew_while_the_api_server_is_away(
     with hollow_node(lab), stream.flowing():
         led = either.leading()
         both = extender(led), parts(led)["kube-scheduler"]
+        # What tests before this one killed is started again by kubelets after up to minutes.
+        wait_for(lambda: all_run(either), seconds=300)
         before = state(either)
         gap = stream.gap(lambda: lab.restart_api_server(away=30))
         wait_for(lambda: state(either).keys() == before.keys())
