@@ -532,7 +532,7 @@ def _ask(server: str, method: str, path: str, body: Any, kind: str, token: str) 
             connection.request(
                 method,
                 path,
-                None if body is None else json.dumps(body, separators=(",", ":"), sort_keys=True),
+                body if body is None or isinstance(body, str) else _text(body),
                 {
                     "Authorization": token,
                     "Content-Type": kind or "application/json",
@@ -545,6 +545,10 @@ def _ask(server: str, method: str, path: str, body: Any, kind: str, token: str) 
     if answer.status >= 400:
         raise OSError(f"{method} {path}: {answer.status} {found.decode()}")
     return found
+
+
+def _text(body: Any) -> str:
+    return json.dumps(body, separators=(",", ":"), sort_keys=True)
 
 
 def _children(pid: int) -> list[int]:

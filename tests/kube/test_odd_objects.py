@@ -6,9 +6,12 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from attrs import evolve
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE
+from hetero.kube.api.client import Access, Api, ApiError
 from hetero.kube.api.pod_request import (
     DEVICE_PLACEMENT,
     INIT_PARTS,
@@ -154,3 +157,39 @@ def test_a_quota_that_is_no_whole_number_stops_nobody() -> None:
         assert {} == await it.bind("well", "n1")
 
     scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alone() -> None:
+    """As of templates, in which a tenant may have written anything for another driver."""
+    nested = "[" * 5000 + "]" * 5000
+    deep = f'{{"items": [{{"spec": {nested}}}], "metadata": {{"resourceVersion": "1"}}}}'
+    flat = '{"items": [{"metadata": {"name": "a"}}], "metadata": {"resourceVersion": "1"}}'
+
+    async def answer(request: web.Request) -> web.Response:
+        wanted = "as=PartialObjectMetadataList" in request.headers["Accept"]
+        return web.Response(text=flat if wanted else deep)
+
+    async def act() -> None:
+        app, found = web.Application(), dict[bool, list[Any]]()
+        app.router.add_get("/things", answer)
+        async with TestServer(app) as server:
+            access = Access(server=f"http://127.0.0.1:{server.port}")
+            async with Api(access).open() as api:
+                for metadata in (False, True):
+                    told = asyncio.Queue[Any]()
+                    following = asyncio.ensure_future(
+                        api.follow(
+                            "/things",
+                            metadata=metadata,
+                            listed=told.put_nowait,
+                            changed=lambda *_: None,
+                            lost=told.put_nowait,
+                        )
+                    )
+                    found[metadata] = [await told.get() for _ in range(1 if metadata else 2)]
+                    assert not following.done()
+                    following.cancel()
+        assert all(isinstance(one, ApiError) for one in found[False])
+        assert [{"metadata": {"name": "a"}}] == found[True][0]
+
+    asyncio.run(asyncio.wait_for(act(), timeout=20))

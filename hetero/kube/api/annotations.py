@@ -52,7 +52,7 @@ def read_note(name: str, text: str) -> Any:
     try:
         return json.decode(text)
     except (DecodeError, RecursionError):
-        raise BadInput(f"annotation {name} is no JSON") from None
+        raise BadInput(f"{name} is no JSON: leave it out") from None
 
 
 # --- inventory ------------------------------------------------------------------------------------
