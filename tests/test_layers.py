@@ -183,6 +183,21 @@ def test_a_driver_symbol_is_named_once_in_its_api_def_and_never_as_text() -> Non
     assert [] == found
 
 
+def test_a_driver_api_has_at_most_465_lines_that_others_do_not_share() -> None:
+    """Not counted: what the driver's functions and types are called (the tables and abi.h)."""
+    lines = {
+        folder.name: sum(
+            len(path.read_text().splitlines())
+            for path in folder.glob("*.[ch]")
+            if path.name != "abi.h"
+        )
+        for folder in (path.parent for path in ROOT.glob("limiters/*/types.h"))
+    }
+
+    assert {"cuda", "hip", "musa"} == lines.keys()
+    assert {} == {name: count for name, count in lines.items() if count > 465}
+
+
 def test_nothing_asks_which_vendor_it_is() -> None:
     """Neither `vendor == "…"` in Python nor a comparison of that name in C."""
     in_python = [
