@@ -33,17 +33,24 @@ from hetero.placement.cluster import Container, Pod
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
-#: How nodes and devices are chosen, whoever made the devices: our own name comes first, then
-#: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
+#: How nodes are chosen: `fragmentation`, `binpack` or `spread`. Our own name comes first.
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
+#: How devices are chosen, whoever made them: `fragmentation`, `binpack` or `spread`, with `numa`,
+#: `mutex` and `topology-aware`. HAMi's name is a pattern, since it calls all devices what one kind
+#: of them is called.
 DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
+#: What becomes of core time: `fixed`, `elastic` (idle time is lent) or `off` (no limiter).
 POLICY = "hetero.io/policy"
-#: What becomes of memory that a limiter did not count, and of programs without one.
+#: What becomes of memory that a limiter did not count (`report`, `refuse` or `kill`), and of
+#: programs without a limiter (`report` or `kill`).
 ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
+#: `true` hides functions of the driver that the limiter does not know; else `false`.
 STRICT = "hetero.io/strict"
-#: How a share is to be held, of the ways in which nodes offer their cards.
+#: How a share is to be held: `hard` for slices that are cut, `soft` for shares that a limiter
+#: holds. Without it any card serves.
 SLICES = "hetero.io/slices"
-#: By what the programs on its card are to share it.
+#: By what the programs on its card are to share it: `time` for time slices, `mps` for a service
+#: of the vendor.
 SHARING = "hetero.io/sharing"
 #: What init containers ask of each card, where kubelets before 1.31 would refuse the pod for it:
 #: they take it for their own to give. The webhook moves it here: resources by container.
