@@ -33,8 +33,8 @@ steps=$2
 shift 2
 [ "$steps" = all ] && steps=doctor,inventory,memory,overhead,isolation
 for name in $(echo "$steps" | tr , ' '); do
-    case ,doctor,inventory,memory,overhead,isolation,long,full, in
-    *",$name,"*) ;;
+    case $name in
+    doctor | inventory | memory | overhead | isolation | long | full) ;;
     *)
         echo "hardware.sh: no step $name: doctor, inventory, memory, overhead, isolation, long or full" >&2
         exit 2

@@ -13,7 +13,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +24,6 @@ import hetero
 from hetero import plugin
 from hetero.cli import hetero as command_line
 from hetero.kube.api import settings as cluster_settings
-from hetero.model.errors import BadInput
 from hetero.node import settings as node_settings
 from hetero.plugin import hookspecs
 
@@ -155,7 +153,8 @@ def _changed(before: Any, after: Any) -> frozenset[str]:
 def _keys(settings: type[Any], read: Any) -> str:
     rows = []
     for key, said, default, _, about in settings_of(settings, read):
-        rows.append(f"| `{_cell(key)}` | `{_cell(said)}` | {_default(default)} | {_cell(about, code=False)} |")
+        about = _cell(about, code=False)
+        rows.append(f"| `{_cell(key)}` | `{_cell(said)}` | {_default(default)} | {about} |")
     head = "| key | example | default | meaning |\n|---|---|---|---|\n"
     return head + "\n".join(rows) + "\n"
 
@@ -195,7 +194,7 @@ def _commented(sample: str) -> Iterator[tuple[str, str]]:
 NO_ANNOTATIONS = {"AUDIENCE", "KIND", "TEMPLATES", "TOKEN", "_SERIAL"}
 
 
-def annotations() -> Iterator[tuple[str, str, str]]:
+def annotations_of_code() -> Iterator[tuple[str, str, str]]:
     """Yield name, meaning and module of each annotation and label that the code reads or writes."""
     for path in sorted((CHECKOUT / "hetero" / "kube").rglob("*.py")):
         source = path.read_text()
@@ -209,7 +208,9 @@ def annotations() -> Iterator[tuple[str, str, str]]:
 
 
 def _targets(node: ast.Assign) -> list[str]:
-    return [one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+    return [
+        one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)
+    ]
 
 
 def _names_in(value: ast.expr) -> list[str]:
@@ -237,7 +238,10 @@ def _above(lines: list[str], number: int) -> str:
 
 def annotations_page() -> str:
     """Return the page of annotations and labels."""
-    rows = [f"| `{name}` | {_cell(said, code=False)} |" for name, said, _ in sorted(annotations())]
+    rows = [
+        f"| `{name}` | {_cell(said, code=False)} |"
+        for name, said, _ in sorted(annotations_of_code())
+    ]
     return (
         "# Annotations and labels\n\nHAMi's names are in [Kubernetes](../kubernetes.md).\n\n"
         "| name | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
@@ -295,7 +299,9 @@ def _line(about: str) -> str:
 def _arguments(one: object) -> str:
     text = str(inspect.signature(one))  # type: ignore[arg-type]
     text = re.sub(r"\(self, \*, |\(self, /, |\(self, |\(cls, ", "(", text).replace("(self)", "()")
-    return re.sub(r"<([\w.]+): '?([^'>]*)'?>|<function (\w+) at [^>]*>", r"\1\3", text.replace("'", ""))
+    return re.sub(
+        r"<([\w.]+): '?([^'>]*)'?>|<function (\w+) at [^>]*>", r"\1\3", text.replace("'", "")
+    )
 
 
 def _signature(name: str, one: object) -> str:

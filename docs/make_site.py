@@ -33,6 +33,16 @@ FRONT = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
 }
+#: Files of the repository that the reference is made from: links to them lead to its pages.
+MADE_FROM = {
+    "hetero/__init__.py": "reference/python.md",
+    "hetero/cli/__init__.py": "reference/cli.md",
+    "hetero/kube/api/pod_request.py": "reference/annotations.md",
+    "hetero/kube/api/settings.py": "reference/settings.md",
+    "hetero/node/settings.py": "reference/settings.md",
+    "hetero/plugin/__init__.py": "reference/plugin.md",
+    "hetero/plugin/hookspecs.py": "reference/plugin.md",
+}
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -94,6 +104,8 @@ def on_the_site(path: Path) -> Path | None:
         return PAGES / path.relative_to(DOCS)
     if path.name in FRONT and path.parent == CHECKOUT:
         return PAGES / FRONT[path.name]
+    if path.is_relative_to(CHECKOUT) and str(path.relative_to(CHECKOUT)) in MADE_FROM:
+        return PAGES / MADE_FROM[str(path.relative_to(CHECKOUT))]
     return None if path.exists() else path
 
 
@@ -105,7 +117,11 @@ def outside(pages: Path) -> list[str]:
     return [
         *(f"{page}: is in no navigation (docs/mkdocs.yml)" for page in sorted(there - {*named})),
         *(f"{page}: is in the navigation, and nowhere else" for page in sorted({*named} - there)),
-        *(f"{page}: is twice in the navigation" for page in sorted({*named}) if named.count(page) > 1),
+        *(
+            f"{page}: is twice in the navigation"
+            for page in sorted({*named})
+            if named.count(page) > 1
+        ),
     ]
 
 
