@@ -55,20 +55,35 @@ class Memory:
     show_default=True,
     help="The grant's memory; at least 1000Mi.",
 )
+@click.option(
+    "--programs",
+    callback=lambda _context, _option, text: _named(text),
+    default=",".join(PROBES),
+    show_default=True,
+    help="Only these.",
+)
+@click.option("--strict", is_flag=True, help="As by hetero run --strict.")
 @report.uuid_option
 @report.json_option
 @click.pass_obj
-def memory(command: str, limit: int, uuid: str | None, file: Path | None) -> int:
-    """Try a memory limit from inside: the driver API, nvidia-smi, PyTorch, CuPy and JAX.
+def memory(
+    command: str,
+    limit: int,
+    programs: tuple[str, ...],
+    strict: bool,
+    uuid: str | None,
+    file: Path | None,
+) -> int:
+    """Try a memory limit from inside: the driver API, nvidia-smi, PyTorch, Triton, CuPy and JAX.
 
     Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. While a
     program holds all it can get, the card is also looked at from outside, with nvidia-smi.
     """
     machine = find_machine(uuid)
     checks: list[Check] = []
-    for name in PROBES:
+    for name in programs:
         report.progress(f"{PROBES[name].says} within {format_memory(limit)}")
-        checks += _probe(name, machine, limit)
+        checks += _probe(name, machine, limit, strict=strict)
         result = Memory(command=command, machine=machine, limit=limit, checks=tuple(checks))
         report.save(result, file)
     table = Table(title=f"Within {format_memory(limit)}", title_justify="left")
@@ -83,11 +98,23 @@ def memory(command: str, limit: int, uuid: str | None, file: Path | None) -> int
 main = report.entry(memory)
 
 
-def _probe(name: str, machine: Machine, limit: int) -> Iterator[Check]:
+def _named(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in PROBES:
+            raise click.BadParameter(f"no program {name}: {', '.join(PROBES)}")
+    return names
+
+
+def _probe(name: str, machine: Machine, limit: int, *, strict: bool) -> Iterator[Check]:
     """Run one probe and give what it found, from inside and from outside."""
     probe = PROBES[name]
+    if probe.cards > machine.cards:
+        saw = f"it needs {probe.cards} cards"
+        yield Check(program=probe.says, check="it runs", passed=None, saw=saw)
+        return
     words = (sys.executable, "-m", "hetero_benchmarks.probe", name, str(limit))
-    grant = DeviceAllocation(memory=f"{limit}B")
+    grant = DeviceAllocation(memory=f"{limit}B", strict=strict, cards=probe.cards)
     before = _used(machine)
     try:
         with Program(words, machine, grant, name=name, environment=probe.environment) as program:

@@ -13,24 +13,28 @@ import multiprocessing
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 
 import hetero_simulator
 from attrs import field, frozen
 
 from hetero.model.units import MiB, format_memory
+from hetero_benchmarks.cumem import Pieces, Refused
 
 
 @frozen(kw_only=True)
 class Probe:
     """`run` is given the limit in bytes and raises ImportError or FileNotFoundError if it cannot.
 
-    `says` is what is tried, `environment` what the program is started with.
+    `says` is what is tried, `environment` what the program is started with, and `cards` how many it
+    needs: the limit is each card's.
     """
 
     run: Callable[[int], None]
     says: str
     environment: Mapping[str, str] = field(factory=dict)
+    cards: int = 1
 
 
 def _report(check: str, passed: bool, saw: str) -> None:
@@ -101,16 +105,25 @@ def torch(limit: int) -> None:
     )
 
 
+def _least(limit: int) -> int:
+    """Return what a library's allocator must get of a limit: all but 2 % and 64 MiB."""
+    return limit * 98 // 100 - 64 * MiB
+
+
 def _fill(limit: int, allocate: Callable[[int], object], full: type[Exception], least: int) -> None:
-    """Allocate until the library says that it is full, and compare what it got with the limit."""
-    size = 256 * MiB
+    """Allocate until the library says that it is full, and compare what it got with the limit.
+
+    In pieces of 256 MiB, then of 32, of 2: what is left is less than the smallest.
+    """
     held: list[object] = []
-    while len(held) * size <= limit:
-        try:
-            held.append(allocate(size))
-        except full:
-            break
-    got = len(held) * size
+    got = 0
+    for size in (256 * MiB, 32 * MiB, 2 * MiB):
+        while got <= limit:
+            try:
+                held.append(allocate(size))
+            except full:
+                break
+            got += size
     _hold(got)
     check = f"it gets at least {format_memory(least)} and stops at the limit"
     _report(check, least <= got <= limit, format_memory(got))
@@ -118,8 +131,8 @@ def _fill(limit: int, allocate: Callable[[int], object], full: type[Exception], 
     gc.collect()
 
 
-def torch_segments(limit: int) -> None:
-    """Fill the grant with PyTorch's expandable segments, which map physical memory piecewise."""
+def torch_filled(limit: int) -> None:
+    """Fill the grant with PyTorch's allocator that the environment names."""
     import torch
 
     left = torch.ones(1024, 1024, device="cuda")
@@ -129,7 +142,74 @@ def torch_segments(limit: int) -> None:
     def allocate(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device="cuda")
 
-    _fill(limit, allocate, torch.cuda.OutOfMemoryError, limit * 9 // 10)
+    _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit))
+
+
+def triton(limit: int) -> None:
+    """Fill the grant with tensors that a kernel of Triton has written."""
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def ones(tensor, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(tensor + at, 1, mask=at < size)
+
+    def allocate(size: int) -> torch.Tensor:
+        made = torch.empty(size, dtype=torch.uint8, device="cuda")
+        ones[(size // 1024,)](made, size, BLOCK=1024)
+        return made
+
+    written = int(allocate(MiB).sum())
+    _report("its kernel runs", written == MiB, f"{written} of {MiB} bytes are 1")
+    torch.cuda.empty_cache()
+    _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit))
+
+
+#: What NCCL takes of each card for its own buffers, at most: seen on two H100s with NVLink.
+_NCCL = 1024 * MiB
+
+
+def nccl(limit: int) -> None:
+    """Fill two cards of a grant, whose ranks reduce over NCCL, which opens exported memory."""
+    import torch
+
+    spawn = torch.multiprocessing.spawn
+    with tempfile.TemporaryDirectory() as directory:
+        spawn(_reduce, (limit, f"file://{directory}/ranks"), nprocs=2)
+
+
+def _reduce(rank: int, limit: int, ranks: str) -> None:
+    import torch
+    from torch import distributed
+
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl", init_method=ranks, world_size=2, rank=rank)
+    ones = torch.ones(16 * MiB, device="cuda")
+    distributed.all_reduce(ones)
+    added = float(ones.sum()) / ones.numel()
+    if rank == 0:
+        _report("its ranks reduce", added == 2, f"1 and 1 are {added:g}")
+
+    def allocate(size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    if rank == 0:
+        _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit) - _NCCL)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def cumem(limit: int) -> None:
+    """Fill the grant as vLLM's cumem allocator does, put all to sleep and wake it."""
+    pieces = Pieces()
+    _fill(limit, pieces.allocate, Refused, _least(limit))
+    filled = sum(size for _, size, _ in pieces.held)
+    pieces.sleep()
+    pieces.wake()
+    woken = sum(size for _, size, _ in pieces.held)
+    _report("all of it wakes again", woken == filled, format_memory(woken))
 
 
 def cupy(limit: int) -> None:
@@ -143,7 +223,7 @@ def cupy(limit: int) -> None:
     def allocate(size: int) -> object:
         return cupy.empty(size, dtype=cupy.uint8)
 
-    _fill(limit, allocate, cupy.cuda.memory.OutOfMemoryError, limit * 9 // 10)
+    _fill(limit, allocate, cupy.cuda.memory.OutOfMemoryError, _least(limit))
 
 
 def cupy_graph(limit: int) -> None:
@@ -207,6 +287,15 @@ def _open_shared(handle: bytes, rest: int) -> tuple[int, str]:
 
 def jax(limit: int) -> None:
     """Fill what JAX takes beforehand: three quarters of the memory it believes the card has."""
+    _jax(limit, limit * 6 // 10)
+
+
+def jax_all(limit: int) -> None:
+    """Fill the grant with JAX, which takes memory as it is needed."""
+    _jax(limit, _least(limit))
+
+
+def _jax(limit: int, least: int) -> None:
     import jax
     import jax.numpy
 
@@ -219,7 +308,7 @@ def jax(limit: int) -> None:
         made = jax.numpy.empty(size, dtype=jax.numpy.uint8, device=card)
         return made.block_until_ready()
 
-    _fill(limit, allocate, jax.errors.JaxRuntimeError, limit * 6 // 10)
+    _fill(limit, allocate, jax.errors.JaxRuntimeError, least)
 
 
 PROBES: Mapping[str, Probe] = {
@@ -227,14 +316,32 @@ PROBES: Mapping[str, Probe] = {
     "smi": Probe(run=smi, says="nvidia-smi"),
     "torch": Probe(run=torch, says="PyTorch"),
     "torch-segments": Probe(
-        run=torch_segments,
+        run=torch_filled,
         says="PyTorch, expandable segments",
         environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     ),
+    "torch-async": Probe(
+        run=torch_filled,
+        says="PyTorch, cudaMallocAsync",
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+    ),
+    "triton": Probe(run=triton, says="Triton"),
+    "nccl": Probe(
+        run=nccl, says="NCCL on two cards", environment={"NCCL_NVLS_ENABLE": "0"}, cards=2
+    ),
+    "cumem": Probe(run=cumem, says="the calls of vLLM's cumem allocator"),
     "cupy": Probe(run=cupy, says="CuPy"),
     "cupy-graph": Probe(run=cupy_graph, says="CuPy, a graph's own memory"),
     "cupy-shared": Probe(run=cupy_shared, says="CuPy, memory of two processes"),
     "jax": Probe(run=jax, says="JAX"),
+    "jax-all": Probe(
+        run=jax_all,
+        says="JAX, as it needs memory",
+        environment={
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "XLA_PYTHON_CLIENT_MEM_FRACTION": "1.0",
+        },
+    ),
 }
 
 

@@ -46,17 +46,23 @@ class Machine:
     kernel: str
     processors: int
     versions: Mapping[str, str]
+    cards: int = 1
 
 
 @frozen(kw_only=True)
 class DeviceAllocation:
-    """What `hetero run` is asked for; `core` None asks for no share of the core."""
+    """What `hetero run` is asked for; `core` None asks for no share of the core.
+
+    One card is the machine's; of several, any.
+    """
 
     memory: str
     core: int | None = None
     policy: Policy = Policy.FIXED
     priority: Priority = Priority.LOW
     label: str | None = None
+    strict: bool = False
+    cards: int = 1
 
 
 def find_machine(uuid: str | None = None) -> Machine:
@@ -79,6 +85,7 @@ def find_machine(uuid: str | None = None) -> Machine:
         kernel=platform.release(),
         processors=os.cpu_count() or 1,
         versions=dict(_versions()),
+        cards=len(document["items"]),
     )
 
 
@@ -178,7 +185,9 @@ def _command(
     core = [] if grant.core is None else ["--core", str(grant.core)]
     label = [] if grant.label is None else ["--label", grant.label]
     ways = ["--policy", grant.policy.value, "--priority", grant.priority.value]
-    limits = ["--uuid", machine.uuid, "--memory", grant.memory, *core, *ways, *label]
+    strict = ["--strict"] if grant.strict else []
+    on = ["--uuid", machine.uuid] if grant.cards == 1 else ["--count", str(grant.cards)]
+    limits = [*on, "--memory", grant.memory, *core, *ways, *label, *strict]
     return [*HETERO, "run", "-q", *limits, "--", *(str(word) for word in words)]
 
 

@@ -113,10 +113,12 @@ def test_every_promise_is_measured_and_kept(bench: Bench) -> None:
 def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     bench: Bench,
 ) -> None:
-    told = bench("memory")
+    told = bench("memory", "--strict", "--programs", "driver,cumem,jax,nccl")
 
     verdicts = {(check["program"], check["passed"]) for check in told["checks"]}
     assert ("the driver API", True) in verdicts
+    assert ("the calls of vLLM's cumem allocator", True) in verdicts
+    assert {("JAX", None), ("NCCL on two cards", None)} <= verdicts
     assert not [check for check in told["checks"] if check["passed"] is False]
 
 
