@@ -56,14 +56,13 @@ def main() -> None:
     zensical = Path(sys.executable).with_name("zensical")
     done = subprocess.run(
         [zensical, "build", "--strict", "--clean", "--config-file", SOURCE / "mkdocs.yml"],
-        env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        # Its traceback says nothing that its warnings do not.
-        sys.exit(done.stdout + done.stderr.partition("Traceback")[0])
+        # Its traceback says nothing that its warnings do not. It is coloured whatever is asked.
+        sys.exit(re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr.partition("Traceback")[0]))
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.move(SOURCE / "site", SITE)
     print(f"{sum(1 for _ in PAGES.rglob('*.md'))} pages: build/site/index.html")
