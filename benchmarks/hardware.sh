@@ -1,11 +1,12 @@
 #!/bin/sh
 # Measures hetero on this machine's card, within a given time and without a network.
 #
-#   OUT=DIR [WHEELS=DIR] benchmarks/hardware.sh [SECONDS] STEPS [OPTIONS OF ISOLATION, LONG OR FULL]
+#   OUT=DIR [WHEELS=DIR] benchmarks/hardware.sh [SECONDS] STEPS [OPTIONS OF ISOLATION, LONG, FULL OR GANGS]
 #
 # SECONDS  how long it may take in all (540); a step that would pass it is stopped, and says so
 # STEPS    all, or some of doctor,inventory,memory,overhead,isolation in that order; or long: kernels of
-#          5 ms to seconds; or full: does anybody wait while the card could work
+#          5 ms to seconds; or full: does anybody wait while the card could work; or gangs: programs
+#          of several cards
 # OUT      where hardware.txt (everything shown) and one JSON file a step are written; isolation.jsonl
 #          has each run of isolation as it ended, should it be cut off
 # WHEELS   a folder of wheels of what python3 lacks (cattrs, click, hatchling, trove-classifiers, …)
@@ -34,9 +35,9 @@ shift 2
 [ "$steps" = all ] && steps=doctor,inventory,memory,overhead,isolation
 for name in $(echo "$steps" | tr , ' '); do
     case $name in
-    doctor | inventory | memory | overhead | isolation | long | full) ;;
+    doctor | inventory | memory | overhead | isolation | long | full | gangs) ;;
     *)
-        echo "hardware.sh: no step $name: doctor, inventory, memory, overhead, isolation, long or full" >&2
+        echo "hardware.sh: no step $name: doctor, inventory, memory, overhead, isolation, long, full or gangs" >&2
         exit 2
         ;;
     esac
@@ -102,6 +103,10 @@ for name in $(echo "$steps" | tr , ' '); do
             --record "$OUT/isolation.jsonl" "$@"
         ;;
     long | full) step "$name" python3 "$here/benchmarks/$name.py" --json "$OUT/$name.json" "$@" ;;
+    gangs)
+        left=$((end - $(date +%s) - 5))
+        step gangs python3 "$here/benchmarks/gangs.py" --json "$OUT/gangs.json" --within "$((left > 1 ? left : 1))" "$@"
+        ;;
     esac
 done
 

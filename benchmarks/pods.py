@@ -371,10 +371,9 @@ class Release:
         version = json.loads(kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"]
         text = render.render(namespace=NAMESPACE, values=self._values(), kubernetes=version)
         kubectl("apply", "--server-side", "-f", "-", stdin=text)
-        if self._way == "classic":
-            address = get("service", "hetero-webhook", "-n", NAMESPACE)["spec"]["clusterIP"]
-            forward((address, 443), lambda: (of("hetero-webhook"), 8444))
-            until(lambda: "hetero-scheduler" in self._probe(), seconds=60)
+        address = get("service", "hetero-webhook", "-n", NAMESPACE)["spec"]["clusterIP"]
+        forward((address, 443), lambda: (of("hetero-webhook"), 8444))
+        until(lambda: '"kind": "Pod"' in self._probe(), seconds=60)
         until(self._offered, seconds=60)
         node = get("node", NODE)["status"]["nodeInfo"]
         log(f"{node['kubeletVersion']}, {node['containerRuntimeVersion']}: the card is offered")
@@ -413,10 +412,20 @@ class Release:
             "allocation": self._way,
             "image": IMAGE,
             "imagePullPolicy": "Never",
-            "kubeScheduler": {"image": IMAGE, "command": str(BINARIES / "kube-scheduler")},
+            "kubeScheduler": {
+                "image": IMAGE,
+                "command": str(BINARIES / "kube-scheduler"),
+                "supervisor": str(BINARIES / "hetero-supervisor"),
+            },
             "replicas": 1,
             "webhook": {"replicas": 1},
-            "agent": {"env": env, "volumes": own, "volumeMounts": own_mounts},
+            # No runtime of a vendor's and no CDI brings device nodes to the agent here.
+            "agent": {
+                "env": env,
+                "volumes": own,
+                "volumeMounts": own_mounts,
+                "privileged": not self._machine.simulated,
+            },
             "command": list(HETERO),
             "podEnv": environment(),
             "podVolumes": volumes,

@@ -44,9 +44,10 @@ pack() {
         tar --sort=name --owner=0 --group=0 -c others | xz --x86 --lzma2=preset=9e,dict=512MiB -T1 >draft.xz
         mv draft.xz "$out/others.tar.xz"
     fi
-    make -s -C "$here" native
+    make -s -C "$here" native deploy/build/hetero-supervisor
     python3 -m pip install -q --no-deps --no-compile --target "$t/hetero" \
         "$here" "$here/limiters" "$here/simulator" "$here/vendors/nvidia" "$here/benchmarks"
+    cp "$here/deploy/build/hetero-supervisor" "$t/hetero"
     tar -C "$t" --sort=name --owner=0 --group=0 -c hetero | xz -9 >"$out/hetero.tar.xz"
     du -sm "$out"
 }
@@ -59,6 +60,7 @@ run() {
     [ -d "$work/others" ] || tar -C "$work" -xJf "$pack/others.tar.xz"
     rm -rf "$work/hetero"
     tar -C "$work" -xJf "$pack/hetero.tar.xz"
+    cp "$work/hetero/hetero-supervisor" "$work/others/bin" # beside kube-scheduler: pods see this folder
     export LAB="$work/lab" KUBE_ASSETS="$work/others/bin" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
     # What this machine's Python has is its own: the wheels of the pack are for 3.12.
     python3 -c 'import hetero.kube.agent.agent, yaml' 2>/dev/null || export PYTHONPATH="$work/hetero:$work/others/site"

@@ -88,14 +88,14 @@ def test_an_example_imports_the_front_door_and_nothing_else_of_ours() -> None:
     assert [] == found
 
 
-def test_a_vendor_is_a_description_of_at_most_280_lines() -> None:
+def test_a_vendor_is_a_description_of_at_most_320_lines() -> None:
     """What two of them would both write out is a better declaration in the core."""
     lines = {
         vendor.name: sum(len(path.read_text().splitlines()) for path in vendor.rglob("*.py"))
         for vendor in (ROOT / "vendors").iterdir()
     }
 
-    assert {} == {name: count for name, count in lines.items() if count > 280}
+    assert {} == {name: count for name, count in lines.items() if count > 320}
 
 
 # --- L4: what a pure module may not call ---------------------------------------------------------

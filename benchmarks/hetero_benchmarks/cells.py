@@ -32,17 +32,25 @@ class Share:
 class Tenant:
     """One job as it is measured: `share` None is without hetero.
 
-    It rests `rest` seconds after every step; an idle one only stands there.
+    It rests `rest` seconds after every step; an idle one only stands there. A job on several cards
+    is a program of hetero_benchmarks.gang; cards are counted from 0.
     """
 
     job: str
+    cards: tuple[int, ...] = (0,)
     share: Share | None = None
     rest: float = 0.0
     idle: bool = False
 
     def __str__(self) -> str:
         how = " unlimited" if self.share is None else f" at {self.share}"
-        return self.job + how + (" idle" if self.idle else "")
+        return self.name + how + (" idle" if self.idle else "")
+
+    @property
+    def name(self) -> str:
+        """What runs, and where if that is not the first card."""
+        where = "" if self.cards == (0,) else f" on {'+'.join(map(str, self.cards))}"
+        return self.job + where
 
     @property
     def program(self) -> Tenant:
@@ -54,7 +62,7 @@ class Tenant:
         share = self.share
         if share is not None and share.core not in (None, FULL):
             share = evolve(share, core=1)
-        return Tenant(job=self.job, share=share)
+        return Tenant(job=self.job, cards=self.cards, share=share)
 
 
 #: A program: what it was started as, and the how manieth of those alike.

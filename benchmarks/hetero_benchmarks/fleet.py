@@ -21,8 +21,9 @@ from attrs import evolve, field, frozen
 
 from hetero.model.errors import HeteroError
 from hetero.model.units import MiB, parse_memory
-from hetero_benchmarks import report
+from hetero_benchmarks import gang, report
 from hetero_benchmarks.cells import FULL, Cell, Key, Tenant
+from hetero_benchmarks.gang import GANGS
 from hetero_benchmarks.job import JOBS, command, of_driver
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
 from hetero_benchmarks.trial import HETERO, DeviceAllocation, Machine, Program
@@ -43,12 +44,36 @@ def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
     chosen: dict[Key, None] = {}
     for cell in cells:
         wanted = chosen | dict.fromkeys(cell.programs)
-        jobs = [JOBS[tenant.job] for tenant, _ in wanted]
-        held = sum(parse_memory(job.memory) + CONTEXT * job.processes for job in jobs)
+        held = sum(_held(tenant) for tenant, _ in wanted)
         if chosen and (held > room or len(wanted) > MOST):
             break
         chosen = wanted
     return list(chosen)
+
+
+def _memory(tenant: Tenant) -> str:
+    """Return the memory that its grant asks for of each of its cards."""
+    return (GANGS if len(tenant.cards) > 1 else JOBS)[tenant.job].memory
+
+
+def _held(tenant: Tenant) -> int:
+    """Return what a program takes of the memory of the card of which it takes most, in bytes."""
+    processes = 1 if len(tenant.cards) > 1 else JOBS[tenant.job].processes
+    return parse_memory(_memory(tenant)) + CONTEXT * processes
+
+
+def _first_core(cells: Iterable[Cell], key: Key) -> int | None:
+    """Return the core that a program starts with; None where it is set when it is measured.
+
+    A gang has its share from the first, as a user would start it. To start at a share of 1 would
+    take the programs of one card too long, and there are many.
+    """
+    program, _ = key
+    core = None if program.share is None else program.share.core
+    if core in (None, FULL) or len(program.cards) == 1:
+        return core if core == FULL else None
+    named = (pair for cell in cells for pair in zip(cell.programs, cell.tenants, strict=True))
+    return next(tenant.share.core for each, tenant in named if each == key and tenant.share)
 
 
 @frozen
@@ -63,9 +88,18 @@ class _Resident:
 
 @frozen
 class Fleet:
-    """The programs that stand on one machine; they end with the block."""
+    """The programs that stand on one machine; they end with the block.
+
+    Cards of tenants are the machine's and `others`, by their UUIDs. A program may take `patience`
+    seconds to start, and `overrun` longer than it was told to run. Programs of several cards are
+    started with `variables`, NAME=VALUE.
+    """
 
     machine: Machine
+    others: tuple[str, ...] = ()
+    patience: float = PATIENCE
+    overrun: float = PATIENCE
+    variables: tuple[str, ...] = ()
     _standing: dict[Key, _Resident] = field(factory=dict, init=False)
     _failed: dict[Key, str] = field(factory=dict, init=False)
     _iterations: dict[str, int] = field(factory=dict, init=False)
@@ -93,7 +127,8 @@ class Fleet:
         """
         if all(self._ready(key) for key in cells[0].programs):
             return
-        for job in dict.fromkeys(tenant.job for cell in cells for tenant in cell.tenants):
+        tenants = (each for cell in cells for each in cell.tenants if len(each.cards) == 1)
+        for job in dict.fromkeys(tenant.job for tenant in tenants):
             if JOBS[job].driver is not None and job not in self._iterations:
                 self._iterations[job] = self._measure_iterations(job)
         ahead = _with_room(cells, self.machine.memory * ROOM)
@@ -103,7 +138,7 @@ class Fleet:
         names = Counter(tenant.job for tenant, _ in missing)
         report.progress(f"starting {', '.join(f'{count} {name}' for name, count in names.items())}")
         for key in missing:
-            self._standing[key] = self._start(*key)
+            self._standing[key] = self._start(*key, core=_first_core(cells, key))
         for key in missing:
             errors: list[HeteroError] = []
             with self._failing(key, errors):
@@ -137,7 +172,7 @@ class Fleet:
         errors: list[HeteroError] = []
         told: dict[Key, list[Batch]] = {}
         for key, tenant in active:
-            self._standing[key].program.bear(PATIENCE + cell.seconds)
+            self._standing[key].program.bear(cell.lead + cell.seconds + self.overrun)
             with self._failing(key, errors):
                 self._standing[key].program.tell(f"{window.end!r} {tenant.rest!r}")
         # All are heard, even when one failed: what it said would stand in the way of the next.
@@ -153,7 +188,26 @@ class Fleet:
         except ValueError as error:  # on a machine so busy that a program slept through the lead
             raise HeteroError(str(error)) from None
 
-    def _start(self, tenant: Tenant, number: int) -> _Resident:
+    def ask(self, key: Key, words: str) -> str:
+        """Tell a program something else than when to run, and return the line that it answers.
+
+        Raises `HeteroError` if it could not be started or fails; it has ended then.
+        """
+        if key in self._failed:
+            raise HeteroError(self._failed[key])
+        errors: list[HeteroError] = []
+        answer = ""
+        with self._failing(key, errors):
+            program = self._standing[key].program
+            program.bear(self.overrun)
+            program.tell(words)
+            answer = program.line()
+            program.bear(None)
+        if errors:
+            raise errors[0]
+        return answer
+
+    def _start(self, tenant: Tenant, number: int, *, core: int | None) -> _Resident:
         label = f"bench-{os.getpid()}-{tenant}-{number}"
         grant = None
         # Whoever has no limit runs alone, and is counted apart from those it would stand beside.
@@ -161,25 +215,32 @@ class Fleet:
         if tenant.share is not None:
             share = tenant.share
             grant = DeviceAllocation(
-                memory=JOBS[tenant.job].memory,
-                core=FULL if share.core == FULL else None,  # the rest is set when it is measured
+                memory=_memory(tenant),
+                core=core,
                 policy=share.policy,
                 priority=share.priority,
                 label=label,
             )
             if share.core in (None, FULL):
                 apart = {"HETERO_STATE": tempfile.mkdtemp(dir=self._folder)}
+        first, *others = [(self.machine.uuid, *self.others)[card] for card in tenant.cards]
+        program = Program(
+            self._command(tenant),
+            evolve(self.machine, uuid=first),
+            grant,
+            name=str(tenant) if grant is None or apart else f"{tenant.name} under a grant",
+            others=others,
+            environment=self._settings | apart,
+            patience=self.patience,
+        )
+        return _Resident(program.__enter__(), label, core=core)
+
+    def _command(self, tenant: Tenant) -> tuple[str, ...]:
+        if len(tenant.cards) > 1:
+            return gang.command(tenant.job, len(tenant.cards), *self.variables)
         known = self._iterations.get(tenant.job)
         iterations = ("--iterations", str(known)) if known is not None else ()
-        program = Program(
-            command(tenant.job, *iterations),
-            self.machine,
-            grant,
-            name=str(tenant),
-            environment=self._settings | apart,
-            patience=PATIENCE,
-        )
-        return _Resident(program.__enter__(), label)
+        return command(tenant.job, *iterations)
 
     def _measure_iterations(self, job: str) -> int:
         """Return how often the loop of a job's kernel turns in its time, while nothing else runs.
@@ -187,7 +248,7 @@ class Fleet:
         Each program would find it out by itself, but not the same: their steps must be as long.
         """
         words = (*of_driver(JOBS[job]), "--seconds", "0.01")
-        with Program(words, self.machine, None, name=job, patience=PATIENCE) as program:
+        with Program(words, self.machine, None, name=job, patience=self.patience) as program:
             return int(json.loads(list(program.lines())[-1])["iterations"])
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -16,7 +16,7 @@ from hetero.model.errors import HeteroError
 from hetero.model.units import MiB, format_memory, parse_memory
 from hetero_benchmarks import report
 from hetero_benchmarks.probe import PROBES
-from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
+from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machines
 
 #: What a process's context may cost on the card beyond the grant (518 MiB on an H200).
 CONTEXT = 1024 * MiB
@@ -79,11 +79,11 @@ def memory(
     Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. While a
     program holds all it can get, the card is also looked at from outside, with nvidia-smi.
     """
-    machine = find_machine(uuid)
+    machine, *others = find_machines(uuid)
     checks: list[Check] = []
     for name in programs:
         report.progress(f"{PROBES[name].says} within {format_memory(limit)}")
-        checks += _probe(name, machine, limit, strict=strict)
+        checks += _probe(name, (machine, *others), limit, strict=strict)
         result = Memory(command=command, machine=machine, limit=limit, checks=tuple(checks))
         report.save(result, file)
     table = Table(title=f"Within {format_memory(limit)}", title_justify="left")
@@ -106,18 +106,21 @@ def _named(text: str) -> tuple[str, ...]:
     return names
 
 
-def _probe(name: str, machine: Machine, limit: int, *, strict: bool) -> Iterator[Check]:
+def _probe(name: str, machines: Sequence[Machine], limit: int, *, strict: bool) -> Iterator[Check]:
     """Run one probe and give what it found, from inside and from outside."""
     probe = PROBES[name]
-    if probe.cards > machine.cards:
+    machine, cards = machines[0], [each.uuid for each in machines[: probe.cards]]
+    if probe.cards > len(cards):
         saw = f"it needs {probe.cards} cards"
         yield Check(program=probe.says, check="it runs", passed=None, saw=saw)
         return
     words = (sys.executable, "-m", "hetero_benchmarks.probe", name, str(limit))
-    grant = DeviceAllocation(memory=f"{limit}B", strict=strict, cards=probe.cards)
+    grant = DeviceAllocation(memory=f"{limit}B", strict=strict)
     before = _used(machine)
     try:
-        with Program(words, machine, grant, name=name, environment=probe.environment) as program:
+        with Program(
+            words, machine, grant, name=name, others=cards[1:], environment=probe.environment
+        ) as program:
             for line in program.lines():
                 told = json.loads(line)
                 if "holding" in told:

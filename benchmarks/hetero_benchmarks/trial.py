@@ -1,4 +1,4 @@
-"""Starts programs natively or under a grant of one card, and says which card and software it was.
+"""Starts programs natively or under a grant of cards, and says which card and software it was.
 
 Everything here meets hetero as a user does: through `hetero inventory --json` and `hetero run`.
 """
@@ -46,15 +46,11 @@ class Machine:
     kernel: str
     processors: int
     versions: Mapping[str, str]
-    cards: int = 1
 
 
 @frozen(kw_only=True)
 class DeviceAllocation:
-    """What `hetero run` is asked for; `core` None asks for no share of the core.
-
-    One card is the machine's; of several, any.
-    """
+    """What `hetero run` is asked for; `core` None asks for no share of the core."""
 
     memory: str
     core: int | None = None
@@ -62,11 +58,15 @@ class DeviceAllocation:
     priority: Priority = Priority.LOW
     label: str | None = None
     strict: bool = False
-    cards: int = 1
 
 
 def find_machine(uuid: str | None = None) -> Machine:
     """Return this machine with the card whose UUID starts with `uuid`, or with its first card."""
+    return find_machines(uuid)[0]
+
+
+def find_machines(uuid: str | None = None) -> list[Machine]:
+    """Return this machine once with each card whose UUID starts with `uuid`, or with each card."""
     asked = subprocess.run((*HETERO, "inventory", "--json"), stdout=subprocess.PIPE, check=False)
     if asked.returncode:
         raise NotFound("hetero inventory found no card to measure on")
@@ -74,19 +74,22 @@ def find_machine(uuid: str | None = None) -> Machine:
     cards = [device for device in document["items"] if device["uuid"].startswith(uuid or "")]
     if not cards:
         raise NotFound(f"no card {uuid or 'at all'} here: see hetero inventory and hetero doctor")
-    card = cards[0]
-    return Machine(
-        card=card["model"],
-        uuid=card["uuid"],
-        memory=card["memory"],
-        driver=card["attributes"].get("driver"),
-        simulated=document["simulated"] is not None,
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        kernel=platform.release(),
-        processors=os.cpu_count() or 1,
-        versions=dict(_versions()),
-        cards=len(document["items"]),
-    )
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    versions = dict(_versions())
+    return [
+        Machine(
+            card=card["model"],
+            uuid=card["uuid"],
+            memory=card["memory"],
+            driver=card["attributes"].get("driver"),
+            simulated=document["simulated"] is not None,
+            date=date,
+            kernel=platform.release(),
+            processors=os.cpu_count() or 1,
+            versions=versions,
+        )
+        for card in cards
+    ]
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -101,6 +104,8 @@ def _versions() -> Iterator[tuple[str, str]]:
 class Program:
     """A program started on the machine's card, natively or under `grant`; it ends with the block.
 
+    It has the cards of UUIDs `others`, too, and each as much of them as of the first.
+
     It is killed when it has not ended after `patience` seconds, or when `bear` says. Every method
     raises `HeteroError` with the program's last words if it failed or hung.
     """
@@ -112,14 +117,17 @@ class Program:
         grant: DeviceAllocation | None,
         *,
         name: str,
+        others: Sequence[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         patience: float = PATIENCE,
     ) -> None:
         self._name = name
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
-            _command(words, machine, grant),
-            env={**os.environ, **environment} if grant else _native_environment(machine),
+            _command(words, (machine.uuid, *others), grant),
+            env={**os.environ, **environment}
+            if grant
+            else _native_environment((machine.uuid, *others)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -178,21 +186,21 @@ class Program:
 
 
 def _command(
-    words: Sequence[str | Path], machine: Machine, grant: DeviceAllocation | None
+    words: Sequence[str | Path], cards: Sequence[str], grant: DeviceAllocation | None
 ) -> list[str]:
     if grant is None:
         return [str(word) for word in words]
     core = [] if grant.core is None else ["--core", str(grant.core)]
     label = [] if grant.label is None else ["--label", grant.label]
     ways = ["--policy", grant.policy.value, "--priority", grant.priority.value]
+    devices = [word for uuid in cards for word in ("--device", uuid)]
     strict = ["--strict"] if grant.strict else []
-    on = ["--uuid", machine.uuid] if grant.cards == 1 else ["--count", str(grant.cards)]
-    limits = [*on, "--memory", grant.memory, *core, *ways, *label, *strict]
+    limits = [*devices, "--memory", grant.memory, *core, *ways, *label, *strict]
     return [*HETERO, "run", "-q", *limits, "--", *(str(word) for word in words)]
 
 
-def _native_environment(machine: Machine) -> dict[str, str]:
-    """Return the environment in which a program meets that card with nothing of ours in between."""
+def _native_environment(cards: Sequence[str]) -> dict[str, str]:
+    """Return the environment in which a program meets those cards, nothing of ours in between."""
     simulated = simulation(os.environ)
     drivers = simulated.environment(os.environ) if simulated else {}
-    return {**os.environ, **drivers, "CUDA_VISIBLE_DEVICES": machine.uuid}
+    return {**os.environ, **drivers, "CUDA_VISIBLE_DEVICES": ",".join(cards)}

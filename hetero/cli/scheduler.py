@@ -27,6 +27,11 @@ from hetero.model.errors import BadInput
     help="Where kube-scheduler's supervisor connects: kube-scheduler runs while this one leads.",
 )
 @click.option(
+    "--kube-scheduler",
+    metavar="URL",
+    help="Where kube-scheduler says that it lives: one that is silent for 3 s is ended.",
+)
+@click.option(
     "--mix",
     metavar="NAMESPACE/NAME",
     help="Keep what was learned of the pods that arrive in this ConfigMap.",
@@ -44,6 +49,7 @@ def command(
     client_ca: Path | None,
     lease: str | None,
     supervisor: Path | None,
+    kube_scheduler: str | None,
     mix: str | None,
     agent: str | None,
     metrics: int | None,
@@ -64,12 +70,14 @@ def command(
         )
     if (lease is None) != (supervisor is None):
         raise BadInput("give --lease and --supervisor together")
+    if kube_scheduler is not None and lease is None:
+        raise BadInput("--kube-scheduler: give --lease and --supervisor, too")
     from hetero.kube.service import leader, start
 
     if lease and supervisor and not leader.is_child(os.environ):
         # The extender is this command again, as a child of this process.
         argv = (sys.executable, "-m", "hetero.cli", *sys.argv[1:])
-        leader.lead(lease=lease, supervisor=supervisor, argv=argv)
+        leader.lead(lease=lease, supervisor=supervisor, healthz=kube_scheduler, argv=argv)
         return
     at = {**where, "port": metrics}
     start.scheduler(

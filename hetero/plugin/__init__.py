@@ -37,6 +37,7 @@ from hetero.plugin import rsmi
 from hetero.plugin.binding import Binding
 from hetero.plugin.control_daemon import ControlDaemon
 from hetero.plugin.discovery import (
+    Lingering,
     counted,
     drm_of,
     each_card,
@@ -72,6 +73,7 @@ __all__ = [
     "GiB",
     "Ladder",
     "Library",
+    "Lingering",
     "Link",
     "MiB",
     "Model",

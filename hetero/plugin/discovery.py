@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
-from attrs import evolve
+from attrs import define, evolve, field
 
 from hetero.model import Device, Link
 from hetero.plugin.driver import DriverError
@@ -18,6 +19,24 @@ Place = TypeVar("Place")
 InjectionWay = Callable[[Device, Device], str | None]
 
 _MOST_CARDS = 64
+
+
+@define
+class Lingering:
+    """A state of cards that comes and goes: it holds until it was not seen for `seconds`.
+
+    As far as this process looked; one that looks once sees what is.
+    """
+
+    seconds: float
+    _seen: dict[str, float] = field(factory=dict, init=False)  # when, by card
+
+    def holds(self, card: str, *, seen: bool) -> bool:
+        """Note whether a card is in this state now, and return whether that counts."""
+        now = monotonic()
+        if seen:
+            self._seen[card] = now
+        return seen or (card in self._seen and now - self._seen[card] < self.seconds)
 
 
 def counted(cards: int) -> range:

@@ -57,6 +57,12 @@ static bool is_called(const struct link_map *object, const struct library *libra
     return is;
 }
 
+bool library_calls(const struct library *library, const void *caller)
+{
+    const struct link_map *object = is_of_this_library(caller) ? NULL : object_of(caller);
+    return is_of_this_library(caller) || (object != NULL && is_called(object, library));
+}
+
 void library_resolve(struct library *library)
 {
     if (atomic_load_explicit(&library->resolved, memory_order_acquire))

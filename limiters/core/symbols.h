@@ -46,6 +46,9 @@ struct symbols {
  * the caller of a launcher may hold. */
 void library_resolve(struct library *library);
 
+/* Whether the code at `caller` is the library's, or ours. */
+bool library_calls(const struct library *library, const void *caller);
+
 /* What a library has under a name that is in no row; NULL: nothing. */
 void *library_named(const struct library *library, const char *name);
 

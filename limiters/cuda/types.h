@@ -19,7 +19,8 @@ typedef CUdeviceptr pointer_t;
 #define NAMED(name)    CUDA_##name
 #define ERROR(name)    CUDA_ERROR_##name
 
-#define CALLS_NEST           0                   /* no function of the driver calls another by its exported name */
+#define CALLS_NEST           0 /* no launch of the driver's calls another by its exported name */
+#define ANY_CALL_IS_FIRST    0
 #define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */
 #define CONTEXTS_HAVE_BLOCKS 1
 #define BLOCKS_ARE_KEPT      0

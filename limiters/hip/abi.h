@@ -97,6 +97,13 @@ typedef struct {
     hipStream_t hStream;
 } hipLaunchParams;
 
+typedef struct {
+    hipFunction_t function;
+    unsigned grid[3], block[3], shared;
+    hipStream_t hStream;
+    void **arguments;
+} hipFunctionLaunchParams;
+
 /* How a kernel is launched; attributes follow. */
 typedef struct {
     dim3 grid, block;
@@ -116,6 +123,12 @@ typedef struct {
 typedef struct {
     int type, id;
 } hipMemLocation;
+
+/* What follows the type differs between types. */
+enum { hipGraphNodeTypeMemAlloc = 10 };
+typedef struct {
+    int type, reserved[3];
+} hipGraphNodeParams;
 
 typedef struct hip_Memcpy2D hip_Memcpy2D;
 typedef struct hipMemcpy3DParms hipMemcpy3DParms;

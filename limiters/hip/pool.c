@@ -3,6 +3,7 @@
 
 #include "../shared/blocks.h"
 #include "../shared/bodies.h"
+#include "../shared/capturing.h"
 #include "../shared/charge.h"
 #include "../shared/device.h"
 #include "../shared/driver.h"
@@ -102,8 +103,7 @@ static bool remember(hipMemPool_t pool)
 
 static hipError_t undo_async(void *pointer)
 {
-    REAL(hipFreeAsync)(pointer, NULL);
-    return hipSuccess;
+    return REAL(hipFreeAsync)(pointer, NULL);
 }
 
 /* What the pool took for an allocation: nothing, or a chunk that the allocation is. With the lock held. */
@@ -128,6 +128,8 @@ static hipError_t from_pool(hipError_t (*real)(void **, size_t, hipMemPool_t, hi
                             size_t bytes, hipMemPool_t pool, hipStream_t stream, int device)
 {
     uint64_t held = blocks_for(bytes);
+    if (counted(device) && stream_capturing(stream)) /* memory of the graph (../shared/no_graphs.c) */
+        return hipErrorStreamCaptureUnsupported;
     hipError_t answer = charge(device, held);
     if (answer != hipSuccess)
         return answer;

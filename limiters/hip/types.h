@@ -32,6 +32,8 @@ typedef void *context_t, *pointer_t;
 #define hipMemFreeAsync      hipFreeAsync
 #define hipMemAllocManaged   hipMallocManaged
 #define hipDeviceGetUuid_v2  hipDeviceGetUuid
+typedef int hip_memAllocationHandleType, hip_memRangeHandleType, hip_jit_option, hip_libraryOption;
+typedef int hip_driverProcAddressQueryResult;
 typedef hipUUID hip_uuid;
 typedef hipStreamCaptureMode hip_streamCaptureMode;
 typedef hipStreamCaptureStatus hip_streamCaptureStatus;
@@ -42,19 +44,16 @@ typedef hipMemPool_t hip_memoryPool;
 typedef hipIpcMemHandle_t hip_ipcMemHandle;
 typedef hipMemGenericAllocationHandle_t hip_memGenericAllocationHandle;
 typedef hipMemAllocationProp hip_memAllocationProp;
-typedef hipMemAllocationHandleType hip_memAllocationHandleType;
-typedef hipMemRangeHandleType hip_memRangeHandleType;
 typedef void *hip_externalMemory, *hip_kernel;
 typedef void hip_memPoolPtrExportData, HIP_EXTERNAL_MEMORY_HANDLE_DESC, hip_graphNode, hip_graphEdgeData;
 typedef hipModule_t hip_module;
 typedef hipLibrary_t hip_library;
 typedef hipFunction_t hip_function;
-typedef hipJitOption hip_jit_option;
-typedef hipLibraryOption hip_libraryOption;
 typedef hipLaunchParams HIP_LAUNCH_PARAMS;
-typedef hipDriverProcAddressQueryResult hip_driverProcAddressQueryResult;
+typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define HIP_STREAM_CAPTURE_MODE_RELAXED      hipStreamCaptureModeRelaxed
 #define HIP_STREAM_CAPTURE_STATUS_NONE       hipStreamCaptureStatusNone
+#define HIP_GRAPH_NODE_TYPE_MEM_ALLOC        hipGraphNodeTypeMemAlloc
 #define HIP_EVENT_DISABLE_TIMING             hipEventDisableTiming
 #define HIP_MEM_ATTACH_GLOBAL                1 /* hipMemAttachGlobal */
 #define HIP_MEM_LOCATION_TYPE_DEVICE         hipMemLocationTypeDevice
@@ -68,7 +67,8 @@ typedef hipDriverProcAddressQueryResult hip_driverProcAddressQueryResult;
 #define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED hipErrorStreamCaptureUnsupported
 #define HIP_ERROR_CAPTURED_EVENT             hipErrorCapturedEvent
 
-#define CALLS_NEST           1           /* hipMemAllocPitch calls hipMallocPitch */
+#define CALLS_NEST           1 /* hipMemAllocPitch calls hipMallocPitch */
+#define ANY_CALL_IS_FIRST    1
 #define PIECE_BELOW          (BLOCK + 1) /* blocks.h */
 #define CONTEXTS_HAVE_BLOCKS 0
 #define BLOCKS_ARE_KEPT      1
@@ -77,10 +77,10 @@ typedef hipDriverProcAddressQueryResult hip_driverProcAddressQueryResult;
 #define ARRAYS_SHARE_UP_TO   0
 #define MIPMAP_SHAPE         HIP_ARRAY3D_DESCRIPTOR
 #define LAUNCH_COUNT         int
+#define LAUNCHED_FUNCTION    hipFunctionLaunchParams
 #define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
 #define PITCH_STEP           256u
-#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK_OF_HSA - 1) / BLOCK_OF_HSA * BLOCK_OF_HSA)
-#define BLOCK_OF_HSA         ((uint64_t)2 << 20) /* ../shared/blocks.h */
+#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK - 1) / BLOCK * BLOCK)
 #define DRIVER_NAMES         "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libgalaxyhip.so.5"
 #define FUNCTION_PREFIX      "hip"
 #define FUNCTION_VARIANTS    "_spt"

@@ -19,7 +19,8 @@ typedef MUdeviceptr pointer_t;
 #define NAMED(name)    MUSA_##name
 #define ERROR(name)    MUSA_ERROR_##name
 
-#define CALLS_NEST           0                   /* taken to be as in CUDA */
+#define CALLS_NEST           1 /* not known, so taken to */
+#define ANY_CALL_IS_FIRST    0
 #define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */
 #define CONTEXTS_HAVE_BLOCKS 1
 #define BLOCKS_ARE_KEPT      0

@@ -35,17 +35,17 @@ static void pause_ns(uint64_t ns)
 /* The governor's thread calls nothing but the engine, which the program's calls may call, too. */
 static void begin(void)
 {
-    call_begins();
+    work_begins();
     relax_captures();
 }
 
 static void *stream_context(void *stream)
 {
-    call_begins();
+    work_begins();
     TYPE(streamCaptureMode) mode = relax_captures();
     context_t context = context_of_stream(stream);
     restore_captures(mode);
-    call_ends();
+    work_ends();
     return context;
 }
 
@@ -63,12 +63,12 @@ struct place { /* where the calling thread was */
 /* The governor's thread has no context of its own, and a launcher's may be another. */
 static bool enter(context_t context, struct place *place)
 {
-    call_begins();
+    work_begins();
     if (enter_context(context, &place->context)) {
         place->mode = relax_captures();
         return true;
     }
-    call_ends();
+    work_ends();
     return false;
 }
 
@@ -76,7 +76,7 @@ static void leave(const struct place *place)
 {
     restore_captures(place->mode);
     leave_context(place->context);
-    call_ends();
+    work_ends();
 }
 
 static void *make_fence(void *context)
@@ -141,9 +141,9 @@ static bool device_name(const char *uuid, char *name, size_t size)
 {
     typeof(&FUNCTION(DeviceGetName)) get = DRIVER(DeviceGetName);
     int device = tenant_device_named(uuid);
-    call_begins();
+    work_begins();
     bool known = get != NULL && device >= 0 && get(name, (int)size, ordinal_of(device)) == RESULT_OK;
-    call_ends();
+    work_ends();
     return known;
 }
 

@@ -28,9 +28,9 @@ static int ordinal_of_stream(stream_t stream)
 
 int device_of_stream(stream_t stream)
 {
-    call_begins(); /* a launch may be the first call */
+    work_begins(); /* a launch may be the first call */
     int device = device_of(ordinal_of_stream(stream));
-    call_ends();
+    work_ends();
     return device;
 }
 

@@ -104,10 +104,7 @@ static void first_call(void)
     atomic_store_explicit(&first_call_made, true, memory_order_relaxed);
 }
 
-__attribute__((constructor)) static void loaded(void)
-{
-    at_first_call = first_call;
-}
+AT_FIRST_CALL(first_call);
 
 /* ------------------------------------------------------------------------------------ the driver's lookup functions */
 

@@ -13,7 +13,7 @@
     do {                                                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return RESULT_NO_FUNCTION;                                                                                 \
-        if (__builtin_expect(tenancy() == TENANCY_FREE || is_nested(), 1))                                             \
+        if (__builtin_expect(tenancy() == TENANCY_FREE || is_nested(__builtin_return_address(0)), 1))                  \
             return real arguments;                                                                                     \
     } while (0)
 
@@ -49,16 +49,16 @@
             return RESULT_NO_FUNCTION;                                                                                 \
         if (__builtin_expect(process.launch_devices <= 0, 0) && launch_look())                                         \
             return real arguments;                                                                                     \
-        if (is_nested())                                                                                               \
+        if (is_nested_work(__builtin_return_address(0)))                                                               \
             return real arguments;                                                                                     \
         const stream_t none = default_stream;                                                                          \
         struct launch_ticket ticket;                                                                                   \
         result_t answer = launch_enter(&ticket, stream);                                                               \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
-        call_begins();                                                                                                 \
+        work_begins();                                                                                                 \
         answer = real arguments;                                                                                       \
-        call_ends();                                                                                                   \
+        work_ends();                                                                                                   \
         launch_leave(&ticket);                                                                                         \
         return answer;                                                                                                 \
     }                                                                                                                  \

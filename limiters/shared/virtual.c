@@ -7,6 +7,7 @@
  */
 #include "virtual.h"
 
+#include "blocks.h"
 #include "bodies.h"
 #include "borrowed.h"
 #include "charge.h"

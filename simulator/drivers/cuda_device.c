@@ -9,6 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifndef VISIBLE_DEVICES
+#define VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES"
+#endif
 #define CELL       512u
 #define ARENA_SIZE (UINT64_C(1) << 32) /* address space only; pages come when touched */
 
@@ -84,7 +87,7 @@ static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_C
     for (unsigned i = 0; i < rack->device_count && !all; i++)
         if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards)
             whole[all++] = rack->devices[i].first_card;
-    const char *at = getenv("CUDA_VISIBLE_DEVICES");
+    const char *at = getenv(VISIBLE_DEVICES);
     if (!at) {
         memcpy(cards, whole, all * sizeof *cards);
         return all;

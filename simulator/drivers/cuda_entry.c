@@ -205,7 +205,7 @@ static const struct {
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
 /* Where an exported name lives. Not dlsym: a library preloaded in front of the driver may stand in its way. */
-static void *exported(const char *name)
+void *entry_exported(const char *name)
 {
     uintptr_t base = (uintptr_t)__ehdr_start, at[DT_NUM] = {0};
     for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
@@ -231,7 +231,7 @@ static const char *form_of(const char *name, int version, char second[128])
                 return forms[i].exported;
         }
     snprintf(second, 128, "%s_v2", name);
-    return listed ? NULL : version >= 4000 && exported(second) ? second : name;
+    return listed ? NULL : version >= 4000 && entry_exported(second) ? second : name;
 }
 
 static CUresult resolve(const char *name, int version, uint64_t flags, void **function,
@@ -245,10 +245,10 @@ static CUresult resolve(const char *name, int version, uint64_t flags, void **fu
     if (form && flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         for (int i = 0; i < 2 && !*function; i++) {
             snprintf(own, sizeof own, "%s%s", form, i ? "_ptds" : "_ptsz");
-            *function = exported(own);
+            *function = entry_exported(own);
         }
     if (form && !*function)
-        *function = exported(form);
+        *function = entry_exported(form);
     if (status)
         *status = *function ? CU_GET_PROC_ADDRESS_SUCCESS
                   : form    ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND

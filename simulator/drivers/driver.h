@@ -301,6 +301,7 @@ static inline uint64_t round_up(uint64_t value, uint64_t grain)
     if (!(pointer))                                                                                                    \
     return CUDA_ERROR_INVALID_VALUE
 
+void *entry_exported(const char *name); /* an exported function of this library; NULL: there is none */
 struct context *current_context(void);
 CUresult primary_retain(struct device *device);
 CUresult primary_release(struct device *device);

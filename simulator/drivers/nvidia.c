@@ -1,6 +1,7 @@
 /* Reads the rack's NVIDIA devices, or those of a vendor whose driver speaks CUDA too. */
 #include "nvidia.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,12 @@ static void default_links(struct nvidia *it)
             }
 }
 
+static void read_health(struct nvidia_device *device, struct rack *rack, const struct rack_section *section)
+{
+    device->health = rack_text(section, "health", "ok");
+    device->xid = (unsigned)rack_number(rack, section, "xid", RACK_COUNT, 0);
+}
+
 static void read_device(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
 {
     struct nvidia_device *device = &it->devices[index];
@@ -110,7 +117,7 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     device->model = rack_text(section, "model", NULL);
     if (!device->model)
         rack_fault(rack, section, "model", "the name the driver tells");
-    device->health = rack_text(section, "health", "ok");
+    read_health(device, rack, section);
     device->memory = rack_number(rack, section, "memory", RACK_BYTES, 0);
     if (!rack_text(section, "memory", NULL))
         rack_fault(rack, section, "memory", "a size such as 80 GiB");
@@ -211,4 +218,27 @@ struct nvidia *nvidia_open(void)
         return NULL;
     it->engine = engine_open(name_of(rack), rack->fingerprint, cards, it->card_count);
     return it->engine ? it : NULL;
+}
+
+void nvidia_refresh(struct nvidia *it)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next */
+    static uint64_t seen;                                    /* the fingerprint of the rack as it was read last */
+    struct rack *rack = rack_open();
+    if (!rack)
+        return;
+    pthread_mutex_lock(&lock);
+    const struct rack_section *found[ENGINE_CARDS];
+    unsigned count = 0;
+    for (unsigned i = 0; rack->fingerprint != seen && i < rack->count; i++)
+        if (ours(&rack->sections[i]) && count < ENGINE_CARDS)
+            found[count++] = &rack->sections[i];
+    if (count && count == it->device_count) { /* else it is the same, or half written */
+        for (unsigned i = 0; i < count; i++)
+            read_health(&it->devices[i], rack, found[i]);
+        seen = rack->fingerprint; /* and its text stays: `health` is of it */
+    } else {
+        rack_close(rack);
+    }
+    pthread_mutex_unlock(&lock);
 }

@@ -29,6 +29,7 @@ struct nvidia_device {          /* what sits in a slot */
     unsigned multiprocessors;
     unsigned power, power_limit; /* W; 0: it does not tell */
     unsigned temperature;        /* degrees Celsius; 0: it does not tell */
+    unsigned xid;                /* the last that the driver told; 0: none */
     struct nvidia_link links[ENGINE_CARDS];
     bool mig;
     unsigned first_card, cards; /* into nvidia.cards: itself, or its MIG instances */
@@ -59,5 +60,8 @@ struct nvidia {
 
 /* NULL where there is no rack, or with a message when it is no good. Allocated once, for good. */
 struct nvidia *nvidia_open(void);
+
+/* Read anew how the cards are, if the rack's text is another: health and xid. All else stays as it was read first. */
+void nvidia_refresh(struct nvidia *it);
 
 #endif

@@ -29,6 +29,8 @@ static nvmlReturn_t init(void)
                 parts[device->first_card + j] = (struct nvmlDevice_st){i, (int)j};
         }
     }
+    if (rack)
+        nvidia_refresh(rack);
     if (rack && !fake_opened())
         fake_open();
     initialized += rack != NULL;

@@ -1,7 +1,7 @@
 /* The fake NVML: what a card is made of, and whether it is well. */
 #include "nvml.h"
 
-/* Health. A simulated card is whole, or it is lost. */
+/* Health. A simulated card is whole, has an uncorrected memory error, is too hot (nvml_event.c), or it is lost. */
 
 EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t handle, nvmlEnableState_t *mode)
 {
@@ -25,9 +25,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, unsigned ty
                                                 unsigned long long *count)
 {
     ALIVE(device, handle);
-    (void)device;
     NEEDS(count && type < 2 && counter < 2);
-    *count = 0;
+    *count = type == 1 /* uncorrected */ && !strcmp(device->health, "ecc");
     return NVML_SUCCESS;
 }
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define, frozen
+from attrs import define, field, frozen
 from hetero_simulator import rack
 
 from hetero.node.ledger.ledger import ALLOCATION, Ledger
@@ -97,6 +97,8 @@ class Lab:
     binaries: Path
     racks: Mapping[str, str]  # by node
     name: str = "kube"
+    secrets: set[str] = field(factory=set)  # that it had at any time
+    _over: threading.Event = field(factory=threading.Event)
 
     @property
     def place(self) -> Place:
@@ -122,6 +124,7 @@ class Lab:
         """Start the control plane and the nodes, and wait until they are ready."""
         shutil.rmtree(self._memory, ignore_errors=True)
         self._script("up", str(len(self.racks)))
+        threading.Thread(target=self._keep_logs, daemon=True).start()
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
         log = f"--audit-log-path={self._audited}"
@@ -153,6 +156,7 @@ class Lab:
 
     def down(self) -> None:
         """Stop everything."""
+        self._over.set()
         self._script("down")
         shutil.rmtree(self._memory, ignore_errors=True)
 
@@ -352,6 +356,20 @@ class Lab:
             if event["objectRef"].get("subresource") == "binding"
         }
 
+    def logs(self) -> list[Path]:
+        """Return the logs of this cluster's machines, and of all pods of hetero that ever ran."""
+        return [*(self.folder / "run/log").iterdir(), *(self.folder / "kept").iterdir()]
+
+    def _keep_logs(self) -> None:
+        """Keep, until the lab goes, what kubelets would remove with a pod."""
+        kept = self.folder / "kept"
+        kept.mkdir()
+        while not self._over.wait(1):
+            for path in self.folder.glob("run/nodes/*/varlogpods/hetero-system_*/*/*.log"):
+                pod, container = path.parts[-3:-1]
+                with suppress(OSError):  # it is there, or went at this moment
+                    os.link(path, kept / f"{pod}_{container}_{path.name}")
+
     def ready(self, node: str) -> bool:
         with suppress(OSError):
             conditions = self.call("GET", f"/api/v1/nodes/{node}")["status"]["conditions"]
@@ -514,7 +532,7 @@ def _ask(server: str, method: str, path: str, body: Any, kind: str, token: str) 
             connection.request(
                 method,
                 path,
-                None if body is None else json.dumps(body, separators=(",", ":"), sort_keys=True),
+                body if body is None or isinstance(body, str) else _text(body),
                 {
                     "Authorization": token,
                     "Content-Type": kind or "application/json",
@@ -527,6 +545,10 @@ def _ask(server: str, method: str, path: str, body: Any, kind: str, token: str) 
     if answer.status >= 400:
         raise OSError(f"{method} {path}: {answer.status} {found.decode()}")
     return found
+
+
+def _text(body: Any) -> str:
+    return json.dumps(body, separators=(",", ":"), sort_keys=True)
 
 
 def _children(pid: int) -> list[int]:

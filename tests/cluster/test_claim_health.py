@@ -41,6 +41,27 @@ def ill(lab: Lab) -> Iterator[None]:
         rack.write_text(well)
 
 
+@contextmanager
+def told_xid(lab: Lab) -> Iterator[None]:
+    """Have the driver of the first node's cards of NVIDIA's tell of an Xid."""
+    rack, vendor = lab.own("n1", RACK), "vendor = nvidia\n"
+    well = rack.read_text()
+    rack.write_text(well.replace(vendor, f"{vendor}xid = 48\n", 1))
+    try:
+        yield
+    finally:
+        rack.write_text(well)
+
+
+def tainted(release: Release, node: str) -> set[str]:
+    """Return what the taints of a node's devices say."""
+    return {
+        taint["value"]
+        for one in release.devices(node).values()
+        for taint in one.get("taints") or ()
+    }
+
+
 def conditions(lab: Lab, name: str) -> dict[str, str]:
     """Return the conditions of a claim's one device, by type."""
     devices = lab.call("GET", f"{CLAIMS}/{name}")["status"].get("devices") or ()
@@ -95,6 +116,16 @@ def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_
     wait_for(lambda: not taints())
     wait_for(lambda: lab.phases()["careful"] == "Running", seconds=90)
     wait_for(lambda: conditions(lab, "used")["Healthy"] == "True")
+
+
+def test_a_card_whose_driver_told_of_an_xid_is_tainted_until_the_agent_starts_anew(
+    release: Release, lab: Lab
+) -> None:
+    assert set() == tainted(release, "n1")
+    with told_xid(lab):
+        wait_for(lambda: tainted(release, "n1") == {"Xid-48-see-the-kernel-log-reset-the-card"})
+    release.replace(release.agent("n1"))  # as after the card's reset
+    wait_for(lambda: not tainted(release, "n1") and bool(release.devices("n1")))
 
 
 def test_pods_that_share_a_claim_share_one_grant_that_goes_with_the_last(lab: Lab) -> None:

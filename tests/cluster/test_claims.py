@@ -16,6 +16,7 @@ from tests.cluster.claims import (
     JOB,
     NODES,
     PODS,
+    TEMPLATES,
     claim,
     cleared,
     ended,
@@ -216,18 +217,32 @@ def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
     assert 0 == lab.pods()["sized"]["status"]["containerStatuses"][0]["restartCount"]
 
 
+def deep() -> str:
+    """Return a template with configuration of another driver's that no parser of ours follows."""
+    opaque = {"driver": "other.example.com", "parameters": {"a": "DEEP"}}
+    requests = [{"name": "card", "exactly": {"deviceClassName": "other"}}]
+    spec = {"devices": {"requests": requests, "config": [{"opaque": opaque}]}}
+    text = json.dumps({"metadata": {"name": "deep"}, "spec": {"spec": spec}})
+    return text.replace('"DEEP"', "[" * 4000 + "]" * 4000)
+
+
 def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
     release: Release, lab: Lab
 ) -> None:
-    """HAMi's ai-benchmark-2, whose size goes before its percentage."""
+    """HAMi's ai-benchmark-2, whose size goes before its percentage.
+
+    A template that a tenant made does not keep others from being made.
+    """
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
     limits["nvidia.com/gpumem-percentage"] = "50"
     tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 3"
     notes = {"hetero.io/by-claims": "true"}
+    lab.ask(lab.api, "POST", TEMPLATES, deep())
     made = lab.add("named", limits, "sh", "-c", tries, notes=notes)
     (template,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]
     grants = wait_for(lambda: [one for node in NODES for one in lab.standing(node)])
     ended(lab, "named")
+    lab.ask(lab.api, "DELETE", f"{TEMPLATES}/deep")
 
     assert [3000 * MiB] == [one["allocation"]["pieces"][0]["takes"]["memory"] for one in grants]
     fits, over = map(json.loads, documents(lab.output("named")))

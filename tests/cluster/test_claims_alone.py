@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from hetero.model.units import GiB, MiB
-from tests.cluster.claims import GROUP, PODS, TEMPLATES, cleared
+from tests.cluster.claims import GROUP, PODS, TEMPLATES, claim, cleared, run_with
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import Release
+from tests.cluster.test_claim_health import ill
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
 
@@ -49,7 +50,8 @@ SIZES: dict[str, tuple[int, int | None]] = {
 def alone(late: Release) -> Iterator[Release]:
     """The late cluster upgraded to claims alone."""
     lab = late.lab
-    made = Release(lab, allocation="dra")
+    said = {"settings": "hide-unasked = true\nevict-unhealthy = true"}
+    made = Release(lab, allocation="dra", more=said)
     late.replace_by(made)
     wait_for(lambda: serves(made), seconds=120)
     yield made
@@ -122,6 +124,25 @@ def test_an_example_runs_with_the_cards_that_it_asks_for(
             one["core"],
         )
     assert ("elastic" if name == "elastic" else "fixed") == grant["allocation"]["policy"]
+
+
+def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(lab: Lab) -> None:
+    """As the settings of this cluster say: the taint's effect is NoExecute."""
+    tolerations = [{"key": "hetero.io/unhealthy", "operator": "Exists"}]
+    named = {"deviceClassName": "cambricon.com-vmlu"}
+    claim(lab, "leaves", memory="2Gi", cores=10, **named)
+    claim(lab, "stays", memory="2Gi", cores=10, **named, tolerations=tolerations)
+    for name in ("leaves", "stays"):
+        run_with(lab, name)
+    wait_for(lambda: {"Running"} == {*lab.phases().values()} and len(lab.phases()) == 2)
+    with ill(lab):
+        wait_for(
+            lambda: (
+                "leaves" not in lab.pods()
+                or "deletionTimestamp" in lab.pods()["leaves"]["metadata"]
+            )
+        )
+        assert "Running" == lab.phases()["stays"]
 
 
 def test_each_resource_that_counts_cards_is_served_by_a_class_of_the_chart(lab: Lab) -> None:

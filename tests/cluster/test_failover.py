@@ -131,6 +131,21 @@ def extender(pod: Plain) -> int:
     return pid
 
 
+def kube_scheduler(pod: Plain) -> int:
+    """Return the kube-scheduler of a pod, not its supervisor."""
+
+    def found() -> int | None:
+        for pid in parts(pod)["kube-scheduler"]:
+            with suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if Path(command[0].decode()).name == "kube-scheduler":
+                    return pid
+        return None
+
+    pid: int = wait_for(found)
+    return pid
+
+
 def parts(pod: Plain) -> dict[str, list[int]]:
     """Return the processes of each container of a pod."""
     return {one["name"]: processes(one) for one in pod["status"]["containerStatuses"]}
@@ -161,6 +176,9 @@ def test_the_other_scheduler_answers_soon_after_the_one_that_led_does_not(
         "extender killed": lambda: signals([extender(either.leading())], signal.SIGKILL),
         "extender stopped": lambda: signals([extender(either.leading())], signal.SIGSTOP),
         "kube-scheduler's container killed": partial(killed, "kube-scheduler"),
+        "kube-scheduler stopped": lambda: signals(
+            [kube_scheduler(either.leading())], signal.SIGSTOP
+        ),
         "extender's container stopped": lambda: signals(
             parts(either.leading())["extender"], signal.SIGSTOP
         ),
@@ -243,6 +261,17 @@ def state(release: Release) -> dict[str, int]:
     return found
 
 
+def all_run(release: Release) -> bool:
+    """Whether each container of the release runs, and none waits to be started again."""
+    pods = release.lab.call("GET", PODS)["items"]
+    return all(
+        "running" in one["state"]
+        for pod in pods
+        if pod["status"]["phase"] == "Running"
+        for one in pod["status"]["containerStatuses"]
+    )
+
+
 def test_nobody_starts_anew_while_the_api_server_is_away(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +281,8 @@ def test_nobody_starts_anew_while_the_api_server_is_away(
     with hollow_node(lab), stream.flowing():
         led = either.leading()
         both = extender(led), parts(led)["kube-scheduler"]
+        # What tests before this one killed is started again by kubelets after up to minutes.
+        wait_for(lambda: all_run(either), seconds=300)
         before = state(either)
         gap = stream.gap(lambda: lab.restart_api_server(away=30))
         wait_for(lambda: state(either).keys() == before.keys())

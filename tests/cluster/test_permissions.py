@@ -13,6 +13,7 @@ from attrs import evolve
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import PODS, Release
+from tests.cluster.secrets import leaks, note_secrets
 from tests.kube.binaries import LABS
 from tests.kube.control_plane import wait_for
 from tests.kube.permissions import Permission, documented, used
@@ -108,6 +109,7 @@ def test_accounts_do_nothing_that_is_not_documented(
     last: Release, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab, table = last.lab, documented(last.allocation)
+    note_secrets(last)
     lab.add("mine", share())
     run_all(lab, "mine")
     preempts(lab)
@@ -119,6 +121,7 @@ def test_accounts_do_nothing_that_is_not_documented(
         port = {"hetero-agent": 9397, "hetero-scheduler": 9396, "hetero-webhook": 8444}[app]
         for pod in last.pods(app).values():
             lab.ask(f"https://{pod['status']['podIP']}:{port}", "GET", "/metrics")
+    note_secrets(renewed)
     renewed.uninstall()
     done = uses(lab)
 
@@ -129,6 +132,12 @@ def test_accounts_do_nothing_that_is_not_documented(
             print(f"\n{lab.name}: not used: {row.account} {row.verb} {row.resource}", end="")
     assert set() == {row for row in unused if uses_it(row, ran)}
     assert [] == sorted(use for use in done if not any(covers(row, use) for row in table))
+
+
+def test_no_log_of_all_that_ran_says_a_secret(last: Release) -> None:
+    """Of machines and pods, and of those that are gone; secrets are those of any time."""
+    assert len(last.lab.secrets) > 4
+    assert [] == [*leaks(last.lab)]
 
 
 def _lab(item: pytest.Item) -> str:

@@ -95,11 +95,21 @@ class FakeApi:
         return self.objects[path]
 
     async def follow(
-        self, path: str, *, query: Any = None, listed: Any, changed: Any, lost: Any
+        self,
+        path: str,
+        *,
+        query: Any = None,
+        metadata: bool = False,
+        listed: Any,
+        changed: Any,
+        lost: Any,
     ) -> None:
+        def seen(item: Plain) -> Plain:
+            return {"metadata": item["metadata"]} if metadata else item
+
         kind = path.rpartition("/")[2]
-        listed([o for p, o in self.objects.items() if p.split("/")[-2] == kind])
-        self._watchers.append((kind, changed))
+        listed([seen(o) for p, o in self.objects.items() if p.split("/")[-2] == kind])
+        self._watchers.append((kind, lambda event, item: changed(event, seen(item))))
         await asyncio.Event().wait()
 
     def _may(self, spec: Plain) -> bool:

@@ -12,6 +12,7 @@ from hetero.kube.api.annotations import INVENTORY
 from hetero.kube.api.client import Access, Api
 from hetero.kube.dra.way import AllocationWay, by_claims, served
 from hetero.model.errors import BadInput
+from hetero.node.view.doctor import Verdict, examine
 from tests.kube.api_server import FakeApi
 from tests.kube.claims import story
 from tests.kube.world import CARD, DISCOVER, World, run, until
@@ -157,8 +158,12 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
         }
         at.api.put("resourceslices", theirs, event="ADDED")
         await until(lambda: ["memory-0"] == _ours(at))
+        (note,) = [one for one in examine(at.node) if one.subject == "device memory-1"]
+        assert "claims get it from driver other.io, which publishes memory-1, too" in note.says
+        assert Verdict.NOTE is note.verdict
         at.api.put("resourceslices", theirs, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))
+        assert not [one for one in examine(at.node) if "other.io" in one.says]
 
     story(act)
 

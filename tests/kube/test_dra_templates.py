@@ -163,7 +163,7 @@ def test_with_claims_alone_a_schedulers_name_is_the_clusters_own() -> None:
 def test_words_that_nobody_wrote_so_are_refused(text: str) -> None:
     made = pod({}, notes={ASKED: text})
 
-    with pytest.raises(BadInput, match="not what the webhook wrote"):
+    with pytest.raises(BadInput, match=f"{ASKED} is no"):
         templates_again(WORDS, made)
 
 

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from attrs import define, field
@@ -70,12 +72,12 @@ class Scene:
         return self.holder == "pod-a_1" and self.told[-1:] == [b"1"]
 
 
-def play(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
+def play(folder: Path, act: Callable[[Scene], Awaitable[None]], healthz: str | None = None) -> None:
     async def run() -> None:
         api, started = FakeApi(), folder / "started"
         lease = Lease(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
         argv = ("env", f"STARTED={started}", sys.executable, "-c", EXTENDER)
-        leader = Leader(lease=lease, argv=argv, supervisor=folder / "socket")
+        leader = Leader(lease=lease, argv=argv, supervisor=folder / "socket", healthz=healthz)
         scene = Scene(api, leader, started)
         running = asyncio.ensure_future(leader.run())
         await scene.until(leader.supervisor.exists)
@@ -132,3 +134,51 @@ def test_while_the_api_server_is_away_everything_runs_on(tmp_path: Path) -> None
         assert 1 == len(scene.extenders)
 
     play(tmp_path, act)
+
+
+@contextmanager
+def kube_scheduler(running: threading.Event) -> Iterator[str]:
+    """Have something answer as kube-scheduler does, while it runs; return where."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            running.wait(30)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/healthz"
+        running.set()
+        server.shutdown()
+        thread.join()
+
+
+def test_a_kube_scheduler_that_hangs_is_ended_and_the_lease_given_up(tmp_path: Path) -> None:
+    running = threading.Event()
+    running.set()
+
+    async def act(scene: Scene) -> None:
+        await asyncio.sleep(4)  # longer than one that hangs is let
+        assert scene.leads()
+        assert 1 == len(scene.extenders)
+        running.clear()
+        await scene.until(lambda: scene.told[-1] == b"0" and scene.holder is None, seconds=6)
+        running.set()
+        await scene.until(scene.leads)
+
+    with kube_scheduler(running) as healthz:
+        play(tmp_path, act, healthz)
+
+
+def test_a_kube_scheduler_that_starts_is_waited_for(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        await asyncio.sleep(4)
+        assert scene.leads()
+
+    with kube_scheduler(threading.Event()) as healthz:
+        play(tmp_path, act, healthz)

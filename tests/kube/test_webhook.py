@@ -192,7 +192,7 @@ def test_what_init_containers_ask_of_a_card_is_noted_where_kubelets_would_refuse
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"first": 1}'])
 def test_a_note_of_init_containers_that_is_none_is_refused(text: str) -> None:
-    assert "hetero.io/init-parts is no table" in refusal(
+    assert "hetero.io/init-parts is no " in refusal(
         pod(SHARE, notes={"hetero.io/init-parts": text})
     )
 

@@ -15,6 +15,8 @@ typedef struct launch_config hipLaunchConfig_t;
 typedef struct drv_launch_config HIP_LAUNCH_CONFIG;
 typedef int hipMemRangeHandleType, hipDriverProcAddressQueryResult, hipLibraryOption;
 typedef struct ihipLibrary_t *hipLibrary_t;
+typedef struct graph_node hipGraphNodeParams;
+typedef struct function_launch hipFunctionLaunchParams;
 #else
 #include "kfd_abi.h"
 #include "abi.h"

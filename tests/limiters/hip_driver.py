@@ -1,4 +1,7 @@
-"""AMD's HIP runtime for the programs that the limiter's tests run: plain calls, plain codes."""
+"""A HIP runtime for the programs that the limiter's tests run: plain calls, plain codes.
+
+AMD's own unless CALLS names another and CALLS_PATH says where that is.
+"""
 
 import ctypes
 import json
@@ -11,7 +14,7 @@ MIB = 1 << 20
 OUT_OF_MEMORY = 2
 #: Hygon's runtime is AMD's under another name.
 LIBRARY = os.environ.get("CALLS", "libamdhip64.so.5 hip").split()[0]
-hip = ctypes.CDLL(LIBRARY)
+hip = ctypes.CDLL(os.environ.get("CALLS_PATH", LIBRARY))
 
 #: All that the simulated card knows of a kernel is its name; its first argument is microseconds.
 SOURCE = b'extern "C" __global__ void spin(unsigned long long us) {}'
@@ -69,10 +72,41 @@ def built(source: bytes) -> ctypes.Array[ctypes.c_char]:
     return image
 
 
+def bundle(image: bytes) -> bytes:
+    """Return what hipcc makes of an image: one with images for the host and for a card."""
+    names = (b"host-x86_64-unknown-linux--", b"hipv4-amdgcn-amd-amdhsa--gfx906")
+    said = b"__CLANG_OFFLOAD_BUNDLE__" + len(names).to_bytes(8, "little")
+    for name, size in zip(names, (0, len(image)), strict=True):
+        said += b"".join(each.to_bytes(8, "little") for each in (4096, size, len(name))) + name
+    return said.ljust(4096, b"\0") + image
+
+
+def registered(host: c_void_p) -> None:
+    """Have a program's function stand for the kernel, as the constructors that hipcc makes do.
+
+    Before any other call, or the runtime has no place for it.
+    """
+    kept = _kept.setdefault("image", ctypes.create_string_buffer(bundle(built(SOURCE).raw)))
+    wrapper = (c_uint64 * 3)(0x1_4849_5046, ctypes.addressof(kept), 0)
+    _kept["wrapper"] = wrapper
+    fat_binary, function = (hip[f"__hipRegister{what}"] for what in ("FatBinary", "Function"))
+    fat_binary.restype = c_void_p
+    module, threads, none = c_void_p(fat_binary(wrapper)), ctypes.c_int(-1), c_void_p()
+    function(module, host, b"spin", b"spin", threads, none, none, none, none, none)
+
+
+_kept: dict[str, Any] = {}
+
+
+#: An image that has nothing in it, for a simulated runtime, which has no compiler.
+EMPTY = b"\x7fELF".ljust(64, b"\0")
+
+
 def spin() -> c_void_p:
     """Return a kernel that runs for so many microseconds."""
     module, function = c_void_p(), c_void_p()
-    call("hipModuleLoadData", byref(module), built(SOURCE))
+    image = built(SOURCE) if hasattr(hip, "hiprtcCompileProgram") else EMPTY
+    call("hipModuleLoadData", byref(module), image)
     call("hipModuleGetFunction", byref(function), module, b"spin")
     return function
 

@@ -32,6 +32,20 @@ SPILL, CONTEXT, STRICT = 1, 2, 4
 POLICIES = {"fixed": 0, "elastic": 1, "off": 2}
 
 
+#: For a program: wait until so many launches of the first device are in the usage region, where the
+#: governor writes them down now and then.
+COUNTED = """
+import os, pathlib, struct, time
+def counted(launches):
+    region = pathlib.Path(os.environ["HETERO_GRANT"]).with_name("usage")
+    until = time.monotonic() + 30
+    while struct.unpack_from("<Q", region.read_bytes(), 152)[0] < launches:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.05)  # for one too many
+"""
+
+
 @attrs.frozen
 class Terms:
     """What a grant says of one device."""
@@ -224,3 +238,20 @@ def mutated(edits: tuple[tuple[str, str, str], ...], copy: Path, api: str = "cud
     command = ["make", "-s", "-C", str(copy), "CC=cc -w", library, layouts]
     subprocess.run(command, check=True, env=environment)
     return copy / library
+
+
+def in_front(directory: Path, library: Path, source: str, *flags: str) -> Path:
+    """Build a driver of a driver's name with functions in front, which calls that one.
+
+    The driver itself has another name then, in a copy.
+    """
+    name, other = library.name, f"X{library.name[1:]}"  # as long as the other
+    theirs, ours = (f"\0{each}\0".encode() for each in (name, other))
+    (directory / other).write_bytes(library.read_bytes().replace(theirs, ours))
+    path = directory / "front" / name
+    path.parent.mkdir()
+    options = ("-shared", "-fPIC", "-O2", f"-Wl,-soname,{name}", f"-Wl,-rpath,{directory}", *flags)
+    linked = ("-x", "none", "-Wl,--no-as-needed", str(directory / other), "-o", str(path))
+    command = ["cc", *options, "-x", "c", "-", *linked]
+    subprocess.run(command, input=source, text=True, check=True)
+    return path

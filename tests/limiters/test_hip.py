@@ -4,14 +4,14 @@ The runtime, its HSA runtime and its compiler are Debian's packages; what is sim
 library below them (simulator/drivers/kfd.h). So what is asserted of memory is asserted on the card.
 What the limiter holds as all of ours do is in test_isolation.py.
 
-Over 400 lines because its programs, and what stands for a runtime of HIP 7, are texts in it.
+Over 400 lines because its programs are texts in it.
 """
 
 import os
 import random
 import re
+import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import hetero_limiters
 import pytest
 from elftools.elf.elffile import ELFFile
 from simulated import Machine
-from tenancy import MIB, STRICT, Grant, Rack, Terms, meanwhile
+from tenancy import MIB, Grant, Rack, Terms, meanwhile
 
 pytestmark = pytest.mark.hip
 
@@ -199,6 +199,40 @@ say(100 * 60 * 0.005 / made(60))
     assert 20 < granted(rack, 64, core=40).run(program) < 56
 
 
+#: As hipcc takes it: a launch by <<<>>>, and a function of the host for the kernel.
+COMPILED = """
+#include <hip/hip_runtime.h>
+#include <cstdio>
+__global__ void spin(unsigned long long us) {}
+int main()
+{
+    void *at;
+    unsigned long long us = 5000;
+    void *arguments[] = {&us};
+    int over = hipMalloc(&at, 65ul << 20), within = hipMalloc(&at, 64ul << 20);
+    for (int i = 0; i < 20; i++)
+        spin<<<1, 1>>>(us);
+    int launched = hipDeviceSynchronize();
+    int together = hipLaunchCooperativeKernel((void *)spin, dim3(1), dim3(1), arguments, 0, 0);
+    printf("%d %d %d %d\\n", over, within, launched + hipDeviceSynchronize(), together);
+}
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("hipcc") is None, reason="hipcc takes 260 MB more")
+def test_a_program_that_hipcc_built_is_limited(tmp_path: Path) -> None:
+    source, program = tmp_path / "program.hip", tmp_path / "program"
+    source.write_text(COMPILED)
+    command = ["hipcc", "--offload-arch=gfx906", str(source), "-o", str(program)]
+    subprocess.run(command, env={**os.environ, "HIP_PLATFORM": "amd"}, check=True)
+    kernel = RACK.replace("[kernel spin]", "[kernel _Z4spiny]")
+    grant = granted(Rack(tmp_path, Machine(tmp_path, kernel), api="hip_driver"), 64, core=50)
+    job = grant.rack.machine.spawn([str(program)], **grant.environment, HETERO_LOG="off")
+    assert ("2 0 0 0\n", "") == job.communicate(timeout=60)
+    assert grant.usage().gpu_ns > 100_000_000
+
+
 #: How memory is taken and given back, for random calls: by size and the place for what is got.
 TAKERS = """
 class Extent(ctypes.Structure):
@@ -324,12 +358,7 @@ def test_a_module_is_charged_for_its_code_and_arrays_until_it_is_unloaded(
 import tempfile
 {ARRAY}
 if {bundled}:
-    names = [b"host-x86_64-unknown-linux--", b"hipv4-amdgcn-amd-amdhsa--gfx906"]
-    head = b"__CLANG_OFFLOAD_BUNDLE__" + (2).to_bytes(8, "little")
-    parts = b""
-    for name, size in zip(names, (0, len(image))):
-        parts += b"".join(n.to_bytes(8, "little") for n in (4096, size, len(name))) + name
-    image = ctypes.create_string_buffer((head + parts).ljust(4096, bytes(1)) + image.raw)
+    image = ctypes.create_string_buffer(bundle(image.raw))
 file = tempfile.NamedTemporaryFile()
 file.write(image.raw)
 file.flush()
@@ -383,6 +412,15 @@ LAUNCHES = {
     "hipExtModuleLaunchKernel": """hip[
     "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j"
 ](function, *[c_uint(1)] * 6, c_size_t(0), on, arguments, None, None, None, c_uint(0))""",
+    "hipHccModuleLaunchKernel": """hip[
+    "_Z24hipHccModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_"
+](function, *[c_uint(1)] * 6, c_size_t(0), on, arguments, None, None, None)""",
+    "hipLaunchKernel": 'call("hipLaunchKernel", host, one, one, arguments, 0, on)',
+    "hipLaunchCooperativeKernel": """call(
+        "hipLaunchCooperativeKernel", host, one, one, arguments, c_uint(0), on)""",
+    # Half of the compute units take twice as long.
+    "of a stream with a mask": """launch(function, 2500, half)
+    call("hipStreamSynchronize", half)""",
     # This runtime runs a captured graph once: a second launch ends at once.
     "hipGraphLaunch": """call("hipStreamBeginCapture", on, 2)
     launch(function, 5000, on)
@@ -397,11 +435,18 @@ def test_kernels_have_their_share_of_the_time_however_they_are_launched(
     rack: Rack, name: str
 ) -> None:
     program = f"""
+host = c_void_p(0x1234)
+registered(host)
 call("hipSetDeviceFlags", 4)
 function, on = spin(), stream()
 argument = c_uint64(5000)
 arguments = (c_void_p * 1)(ctypes.cast(byref(argument), c_void_p))
 captured, graph = c_void_p(), c_void_p()
+half, mask = c_void_p(), (c_uint * 2)(0xFFFFFFFF, 0)
+call("hipExtStreamCreateWithCUMask", byref(half), c_uint(2), mask)
+class Dim3(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in "xyz"]
+one = Dim3(1, 1, 1)
 for _ in range(40):
     {LAUNCHES[name]}
     call("hipStreamSynchronize", on)
@@ -415,12 +460,49 @@ say(100 * 60 * 0.005 / (time.monotonic() - since))
     assert 8 < granted(rack, 64, core=20).run(program) < 27
 
 
+def test_a_name_with_a_version_leads_to_the_limiter(rack: Rack, tmp_path: Path) -> None:
+    """As the linker writes it into a program, and by dlvsym."""
+    runtime = subprocess.check_output(["ldconfig", "-p"], text=True)
+    (path,) = set(re.findall(r"libamdhip64\.so\.5 .*=> (\S+)", runtime))
+    source = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int hipMalloc(void **, unsigned long);
+int main(void)
+{
+    void *at, *driver = dlopen("libamdhip64.so.5", RTLD_LAZY | RTLD_NOLOAD);
+    int (*looked_up)(void **, unsigned long) = dlvsym(driver, "hipMalloc", "hip_4.2");
+    void *newer = dlvsym(driver, "hipMalloc", "hip_5.0");
+    unsigned long much = 65ul << 20;
+    printf("%d %d %d\\n", hipMalloc(&at, much), looked_up(&at, much), newer == NULL);
+}
+"""
+    program = tmp_path / "linked"
+    command = ["cc", "-x", "c", "-", "-x", "none", path, "-o", str(program)]
+    subprocess.run(command, input=source, text=True, check=True)
+    with program.open("rb") as file:
+        elf = ELFFile(file)
+        versions = {
+            aux.name
+            for _, each in elf.get_section_by_name(".gnu.version_r").iter_versions()
+            for aux in each
+        }
+    assert "hip_4.2" in versions
+    environment = {**granted(rack, 64).environment, "HETERO_LOG": "off"}
+    job = rack.machine.spawn([str(program)], **environment)
+    assert ("2 2 1\n", "") == job.communicate(timeout=60)
+
+
 #: Of the functions that are limited, those that HIP 5.2's header does not declare: newer ones, and
 #: those with names of C++.
 UNDECLARED = {
     "hipGetDevicePropertiesR0600",
     "hipGetDevicePropertiesR0000",
     "hipModuleLaunchCooperativeKernel",
+    "hipModuleLaunchCooperativeKernelMultiDevice",
+    "hipGraphAddMemAllocNode",
+    "hipGraphAddNode",
     "hipStreamBeginCaptureToGraph",
     "hipGetProcAddress",
     *(f"hipGetDriverEntryPoint{ending}" for ending in ("", "_spt")),
@@ -484,137 +566,3 @@ def test_every_function_of_amds_runtime_is_in_one_of_our_tables() -> None:
     known = {*answered, *others, *(f"{name}_spt" for name in others)}
     assert {name for name in functions if re.match("hip[A-Z]", name)} <= known
     assert not answered & others
-
-
-#: So much of a runtime of HIP 7 as its lookup takes; memory is nobody's.
-SEVEN = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <string.h>
-int hipGetDevice(int *device) { return *device = 0; }
-int hipGetDeviceCount(int *count) { return *count = 1, 0; }
-int hipDeviceGetUuid(char *uuid, int card) { return memcpy(uuid, "423592d2d74e6a1b", 16), card; }
-int hipMalloc(void **pointer, unsigned long bytes) { return *pointer = (void *)bytes, 0; }
-int hipGetProcAddress(const char *name, void **found, int version, unsigned long flags, void *out)
-{
-    *found = dlsym(dlopen("libamdhip64.so.7", RTLD_LAZY | RTLD_NOLOAD), name);
-    return *found ? 0 : 500 + 0 * (version + flags + (out != 0));
-}
-void hipFromTheFuture(void) {}
-int hipMemGetInfo(unsigned long *free, unsigned long *all) { return *free = *all = 1ul << 34, 0; }
-int hipMemCreate(void **handle, unsigned long bytes, const void *where, unsigned long long flags)
-{
-    static unsigned long made;
-    *handle = (void *)++made;
-    return 0 * (bytes + flags + (where != 0));
-}
-int hipMemRelease(void *handle) { return handle == 0; }
-int hipMemMap(void *at, unsigned long n, unsigned long from, void *made) { return at == made; }
-int hipMemUnmap(void *at, unsigned long bytes) { return at == 0; }
-int hipMemAddressFree(void *at, unsigned long bytes) { return at == 0; }
-int hipMemExportToShareableHandle(int *file, void *handle) { return *file = 7, handle == 0; }
-"""
-
-
-def seven(directory: Path) -> None:
-    flags = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libamdhip64.so.7", "-x", "c", "-"]
-    command = ["cc", *flags, "-o", str(directory / "libamdhip64.so.7")]
-    subprocess.run(command, input=SEVEN, text=True, check=True)
-
-
-#: AMD's runtime 5.2.3 refuses to make such blocks, so that they were tried with the names alone.
-BLOCKS = """
-import ctypes
-from ctypes import byref, c_size_t, c_uint64, c_void_p
-hip, size, at = ctypes.CDLL("libamdhip64.so.7"), c_size_t(8 << 20), c_void_p(1 << 40)
-class Properties(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int) for name in ("type", "handle", "where", "card")]
-    _fields_ += [("more", c_uint64 * 2)]
-def block(size=size):
-    made = c_void_p()
-    return hip.hipMemCreate(byref(made), size, byref(Properties(1, 0, 1, 0)), c_uint64(0)), made
-def held():
-    free, total = c_size_t(), c_size_t()
-    assert 0 == hip.hipMemGetInfo(byref(free), byref(total))
-    said.append((total.value - free.value) >> 20)
-said = []
-"""
-
-
-def of_blocks(rack: Rack, directory: Path, program: str) -> str:
-    seven(directory)
-    grant = rack.grant(Terms(memory=64 * MIB, uuid=UUID), limiter=LIMITER)
-    environment = {**grant.environment, "LD_LIBRARY_PATH": str(directory), "HETERO_LOG": "off"}
-    words = [sys.executable, "-c", BLOCKS + program + "print(said)"]
-    out, errors = rack.machine.spawn(words, **environment).communicate(timeout=60)
-    assert "" == errors
-    return out.strip()
-
-
-def test_a_block_of_physical_memory_is_charged_until_its_handle_is_released(
-    rack: Rack, tmp_path: Path
-) -> None:
-    program = """
-made = block()[1]
-held()
-hip.hipMemRelease(made)
-held()
-said.append(block(c_size_t(65 << 20))[0])
-"""
-    assert "[8, 0, 2]" == of_blocks(rack, tmp_path, program)
-
-
-def test_a_mapping_holds_its_block_until_its_addresses_are_given_up(
-    rack: Rack, tmp_path: Path
-) -> None:
-    program = """
-made = block()[1]
-assert 0 == hip.hipMemMap(at, size, c_size_t(0), made, c_uint64(0))
-hip.hipMemRelease(made)
-held()
-hip.hipMemUnmap(at, size)
-held()
-hip.hipMemAddressFree(at, size)
-held()
-"""
-    assert "[8, 8, 0]" == of_blocks(rack, tmp_path, program)
-
-
-def test_a_block_that_others_may_have_stays_charged(rack: Rack, tmp_path: Path) -> None:
-    program = """
-made = block()[1]
-assert 0 == hip.hipMemExportToShareableHandle(byref(ctypes.c_int()), made, 1, c_uint64(0))
-hip.hipMemRelease(made)
-held()
-"""
-    assert "[8]" == of_blocks(rack, tmp_path, program)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_the_lookup_of_newer_runtimes_answers_ours(
-    rack: Rack, tmp_path: Path, strict: bool
-) -> None:
-    seven(tmp_path)
-    terms = Terms(memory=MIB, uuid=UUID, flags=STRICT if strict else 0)
-    grant = rack.grant(terms, limiter=LIMITER)
-    code = """
-import ctypes
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
-hip = ctypes.CDLL("libamdhip64.so.7")
-def looked_up(name):
-    found = c_void_p()
-    return hip.hipGetProcAddress(name, byref(found), 70000000, c_uint64(0), None), found.value
-code, address = looked_up(b"hipMalloc")
-allocate = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t)(address)
-out = c_void_p()
-asked = [allocate(ctypes.addressof(out), size << 20) for size in (64, 3)]
-print(code, asked, looked_up(b"hipFromTheFuture")[0] != 0)
-"""
-    environment = {
-        **grant.environment,
-        "LD_LIBRARY_PATH": str(tmp_path),
-        "HETERO_LOG": "off",
-    }
-    program = rack.machine.spawn([sys.executable, "-c", code], **environment)
-    assert (f"0 [2, 2] {strict}\n", "") == program.communicate(timeout=60)
-    assert 1 == grant.unknown()

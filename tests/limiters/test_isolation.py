@@ -116,6 +116,28 @@ class TestHip(OnACard):
     points = 8  # the runtime's threads and the card's share the processors with the programs
 
 
+class TestHip7(OnACard):
+    """A simulated runtime of the names that came after Debian's, with books of its own."""
+
+    vendor = "amd"
+    driver = HERE / "calls_hip.py"
+    uuid = UNIQUE_ID
+    calls = "libamdhip64.so.7 hip"
+    kernel = "time = 0 us\nper_arg0 = 1 us"
+
+    def simulate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().simulate(tmp_path, monkeypatch)
+        name = self.calls.split()[0]
+        path = hetero_simulator.fake_drivers() / f"hip{name[-1]}" / name
+        monkeypatch.setenv("CALLS_PATH", str(path))
+
+
+class OfHip6(TestHip7):
+    """The same, less what came with 7.0."""
+
+    calls = "libamdhip64.so.6 hip"
+
+
 class OfHygon(TestHip):
     """AMD's runtime by Hygon's name, on a card that Hygon's tools would cut."""
 
@@ -126,20 +148,22 @@ class OfHygon(TestHip):
     settings = '[cards]\nsoft = ["hygon"]'
 
 
-#: What does not depend on how a runtime was made is tried on AMD's name alone.
-OF_HYGON = (
+#: What does not depend on how a runtime was made is tried on one name alone.
+OF_OTHERS = (
     "test_memory_is_refused_at_the_limit_and_not_below",
     "test_memory_of_a_killed_process_is_the_grants_again",
     "test_every_way_to_the_driver_leads_to_the_limiter",
 )
 
 
-@pytest.mark.hip
-@pytest.mark.parametrize("promise", OF_HYGON)
-def test_the_contract_holds_by_hygons_name_of_the_runtime(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: str
+@pytest.mark.parametrize(
+    "others", [pytest.param(OfHygon, marks=pytest.mark.hip), OfHip6], ids=["hygon", "hip6"]
+)
+@pytest.mark.parametrize("promise", OF_OTHERS)
+def test_the_contract_holds_by_other_names_of_the_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: str, others: type[OnACard]
 ) -> None:
-    card = OfHygon()
+    card = others()
     card.simulate(tmp_path, monkeypatch)
     getattr(card, promise)()
 

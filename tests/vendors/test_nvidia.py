@@ -1,7 +1,11 @@
-"""NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack."""
+"""NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack.
+
+Over 400 lines because each fact of a card is read from the driver by a call of its own.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from textwrap import dedent
 
@@ -205,6 +209,70 @@ def test_a_lost_card_is_shown_beside_the_others_and_never_given_out(tmp_path: Pa
     assert () == well.links
     assert isinstance(got, Refusal)
     assert f"1 of 2 devices fits (2 needed): 1 unhealthy ({lost.health})" == got.sentence
+
+
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        ("ecc", "1 uncorrected memory errors: reset the card"),
+        ("hot", "too hot: the hardware slows it down"),
+    ],
+)
+def test_what_the_driver_says_is_wrong_with_a_card_is_its_health(
+    tmp_path: Path, health: str, said: str
+) -> None:
+    (device,) = discover(tmp_path, ONE.replace("numa = 1", f"health = {health}")).devices
+
+    assert (said, False) == (device.health, device.usable)
+
+
+COOLS = """
+import os, pathlib, time
+import hetero_nvidia
+from hetero import plugin
+rack = pathlib.Path(os.environ["HETERO_RACK"])
+(hot,) = hetero_nvidia.hetero_discover()
+rack.write_text(rack.read_text().replace("health = hot", "health = ok"))
+(cools,) = hetero_nvidia.hetero_discover()
+hetero_nvidia._HOT = plugin.Lingering(0.0)
+(cool,) = hetero_nvidia.hetero_discover()
+print(hot.usable, cools.usable, cool.usable)
+"""
+
+
+def test_a_card_that_was_too_hot_is_so_for_a_while_to_who_goes_on_looking(tmp_path: Path) -> None:
+    file = tmp_path / "test.rack"
+    file.write_text(dedent(ONE.replace("numa = 1", "health = hot")))
+
+    assert ["False", "False", "True"] == on_rack(["-c", COOLS], file).split()
+
+
+#: Xid 13 is of a program. Events are told from the moment on at which somebody waits for them.
+WATCH = """
+import itertools, json, os, pathlib, threading
+import hetero_nvidia
+rack, told = pathlib.Path(os.environ["HETERO_RACK"]), []
+text = rack.read_text()
+waits = threading.Thread(target=lambda: told.append(hetero_nvidia.hetero_watch()))
+waits.start()
+for xid in itertools.cycle((13, 48)):
+    rack.with_suffix(".new").write_text(text.replace("numa = 1", f"xid = {xid}"))
+    rack.with_suffix(".new").rename(rack)
+    waits.join(0.2)
+    if told:
+        break
+print(json.dumps(told))
+"""
+
+
+def test_a_critical_xid_is_told_and_one_of_a_programs_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "test.rack"
+    file.write_text(dedent(ONE))
+    said = {
+        "GPU-5e9f0c1a-8d4e-4c55-9f0e-0123456789ab": "Xid 48: see the kernel log, reset the card"
+    }
+
+    assert [said] == json.loads(on_rack(["-c", WATCH], file))
 
 
 # --- enforcement ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,17 @@ _MPS = plugin.ControlDaemon(
     stop="quit -t 1",
 )
 _get, _find = _NVML.get, _NVML.find
+_wait = evolve(_NVML, unsupported=(pynvml.NVML_ERROR_TIMEOUT,)).find
 _link = evolve(_NVML, unsupported=(*_NVML.unsupported, pynvml.NVML_ERROR_INVALID_ARGUMENT)).find
 _LISTS = [f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")]
 _LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 MINORS = Path("/proc/driver/nvidia-caps/mig-minors")  # of the nodes of what opens MIG instances
+#: Xids of what a program did, not of its card: those that NVIDIA's own device plugin leaves out
+#: (k8s-device-plugin, internal/rm/health.go).
+_OF_PROGRAMS = (13, 31, 43, 45, 68, 109)
+_XIDS, _WAIT_MS = pynvml.nvmlEventTypeXidCriticalError, 60_000
+_HOT = plugin.Lingering(60.0)  # it comes and goes within seconds
 _SWITCH = "switch"  # the far end of an NVLink that leads to every card on the same switches
 
 
@@ -186,6 +193,29 @@ def hetero_observe(device: Device) -> plugin.Usage:
         )
 
 
+@plugin.hookimpl
+def hetero_watch() -> dict[str, str]:
+    """Wait for a critical Xid. Nothing says when its card is well again: until who asks ends."""
+    return next(_xids())
+
+
+@cache
+def _xids() -> Iterator[dict[str, str]]:
+    """Yield which cards had a critical Xid, after each of them. One in a process: it holds NVML."""
+    with _NVML.open():
+        events, told = _get(pynvml.nvmlEventSetCreate), dict[str, str]()
+        for index in plugin.counted(_get(pynvml.nvmlDeviceGetCount)):
+            with suppress(DriverError):  # one that cannot tell, or is lost, which a look finds
+                card = _get(pynvml.nvmlDeviceGetHandleByIndex, index)
+                _get(pynvml.nvmlDeviceRegisterEvents, card, _XIDS, events)
+        while True:
+            event = _wait(pynvml.nvmlEventSetWait_v2, events, _WAIT_MS)
+            if event and event.eventData not in _OF_PROGRAMS:
+                card = _get(pynvml.nvmlDeviceGetUUID, event.device)
+                told = {**told, card: f"Xid {event.eventData}: see the kernel log, reset the card"}
+                yield told
+
+
 def _busy(handle: Any) -> dict[int, float]:
     """Return the part of the card's time in each process's newest sample, of a second or less."""
     said = _find(pynvml.nvmlDeviceGetProcessUtilization, handle, int((time.time() - 1.5) * 1e6))
@@ -247,6 +277,10 @@ def _health(handle: Any) -> str | None:
         return "row remapping failed: replace the card"
     if (rows and rows[2]) or pages:
         return "memory repair pending: reset the card"
+    reasons = _find(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    hot = bool(reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown)
+    if _HOT.holds(_get(pynvml.nvmlDeviceGetUUID, handle), seen=hot):
+        return "too hot: the hardware slows it down"
     fine = None if rows is pages is errors is None else "ok"
     return f"{errors} uncorrected memory errors: reset the card" if errors else fine
 

@@ -37,6 +37,7 @@ from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
+from hetero.node.elsewhere import note_elsewhere
 from hetero.node.ledger.ledger import Grant
 from hetero.node.native import limiter
 from hetero.node.node import Node
@@ -130,6 +131,7 @@ class Agent:
     by_claims: bool | None = field(init=False)  # None: the API has not told
 
     def __attrs_post_init__(self) -> None:
+        chosen = settings.load(self.options.config)
         self._resource_names = self._declared()
         self.by_claims = by_claims(self.options.allocation, None)
         self.allocator = Allocator(
@@ -161,6 +163,7 @@ class Agent:
                 api=self.api,
                 node=self.options.name,
                 names=lambda vendor: self._resource_names.get(vendor, ()),
+                effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
             )
 
     async def run(self) -> None:
@@ -250,6 +253,8 @@ class Agent:
             await self.publisher.publish(self.discovery.devices)
         elif self.publisher:
             await self.publisher.withdraw()
+        if self.publisher:
+            note_elsewhere(self.node, self.publisher.elsewhere)
 
     async def _guard(self) -> None:
         """Tell of what is past a limiter: in the agent's log, the node's, and the pod's events."""

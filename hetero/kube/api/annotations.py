@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from attrs import evolve, field, frozen
-from msgspec import json, to_builtins
+from msgspec import DecodeError, json, to_builtins
 
 from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
@@ -43,6 +43,17 @@ def device_id(uuid: str, slot: int) -> str:
 def device_of(device_id: str) -> str:
     """Return the UUID of the card that a kubelet device id is a slot of."""
     return device_id.rpartition(_BETWEEN)[0]
+
+
+def read_note(name: str, text: str) -> Any:
+    """Return the JSON in an annotation that anybody may have written. Raises `BadInput`.
+
+    It may be nested more deeply than any parser follows.
+    """
+    try:
+        return json.decode(text)
+    except (DecodeError, RecursionError):
+        raise BadInput(f"{name} is no JSON: leave it out") from None
 
 
 # --- inventory ------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ _ANSWER = 10
 _WATCH = 290
 _PAGE = 500
 _SLOWEST_RETRY = 15.0
+#: What is no JSON, or nested past what a parser follows.
+_UNREAD = (DecodeError, RecursionError, ValueError)
 
 
 class ApiError(HeteroError):
@@ -206,7 +208,7 @@ class Api:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             why = f"{self.access.server} cannot be reached ({_unreachable(error)})"
             raise ApiError(what, 0, why) from None
-        except (aiohttp.ClientError, asyncio.TimeoutError, DecodeError) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
             raise ApiError(what, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
@@ -220,35 +222,40 @@ class Api:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
+        metadata: bool = False,
         listed: Callable[[list[Plain]], None],
         changed: Callable[[str, Plain], None],
         lost: Callable[[Exception], None],
     ) -> None:
         """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
 
-        After a failure (told to `lost`) the list is read anew, later each time and never at a
-        beat that others share.
+        With `metadata` objects are their metadata alone: what anybody may have written into some,
+        nested past what a parser follows, is not read. After a failure (told to `lost`) the list is
+        read anew, later each time and never at a beat that others share.
         """
         wait = 0.5
         while True:
             try:
-                items, version = await self._list(path, query or {})
+                items, version = await self._list(path, query or {}, metadata=metadata)
                 listed(items)
                 wait = 0.5
                 upto: str | None = version
                 while upto is not None:
-                    upto = await self._watch(path, query or {}, upto, changed)
-            except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
+                    upto = await self._watch(path, query or {}, upto, changed, metadata=metadata)
+            except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(wait * 2, _SLOWEST_RETRY)
 
-    async def _list(self, path: str, query: Mapping[str, str]) -> tuple[list[Plain], str]:
+    async def _list(
+        self, path: str, query: Mapping[str, str], *, metadata: bool = False
+    ) -> tuple[list[Plain], str]:
         items: list[Plain] = []
         more = ""
         while True:
             page = {**query, "limit": str(_PAGE), **({"continue": more} if more else {})}
-            answer = await self.get(path, page)
+            headers = _accept("PartialObjectMetadataList", metadata=metadata)
+            answer = await self._call("GET", path, _plain, query=page, headers=headers)
             items += answer["items"]
             more = answer["metadata"].get("continue", "")
             if not more:
@@ -260,6 +267,8 @@ class Api:
         query: Mapping[str, str],
         version: str,
         changed: Callable[[str, Plain], None],
+        *,
+        metadata: bool,
     ) -> str | None:
         """Tell of changes until the server ends the watch; None if the list must be read anew."""
         async with self._session.get(
@@ -271,7 +280,10 @@ class Api:
                 "timeoutSeconds": str(_WATCH),
                 "allowWatchBookmarks": "true",
             },
-            headers=self._headers(),
+            headers={
+                **self._headers(),
+                **_accept("PartialObjectMetadata", metadata=metadata),
+            },
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH + 30),
         ) as answer:
             if answer.status >= 400:
@@ -297,6 +309,11 @@ def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeout
     return (cause and cause.strerror) or str(error)
 
 
+def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
+    """Return the header by which the API answers with metadata alone."""
+    return {"Accept": f"application/json;as={kind};g=meta.k8s.io;v=v1"} if metadata else {}
+
+
 def _plain(said: str) -> Plain:
     made: Plain = json.decode(said or "{}")
     return made
@@ -306,5 +323,5 @@ def _message(said: str) -> str:
     """Return what an answer that is an error says about it, as far as it is the API's."""
     try:
         return str(json.decode(said)["message"])
-    except (DecodeError, KeyError, TypeError):
+    except (*_UNREAD, KeyError, TypeError):
         return ""

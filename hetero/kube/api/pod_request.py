@@ -6,13 +6,13 @@ Over 400 lines because one pod is read once, from all of what it says.
 from __future__ import annotations
 
 import fnmatch
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
+from hetero.kube.api.annotations import read_note
 from hetero.kube.api.host import pod_host
 from hetero.kube.api.quantity import bytes_of, quantity
 from hetero.model import (
@@ -363,12 +363,12 @@ def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
 def _noted(notes: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return what is noted of init containers. Raises `BadInput`."""
     try:
-        said = json.loads(notes.get(INIT_PARTS) or "{}")
+        said = read_note(INIT_PARTS, notes.get(INIT_PARTS) or "{}")
         return {
             str(name): {str(resource): str(amount) for resource, amount in parts.items()}
             for name, parts in said.items()
         }
-    except (AttributeError, ValueError):
+    except AttributeError:
         raise BadInput(f"{INIT_PARTS} is no table of resources: leave it out") from None
 
 

@@ -36,7 +36,14 @@ _DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 #: Whether filter answers the first choice alone, or every node that serves, to be scored.
 _CHOICES = ("one", "score")
 _MOST_DAYS, _DAY = 3650, 86_400
-_WORDS = ("node-placement", "device-placement", "choose", "half-life-days", "hide-unasked")
+_WORDS = (
+    "node-placement",
+    "device-placement",
+    "choose",
+    "half-life-days",
+    "hide-unasked",
+    "evict-unhealthy",
+)
 _TABLES = ("defaults", "resources", "runtime-classes", "vendors", "nodes")
 
 
@@ -49,6 +56,8 @@ class Settings:
     choose = "one"                # filter answers the first choice alone; score: all that serve
     half-life-days = 7            # a pod that came so long ago counts half of one that comes now
     hide-unasked = false          # true: vendors' runtimes give pods that ask for no card none
+
+    evict-unhealthy = false       # true: pods with claims leave cards that are not well (NoExecute)
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -77,6 +86,7 @@ class Settings:
     choose: str = "one"
     half_life_days: float = HALF_LIFE / _DAY
     hide_unasked: bool = False
+    evict_unhealthy: bool = False
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
@@ -198,11 +208,9 @@ def _settings(document: dict[str, Any]) -> Settings:
     days = document.get("half-life-days", HALF_LIFE / _DAY)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
-    hide = document.get("hide-unasked", False)
-    if not isinstance(hide, bool):
-        raise BadInput(f"hide-unasked {hide!r} is neither true nor false")
     return Settings(
-        hide_unasked=hide,
+        hide_unasked=_truth(document, "hide-unasked"),
+        evict_unhealthy=_truth(document, "evict-unhealthy"),
         choose=_one_of(document, "choose", _CHOICES),
         half_life_days=days,
         node_placement=_one_of(document, "node-placement", _NODE_PLACEMENTS),
@@ -225,6 +233,13 @@ def _known(table: dict[str, Any], *names: str) -> None:
     for name in table:
         if name not in names:
             raise BadInput(f"{name!r} is not known: there are {', '.join(names)}")
+
+
+def _truth(table: dict[str, Any], name: str) -> bool:
+    said = table.get(name, False)
+    if not isinstance(said, bool):
+        raise BadInput(f"{name} {said!r} is neither true nor false")
+    return said
 
 
 def _one_of(table: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:

@@ -99,19 +99,21 @@ def slices(
     node: str,
     resources: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
+    effect: str = "NoSchedule",
 ) -> list[Plain]:
     """Return the specs of a node's pool of slices; each lacks its generation.
 
     `resources` are the extended resources that devices and templates are counted by, by UUID or
-    `UUID/template`, `roots` the PCIe roots of devices, by UUID. At least one slice: a pool is
-    known to be empty.
+    `UUID/template`, `roots` the PCIe roots of devices, by UUID, `effect` that of the taint of what
+    is not well. At least one slice: a pool is known to be empty.
     """
     given = tuple(devices)
     found = offers(given)
     linked = _linked(given)
     sets = [_counter_set(one) for one in given if isinstance(one.granularity, Templated)]
     entries = [
-        _entry(offer, resources=resources, roots=roots, linked=linked) for offer in found.values()
+        _entry(offer, resources=resources, roots=roots, linked=linked, effect=effect)
+        for offer in found.values()
     ]
     contents: list[Plain] = [
         *({"sharedCounters": part} for part in _parts(sets, _SETS)),
@@ -150,6 +152,7 @@ def _entry(
     resources: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
     linked: Mapping[str, str],
+    effect: str,
 ) -> Plain:
     """Return one device of a slice."""
     first = offer.devices[0]
@@ -187,7 +190,7 @@ def _entry(
     sick = next((one for one in offer.devices if not one.usable), None)
     if sick is not None:
         made["attributes"] |= _attributes({"health": sick.health})
-        taint = {"key": UNHEALTHY, "value": _value(sick.health or ""), "effect": "NoSchedule"}
+        taint = {"key": UNHEALTHY, "value": _value(sick.health or ""), "effect": effect}
         made["taints"] = [{name: said for name, said in taint.items() if said}]
     return made
 

@@ -25,20 +25,23 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 class Publisher:
     """The slices of one node; `names` are the resource names of a vendor.
 
-    A device that another driver publishes is that one's to give out, and not published. `host` is
-    where /sys is, which a container has of its node. Without `publish` having been called there is
-    nothing to keep: what an agent before this one published stays.
+    A device that another driver publishes is that one's to give out, and not published. `effect` is
+    that of the taint of a device that is not well. `host` is where /sys is, which a container has
+    of its node. Without `publish` having been called there is nothing to keep: what an agent before
+    this one published stays.
     """
 
     api: Api
     node: str
     names: Callable[[str], Iterable[ResourceNames]]
     host: Path = Path("/")
+    effect: str = "NoSchedule"
     uid: str | None = field(init=False, default=None)  # the node's, once the API told
     writes: int = field(init=False, default=0)
     _found: dict[str, Plain] | None = field(init=False, default=None)  # what the API has, by name
     _others: dict[str, Plain] = field(init=False, factory=dict)  # slices of other drivers
-    _left_out: frozenset[str] = field(init=False, default=frozenset())  # what those publish
+    # By UUID, the drivers that publish devices of this node in our place.
+    elsewhere: dict[str, str] = field(init=False, factory=dict)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
     _devices: tuple[Device, ...] | None = field(init=False, default=None)
 
@@ -68,6 +71,7 @@ class Publisher:
             node=self.node,
             resources=self._resources(given),
             roots={one.uuid: root for one in given if (root := self._root(one)) is not None},
+            effect=self.effect,
         )
         try:
             await self._write(wanted)
@@ -80,7 +84,7 @@ class Publisher:
         """Remove the slices of a node whose devices are given otherwise. Raises `ApiError`."""
         for name in tuple(self._found or ()):
             await self._remove(name)
-        self._devices = None
+        self._devices, self.elsewhere = None, {}
 
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; which are left out is logged once."""
@@ -91,14 +95,17 @@ class Publisher:
             for value in (device.get("attributes") or {}).values()
             if "string" in value
         }
-        left = {one.uuid: published.get(one.uuid.lower()) for one in devices}
-        for uuid, driver in left.items():
-            if driver and uuid not in self._left_out:
-                log.warning(
-                    "device %s is published by driver %s: not by claims of ours", uuid, driver
-                )
-        self._left_out = frozenset(uuid for uuid, driver in left.items() if driver)
-        return tuple(one for one in devices if one.uuid not in self._left_out)
+        before = self.elsewhere
+        self.elsewhere = {
+            one.uuid: driver for one in devices if (driver := published.get(one.uuid.lower()))
+        }
+        for uuid in self.elsewhere.keys() - before.keys():
+            log.warning(
+                "device %s is published by driver %s: not by claims of ours",
+                uuid,
+                self.elsewhere[uuid],
+            )
+        return tuple(one for one in devices if one.uuid not in self.elsewhere)
 
     async def _write(self, wanted: list[Plain]) -> None:
         """Write a pool; of another generation than the one that is there, if any of it differs."""

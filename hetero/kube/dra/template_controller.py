@@ -46,6 +46,7 @@ class TemplateController:
     _events: Events = field(init=False)
     _pods: dict[str, Plain] = field(init=False, factory=dict)  # that name templates, by UID
     _found: dict[_Key, Plain] = field(init=False, factory=dict)  # what the API has
+    _true: dict[_Key, str] = field(init=False, factory=dict)  # versions that say what they are to
     _last: dict[_Key, float] = field(init=False, factory=dict)  # when each was named last
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
     _known: set[str] = field(init=False, factory=set)  # what was listed: pods, templates
@@ -61,6 +62,7 @@ class TemplateController:
             ),
             self.api.follow(
                 TEMPLATES,
+                metadata=True,
                 listed=self._templates_listed,
                 changed=self._template_changed,
                 lost=_lost("templates"),
@@ -87,7 +89,7 @@ class TemplateController:
             if key in wanted or key not in self._last:
                 self._last[key] = now
         for key, made in tuple(self._found.items()):
-            if template_name(made["spec"].get("spec") or {}) != key[1]:
+            if not await self._says_so(key, made):
                 log.warning("template %s/%s does not say what its name does: it goes", *key)
                 await self._remove(key)
             elif key not in wanted and now - self._last[key] >= self.unnamed:
@@ -101,6 +103,22 @@ class TemplateController:
             sentence = f"namespace {key[0]} has {self.most} templates of {PREFIX}…, its most"
             await self._events.tell(pod, "NoTemplate", f"{sentence}: {key[1]} is not made")
         self._last = {key: at for key, at in self._last.items() if key in {*wanted, *self._found}}
+        self._true = {key: at for key, at in self._true.items() if key in self._found}
+
+    async def _says_so(self, key: _Key, made: Plain) -> bool:
+        """Whether a template says what its name does; what cannot be read now stays."""
+        version = made["metadata"].get("resourceVersion", "")
+        if self._true.get(key) == version:
+            return True
+        try:
+            there = await self.api.get(f"{_path(key[0])}/{key[1]}")
+        except ApiError as error:
+            log.warning("template %s/%s: %s", *key, error)
+            return True
+        if template_name((there.get("spec") or {}).get("spec") or {}) != key[1]:
+            return False
+        self._true[key] = version
+        return True
 
     async def _wanted(self, pod: Plain) -> dict[_Key, Plain]:
         """Return what the templates say that a pod names, if its own words come to them."""

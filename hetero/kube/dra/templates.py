@@ -14,6 +14,7 @@ from typing import Any
 
 from attrs import frozen
 
+from hetero.kube.api.annotations import read_note
 from hetero.kube.api.pod_request import Asked, Vocabulary
 from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
@@ -69,11 +70,8 @@ def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template,
 def templates_again(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
     """Return `templates` of a pod whose words `patches` has put aside. Raises `BadInput`."""
     text = (pod["metadata"].get("annotations") or {}).get(ASKED, "{}")
-    try:
-        said = json.loads(text)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
+    said = read_note(ASKED, text)
+    if not isinstance(said, dict) or not all(map(_is_amounts, said.values())):
         raise BadInput(f"annotation {ASKED} is not what the webhook wrote")
     spec = dict(pod["spec"])
     for kind in ("containers", "initContainers"):
@@ -82,6 +80,10 @@ def templates_again(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Tem
             for one in spec.get(kind) or ()
         ]
     return templates(vocabulary, {**pod, "spec": spec})
+
+
+def _is_amounts(said: object) -> bool:
+    return isinstance(said, dict) and all(isinstance(amount, str) for amount in said.values())
 
 
 def template_name(spec: Plain) -> str:

@@ -1,9 +1,10 @@
 """The process that holds the scheduler's Lease, runs the extender and has kube-scheduler run.
 
 The extender is its child and is started anew here: a kubelet would wait longer each time. When the
-extender is silent for a second, kube-scheduler is ended and the Lease given up, in this order, so
-that another replica leads a moment later. While the API server is away nobody else can have the
-Lease, and everything stays as it is. docs/decisions/leader.md says why it is built so.
+extender is silent for a second, or kube-scheduler for three, kube-scheduler is ended and the Lease
+given up, in this order, so that another replica leads a moment later. While the API server is away
+nobody else can have the Lease, and everything stays as it is. docs/decisions/leader.md says why it
+is built so.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from uuid import uuid4
 
+import aiohttp
 from attrs import define, field
 
 from hetero.kube.api.client import Access, Api
@@ -32,6 +35,9 @@ log = logging.getLogger(__name__)
 _STARTS, _READS, _SILENT = 60.0, 30.0, 1.0
 #: Seconds that the supervisor of kube-scheduler may be silent.
 _SUPERVISOR_SILENT = 2.0
+#: Seconds that a kube-scheduler which has answered once may go without an answer, and between two
+#: questions. It answers without the API server, too.
+_UNANSWERED, _ASK = 3.0, 0.5
 #: Seconds until an extender that ended is started anew: the second time and later, if none of them
 #: was ready, twice as many up to the second number.
 _PAUSE, _LONGEST_PAUSE = 0.5, 8.0
@@ -43,17 +49,24 @@ _LEAD, _STAND_BY = b"1", b"0"
 
 @define(eq=False, kw_only=True)
 class Leader:
-    """Keeps an extender and a kube-scheduler together; `argv` starts the extender."""
+    """Keeps an extender and a kube-scheduler together; `argv` starts the extender.
+
+    `healthz` is where kube-scheduler says that it lives; None: it is not asked.
+    """
 
     lease: Lease
     argv: Sequence[str]
     supervisor: Path  # the socket where kube-scheduler's supervisor is told what to do
+    healthz: str | None = None
     _extender: Process | None = field(default=None, init=False)
     _socket: socket.socket | None = field(default=None, init=False)  # our end to the extender
     _ready: bool = field(default=False, init=False)  # the extender knows the cluster and answers
     _supervised: asyncio.StreamWriter | None = field(default=None, init=False)
     _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(factory=dict, init=False)
     _leads: bool = field(default=False, init=False)
+    # When kube-scheduler answered last, or was told to start, and how long it may be silent then.
+    _heard: tuple[float, float] = field(default=(0.0, _STARTS), init=False)
+    _hangs: bool = field(default=False, init=False)  # kube-scheduler was silent for longer
     _changed: asyncio.Event = field(factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
@@ -63,7 +76,13 @@ class Leader:
             loop.add_signal_handler(number, stop.set)
         self.supervisor.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._supervise, str(self.supervisor))
-        endless = (self._keep_extender(), self._contend(), self._beat(), stop.wait())
+        endless = (
+            self._keep_extender(),
+            self._contend(),
+            self._beat(),
+            self._ask_scheduler(),
+            stop.wait(),
+        )
         tasks = [asyncio.ensure_future(one) for one in endless]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -84,7 +103,7 @@ class Leader:
     @property
     def _fit(self) -> bool:
         """Whether both that are to work together are there."""
-        return self._ready and self._supervised is not None
+        return self._ready and self._supervised is not None and not self._hangs
 
     # --- the Lease --------------------------------------------------------------------------------
 
@@ -100,7 +119,7 @@ class Leader:
                 await self._step_down(at_once=True)
             elif self._fit and self.lease.leads and not self._leads:
                 log.info("lease %s: leading", self.lease.name)
-                self._leads = True
+                self._leads, self._heard = True, (monotonic(), _STARTS)
             elif self.lease.leads and not self._leads:
                 await self.lease.release()
             self._tell()
@@ -110,12 +129,14 @@ class Leader:
     def _why(self) -> str:
         if not self.lease.leads:
             return "lost; the extender starts anew"
+        if self._hangs:
+            return f"given up: kube-scheduler has not answered for {self._heard[1]:g} s"
         part = "kube-scheduler" if self._ready else "the extender"
         return f"given up: {part} is gone or silent"
 
     async def _step_down(self, *, at_once: bool) -> None:
         """End kube-scheduler and the extender, then let others lead."""
-        self._leads = False
+        self._leads = self._hangs = False
         self._tell()
         if self._extender is not None and self._extender.returncode is None:
             with suppress(ProcessLookupError):
@@ -184,6 +205,28 @@ class Leader:
 
     # --- kube-scheduler ---------------------------------------------------------------------------
 
+    async def _ask_scheduler(self) -> None:
+        """Notice for ever a kube-scheduler that runs and does not answer."""
+        if self.healthz is None:
+            await asyncio.Event().wait()
+        timeout = aiohttp.ClientTimeout(total=_UNANSWERED / 2)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            while True:
+                asked, now = self._heard, monotonic()
+                if self._leads and await self._lives(session):
+                    self._heard = (now, _UNANSWERED)
+                elif self._leads and asked == self._heard and monotonic() - asked[0] > asked[1]:
+                    self._hangs = True
+                    self._changed.set()
+                await asyncio.sleep(_ASK)
+
+    async def _lives(self, session: aiohttp.ClientSession) -> bool:
+        """Whether kube-scheduler says so. Its certificate is its own: it is in this very pod."""
+        with suppress(aiohttp.ClientError, asyncio.TimeoutError):
+            async with session.get(self.healthz or "", ssl=False) as answer:
+                return answer.status == 200
+        return False
+
     async def _supervise(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hold a supervisor's connection until it is silent or gone."""
         task = asyncio.current_task()
@@ -206,7 +249,7 @@ def is_child(environ: Mapping[str, str]) -> bool:
     return DESCRIPTOR in environ
 
 
-def lead(*, lease: str, supervisor: Path, argv: Sequence[str]) -> None:
+def lead(*, lease: str, supervisor: Path, healthz: str | None, argv: Sequence[str]) -> None:
     """Hold a Lease, `namespace/name`, with an extender that `argv` starts, until told to stop."""
     namespace, _, name = lease.partition("/")
     if not namespace or not name:
@@ -218,6 +261,7 @@ def lead(*, lease: str, supervisor: Path, argv: Sequence[str]) -> None:
     async def run() -> None:
         async with Api(Access.here()).open() as api:
             held = Lease(api, namespace, name, identity)
-            await Leader(lease=held, argv=argv, supervisor=supervisor).run()
+            made = Leader(lease=held, argv=argv, supervisor=supervisor, healthz=healthz)
+            await made.run()
 
     asyncio.run(run())

@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 from attrs import field, frozen
 
-from hetero.kube.api.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE
+from hetero.kube.api.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
 from hetero.kube.api.client import ApiCalls, ApiError
 from hetero.kube.api.pod_request import INIT_PARTS, Asked, Vocabulary
 from hetero.kube.api.quantity import quantity
@@ -238,10 +238,10 @@ def _expect_kept(pod: Plain) -> None:
     Before 1.28 it leaves the word out that makes a sidecar; what `kubectl apply` notes has it.
     """
     try:
-        applied = json.loads(_notes(pod).get(_APPLIED) or "{}")
+        applied = read_note(_APPLIED, _notes(pod).get(_APPLIED) or "{}")
         inits = applied["spec"]["initContainers"]
         meant = [one["name"] for one in inits if one.get("restartPolicy") == "Always"]
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, BadInput, KeyError, TypeError):
         return  # whoever wrote it, it is no pod with init containers
     for one in pod["spec"].get("initContainers") or ():
         if one["name"] in meant and "restartPolicy" not in one:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from tempfile import TemporaryFile
 
@@ -14,6 +14,7 @@ from attrs import frozen
 from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.daemon_client import DaemonClient, client_of
+from hetero.node.elsewhere import elsewhere
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
@@ -53,7 +54,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_simulated(node),
         *_settings(node.settings),
         *map(_vendor, discovery.rows),
-        *map(_device, discovery.devices),
+        *(_device(device, elsewhere(node)) for device in discovery.devices),
         *_limiters(discovery),
         _state(node),
         *_daemon(node),
@@ -120,8 +121,12 @@ def _vendor(row: VendorRow) -> Finding:
             return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
 
 
-def _device(device: Device) -> Finding:
+def _device(device: Device, by: Mapping[str, str]) -> Finding:
+    """Return how a device is given out, and by whom where that is not us: `by`, by UUID."""
     subject = f"device {device.uuid[:12]}"
+    if device.uuid in by:
+        says = f"claims get it from driver {by[device.uuid]}, which publishes {device.uuid}, too"
+        return Finding(subject, Verdict.NOTE, f"{says}: nothing is given of it here")
     if not device.usable:
         return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
     if isinstance(device.granularity, Whole):

@@ -1,0 +1,48 @@
+"""The secrets of a release as it goes on, and the logs of all that ran, where none may be."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.cluster.lab import TOKEN, Lab, processes
+from tests.cluster.release import NAMESPACE, Release
+
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+#: What tests send as a token.
+CANARY = "a-canary-token"
+#: What is long enough to be no accident: the last line of a key may be a few characters.
+_SHORT = 12
+
+
+def root_of(release: Release, node: str) -> Path:
+    """Return the files that the agent of a node sees."""
+    (status,) = release.agent(node)["status"]["containerStatuses"]
+    return Path(f"/proc/{processes(status)[0]}/root")
+
+
+def note_secrets(release: Release) -> set[str]:
+    """Keep the lines of private keys and the tokens of now, and return all that were kept."""
+    found = release.lab.secrets
+    for one in release.lab.call("GET", SECRETS)["items"]:
+        for name, text in (one.get("data") or {}).items():
+            plain = base64.b64decode(text).decode()
+            if "PRIVATE KEY" in plain:
+                found |= {line for line in plain.splitlines() if "PRIVATE KEY" not in line}
+            elif name == "token":
+                found.add(plain)
+    for node in release.lab.racks:
+        for path in ("kubernetes.io/serviceaccount/token", "hetero/token"):
+            found.add((root_of(release, node) / "var/run/secrets" / path).read_text())
+    return found
+
+
+def leaks(lab: Lab) -> Iterator[str]:
+    """Yield the logs of a lab that say a secret: of its machines, and of all hetero's pods."""
+    secrets = {TOKEN.removeprefix("Bearer "), CANARY, *lab.secrets}
+    said = [one.encode() for one in secrets if len(one) > _SHORT]
+    for path in lab.logs():
+        text = path.read_bytes()
+        if any(one in text for one in said):
+            yield str(path)

@@ -1,0 +1,195 @@
+"""Whatever somebody writes into a pod, it harms that pod alone: services go on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from attrs import evolve
+
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE
+from hetero.kube.api.client import Access, Api, ApiError
+from hetero.kube.api.pod_request import (
+    DEVICE_PLACEMENT,
+    INIT_PARTS,
+    NODE_PLACEMENT,
+    ON_EXCESS,
+    POLICY,
+    SHARING,
+    SLICES,
+    STRICT,
+)
+from hetero.kube.dra.template_controller import TemplateController
+from hetero.kube.dra.templates import ASKED, PREFIX, templates
+from hetero.kube.dra.way import AllocationWay
+from tests.kube.conftest import card
+from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_dra_templates import BENCHMARK, admitted, by_claims
+from tests.kube.test_pod_request import WORDS, pod
+from tests.kube.test_scheduler import SHARE, Running, scenario
+from tests.kube.test_webhook import webhook
+
+#: Annotations that are read, by whoever reads them.
+NOTES = (
+    *(ALLOCATION, SIGNATURE, ASKED, INIT_PARTS, POLICY, ON_EXCESS, STRICT, SLICES, SHARING),
+    *(NODE_PLACEMENT[0], DEVICE_PLACEMENT[0], "nvidia.com/use-gputype", "nvidia.com/use-gpuuuid"),
+    *("nvidia.com/vgpu-mode", "hami.io/vgpu-devices-allocated", "scheduling.x-k8s.io/pod-group"),
+    *("hetero.io/by-claims", "kubectl.kubernetes.io/last-applied-configuration"),
+)
+#: Nothing, wrong kinds, nesting past every parser, numbers that are none or never end, and digits
+#: and signs of other scripts.
+ODD = (
+    *("", "null", "[]", "{", "0", '"', '{"main": 1}', '{"main": null}', '{"main": ["a"]}'),
+    '{"main": {"nvidia.com/gpu": [1]}}',
+    '{"main": {"nvidia.com/gpu": {"a": 1}}}',
+    '{"main": {"nvidia.com/gpu": null}}',
+    '{"main": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1e999999999"}}',
+    '{"main": {"nvidia.com/gpu": "\u0661", "nvidia.com/gpumem": "NaN"}}',
+    '{"main": {"nvidia.com/gpu": 1e400}}',
+    '{"spec": {"initContainers": [1]}}',
+    *("[" * 50_000, '{"main":' * 20_000, '{"a":' + "[" * 5000 + "]" * 5000 + "}"),
+    *(
+        "NaN",
+        "-1",
+        "9" * 5000,
+        ",;:" * 1000,
+        ":;",
+        "\u202e\u0000\ufeff",
+        "\ud7ff\U0010ffff",
+        "a" * 100_000,
+    ),
+)
+
+
+def odd(name: str, note: str, said: str, limits: dict[str, str]) -> dict[str, Any]:
+    made = pod(limits, notes={note: said})
+    made["metadata"] |= {"name": name, "uid": f"uid-{name}", "namespace": "default"}
+    if note.endswith("pod-group"):
+        made["metadata"]["labels"] = {note: said}
+    return made
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_the_webhook_answers_whatever_a_pod_says(note: str) -> None:
+    async def act() -> None:
+        hook = webhook(FakeApi())
+        for said in ODD:
+            for limits in ({}, SHARE):
+                for way in AllocationWay:
+                    made = odd("p", note, said, dict(limits))
+                    asked = {"uid": "r", "operation": "CREATE", "object": made}
+                    answer = await evolve(hook, way=way).admit({**asked, "namespace": "default"})
+                    assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
+                    changed = {**asked, "operation": "UPDATE", "oldObject": pod(dict(limits))}
+                    answer = await evolve(hook, way=way).admit({**changed, "namespace": "default"})
+                    assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize("note", NOTES)
+def test_the_scheduler_goes_on_whatever_a_pod_says(note: str) -> None:
+    async def play(it: Running) -> None:
+        for number, said in enumerate(ODD):
+            for where in ({}, {"nodeName": "n1"}):
+                made = odd(f"odd-{number}-{len(where)}", note, said, dict(SHARE))
+                made["spec"] |= where
+                made["status"] = {"phase": "Running" if where else "Pending"}
+                it.api.put_now(f"{PODS}/{made['metadata']['name']}", made)
+                answer = await it.call("filter", Pod=made, NodeNames=["n1"])
+                assert answer.keys() >= {"NodeNames"} or answer.get("Error"), answer
+        it.pod("well")
+        assert {} == await it.bind("well", "n1")
+        for task in asyncio.all_tasks():
+            assert not task.done() or task.cancelled() or task.exception() is None
+
+    scenario(play, n1=tuple(card(f"GPU-{number}") for number in range(40)))
+
+
+def test_templates_are_made_whatever_other_pods_say() -> None:
+    api = FakeApi()
+    for number, said in enumerate(ODD):
+        for note in (ASKED, INIT_PARTS):
+            made = odd(f"odd-{note[-4:]}-{number}", note, said, {})
+            claims = [{"name": "a", "resourceClaimTemplateName": f"{PREFIX}{number}"}]
+            made["spec"]["resourceClaims"] = claims
+            api.objects[f"{PODS}/{made['metadata']['name']}"] = made
+    well = admitted(by_claims(BENCHMARK))
+    well["metadata"] |= {"name": "well", "uid": "uid-well", "namespace": "default"}
+    api.objects[f"{PODS}/well"] = well
+    (template,) = templates(WORDS, pod(BENCHMARK))
+
+    async def act() -> None:
+        task = asyncio.create_task(TemplateController(cast(Any, api), WORDS).follow())
+        while not any(path.endswith(template.name) for path in api.objects):
+            assert not task.done(), task.exception()
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(asyncio.wait_for(act(), timeout=30))
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_a_node_that_says_nonsense_of_its_cards_has_none(said: str) -> None:
+    async def play(it: Running) -> None:
+        notes = {"metadata": {"name": "odd", "annotations": {INVENTORY: said}}}
+        it.api.put_now("/api/v1/nodes/odd", notes)
+        it.pod("well")
+        assert {} == await it.bind("well", "n1")
+        answer = await it.call("filter", Pod=it.pod("other"), NodeNames=["odd", "n1"])
+        assert ["n1"] == answer["NodeNames"]
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_quota_that_is_no_whole_number_stops_nobody() -> None:
+    async def play(it: Running) -> None:
+        for number, said in enumerate(("500m", "1e30", "0.1")):
+            spec = {"hard": {"limits.nvidia.com/gpumem": said}}
+            about = {"name": f"odd-{number}", "namespace": "other"}
+            path = f"/api/v1/namespaces/other/resourcequotas/{about['name']}"
+            it.api.put_now(path, {"metadata": about, "spec": spec})
+        it.pod("well")
+        assert {} == await it.bind("well", "n1")
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alone() -> None:
+    """As of templates, in which a tenant may have written anything for another driver."""
+    nested = "[" * 5000 + "]" * 5000
+    deep = f'{{"items": [{{"spec": {nested}}}], "metadata": {{"resourceVersion": "1"}}}}'
+    flat = '{"items": [{"metadata": {"name": "a"}}], "metadata": {"resourceVersion": "1"}}'
+
+    async def answer(request: web.Request) -> web.Response:
+        wanted = "as=PartialObjectMetadataList" in request.headers["Accept"]
+        return web.Response(text=flat if wanted else deep)
+
+    async def act() -> None:
+        app, found = web.Application(), dict[bool, list[Any]]()
+        app.router.add_get("/things", answer)
+        async with TestServer(app) as server:
+            access = Access(server=f"http://127.0.0.1:{server.port}")
+            async with Api(access).open() as api:
+                for metadata in (False, True):
+                    told = asyncio.Queue[Any]()
+                    following = asyncio.ensure_future(
+                        api.follow(
+                            "/things",
+                            metadata=metadata,
+                            listed=told.put_nowait,
+                            changed=lambda *_: None,
+                            lost=told.put_nowait,
+                        )
+                    )
+                    found[metadata] = [await told.get() for _ in range(1 if metadata else 2)]
+                    assert not following.done()
+                    following.cancel()
+        assert all(isinstance(one, ApiError) for one in found[False])
+        assert [{"metadata": {"name": "a"}}] == found[True][0]
+
+    asyncio.run(asyncio.wait_for(act(), timeout=20))
