@@ -76,7 +76,28 @@ def put_together() -> None:
     for name, page in FRONT.items():
         _copy(CHECKOUT / name, PAGES / page)
     make_reference.write(PAGES / "reference")
-    shutil.copy(DOCS / "mkdocs.yml", SOURCE)
+    config = navigation()
+    (SOURCE / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+
+
+def navigation() -> dict[str, Any]:
+    """Return zensical's configuration, with the pages that a pattern in its navigation means."""
+
+    def meant(nav: Any) -> Any:
+        match nav:
+            case list():
+                return [one for entry in nav for one in pages(entry)]
+            case dict():
+                return {title: meant(one) for title, one in nav.items()}
+        return nav
+
+    def pages(entry: Any) -> list[Any]:
+        if isinstance(entry, str) and "*" in entry:
+            return sorted(str(path.relative_to(DOCS)) for path in DOCS.glob(entry))
+        return [meant(entry)]
+
+    config: dict[str, Any] = yaml.safe_load((DOCS / "mkdocs.yml").read_text())
+    return {**config, "nav": meant(config["nav"])}
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -110,8 +131,7 @@ def on_the_site(path: Path) -> Path | None:
 
 def outside(pages: Path) -> list[str]:
     """Return what is wrong between the pages and the navigation: nothing, if all is well."""
-    config = yaml.safe_load((DOCS / "mkdocs.yml").read_text())
-    named = list(_leaves(config["nav"]))
+    named = list(_leaves(navigation()["nav"]))
     there = {str(path.relative_to(pages)) for path in pages.rglob("*.md")}
     return [
         *(f"{page}: is in no navigation (docs/mkdocs.yml)" for page in sorted(there - {*named})),
