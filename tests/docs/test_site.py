@@ -105,6 +105,13 @@ def test_the_picture_is_drawn_from_the_run_that_is_kept() -> None:
     assert make_picture.drawn(make_picture.RECORD.read_text()) == make_picture.PICTURE.read_text()
 
 
+@pytest.mark.parametrize(
+    "page", sorted(make_site.DOCS.glob("measurements/*.md")), ids=lambda page: page.stem
+)
+def test_a_page_of_measurements_has_at_most_150_lines(page: Path) -> None:
+    assert len(page.read_text().splitlines()) <= 150
+
+
 def test_each_figure_that_the_readme_compares_is_on_the_page_that_its_row_names() -> None:
     root = make_site.CHECKOUT
     rows = re.findall(r"^\| (.+) \| \[.+?\]\((docs/measurements/[\w.]+)#.+\|$", _readme(), re.M)
