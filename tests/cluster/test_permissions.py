@@ -11,8 +11,8 @@ import pytest
 from attrs import evolve
 
 from tests.cluster.conftest import CARD, run_all, share
-from tests.cluster.lab import Lab
-from tests.cluster.release import PODS, Release
+from tests.cluster.lab import Lab, Plain
+from tests.cluster.release import PODS, Release, values
 from tests.cluster.secrets import leaks, note_secrets
 from tests.kube.binaries import LABS
 from tests.kube.control_plane import wait_for
@@ -76,6 +76,15 @@ def preempts(lab: Lab) -> None:
     lab.call("DELETE", f"{classes}/more")
 
 
+def confined(release: Release) -> Plain:
+    """Return the values of agents with what is documented for SELinux and AppArmor."""
+    said = {"seLinuxOptions": {"type": "spc_t"}}
+    if release.lab.name != "kube":  # 1.30 and later
+        said["appArmorProfile"] = {"type": "Unconfined"}
+    agent: Plain = values(release.lab, release.allocation)["agent"]
+    return {**agent, "securityContext": said}
+
+
 def rolled(before: Release, after: Release) -> bool:
     """Whether all that runs is of the later release."""
     wanted = {
@@ -114,7 +123,7 @@ def test_accounts_do_nothing_that_is_not_documented(
     run_all(lab, "mine")
     preempts(lab)
     last.renew_certificates()
-    renewed = evolve(last, more={"settings": "half-life-days = 3"})
+    renewed = evolve(last, more={"settings": "half-life-days = 3", "agent": confined(last)})
     last.replace_by(renewed)
     wait_for(lambda: rolled(last, renewed), seconds=180)
     for app in ("hetero-agent", "hetero-scheduler", "hetero-webhook"):

@@ -165,7 +165,7 @@ def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alo
     """As of templates, in which a tenant may have written anything for another driver."""
     nested = "[" * 5000 + "]" * 5000
     deep = f'{{"items": [{{"spec": {nested}}}], "metadata": {{"resourceVersion": "1"}}}}'
-    flat = '{"items": [{"metadata": {"name": "a"}}], "metadata": {"resourceVersion": "1"}}'
+    flat = '{"items": null, "metadata": {"resourceVersion": "1"}}'  # as the API writes none
 
     async def answer(request: web.Request) -> web.Response:
         wanted = "as=PartialObjectMetadataList" in request.headers["Accept"]
@@ -192,7 +192,7 @@ def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alo
                     assert not following.done()
                     following.cancel()
         assert all(isinstance(one, ApiError) for one in found[False])
-        assert [{"metadata": {"name": "a"}}] == found[True][0]
+        assert [[]] == found[True]
 
     asyncio.run(asyncio.wait_for(act(), timeout=20))
 
