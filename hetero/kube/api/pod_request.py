@@ -60,6 +60,10 @@ INIT_PARTS = "hetero.io/init-parts"
 _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
+#: Names in a list of models or UUIDs, and its characters.
+_MOST_NAMES, _MOST_TEXT = 64, 4096
+#: Containers of a pod that may ask for cards.
+_MOST_ASKING = 32
 
 
 class _Sharing(Enum):
@@ -169,6 +173,10 @@ class Vocabulary:
                 raise BadInput(f"container {container['name']}: {error}") from None
             if asked is not None:
                 found.append(asked)
+        if len(found) > _MOST_ASKING:
+            raise BadInput(
+                f"{len(found)} containers ask for cards: at most {_MOST_ASKING} of a pod may"
+            )
         return tuple(found)
 
     def pod_request(
@@ -437,8 +445,17 @@ def _list(names: Iterable[str]) -> str:
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """Return the names in a list separated by commas."""
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    """Return the names in a list separated by commas. Raises `BadInput` for too many.
+
+    Each is compared with each device of the cluster.
+    """
+    found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if len(found) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
+        raise BadInput(
+            f"a list of {len(found)} names, {len(text or '')} characters: at most {_MOST_NAMES} "
+            f"names, {_MOST_TEXT} characters"
+        )
+    return found
 
 
 def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
