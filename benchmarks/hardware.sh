@@ -34,8 +34,8 @@ steps=$2
 shift 2
 [ "$steps" = all ] && steps=doctor,inventory,memory,overhead,isolation
 for name in $(echo "$steps" | tr , ' '); do
-    case ,doctor,inventory,memory,overhead,isolation,long,full,gangs, in
-    *",$name,"*) ;;
+    case $name in
+    doctor | inventory | memory | overhead | isolation | long | full | gangs) ;;
     *)
         echo "hardware.sh: no step $name: doctor, inventory, memory, overhead, isolation, long, full or gangs" >&2
         exit 2

@@ -31,7 +31,8 @@ pack() {
         "$lab/runtime.sh" .
         cp -L /usr/sbin/runc /usr/sbin/ip /bin/busybox /usr/lib/cni/bridge /usr/lib/cni/host-local /usr/lib/cni/loopback .
         ldd ip runc | awk '/=> \//{print $3}' | grep -v /libc.so | sort -u | xargs -I{} cp -L {} lib/
-        # shellcheck disable=SC2016 - the linker reads it
+        # The linker reads $ORIGIN.
+        # shellcheck disable=SC2016
         patchelf --force-rpath --set-rpath '$ORIGIN/lib' ip runc
         python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
             --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \

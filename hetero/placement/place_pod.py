@@ -1,9 +1,15 @@
-"""Places all containers of a pod on one node, exactly: if there is a way, one is found."""
+"""Places all containers of a pod on one node: if there is a way, one is found.
+
+That is exact for pods of a few containers. Who asks for many, of different sizes, poses a puzzle
+that would take for ever: of its ways so many are tried, and that is what the refusal says.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
+
+from attrs import define, field
 
 from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request
 from hetero.model.rounding import Portion
@@ -13,8 +19,19 @@ from hetero.placement.match import allocate, fit_into, groups, missing, named
 from hetero.placement.offer import offer
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
+#: How often a device is tried for a request until a pod is given up: some 25 ms.
+MOST_TRIES = 512
+
 _Free = dict[str, dict[str, int]]
 _Found = list[Allocation]
+
+
+@define(eq=False)
+class _Tries:
+    """How many are left, and from where on no way was found."""
+
+    left: int = MOST_TRIES
+    failed: set[object] = field(factory=set)  # by requests that remained and by room that was left
 
 
 def place_pod(
@@ -35,9 +52,11 @@ def place_pod(
         if host.get(counter, amount) < amount:
             return Refusal(wanted=1, verdicts={name: f"lack host {counter}"}, of="node")
     beside, main, first = (_asking(c) for c in (pod.sidecars, pod.containers, pod.init))
-    found = _place_pod(devices, free, beside, main, first, policy)
+    tries = _Tries()
+    found = _place_pod(devices, free, beside, main, first, policy, tries)
     if found is None:
-        return _refusal(devices, free, [*beside, *main, *first], policy)
+        requests = [*beside, *main, *first]
+        return _refusal(devices, free, requests, policy, all_tried=tries.left > 0)
     left = iter(found)
     allocations = tuple(
         None if container.request is None else next(left)
@@ -69,6 +88,7 @@ def _place_pod(
     main: list[Request],
     first: list[Request],
     policy: PlacementPolicy,
+    tries: _Tries,
 ) -> _Found | None:
     """Return the allocations of sidecars, containers and init containers, in this order."""
     requests = [*beside, *main, *first]
@@ -80,13 +100,13 @@ def _place_pod(
         inits = [fit_into(devices, left, request, policy=policy) for request in first]
         if any(isinstance(one, Refusal) for one in inits):
             return None
-        together = _search(devices, left, main, policy, lambda _: [])
+        together = _search(devices, left, main, policy, lambda _: [], tries)
         if together is None:
             return None
         return together + [one for one in inits if isinstance(one, Allocation)]
 
     copy = {uuid: dict(counters) for uuid, counters in free.items()}
-    return _search(devices, copy, beside, policy, after_sidecars)
+    return _search(devices, copy, beside, policy, after_sidecars, tries)
 
 
 def _search(
@@ -95,20 +115,40 @@ def _search(
     requests: list[Request],
     policy: PlacementPolicy,
     then: Callable[[_Free], _Found | None],
+    tries: _Tries,
 ) -> _Found | None:
     """Return one allocation per request and what `then` makes of the room left after them.
 
-    Tries every way, the policy's favourite first; devices that are alike are tried once.
+    Tries every way, the policy's favourite first, as far as `tries` allow; devices that are alike
+    are tried once, and what failed from the same room on is not tried again.
     """
     if not requests:
         return then(free)
-    request, rest = requests[0], requests[1:]
-    if missing(devices, request):
-        return None
     told_apart = any(
         r.uuid.include or r.uuid.exclude or r.numa or any(a.device for a in r.asks)
         for r in requests
     )
+    here = (id(then), len(requests), _left_of(devices, free, told_apart=told_apart))
+    if missing(devices, requests[0]) or here in tries.failed:
+        return None
+    found = _try(devices, free, requests, policy, then, tries, told_apart=told_apart)
+    if found is None:
+        tries.failed.add(here)
+    return found
+
+
+def _try(
+    devices: Sequence[Device],
+    free: _Free,
+    requests: list[Request],
+    policy: PlacementPolicy,
+    then: Callable[[_Free], _Found | None],
+    tries: _Tries,
+    *,
+    told_apart: bool,
+) -> _Found | None:
+    """Do what `_search` does, where it was not done before."""
+    request, rest = requests[0], requests[1:]
 
     def place(
         group: list[Device], chosen: list[tuple[Device, Portion]], most: int
@@ -116,7 +156,7 @@ def _search(
         if owed(devices, chosen) > len(request.asks) - len(chosen):
             return None
         if len(chosen) == len(request.asks):
-            after = _search(devices, free, rest, policy, then)
+            after = _search(devices, free, rest, policy, then, tries)
             return None if after is None else [allocate(request, chosen), *after]
         ask = request.asks[len(chosen)]
         taken = {device.uuid for device, _ in chosen}
@@ -124,6 +164,9 @@ def _search(
         left = [d for d in group if d.uuid not in taken and d in allowed]
         ways = _ways(left, free, ask, request, policy, most=most, told_apart=told_apart)
         for device, cut in ways:
+            if tries.left <= 0:
+                return None
+            tries.left -= 1
             _add(free[device.uuid], cut.takes, times=-1)
             found = place(group, [*chosen, (device, cut)], most)
             _add(free[device.uuid], cut.takes, times=1)
@@ -136,6 +179,14 @@ def _search(
         if found is not None:
             return found
     return None
+
+
+def _left_of(devices: Iterable[Device], free: _Free, *, told_apart: bool) -> object:
+    """Return what is left of devices: as much of others that are alike is the same room."""
+    if told_apart:
+        return tuple((device.uuid, *free[device.uuid].values()) for device in devices)
+    left = ((d.vendor, d.model, d.group or "", *free[d.uuid].values()) for d in devices)
+    return tuple(sorted(left))
 
 
 def _levels(devices: Sequence[Device], free: _Free, request: Request) -> list[int]:
@@ -211,11 +262,16 @@ def _refusal(
     free: Mapping[str, Mapping[str, int]],
     requests: list[Request],
     policy: PlacementPolicy,
+    *,
+    all_tried: bool,
 ) -> Refusal:
     """Return why not: the first request that fails alone, else that they fail only together."""
     for request in requests:
         answer = fit_into(devices, free, request, policy=policy)
         if isinstance(answer, Refusal):
             return answer
-    verdicts = {device.uuid: "have no room for all containers at once" for device in devices}
+    why = "have no room for all containers at once"
+    if not all_tried:
+        why = f"have no room for all containers at once in {MOST_TRIES} tries"
+    verdicts = {device.uuid: why for device in devices}
     return Refusal(wanted=len(requests), verdicts=verdicts)

@@ -411,7 +411,8 @@ class Registry:
             if answer.vendor and not member.whole and member.refused is None:
                 member.whole = ask == "vendor"
                 self._meet(member, answer.vendor, answer)
-            if member.watch and answer.watches and member.refused is None:
+            # Where there is no driver there is nothing to wait for.
+            if member.watch and answer.watches and not answer.absent and member.refused is None:
                 member.watch.start()
         return answers
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
@@ -247,6 +248,22 @@ class Release:
         """
         self.kill(pod)
         self.lab.call("DELETE", f"{PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+
+    def wait_for_files(self, probe: Callable[[], Any], *, seconds: float = 120) -> None:
+        """Wait until pods see what became of their Secrets and ConfigMaps.
+
+        A kubelet looks at each pod once a minute, and whenever the pod changes: it is changed.
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            apps = ("hetero-agent", "hetero-scheduler", "hetero-webhook")
+            for name in [name for app in apps for name in self.pods(app)]:
+                about = {"annotations": {"lab/looked-at": str(time.monotonic())}}
+                self.lab.patch(f"{PODS}/{name}", {"metadata": about})
+            with suppress(AssertionError):
+                wait_for(probe, seconds=5)
+                return
+        wait_for(probe, seconds=1)
 
     def stop_agent(self, node: str) -> None:
         """Have no agent on a node, from now on."""

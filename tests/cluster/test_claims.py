@@ -160,7 +160,7 @@ def test_whatever_of_a_node_is_killed_no_claim_is_stuck_and_no_grant_is_left(
         wait_for(lambda name=name: given(lab, name))
         time.sleep(random.Random(number).uniform(0, 0.5))
         kill(release, first, "n1")
-        wait_for(lambda name=name: lab.phases()[name] == "Running", seconds=90)
+        runs(lab, name, seconds=90)
         assert [f"default/{name}"] == [one["label"] for one in lab.standing("n1")]
 
         lab.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=1")
@@ -174,6 +174,15 @@ def test_whatever_of_a_node_is_killed_no_claim_is_stuck_and_no_grant_is_left(
 
     assert [] == [*lab.own("n1", "/run/hetero").glob("sim-*/grants/*")]
     assert [] == [*specs(lab, "n1")]
+
+
+def runs(lab: Lab, name: str, *, seconds: float) -> None:
+    """Wait until a pod runs; where it does not, say what the cluster says of it."""
+    try:
+        wait_for(lambda: lab.phases()[name] == "Running", seconds=seconds)
+    except AssertionError as error:
+        said = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
+        raise AssertionError(f"{error}: {said}") from None
 
 
 def specs(lab: Lab, node: str) -> list[str]:

@@ -11,9 +11,10 @@ import pytest
 from attrs import evolve
 
 from tests.cluster.conftest import CARD, run_all, share
-from tests.cluster.lab import Lab
-from tests.cluster.release import PODS, Release
+from tests.cluster.lab import Lab, Plain
+from tests.cluster.release import PODS, Release, values
 from tests.cluster.secrets import leaks, note_secrets
+from tests.cluster.test_trust import ending_soon
 from tests.kube.binaries import LABS
 from tests.kube.control_plane import wait_for
 from tests.kube.permissions import Permission, documented, used
@@ -27,9 +28,8 @@ ELSEWHERE: dict[tuple[str, str], tuple[str, ...]] = {
     ("hetero-agent", "resourceclaims/driver.resource.k8s.io"): (),  # no request names it
     ("hetero-agent", "resourceclaims/status.resource.k8s.io"): ("test_claims",),
     ("hetero-agent", "resourceslices.resource.k8s.io"): ("test_claims",),
-    ("hetero-agent", "update resourceslices.resource.k8s.io"): (),  # a card whose health changed
+    ("hetero-agent", "update resourceslices.resource.k8s.io"): ("test_claim_health",),
     ("hetero-certificates", "configmaps"): ("test_trust",),
-    ("hetero-certificates", "deployments.apps"): (),  # a caller's certificate that is renewed
     ("hetero-certificates", "secrets"): ("test_trust",),
     ("hetero-metrics", "/metrics"): (),  # no object of the API: not in the log
     ("hetero-scheduler", "configmaps"): (),  # written every ten minutes
@@ -40,6 +40,7 @@ ELSEWHERE: dict[tuple[str, str], tuple[str, ...]] = {
     ("hetero-webhook", "events"): ("test_trust",),
     ("hetero-webhook", "resourceclaimtemplates.resource.k8s.io"): ("test_claims",),
     ("hetero-webhook", "delete resourceclaimtemplates.resource.k8s.io"): (),  # one that none names
+    ("hetero-webhook", "get resourceclaimtemplates.resource.k8s.io"): ("test_claims",),
 }
 #: By which what runs tells of which settings it is.
 SETTINGS = "hetero.io/settings"
@@ -74,6 +75,15 @@ def preempts(lab: Lab) -> None:
     lab.add("more", whole, notes=one, priorityClassName="more")
     wait_for(lambda: "less" not in lab.pods() and lab.phases()["more"] == "Running", seconds=90)
     lab.call("DELETE", f"{classes}/more")
+
+
+def confined(release: Release) -> Plain:
+    """Return the values of agents with what is documented for SELinux and AppArmor."""
+    said = {"seLinuxOptions": {"type": "spc_t"}}
+    if release.lab.name != "kube":  # 1.30 and later
+        said["appArmorProfile"] = {"type": "Unconfined"}
+    agent: Plain = values(release.lab, release.allocation)["agent"]
+    return {**agent, "securityContext": said}
 
 
 def rolled(before: Release, after: Release) -> bool:
@@ -113,8 +123,9 @@ def test_accounts_do_nothing_that_is_not_documented(
     lab.add("mine", share())
     run_all(lab, "mine")
     preempts(lab)
+    ending_soon(lab, "caller")  # which has the scheduler's pods replaced
     last.renew_certificates()
-    renewed = evolve(last, more={"settings": "half-life-days = 3"})
+    renewed = evolve(last, more={"settings": "half-life-days = 3", "agent": confined(last)})
     last.replace_by(renewed)
     wait_for(lambda: rolled(last, renewed), seconds=180)
     for app in ("hetero-agent", "hetero-scheduler", "hetero-webhook"):

@@ -382,14 +382,15 @@ def served(release: Release) -> dict[str, x509.Certificate]:
     }
 
 
-def ending_soon(lab: Lab) -> x509.Certificate:
-    """Give the webhook a certificate of the release's authority that ends within thirty days."""
+def ending_soon(lab: Lab, part: str = "webhook") -> x509.Certificate:
+    """Give a part a certificate of the release's authority that ends within thirty days."""
     authority = pair(lab, "ca")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_pair, "_LASTS", timedelta(days=29))
-        made = issue("hetero-webhook", by=authority, hosts=[f"hetero-webhook.{NAMESPACE}.svc"])
+        hosts = [f"hetero-webhook.{NAMESPACE}.svc"] if part == "webhook" else []
+        made = issue(f"hetero-{part}", by=authority, hosts=hosts)
     data = {name: base64.b64encode(text).decode() for name, text in made.texts().items()}
-    lab.patch(f"{SECRETS}/hetero-webhook-tls", {"data": data})
+    lab.patch(f"{SECRETS}/hetero-{part}-tls", {"data": data})
     return made.cert
 
 
@@ -402,7 +403,7 @@ def test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_resta
         assert begins < now - timedelta(hours=1)
 
     old = ending_soon(lab)
-    wait_for(lambda: {old} == set(served(either).values()), seconds=120)
+    either.wait_for_files(lambda: {old} == set(served(either).values()))
     events = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason=CertificateEnds"
 
     def told() -> set[str]:
@@ -418,7 +419,7 @@ def test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_resta
 
     started = one["status"]["containerStatuses"][0]["state"]
     either.renew_certificates()
-    wait_for(lambda: old not in served(either).values(), seconds=120)
+    either.wait_for_files(lambda: old not in served(either).values())
     assert either.admits()
     assert started == either.pods("hetero-webhook")[name]["status"]["containerStatuses"][0]["state"]
 
@@ -486,11 +487,11 @@ def test_two_keys_are_good_while_one_takes_the_others_place(either: Release) -> 
 
     former = step(either, "announce")
     assert signed(former, "before")
-    wait_for(lambda: all(len(known(node).raw) == 2 for node in lab.racks), seconds=120)
+    either.wait_for_files(lambda: all(len(known(node).raw) == 2 for node in lab.racks))
     key = step(either, "sign")
 
     assert key.public != former.public
-    wait_for(lambda: signed(key, "before"), seconds=120)
+    either.wait_for_files(lambda: signed(key, "before"))
     lab.add("after", share())
     run_all(lab, "after")
     assert signed(key, "after")

@@ -36,6 +36,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.plugin.testing import rack
 from hetero.plugin.vendor import Vendor
+from tests.docs.blocks import Block, blocks
 from tests.kube.binaries import ROOT, binaries
 from tests.kube.control_plane import ControlPlane, control_plane, free_port, wait_for
 from tests.kube.test_chart import chart
@@ -270,6 +271,29 @@ def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) 
     assert (3, "") == (refused.returncode, refused.stderr)
     assert "share: card: 0 of" in refused.stdout
     assert "lack memory" in refused.stdout
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_the_api_server_takes_what_a_document_shows(plane: ControlPlane, block: Block) -> None:
+    """A dry run: every field is known, and each value is one that the field may have."""
+    for made in yaml.safe_load_all(block.text):
+        version = made["apiVersion"]
+        group = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+        kind = f"{made['kind'].lower()}s"
+        query = "?dryRun=All&fieldValidation=Strict"
+        answer = plane.call("POST", f"{group}/namespaces/default/{kind}{query}", made)
+
+        assert made["metadata"]["name"] == answer["metadata"]["name"]
+
+
+def test_the_api_server_finds_a_field_that_it_does_not_know(plane: ControlPlane) -> None:
+    (block, *_) = blocks("yaml")
+    made = yaml.safe_load(block.text)
+    made["spec"]["containres"] = []
+    with pytest.raises(HTTPError, match="containres"):
+        plane.call(
+            "POST", "/api/v1/namespaces/default/pods?dryRun=All&fieldValidation=Strict", made
+        )
 
 
 def test_what_is_not_there_is_replaced_by_the_next_of_a_list(plane: ControlPlane) -> None:

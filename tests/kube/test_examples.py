@@ -35,7 +35,7 @@ from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_scheduler import Running, scenario
 from tests.kube.test_webhook import webhook
 
-DOC = Path(__file__).parents[2] / "docs/kubernetes.md"
+DOC = Path(__file__).parents[2] / "docs/guides/from-hami.md"
 #: What the files of those who use these policies need, and nobody has by default.
 ACCOUNT = "system:serviceaccount:default:default"
 RIGHTS = {(ACCOUNT, "default", policy) for policy in ("off", "priority-0")}

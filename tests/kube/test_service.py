@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from urllib.request import urlopen
 
 import aiohttp
 import pytest
@@ -23,7 +28,7 @@ from hetero.kube.service import https, keys
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import Certificates, proved
 from hetero.model.errors import BadInput
-from tests.kube.control_plane import Authority, free_port
+from tests.kube.control_plane import Authority, free_port, wait_for
 from tests.kube.fake_api import FakeApi
 
 
@@ -357,3 +362,29 @@ def test_a_step_that_pods_may_not_know_of_yet_is_refused() -> None:
 
     with pytest.raises(BadInput, match=r"pods may not know its keys yet: wait \d+ s"):
         stepped(api, later=200)
+
+
+def test_a_scheduler_that_starts_while_the_api_server_is_away_answers_its_kubelet(
+    tmp_path: Path,
+) -> None:
+    """Else its container is ended, however long the API server stays away."""
+    port, metrics, nobody = (free_port() for _ in range(3))
+    (tmp_path / "key.pem").write_bytes(SigningKey.new().text())
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{nobody}"}}
+    context = {"name": "x", "context": {"cluster": "c", "user": ""}}
+    config = {"clusters": [cluster], "contexts": [context], "current-context": "x", "users": []}
+    (tmp_path / "config").write_text(json.dumps(config))
+    env = {"HETERO_KEY_FILE": str(tmp_path / "key.pem"), "KUBECONFIG": str(tmp_path / "config")}
+    where = ("--insecure", "--mix=a/b", f"--port={port}", f"--metrics={metrics}")
+    argv = (sys.executable, "-m", "hetero.cli", "scheduler", *where)
+
+    def lives() -> bool:
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{metrics}/livez") as answer:
+            return bool(answer.status == 200)
+        return False
+
+    with subprocess.Popen(argv, env={**os.environ, **env}) as process:
+        try:
+            wait_for(lives, seconds=30)
+        finally:
+            process.kill()

@@ -22,8 +22,9 @@ from hetero.model.errors import BadInput
 AUDIENCE = "hetero.io/agent"
 #: On a node, said by its agent and written by the webhook, and only when it changes.
 INVENTORY = "hetero.io/inventory"
-#: On a pod, written by the scheduler as it binds the pod.
+#: On a pod, written by the scheduler as it binds the pod: the devices and how much of each.
 ALLOCATION = "hetero.io/allocation"
+#: On a pod, beside its allocation: the scheduler's signature of it.
 SIGNATURE = "hetero.io/signature"
 #: On a pod, written by HAMi, one for each kind of device: what it gave. A pattern.
 HAMI_ALLOCATION = "hami.io/*-devices-allocated"

@@ -256,7 +256,7 @@ class Api:
             page = {**query, "limit": str(_PAGE), **({"continue": more} if more else {})}
             headers = _accept("PartialObjectMetadataList", metadata=metadata)
             answer = await self._call("GET", path, _plain, query=page, headers=headers)
-            items += answer["items"]
+            items += answer["items"] or ()  # null where metadata alone was asked for
             more = answer["metadata"].get("continue", "")
             if not more:
                 return items, answer["metadata"]["resourceVersion"]

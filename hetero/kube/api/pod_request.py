@@ -33,17 +33,24 @@ from hetero.placement.cluster import Container, Pod
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
-#: How nodes and devices are chosen, whoever made the devices: our own name comes first, then
-#: HAMi's, which is a pattern since it calls all devices what one kind of them is called.
+#: How nodes are chosen: `fragmentation`, `binpack` or `spread`. Our own name comes first.
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
+#: How devices are chosen, whoever made them: `fragmentation`, `binpack` or `spread`, with `numa`,
+#: `mutex` and `topology-aware`. HAMi's name is a pattern, since it calls all devices what one kind
+#: of them is called.
 DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
+#: What becomes of core time: `fixed`, `elastic` (idle time is lent) or `off` (no limiter).
 POLICY = "hetero.io/policy"
-#: What becomes of memory that a limiter did not count, and of programs without one.
+#: What becomes of memory that a limiter did not count (`report`, `refuse` or `kill`), and of
+#: programs without a limiter (`report` or `kill`).
 ON_EXCESS, ON_BYPASS = "hetero.io/on-excess", "hetero.io/on-bypass"
+#: `true` hides functions of the driver that the limiter does not know; else `false`.
 STRICT = "hetero.io/strict"
-#: How a share is to be held, of the ways in which nodes offer their cards.
+#: How a share is to be held: `hard` for slices that are cut, `soft` for shares that a limiter
+#: holds. Without it any card serves.
 SLICES = "hetero.io/slices"
-#: By what the programs on its card are to share it.
+#: By what the programs on its card are to share it: `time` for time slices, `mps` for a service
+#: of the vendor.
 SHARING = "hetero.io/sharing"
 #: What init containers ask of each card, where kubelets before 1.31 would refuse the pod for it:
 #: they take it for their own to give. The webhook moves it here: resources by container.
@@ -53,6 +60,10 @@ INIT_PARTS = "hetero.io/init-parts"
 _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
+#: Names in a list of models or UUIDs, and its characters.
+_MOST_NAMES, _MOST_TEXT = 64, 4096
+#: Containers of a pod that may ask for cards.
+_MOST_ASKING = 32
 
 
 class _Sharing(Enum):
@@ -162,6 +173,10 @@ class Vocabulary:
                 raise BadInput(f"container {container['name']}: {error}") from None
             if asked is not None:
                 found.append(asked)
+        if len(found) > _MOST_ASKING:
+            raise BadInput(
+                f"{len(found)} containers ask for cards: at most {_MOST_ASKING} of a pod may"
+            )
         return tuple(found)
 
     def pod_request(
@@ -430,8 +445,17 @@ def _list(names: Iterable[str]) -> str:
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """Return the names in a list separated by commas."""
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    """Return the names in a list separated by commas. Raises `BadInput` for too many.
+
+    Each is compared with each device of the cluster.
+    """
+    found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if len(found) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
+        raise BadInput(
+            f"a list of {len(found)} names, {len(text or '')} characters: at most {_MOST_NAMES} "
+            f"names, {_MOST_TEXT} characters"
+        )
+    return found
 
 
 def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:

@@ -43,6 +43,7 @@ _DEVICES, _SETS, _SETS_EACH, _LADDER, _TEXT = 64, 8, 2, 10, 64
 _VALUE = 63
 #: Of the 63 characters of a name, what the device has, and the kind of a part of it.
 _OWN_NAME, _KIND = 40, 13
+#: The taint of a device that is not well; its value is what is wrong.
 UNHEALTHY = f"{DRIVER}/unhealthy"
 
 

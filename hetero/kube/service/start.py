@@ -81,7 +81,7 @@ def scheduler(
             )
             beside = [
                 made.follow_nodes(),
-                made.follow_pods(),
+                _follow_pods(made),
                 made.follow_quotas(),
                 made.groups.follow(),
                 made.signatures.follow(),
@@ -92,7 +92,6 @@ def scheduler(
             if leadership:
                 beside.append(leadership.follow(lambda: made.knows_all))
             if made.mix:
-                await made.mix.read()  # before pods are listed, which would be counted twice
                 beside.append(made.mix.follow())
             await serve(
                 made.app(),
@@ -192,6 +191,17 @@ def _keys(environ: Mapping[str, str]) -> tuple[SigningKey, PublicKeys]:
     if not path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
     return SigningKey.read(path), PublicKeys.read(public) if public else PublicKeys()
+
+
+async def _follow_pods(made: Scheduler) -> None:
+    """Follow the pods, for ever, once what was learned of earlier ones is read.
+
+    Else they would be counted twice. One that starts while the API server is away waits here: it
+    serves, so that its kubelet does not take it for dead.
+    """
+    if made.mix:
+        await made.mix.read()
+    await made.follow_pods()
 
 
 async def _follow_keys(made: Scheduler, environ: Mapping[str, str]) -> None:

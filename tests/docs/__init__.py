@@ -1,0 +1,1 @@
+"""The documents: what they show works, and what they say is plain."""
