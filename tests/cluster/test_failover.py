@@ -290,11 +290,11 @@ def test_nobody_starts_anew_while_the_api_server_is_away(
             for name, pod in either.pods("hetero-scheduler").items()
             if name != led["metadata"]["name"]
         )
-        ends = threading.Timer(3, signals, ([extender(by)], signal.SIGKILL))
+        ends = threading.Timer(1, signals, ([extender(by)], signal.SIGKILL))
 
         def goes() -> None:
             ends.start()
-            lab.restart_api_server(away=40)
+            lab.restart_api_server(away=30)
 
         gap = stream.gap(goes)
         wait_for(lambda: state(either).keys() == before.keys())
@@ -302,5 +302,5 @@ def test_nobody_starts_anew_while_the_api_server_is_away(
         assert led["metadata"]["name"] == either.leading()["metadata"]["name"]
         assert both == (extender(led), parts(led)["kube-scheduler"])
     with capsys.disabled():
-        print(f"\n{lab.name}: API server away for 40 s: the next binding {gap - 40:.1f} s later")
+        print(f"\n{lab.name}: API server away for 30 s: the next binding {gap - 30:.1f} s later")
     assert "Running" == lab.phases()["stays"]
