@@ -67,7 +67,7 @@ class Ask:
 
     `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
     the inventory or the start of a UUID. `shape` is one of a card's menu by its name, whatever its
-    size.
+    size. `open`, where a grant is changed: its core is limited no more.
     """
 
     memory: int | None = None
@@ -75,6 +75,7 @@ class Ask:
     core: int | None = None
     device: str | None = None
     shape: str | None = None
+    open: bool = False
 
     def __attrs_post_init__(self) -> None:
         if self.memory is not None and self.memory_percent is not None:
