@@ -119,7 +119,7 @@ class Program:
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             _command(words, machine, grant),
-            env={**os.environ, **environment} if grant else _native_environment(machine),
+            env={**(os.environ if grant else _native_environment(machine)), **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
