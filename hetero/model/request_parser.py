@@ -47,7 +47,7 @@ def ask_of_device(text: str, each: Ask, *, said: str) -> Ask:
     if "memory" not in told:
         own = evolve(own, memory=each.memory, memory_percent=each.memory_percent)
     if "core" not in told:
-        own = evolve(own, core=each.core, open=each.open)
+        own = evolve(own, core=each.core, open=each.open, sm=each.sm)
     return own
 
 

@@ -231,7 +231,8 @@ def _recut(
     if made is None or lacking:
         lacks = ", ".join(lacking)
         raise Refused(f"grant {entry.id} stays as it is: {device.uuid} lacks {lacks}")
-    return evolve(piece, takes={**piece.takes, **made.takes}, core=made.core)
+    core = None if piece.sm is not None else made.core
+    return evolve(piece, takes={**piece.takes, **made.takes}, core=core)
 
 
 def _lack(name: str, asked: int, free: int) -> str:
@@ -250,6 +251,13 @@ def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
 def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units the grant is to have."""
     memory, core = piece.takes[MEMORY], piece.core
+    if piece.sm is not None:
+        if ask.open or ask.core is not None:
+            raise Refused(
+                f"the grant has {piece.sm} % of the multiprocessors of {device.uuid}: "
+                "what it has of the core is decided when its program starts"
+            )
+        core = piece.takes[CORE]
     # All of the core and not all of the memory: the core was asked for, and stays so.
     if piece.takes[SLOTS] == device.capacity[SLOTS] and memory < device.capacity[MEMORY]:
         core = device.of_card(CORE)

@@ -122,6 +122,48 @@ def test_the_service_limits_programs_to_the_largest_grant(
     assert ["3072M"] == asked(place, "get_default_device_pinned_mem_limit 0")
 
 
+def test_a_program_has_the_part_of_the_multiprocessors_that_it_asked_for(
+    hetero: Run, begin: Begin, command: tuple[str, ...]
+) -> None:
+    name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    begin(*command, "run", "--core", "30", "--memory", "1Gi", "--", "sleep", "60")
+    eventually(lambda: "sleep" in hetero("ps").stdout)
+    begin(*command, "run", "--sm", "40", "--memory", "1Gi", "--label", "part", "--", "sleep", "60")
+    eventually(lambda: "part" in hetero("ps").stdout)
+
+    items = json.loads(hetero("ps", "--json").stdout)["items"]
+    (share,) = next(item["shares"] for item in items if item["label"] == "part")
+    refused = hetero("run", "--sm", "40", "--memory", "1Gi", "--", "true")
+    without = hetero("run", "--core", "30", "--memory", "1Gi", "--", "env").stdout
+    resized = hetero("resize", "part", "--core", "10")
+
+    assert (40, None, False) == (share["sm"], share["core"], share["rest"])
+    assert "40 % of SMs" in hetero("ps").stdout
+    assert 3 == refused.returncode  # 70 of the card are promised
+    assert "core" in refused.stderr
+    assert name not in without
+    assert "decided when its program starts" in resized.stderr
+    assert 0 == hetero("resize", "part", "--memory", "2Gi").returncode
+    assert f"{name}=25\n" in hetero("run", "--sm", "25", "--memory", "1Gi", "--", "env").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--sm", "100"), "sm 100 is out of range"),
+        (("--sm", "30", "--core", "30"), "core and sm are both given"),
+        (("--sm", "x"), "sm 'x'"),
+    ],
+)
+def test_a_part_of_the_multiprocessors_that_is_none_is_refused(
+    hetero: Run, options: tuple[str, ...], says: str
+) -> None:
+    refused = hetero("run", *options, "--memory", "1Gi", "--", "true")
+
+    assert 2 == refused.returncode
+    assert says in refused.stderr
+
+
 def test_what_such_a_card_gives_up_is_said(hetero: Run) -> None:
     ran = hetero("run", "--memory", "1Gi", "--", "true")
 
@@ -192,6 +234,16 @@ def test_a_driver_that_serves_one_user_at_a_time_is_known(
     again = hetero("run", "--memory", "1Gi", "--", "true", MPS_OLD="yes")
 
     assert 0 == again.returncode  # the same user
+
+
+def test_a_card_without_a_service_gives_no_part_of_its_multiprocessors(
+    hetero: Run, settings: Path
+) -> None:
+    settings.write_text("")
+    refused = hetero("fit", "--sm", "30", "--memory", "1Gi")
+
+    assert 3 == refused.returncode
+    assert "not shared by a service, as sm needs" in refused.stdout + refused.stderr
 
 
 def test_a_card_whose_vendor_has_no_service_is_not_given_out(hetero: Run, settings: Path) -> None:

@@ -32,9 +32,10 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit; `rest`:
-    none was asked for, and this is what its limited neighbours leave for the time being. Of
-    `core_used`, `core_borrowed` was lent by others, and `core_lent` is this grant's part of what
-    others borrowed. `core_stopped` are the milliseconds a second for which its processes waited for
+    none was asked for, and this is what its limited neighbours leave for the time being. `sm` is
+    the percent of the multiprocessors that it has in place of such a limit. Of `core_used`,
+    `core_borrowed` was lent by others, and `core_lent` is this grant's part of what others
+    borrowed. `core_stopped` are the milliseconds a second for which its processes waited for
     their share, each counted. `memory`
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
@@ -47,6 +48,7 @@ class Share:
     memory: int
     core: float | None
     rest: bool = False
+    sm: int | None = None
     spill: bool = False
     memory_used: int | None = None
     core_used: float | None = None
@@ -447,6 +449,7 @@ def _shares(
                 memory=limit.memory,
                 core=limit.percent,
                 rest=limited and asked.core == CORE_FULL,
+                sm=asked.sm,
                 spill=limit.spill,
                 memory_used=now.memory if now else None,
                 # Device time is only counted where it is limited.
