@@ -40,7 +40,9 @@ class Share:
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
     processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
-    was charged and their contexts. `enforcement` is how the limits are kept.
+    was charged and their contexts. `core_excess` is the device time that they took past their
+    limiter, in percent of the card, as heterod noted it lately where no tenant writes (None: it
+    noted none). `enforcement` is how the limits are kept.
     """
 
     device: str
@@ -58,6 +60,7 @@ class Share:
     denied: int | None = None
     overhead: int | None = None
     excess: Excess | None = None
+    core_excess: float | None = None
     enforcement: Enforcement | None = None
 
 
@@ -330,6 +333,7 @@ def _views(
                 meter=meter,
                 enforcements={device.uuid: device.enforcement for device, _ in seen.usages},
                 excess=seen.excess,
+                past=_past(found for found in past if found.grant == entry.id),
             ),
             bypass=tuple(found for found in past if found.grant == entry.id),
             hurt=hurt(node, entry.id),
@@ -413,6 +417,15 @@ def _running(
     return tuple(found)
 
 
+def _past(found: Iterable[Bypass]) -> dict[str, float]:
+    """Return the device time that was taken past the limiter, by device."""
+    past: dict[str, float] = {}
+    for each in found:
+        if each.core:
+            past[each.device] = past.get(each.device, 0) + each.core
+    return past
+
+
 def _in_force(node: Node, entry: Grant) -> tuple[DeviceLimit, ...]:
     """Return what the grant's programs are held to; what was asked where that is not to be read."""
     try:
@@ -431,6 +444,7 @@ def _shares(
     meter: CoreMeter,
     enforcements: Mapping[str, Enforcement],
     excess: Mapping[tuple[str, str], Excess],
+    past: Mapping[str, float],
 ) -> tuple[Share, ...]:
     shares = []
     for position, (piece, asked, limit) in enumerate(
@@ -459,6 +473,7 @@ def _shares(
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
                 excess=excess.get((entry.id, piece.device)),
+                core_excess=past.get(piece.device),
                 enforcement=enforcement,
             )
         )
