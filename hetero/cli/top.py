@@ -1,4 +1,7 @@
-"""hetero top: how busy the devices are, and what each grant, container and process uses of them."""
+"""hetero top: how busy the devices are, and what each grant, container and process uses of them.
+
+Over 400 lines because the frames that keys change and those that are printed once are the same.
+"""
 
 from __future__ import annotations
 

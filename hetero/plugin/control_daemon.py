@@ -121,6 +121,8 @@ class _Daemon:
             self.stop()  # what a killed one left
             for path in (self._pipe, self.directory / "log"):
                 path.mkdir(exist_ok=True)
+            if _SHARED_MEMORY_VARIABLE in os.environ:
+                Path(_SHARED_MEMORY).chmod(0o1777)  # a kubelet makes it for root alone
             self._one_user.unlink(missing_ok=True)
             if self._started(self.says.several_users):
                 note(self._one_user)

@@ -9,10 +9,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+import hetero_nvidia
 import hetero_simulator
 import pytest
+
+from hetero.plugin import Enforcement, GiB, Serve
 
 from .conftest import Begin, Run
 
@@ -97,6 +101,27 @@ def test_a_program_on_such_a_card_meets_its_service(
     job.kill()
     job.wait()
     eventually(lambda: service() is None)
+
+
+def test_a_container_gets_the_pipe_directory_and_the_shared_memory_by_mounts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", f"{CONTROL.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HETERO_SHM", "/run/hetero-shm")
+    device = hetero_nvidia.VENDOR.device(
+        uuid="GPU-1", model="NVIDIA L4", index=0, memory=GiB, enforcement=Enforcement.PRELOAD
+    )
+    with tempfile.TemporaryDirectory() as short:
+        serve = partial(hetero_nvidia.hetero_serve, device, directory=Path(short), process=0)
+        begun = serve(do=Serve.START, memory=GiB)
+        gone = serve(do=Serve.STOP, memory=0)
+
+    pipe = f"{short}/pipe"
+    assert {"CUDA_MPS_PIPE_DIRECTORY": pipe} == begun.edits.env
+    assert [(pipe, pipe, False), ("/run/hetero-shm", "/dev/shm", True)] == [
+        (mount.source, mount.target, mount.writable) for mount in begun.edits.mounts
+    ]
+    assert (True, False) == (begun.running, gone.running)
 
 
 def test_a_program_that_is_killed_while_its_service_starts_leaves_none(
