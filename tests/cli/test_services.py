@@ -298,6 +298,23 @@ def test_a_program_that_is_released_is_taken_off_its_service_first(
     assert beside.poll() is None
 
 
+def test_a_program_that_is_ended_for_a_bypass_is_taken_off_its_service_first(
+    begin: Begin, command: tuple[str, ...], service: Find
+) -> None:
+    begin(*command, "daemon")
+    begin(*command, "run", "--memory", "1Gi", "--", "sleep", "600")  # so that the service stays
+    eventually(service)
+    job = begin(
+        *(*command, "run", "--on-bypass", "kill", "--memory", "1Gi", "--"),
+        *("env", "-u", "LD_PRELOAD", JOB, "--seconds", "60", "--memory", "256MiB"),
+    )
+
+    assert -signal.SIGKILL == job.wait()
+    place = service()
+    assert place is not None
+    assert f"{job.pid} lived\n" == (place / "log" / "terminated").read_text()
+
+
 def test_a_fault_is_told_of_and_the_service_is_started_anew(
     hetero: Run, begin: Begin, command: tuple[str, ...], service: Find
 ) -> None:
