@@ -48,21 +48,28 @@ def measured(
 
 
 @pytest.mark.measured
-def test_programs_are_measured_beside_each_other_and_alone(tmp_path: Path) -> None:
-    told, said, _ = measured(
-        tmp_path,
-        *("mixes,alone", "--mix", "tick:30,simulated:60", "--alone", "tick", "--seconds", "1"),
-    )
+def test_programs_are_measured_beside_each_other(tmp_path: Path) -> None:
+    options = ("--seconds", "1", "--configurations", "none,fixed,elastic-mps,hami-core")
+    told, said, _ = measured(tmp_path, "mixes", "--mix", "tick:30,simulated:60", *options)
+
+    (mix,) = told["mixes"]
+    assert "tick:30,simulated:60 hami-core: not run (no --hami-core LIBRARY was given)" in said
+    assert {"none", "fixed", "elastic-mps"} == set(mix["got"])
+    assert {"fixed", "elastic-mps"} == set(mix["paired"])
+    assert all(len(got) == 2 and min(got) > 0 for got in mix["got"].values())
+
+
+@pytest.mark.soak
+def test_programs_are_measured_alone_and_under_every_configuration(tmp_path: Path) -> None:
+    options = ("--mix", "tick:30,simulated:60", "--alone", "tick", "--seconds", "1")
+    told, _, _ = measured(tmp_path, "mixes,alone", *options)
 
     (mix,), (alone,) = told["mixes"], told["alone"]
-    assert "tick:30,simulated:60 hami-core: not run (no --hami-core LIBRARY was given)" in said
     assert {"none", "mps", "fixed", "elastic", "elastic-mps"} == set(mix["got"])
-    assert {"fixed", "elastic", "elastic-mps"} == set(mix["paired"])
-    assert all(len(got) == 2 and min(got) > 0 for got in mix["got"].values())
     assert ({None}, {"10", "30", "60"}) == (set(alone["b"].values()), set(alone["got"]))
 
 
-@pytest.mark.measured
+@pytest.mark.soak
 def test_requests_are_measured_beside_a_program_that_stands_and_runs(tmp_path: Path) -> None:
     options = ("--online", "tick", "--batch", "simulated", "--sharing", "mps", "--phase", "1")
     told, _, _ = measured(tmp_path, "online", *options)
@@ -83,7 +90,7 @@ def test_where_there_is_no_mps_its_cells_are_not_run(tmp_path: Path) -> None:
     assert "processes mps: not run (" in said
 
 
-@pytest.mark.measured
+@pytest.mark.soak
 def test_what_neighbours_see_of_an_end_is_told(tmp_path: Path) -> None:
     told, _, _ = measured(tmp_path, "faults", "--events", "a tenant killed")
 
