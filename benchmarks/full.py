@@ -1,96 +1,91 @@
 """Measures whether anybody waits while the card could work.
 
-    benchmarks/full.py [mixes,alone,online] [--mix light:25,light:25 ...] [--alone light,halves]
-                       [--batch vit] [--seconds 10] [--configurations ...] [--json FILE]
+    benchmarks/full.py [mixes,alone,online,jobs,faults] [--mix light:25,light:25 ...]
+                       [--alone light,halves] [--online online] [--batch vit] [--jobs gemm,copy ...]
+                       [--sharing time,mps] [--seconds 10] [--phase 15] [--configurations ...]
+                       [--events "a tenant killed,…"] [--hami-core LIBRARY] [--json FILE]
 
-mixes   programs beside each other: without a limiter, under NVIDIA MPS without hetero, under fixed
-        shares, under elastic ones. Each in percent of its speed alone, and the sum.
+mixes   programs beside each other: without a limiter, under NVIDIA MPS without hetero, under hetero
+        with fixed shares and with elastic ones, and elastic on a card that MPS shares. HAMi-core
+        beside them, where its library is given.
 alone   one program at 10, 30 and 60 %, beside what the law says: min(100, 100 share/b), where b is
         the part of the time for which it keeps the card busy alone (PyTorch's profiler).
 online  requests of high priority, 40 a second of 5 ms each (Poisson), beside a program of low
         priority that stands still and runs in turn, four times: p99, and what the other has of what
         is left.
+jobs    jobs that want all of the card, alone at 10, 30 and 60 %; on a card that MPS shares at 30.
+faults  on a card that MPS shares: a program that is killed, one that is released by force, a store
+        out of bounds in one, the daemon killed. What each neighbour saw, and what a newcomer.
 
-A line is printed as soon as its run has ended. What cannot be had (MPS, PyTorch) is "not run". Exit
-status 1: a figure misses what the limiter promises.
+A configuration is started once. With hetero each figure is in percent of the same processes without
+a limit, before and after ("paired"): a program of PyTorch has up to 1.8 times the speed of another
+start of it. A line is printed as soon as its run has ended. What cannot be had (MPS, PyTorch) is
+"not run". Exit status 1: a figure misses what the limiter promises. Over 400 lines because each of
+its steps stands alone, and their cells are all that is in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hetero_benchmarks.cells import Cell, Share, Tenant
+from hetero_benchmarks import faults
+from hetero_benchmarks.cells import OPEN, Cell, Share, Tenant
 from hetero_benchmarks.fleet import Fleet
+from hetero_benchmarks.full_goals import missed
 from hetero_benchmarks.job import JOBS
 from hetero_benchmarks.rates import Pace
 from hetero_benchmarks.trial import Machine, Program, find_machine
+from hetero_benchmarks.ways import Settings, driver, hami_core, mps
 
 from hetero.model import Policy, Priority
 from hetero.model.errors import HeteroError
 
 MIXES = ("light:25,light:25,light:25,light:25", "light:50,prefill:50")
 SHARES = (10, 30, 60)
-#: Of that without a limiter, what a decoder has under fixed shares, and all under elastic ones.
-LEAST, DECODER = 0.97, "light"
-#: Points that a program may be below min(100, 100 share/b) alone; below its share beside others.
-ALONE_POINTS, BESIDE_POINTS = 3.0, 1.0
-#: The p99 of requests, of that alone, and what the other has of what is left, of its speed alone.
-ONLINE_TIMES, BATCH_LEAST, PHASES = 1.3, 0.9, 4
-#: Requests keep the card busy for so much of the time: 40 a second of 5 ms.
-ONLINE_BUSY = 0.2
-
-
-@contextmanager
-def mps() -> Iterator[None]:
-    """Let programs that are started meanwhile share the card by NVIDIA MPS."""
-    control = shutil.which("nvidia-cuda-mps-control")
-    if control is None:
-        raise HeteroError("there is no nvidia-cuda-mps-control here")
-    with tempfile.TemporaryDirectory(prefix="hetero-mps-") as folder:
-        names = {f"CUDA_MPS_{name}_DIRECTORY": folder for name in ("PIPE", "LOG")}
-        os.environ.update(names)
-        try:
-            subprocess.run([control, "-d"], check=True)
-            yield
-        finally:
-            subprocess.run([control], input="quit\n", text=True, check=False)
-            for name in names:
-                del os.environ[name]
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    """Let them share it as the driver does by itself."""
-    yield
-
-
-#: How programs share the card: what is around them, and the policy of their grants (None: none).
-CONFIGURATIONS: dict[str, tuple[Callable[[], Any], Policy | None]] = {
-    "none": (nothing, None),
-    "mps": (mps, None),
-    "fixed": (nothing, Policy.FIXED),
-    "elastic": (nothing, Policy.ELASTIC),
+PHASES, PHASE = 4, 15.0
+#: Seconds before each figure: a program whose limit has just changed learns its launches anew.
+LEAD = 2.0
+EIGHT = "resnet18,gemm,gemm16384,graph,copy,streams,processes,cooperative"
+#: What of the jobs is measured on a card that MPS shares, and at which share.
+ON_MPS, ON_MPS_SHARE = ("resnet18", "gemm", "graph", "processes"), 30
+#: How programs share the card: without hetero, and under it by (the card's sharing, policies).
+WITHOUT = ("none", "mps", "hami-core")
+UNDER = {
+    "fixed": ("time", Policy.FIXED),
+    "elastic": ("time", Policy.ELASTIC),
+    "elastic-mps": ("mps", Policy.ELASTIC),
 }
+CONFIGURATIONS = (*WITHOUT[:2], *UNDER, *WITHOUT[2:])
+
+Around = Callable[[Machine], AbstractContextManager[Settings]]
 
 
-def measure(machine: Machine, cells: Sequence[Cell]) -> list[tuple[Pace | None, ...]]:
-    """Return how the tenants of each cell ran."""
-    with Fleet(machine) as fleet:
-        measured = []
-        for number, cell in enumerate(cells):
-            fleet.prepare(cells[number:])
-            measured.append(fleet.measure(cell))
-        return measured
+def say(line: str) -> None:
+    """Print a line that is seen at once."""
+    print(line, flush=True)
+
+
+@contextmanager
+def skipping(what: str) -> Iterator[None]:
+    """Say "not run" of what cannot be had."""
+    try:
+        yield
+    except HeteroError as error:
+        say(f"{what}: not run ({error})")
+
+
+def measure(fleet: Fleet, cells: Sequence[Cell]) -> Iterator[tuple[Pace | None, ...]]:
+    """Yield how the tenants of each cell ran, as soon as it has ended."""
+    for number, cell in enumerate(cells):
+        fleet.prepare(cells[number:])
+        yield fleet.measure(cell)
 
 
 def parts(text: str) -> list[tuple[str, int]]:
@@ -104,35 +99,92 @@ def rates(paces: Sequence[Pace | None]) -> list[float]:
     return [pace.rate for pace in paces if pace is not None]
 
 
-def mix(machine: Machine, text: str, seconds: float, names: Sequence[str]) -> dict[str, Any]:
+def mean(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    """Return the means of two runs."""
+    return [(one + other) / 2 for one, other in zip(before, after, strict=True)]
+
+
+def shown(figures: Sequence[float]) -> str:
+    """Return the figures and their sum."""
+    return " + ".join(f"{each:.1f}" for each in figures) + f" = {sum(figures):.1f}"
+
+
+def limited(job: str, core: int, policy: Policy = Policy.FIXED) -> Tenant:
+    """Return a job under a share that can be set in place."""
+    return Tenant(job=job, share=Share(core=core, policy=policy))
+
+
+def mix(
+    machine: Machine, text: str, seconds: float, names: Sequence[str], hami: Path | None
+) -> dict[str, Any]:
     """Return what the programs of a mix get under each configuration, in percent of one alone."""
-    wanted = parts(text)
-    solo = {job: Cell(tenants=(Tenant(job=job),), seconds=seconds) for job, _ in wanted}
-    natives = {
-        job: rates(paces)[0]
-        for job, paces in zip(solo, measure(machine, list(solo.values())), strict=True)
-    }
-    row: dict[str, Any] = {"mix": text, "alone": natives, "got": {}}
-    for name in names:
-        around, policy = CONFIGURATIONS[name]
-        tenants = tuple(
-            Tenant(job=job, share=None if policy is None else Share(core=share, policy=policy))
-            for job, share in wanted
-        )
-        try:
-            with around():
-                found = rates(measure(machine, [Cell(tenants=tenants, seconds=seconds)])[0])
-        except HeteroError as error:
-            print(f"{text} {name}: not run ({error})", flush=True)
-            continue
-        got = [100 * rate / natives[job] for rate, (job, _) in zip(found, wanted, strict=True)]
-        row["got"][name] = got
-        figures = " + ".join(f"{each:.1f}" for each in got)
-        print(f"{text} {name}: {figures} = {sum(got):.1f}", flush=True)
+    row: dict[str, Any] = {"mix": text, "alone": {}, "got": {}, "paired": {}}
+    arounds: dict[str, Around] = {"none": driver, "mps": mps, "hami-core": hami_core(hami)}
+    for name in WITHOUT:
+        if name in names:
+            with skipping(f"{text} {name}"), arounds[name](machine) as settings:
+                _without(machine, row, name, settings, seconds)
+    for sharing in ("time", "mps"):
+        policies = {
+            name: policy for name, (by, policy) in UNDER.items() if by == sharing and name in names
+        }
+        if policies:
+            with skipping(f"{text} {' '.join(policies)}"), Fleet(machine, sharing) as fleet:
+                _under(fleet, row, policies, seconds)
     return row
 
 
-def busy(machine: Machine, job: str) -> dict[str, float] | None:
+def _without(
+    machine: Machine, row: dict[str, Any], name: str, settings: Settings, seconds: float
+) -> None:
+    """Measure a mix without hetero: each job alone, then all of them."""
+    wanted = parts(row["mix"])
+    tenants = tuple(
+        Tenant(job=job, settings=tuple(sorted(settings(share).items()))) for job, share in wanted
+    )
+    first = {tenant.job: tenant for tenant in reversed(tenants)}
+    cells = [
+        Cell(tenants=some, seconds=seconds, lead=LEAD)
+        for some in (*((tenant,) for tenant in first.values()), tenants)
+    ]
+    with Fleet(machine) as fleet:
+        *solo, all_ = [rates(paces) for paces in measure(fleet, cells)]
+    alone = dict(zip(first, (each[0] for each in solo), strict=True))
+    row["alone"][name] = alone
+    got = [100 * rate / alone[job] for rate, (job, _) in zip(all_, wanted, strict=True)]
+    row["got"][name] = got
+    say(f"{row['mix']} {name}: {shown(got)}")
+
+
+def _under(fleet: Fleet, row: dict[str, Any], policies: dict[str, Policy], seconds: float) -> None:
+    """Measure a mix under hetero: each job alone, and all with and without limits in turn."""
+    text, wanted = row["mix"], parts(row["mix"])
+
+    def cell(tenants: Sequence[Tenant]) -> Cell:
+        return Cell(tenants=tuple(tenants), seconds=seconds, lead=LEAD)
+
+    jobs = list(dict.fromkeys(job for job, _ in wanted))
+    cells = [cell([limited(job, OPEN)]) for job in jobs]
+    free = cell([limited(job, OPEN) for job, _ in wanted])
+    cells.append(free)
+    for policy in policies.values():
+        cells += [cell([limited(job, share, policy) for job, share in wanted]), free]
+    runs = measure(fleet, cells)
+    alone = {job: rates(next(runs))[0] for job in jobs}
+    before = rates(next(runs))
+    for name in policies:
+        found, after = rates(next(runs)), rates(next(runs))
+        got, open_ = (
+            [100 * rate / alone[job] for rate, (job, _) in zip(some, wanted, strict=True)]
+            for some in (found, mean(before, after))
+        )
+        row["alone"][name], row["got"][name], row["paired"][name] = alone, got, open_
+        ratio = sum(got) / sum(open_)
+        say(f"{text} {name}: {shown(got)}; the same without limits {shown(open_)}: {ratio:.3f}")
+        before = after
+
+
+def profiled(machine: Machine, job: str) -> dict[str, float] | None:
     """Return what the profiler says of a job; None for one that is none of PyTorch's."""
     if JOBS[job].driver is not None:
         return None
@@ -143,98 +195,151 @@ def busy(machine: Machine, job: str) -> dict[str, float] | None:
 
 
 def alone(machine: Machine, job: str, seconds: float) -> dict[str, Any]:
-    """Return what a job gets alone, and b."""
-    native = Cell(tenants=(Tenant(job=job),), seconds=seconds)
-    limited = [
-        Cell(tenants=(Tenant(job=job, share=Share(core=share)),), seconds=seconds)
-        for share in SHARES
-    ]
-    told = busy(machine, job)
-    before, *paces, after = measure(machine, [native, *limited, native])
-    rate = (rates(before)[0] + rates(after)[0]) / 2
-    b = None if told is None else told["busy_ms"] / 1000 * rate
-    got = {share: 100 * rates(each)[0] / rate for share, each in zip(SHARES, paces, strict=True)}
-    law = {share: 100.0 if b is None else min(100.0, share / b) for share in SHARES}
-    about = "not known" if b is None else f"{100 * b:.1f}"
-    figures = ", ".join(f"{share} %: {got[share]:.1f} of {law[share]:.1f}" for share in SHARES)
-    print(f"{job} alone, b {about}: {figures}", flush=True)
-    return {"job": job, "b": b, "got": got, "law": law}
+    """Return what a job gets alone, and b, each beside the same process without a limit."""
+    told = profiled(machine, job)
+
+    def cell(core: int) -> Cell:
+        return Cell(tenants=(limited(job, core),), seconds=seconds, lead=LEAD)
+
+    cells = [cell(OPEN)]
+    for share in SHARES:
+        cells += [cell(share), cell(OPEN)]
+    row: dict[str, Any] = {"job": job, "b": {}, "got": {}, "law": {}}
+    with Fleet(machine) as fleet:
+        runs = measure(fleet, cells)
+        (before,) = rates(next(runs))
+        for share in SHARES:
+            (found,), (after,) = rates(next(runs)), rates(next(runs))
+            rate = (before + after) / 2
+            b = None if told is None else min(told["busy_ms"] / 1000 * rate, 1.0)
+            got, law = 100 * found / rate, 100.0 if b is None else min(100.0, share / b)
+            row["b"][share], row["got"][share], row["law"][share] = b, got, law
+            about = "not known" if b is None else f"{100 * b:.1f}"
+            say(f"{job} alone at {share}: {got:.1f} of {law:.1f} (b {about}, {rate:.1f} steps/s)")
+            before = after
+    return row
 
 
-def online(machine: Machine, batch: str, seconds: float) -> dict[str, Any]:
+def online(
+    machine: Machine, requests: str, batch: str, seconds: float, sharing: str
+) -> dict[str, Any]:
     """Return the p99 of requests beside a program that stands still and that runs, in turn."""
-    high = Tenant(job="online", share=Share(core=50, priority=Priority.HIGH))
-    low = Share(core=50, policy=Policy.ELASTIC)
-    still = Cell(tenants=(high, Tenant(job=batch, share=low, idle=True)), seconds=seconds)
-    runs = Cell(tenants=(high, Tenant(job=batch, share=low)), seconds=seconds)
-    native = Cell(tenants=(Tenant(job=batch),), seconds=seconds)
-    first, *paces = measure(machine, [native, *([still, runs] * PHASES)])
+    told = profiled(machine, batch)
+    high = Tenant(job=requests, share=Share(core=50, priority=Priority.HIGH))
+    low, free = limited(batch, 50, Policy.ELASTIC), limited(batch, OPEN, Policy.ELASTIC)
+    idle = Tenant(job=batch, share=low.share, idle=True)
+    phases = [(high, idle), (high, low)] * PHASES
+    cells = [
+        Cell(tenants=tenants, seconds=seconds, lead=LEAD) for tenants in ((free,), *phases, (free,))
+    ]
+    with Fleet(machine, sharing) as fleet:
+        runs = []
+        for tenants, paces in zip(((free,), *phases, (free,)), measure(fleet, cells), strict=True):
+            runs.append(paces)
+            say(f"online {sharing}: {' beside '.join(map(str, tenants))}: {_phase(paces)}")
+    first, *between, last = runs
+    still, beside = between[::2], between[1::2]
     p99 = {
-        name: sorted(each[0].p99 * 1000 for each in chosen if each[0] is not None)
-        for name, chosen in (("still", paces[::2]), ("runs", paces[1::2]))
+        name: [each[0].p99 * 1000 for each in chosen if each[0] is not None]
+        for name, chosen in (("still", still), ("runs", beside))
     }
-    rate = sum(rates(each)[1] for each in paces[1::2]) / PHASES
-    left = rate / (rates(first)[0] * (1 - ONLINE_BUSY))
-    told = {
+    # What requests keep the card busy for: their rate, times what one takes that meets nobody.
+    busy = sum(each[0].rate * each[0].p50 for each in still if each[0] is not None) / PHASES
+    whole = (rates(first)[0] + rates(last)[0]) / 2
+    rate = sum(each[1].rate for each in beside if each[1] is not None) / PHASES
+    row: dict[str, Any] = {
         "batch": batch,
+        "sharing": sharing,
         "p99_ms": p99,
-        "times": median(p99["runs"]) / median(p99["still"]),
-        "left": left,
+        "still_ms": median(p99["still"]),
+        "runs_ms": median(p99["runs"]),
+        "longest_ms": None if told is None else told["longest_ms"],
+        "busy": busy,
+        "left": rate / (whole * (1 - busy)),
     }
-    print(
-        f"online beside {batch}: p99 {median(p99['still']):.2f} ms while it stands still, "
-        f"{median(p99['runs']):.2f} ms while it runs ({told['times']:.2f} times); it has "
-        f"{100 * left:.1f} % of what is left",
-        flush=True,
+    longest = "" if told is None else f", its longest kernel {told['longest_ms']:.2f} ms"
+    say(
+        f"online {sharing} beside {batch}: p99 {row['still_ms']:.2f} ms while it stands still, "
+        f"{row['runs_ms']:.2f} ms while it runs ({row['runs_ms'] / row['still_ms']:.2f} times"
+        f"{longest}); it has {100 * row['left']:.1f} % of what is left of {100 * busy:.1f} % busy"
     )
-    return told
+    return row
+
+
+def _phase(paces: Sequence[Pace | None]) -> str:
+    return ", ".join(
+        f"{pace.rate:.2f} steps/s, p50 {1000 * pace.p50:.2f}, p99 {1000 * pace.p99:.2f} ms"
+        for pace in paces
+        if pace is not None
+    )
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the mean of the two in the middle of an even number of sorted values."""
-    half = len(values) // 2
-    return (values[half - 1] + values[half]) / 2
+    """Return the middle value; the mean of the two in the middle of an even number."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def missed(report: dict[str, Any]) -> list[str]:
-    """Return a line for each figure of a report that is not what the limiter promises."""
-    lines = []
-    for row in report["mixes"]:
-        got, wanted = row["got"], parts(row["mix"])
-        for name in sorted(got.keys() & {"fixed", "elastic"}):
-            lines += [
-                f"{row['mix']} {name}: {job} has {each:.1f} of its share of {share}"
-                for each, (job, share) in zip(got[name], wanted, strict=True)
-                if each < share - BESIDE_POINTS
-            ]
-        lines += [
-            f"{row['mix']} fixed: {job} has {each:.1f}, and {free:.1f} without a limiter"
-            for each, free, (job, _) in zip(
-                got.get("fixed", ()), got.get("none", ()), wanted, strict=False
-            )
-            if job == DECODER and each < LEAST * free
-        ]
-        if {"none", "elastic"} <= got.keys() and sum(got["elastic"]) < LEAST * sum(got["none"]):
-            lines.append(f"{row['mix']} elastic: less than {LEAST} of no limiter")
-    for row in report["alone"]:
-        lines += [
-            f"{row['job']} alone at {share}: {row['got'][share]:.1f} of {row['law'][share]:.1f}"
-            for share in row["got"]
-            if row["b"] is not None and row["got"][share] < row["law"][share] - ALONE_POINTS
-        ]
-    for row in report["online"]:
-        if row["times"] > ONLINE_TIMES:
-            lines.append(f"online beside {row['batch']}: {row['times']:.2f} times as late")
-        if row["left"] < BATCH_LEAST:
-            lines.append(f"{row['batch']} beside online: {100 * row['left']:.1f} % of what is left")
-    return lines
+def job(machine: Machine, name: str, seconds: float, sharing: str) -> dict[str, Any]:
+    """Return what a job gets alone at each share, in percent of the same process without."""
+    shares = SHARES if sharing == "time" else (ON_MPS_SHARE,)
+    cores = (OPEN, *shares, OPEN)
+    cells = [Cell(tenants=(limited(name, core),), seconds=seconds, lead=LEAD) for core in cores]
+    with Fleet(machine, sharing) as fleet:
+        first, *found, last = [rates(paces)[0] for paces in measure(fleet, cells)]
+    got = {share: 200 * rate / (first + last) for share, rate in zip(shares, found, strict=True)}
+    figures = ", ".join(f"{share} %: {got[share]:.1f}" for share in shares)
+    say(f"{name} {sharing}: {figures} ({first:.2f} and {last:.2f} steps/s without a limit)")
+    return {"job": name, "sharing": sharing, "got": got}
+
+
+#: What is run for a step: what it is called, and what gives its row.
+Runs = Iterator[tuple[str, Callable[[], dict[str, Any]]]]
+
+
+def _mixes(machine: Machine, asked: argparse.Namespace) -> Runs:
+    for text in asked.mix or MIXES:
+        rest = (asked.seconds, asked.configurations, asked.hami_core)
+        yield text, partial(mix, machine, text, *rest)
+
+
+def _each_alone(machine: Machine, asked: argparse.Namespace) -> Runs:
+    for name in asked.alone:
+        yield f"{name} alone", partial(alone, machine, name, asked.seconds)
+
+
+def _each_online(machine: Machine, asked: argparse.Namespace) -> Runs:
+    for sharing in asked.sharing:
+        rest = (asked.online, asked.batch, asked.phase)
+        yield f"online {sharing}", partial(online, machine, *rest, sharing)
+
+
+def _each_job(machine: Machine, asked: argparse.Namespace) -> Runs:
+    for sharing in asked.sharing:
+        for name in asked.jobs:
+            if sharing == "time" or name in ON_MPS:
+                yield f"{name} {sharing}", partial(job, machine, name, asked.seconds, sharing)
+
+
+def _faults(machine: Machine, asked: argparse.Namespace) -> Runs:
+    for event in asked.events if "mps" in asked.sharing else ():
+        yield event, partial(faults.measure, machine, event, say)
+
+
+STEPS: dict[str, Callable[[Machine, argparse.Namespace], Runs]] = {
+    "mixes": _mixes,
+    "alone": _each_alone,
+    "online": _each_online,
+    "jobs": _each_job,
+    "faults": _faults,
+}
 
 
 def the_mix(text: str) -> str:
     """Check one mix."""
     for each in text.split(","):
-        job, _, share = each.partition(":")
-        if job not in JOBS or not share.isdigit() or not 1 <= int(share) <= 100:
+        name, _, share = each.partition(":")
+        if name not in JOBS or not share.isdigit() or not 1 <= int(share) <= 99:
             raise argparse.ArgumentTypeError(f"{each!r} is not JOB:SHARE")
     return text
 
@@ -254,39 +359,40 @@ def names(known: Sequence[str]) -> Callable[[str], list[str]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="Measures whether anybody waits for nothing.")
-    steps = ("mixes", "alone", "online")
-    parser.add_argument("steps", nargs="?", type=names(steps), default=",".join(steps))
+    jobs = names(tuple(JOBS))
+    parser.add_argument("steps", nargs="?", type=names(tuple(STEPS)), default=",".join(STEPS))
     parser.add_argument("--mix", type=the_mix, action="append", help="JOB:SHARE,…; again for more")
-    parser.add_argument("--alone", type=names(tuple(JOBS)), default="light,halves")
+    parser.add_argument("--alone", type=jobs, default="light,halves")
+    parser.add_argument("--online", default="online", choices=tuple(JOBS))
     parser.add_argument("--batch", default="vit", choices=tuple(JOBS))
-    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--jobs", type=jobs, default=EIGHT)
+    parser.add_argument("--sharing", type=names(("time", "mps")), default="time,mps")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each figure")
+    parser.add_argument("--phase", type=float, default=PHASE, help="seconds of a phase of online")
     parser.add_argument(
-        "--configurations",
-        type=names(tuple(CONFIGURATIONS)),
-        default=",".join(CONFIGURATIONS),
+        "--configurations", type=names(CONFIGURATIONS), default=",".join(CONFIGURATIONS)
     )
+    events = tuple(faults.EVENTS)
+    parser.add_argument("--events", type=names(events), default=",".join(events))
+    parser.add_argument("--hami-core", type=Path, metavar="LIBRARY")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args(arguments)
     machine = find_machine()
     report: dict[str, Any] = {
         "machine": {"card": machine.card, "driver": machine.driver, "date": machine.date},
-        "mixes": [],
-        "alone": [],
-        "online": [],
+        **{step: [] for step in STEPS},
     }
-    if "mixes" in asked.steps:
-        for text in asked.mix or MIXES:
-            report["mixes"].append(mix(machine, text, asked.seconds, asked.configurations))
-    if "alone" in asked.steps:
-        report["alone"] = [alone(machine, job, asked.seconds) for job in asked.alone]
-    if "online" in asked.steps:
-        report["online"] = [online(machine, asked.batch, asked.seconds)]
-    if asked.json:
-        asked.json.write_text(json.dumps(report, indent=2) + "\n")
-    misses = missed(report)
-    for line in misses:
+    say(f"{machine.card}, driver {machine.driver}, {machine.date}")
+    for step in STEPS:
+        for what, run in STEPS[step](machine, asked) if step in asked.steps else ():
+            with skipping(what):
+                report[step].append(run())
+            if asked.json:
+                asked.json.write_text(json.dumps(report, indent=2) + "\n")
+    lines = missed(report)
+    for line in lines:
         print(f"missed: {line}", file=sys.stderr)
-    return 1 if misses else 0
+    return 1 if lines else 0
 
 
 if __name__ == "__main__":

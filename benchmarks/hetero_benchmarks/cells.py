@@ -12,6 +12,9 @@ from hetero.model import Policy, Priority
 LEAD = 1.0
 #: The core of a whole card. Nobody else is let in beside it, and nothing can be set to it.
 FULL = 100
+#: No limit, of a core that was limited before or will be: the program's other cells differ from
+#: that one in nothing else.
+OPEN = 0
 
 
 @frozen(kw_only=True)
@@ -23,7 +26,8 @@ class Share:
     priority: Priority = Priority.LOW
 
     def __str__(self) -> str:
-        core = "memory only" if self.core is None else f"{self.core} %"
+        named = {None: "memory only", OPEN: "no limit"}
+        core = named.get(self.core) or f"{self.core} %"
         policy = "" if self.policy is Policy.FIXED else f" {self.policy.value}"
         return core + policy + (" high" if self.priority is Priority.HIGH else "")
 
@@ -33,7 +37,8 @@ class Tenant:
     """One job as it is measured: `share` None is without hetero.
 
     It rests `rest` seconds after every step; an idle one only stands there. A job on several cards
-    is a program of hetero_benchmarks.gang; cards are counted from 0.
+    is a program of hetero_benchmarks.gang; cards are counted from 0. `settings` are more of its
+    environment, of one without hetero.
     """
 
     job: str
@@ -41,6 +46,7 @@ class Tenant:
     share: Share | None = None
     rest: float = 0.0
     idle: bool = False
+    settings: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         how = " unlimited" if self.share is None else f" at {self.share}"
@@ -61,8 +67,9 @@ class Tenant:
         """
         share = self.share
         if share is not None and share.core not in (None, FULL):
-            share = evolve(share, core=1)
-        return Tenant(job=self.job, cards=self.cards, share=share)
+            policy = Policy.OFF if share.policy is Policy.OFF else Policy.FIXED
+            share = evolve(share, core=1, policy=policy)
+        return Tenant(job=self.job, cards=self.cards, share=share, settings=self.settings)
 
 
 #: A program: what it was started as, and the how manieth of those alike.

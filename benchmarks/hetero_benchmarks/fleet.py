@@ -19,10 +19,11 @@ from pathlib import Path
 
 from attrs import evolve, field, frozen
 
+from hetero.model import Policy
 from hetero.model.errors import HeteroError
 from hetero.model.units import MiB, parse_memory
 from hetero_benchmarks import gang, report
-from hetero_benchmarks.cells import FULL, Cell, Key, Tenant
+from hetero_benchmarks.cells import FULL, OPEN, Cell, Key, Share, Tenant
 from hetero_benchmarks.gang import GANGS
 from hetero_benchmarks.job import JOBS, command, of_driver
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
@@ -36,7 +37,7 @@ ROOM, MOST = 0.9, 24
 CONTEXT = 600 * MiB
 
 #: More programs stand than the card's core and slots would let in at once, but few of them run.
-_SETTINGS = "[scale]\ncore = 100\n[cards]\nmax_sharers = 1000\n"
+_SETTINGS = '[scale]\ncore = 100\n[cards]\nmax_sharers = 1000\nsharing = "{sharing}"\n'
 
 
 def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
@@ -78,12 +79,12 @@ def _first_core(cells: Iterable[Cell], key: Key) -> int | None:
 
 @frozen
 class _Resident:
-    """A program that runs, the id of its grant, and what its core was last set to."""
+    """A program that runs, the id of its grant, and what that was last set to."""
 
     program: Program
     label: str
     grant: str | None = None
-    core: int | None = None
+    share: Share | None = None
 
 
 @frozen
@@ -92,7 +93,8 @@ class Fleet:
 
     Cards of tenants are the machine's and `others`, by their UUIDs. A program may take `patience`
     seconds to start, and `overrun` longer than it was told to run. Programs of several cards are
-    started with `variables`, NAME=VALUE.
+    started with `variables`, NAME=VALUE. `sharing` is how those with a grant share the card, as the
+    node's settings say it.
     """
 
     machine: Machine
@@ -100,6 +102,7 @@ class Fleet:
     patience: float = PATIENCE
     overrun: float = PATIENCE
     variables: tuple[str, ...] = ()
+    sharing: str = "time"
     _standing: dict[Key, _Resident] = field(factory=dict, init=False)
     _failed: dict[Key, str] = field(factory=dict, init=False)
     _iterations: dict[str, int] = field(factory=dict, init=False)
@@ -111,7 +114,7 @@ class Fleet:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-bench-")))
 
     def __enter__(self) -> Fleet:
-        (self._folder / "node.toml").write_text(_SETTINGS)
+        (self._folder / "node.toml").write_text(_SETTINGS.format(sharing=self.sharing))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,10 +233,10 @@ class Fleet:
             grant,
             name=str(tenant) if grant is None or apart else f"{tenant.name} under a grant",
             others=others,
-            environment=self._settings | apart,
+            environment=self._settings | apart if grant else dict(tenant.settings),
             patience=self.patience,
         )
-        return _Resident(program.__enter__(), label, core=core)
+        return _Resident(program.__enter__(), label)
 
     def _command(self, tenant: Tenant) -> tuple[str, ...]:
         if len(tenant.cards) > 1:
@@ -265,14 +268,15 @@ class Fleet:
             list(threads.map(self._set_one, cell.programs, cell.tenants))
 
     def _set_one(self, key: Key, tenant: Tenant) -> None:
-        core = tenant.share.core if tenant.share else None
-        standing = self._standing[key]
-        if core in (None, FULL, standing.core):
+        share, standing = tenant.share, self._standing[key]
+        if share is None or share.core in (None, FULL) or share == standing.share:
             return
         if standing.grant is None:
             raise HeteroError(f"{tenant}: hetero ps does not show its grant")
-        self._hetero("resize", standing.grant, "--core", str(core))
-        self._standing[key] = evolve(standing, core=core)
+        core = "open" if share.core == OPEN else str(share.core)
+        policy = () if share.policy is Policy.OFF else ("--policy", share.policy.value)
+        self._hetero("resize", standing.grant, "--core", core, *policy)
+        self._standing[key] = evolve(standing, share=share)
 
     def _hetero(self, *words: str) -> str:
         ended = subprocess.run(

@@ -125,9 +125,10 @@ class Program:
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             _command(words, (machine.uuid, *others), grant),
-            env={**os.environ, **environment}
-            if grant
-            else _native_environment((machine.uuid, *others)),
+            env={
+                **(os.environ if grant else _native_environment((machine.uuid, *others))),
+                **environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

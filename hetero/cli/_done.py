@@ -25,7 +25,9 @@ def limits(entry: Grant) -> Iterator[str]:
     """Yield a line for each limit of a grant."""
     for limit, piece in zip(entry.limits, entry.allocation.pieces, strict=True):
         start = f"{entry.id}  {limit.name}  memory {format_memory(limit.memory)}"
-        if piece.core is None and piece.takes[CORE] and not piece.template:
+        if piece.sm is not None:
+            yield f"{start}  {piece.sm} % of the multiprocessors, at any time"
+        elif piece.core is None and piece.takes[CORE] and not piece.template:
             yield f"{start}  all of the core"
         elif limit.core == CORE_FULL:
             yield f"{start}  core no limit"

@@ -113,6 +113,8 @@ def percent(units: int, device: Device) -> float:
 
 def core_of(share: Share) -> str:
     """Return the core a share used, where known, of what it may use: `29.8/30 %`."""
+    if share.sm is not None:
+        return f"{share.sm} % of SMs"
     if share.core is None:
         return "no limit"
     used = "" if share.core_used is None else f"{share.core_used:.1f}/"

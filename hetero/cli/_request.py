@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
+from attrs import evolve
 
 from hetero.model import OnBypass, OnExcess, Policy, Priority, Request
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from, ask_of_device, choice_of
-from hetero.model.units import parse_count
+from hetero.model.units import parse_count, parse_percent
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +32,12 @@ _OPTIONS = (
         "given: 0, 0:mem=3276Mi,core=10. Repeat it for several devices.",
     ),
     *_SIZES,
+    click.option(
+        "--sm",
+        metavar="PERCENT",
+        help="In place of --core, where a service shares the card: never more than this part of "
+        "its multiprocessors, 1 to 99.",
+    ),
     click.option("--whole", is_flag=True, help="Whole cards, each with room for what is asked."),
     click.option(
         "--policy",
@@ -100,6 +107,7 @@ def request_from(
     memory: str | None,
     core: str | None,
     count: str | None,
+    sm: str | None,
     policy: str,
     priority: str,
     whole: bool,
@@ -110,6 +118,8 @@ def request_from(
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
     each = ask_from(memory=memory, core=core)
+    if sm is not None:
+        each = evolve(each, sm=parse_percent(sm, of="sm"))
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
     named = tuple(ask_of_device(text, each, said="--device") for text in devices)

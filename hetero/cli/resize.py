@@ -6,6 +6,7 @@ import click
 
 from hetero.cli._done import limits, quiet_option, say
 from hetero.cli._grants import Name
+from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
 from hetero.node.node import Node
@@ -15,7 +16,14 @@ from hetero.node.resize import resize
 @click.command()
 @click.argument("grant")
 @click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
-@click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
+@click.option(
+    "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100, or open."
+)
+@click.option(
+    "--policy",
+    type=click.Choice([Policy.FIXED.value, Policy.ELASTIC.value]),
+    help="fixed: never above the share; elastic: idle time is lent.",
+)
 @click.option(
     "--device",
     type=Name(),
@@ -24,19 +32,28 @@ from hetero.node.resize import resize
 )
 @quiet_option
 def command(
-    *, grant: str, memory: str | None, core: str | None, device: str | None, quiet: bool
+    *,
+    grant: str,
+    memory: str | None,
+    core: str | None,
+    policy: str | None,
+    device: str | None,
+    quiet: bool,
 ) -> None:
-    """Change the memory or core of GRANT; the running program meets it at once.
+    """Change the memory, core or policy of GRANT; the running program meets it at once.
 
     GRANT is the start of an id that `hetero ps` shows, or a label.
 
     \b
       hetero resize 4f1c --core 60
       hetero resize 4f1c --memory 8Gi --device 1
+      hetero resize 4f1c --core open
+      hetero resize 4f1c --policy elastic
 
     Refused when it does not fit, or when more memory is in use than it leaves.
     """
-    if memory is None and core is None:
-        raise BadInput("nothing to set: give --memory, --core or both")
-    entry = resize(Node.here(), grant, ask_from(memory=memory, core=core, device=device))
+    if memory is None and core is None and policy is None:
+        raise BadInput("nothing to set: give --memory, --core or --policy")
+    ask = ask_from(memory=memory, core=core, device=device)
+    entry = resize(Node.here(), grant, ask, policy=Policy(policy) if policy else None)
     say(*limits(entry), quiet=quiet)

@@ -1,4 +1,7 @@
-"""hetero top: how busy the devices are, and what each grant, container and process uses of them."""
+"""hetero top: how busy the devices are, and what each grant, container and process uses of them.
+
+Over 400 lines because the frames that keys change and those that are printed once are the same.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +107,9 @@ def command(
     limited, and so is for how long of each second a grant's processes were
     stopped because it had its share. Both are means over 10 s; in the first
     frame, and with --once, since the grant began. --once --interval gives means
-    over the interval. Where the output is no terminal, it looks once unless an
-    interval is given.
+    over the interval. Excess is what the driver counts past the limiter: time of
+    the card, as heterod saw it last, and memory. Where the output is no terminal,
+    it looks once unless an interval is given.
     """
     watch = not once and (interval is not None or sys.stdout.isatty())
     seconds = interval or _INTERVAL
@@ -298,13 +302,13 @@ def _grants(grants: Sequence[GrantView]) -> Table:
     """Return the table of grants, each with its containers and processes."""
     made = table(
         *("#", "grant", "name", "user", "core", "memory", " ", "stopped", "borrowed", "lent"),
-        *("note", "policy", "kept by", "age", "pid", "container", "program"),
-        right=("#", "core", "memory", "stopped", "borrowed", "lent", "age", "pid"),
+        *("excess", "note", "policy", "kept by", "age", "pid", "container", "program"),
+        right=("#", "core", "memory", "stopped", "borrowed", "lent", "excess", "age", "pid"),
         elides=("name", "container", "program"),
-        optional=("name", "stopped", "borrowed", "lent", "note", "container"),
+        optional=("name", "stopped", "borrowed", "lent", "excess", "note", "container"),
         drops=(
             *(" ", "kept by", "age", "container", "user", "policy", "program", "pid"),
-            *("lent", "borrowed", "stopped", "note", "name"),
+            *("lent", "borrowed", "stopped", "note", "excess", "name"),
         ),
     )
     for grant in grants:
@@ -357,6 +361,7 @@ def _of_share(share: Share) -> dict[str, str | Text]:
         "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
         "borrowed": _points(share.core_borrowed),
         "lent": _points(share.core_lent),
+        "excess": _excess(share),
         "kept by": kept_by(share.enforcement),
     }
 
@@ -364,6 +369,14 @@ def _of_share(share: Share) -> dict[str, str | Text]:
 def _points(part: float | None) -> str:
     """Say a part of the card, if there is half a percent of it."""
     return f"{part:.0f} %" if part and part >= 0.5 else ""
+
+
+def _excess(share: Share) -> Text:
+    """Say what is used past the limiter: time of the card, and memory."""
+    parts = [_points(share.core_excess)]
+    if share.excess and share.excess.is_told:
+        parts.append(format_memory(share.excess.memory))
+    return Text(" ".join(filter(None, parts)), "red")
 
 
 def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:

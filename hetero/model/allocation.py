@@ -19,7 +19,8 @@ class DeviceAllocation:
     """The piece of one device a container holds. `core` is its limit in the device's units.
 
     `takes` is what it consumes of the device's counters. `core` None means no limit: the grant
-    either holds the whole device or did not ask for a share of its core.
+    either holds the whole device or did not ask for a share of its core. `sm` is the percent of the
+    device's multiprocessors that its programs may use, in place of such a limit.
     """
 
     device: str
@@ -28,6 +29,7 @@ class DeviceAllocation:
     core: int | None = None
     template: str | None = None
     part: str | None = None
+    sm: int | None = None
 
     def is_whole(self, device: Device) -> bool:
         """Whether it holds all of the device, so that nothing is to be cut from it."""

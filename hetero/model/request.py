@@ -67,7 +67,9 @@ class Ask:
 
     `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
     the inventory or the start of a UUID. `shape` is one of a card's menu by its name, whatever its
-    size.
+    size. `open`, where a grant is changed: its core is limited no more. `sm` is in percent of a
+    card's multiprocessors: programs of it never use more of them, at any time, and no limiter holds
+    their core. A device whose programs share it by a service can have that.
     """
 
     memory: int | None = None
@@ -75,6 +77,8 @@ class Ask:
     core: int | None = None
     device: str | None = None
     shape: str | None = None
+    open: bool = False
+    sm: int | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.memory is not None and self.memory_percent is not None:
@@ -83,6 +87,10 @@ class Ask:
             raise BadInput(f"memory {self.memory} is not a positive number of bytes")
         if self.memory is not None and self.memory >= _MOST_MEMORY:
             raise BadInput("memory is more than any device has: write less than 8 EiB")
+        if self.sm is not None and self.core is not None:
+            raise BadInput("core and sm are both given: sm is instead of a share of the time")
+        if self.sm is not None and not 1 <= self.sm < 100:
+            raise BadInput(f"sm {self.sm} is out of range: it is 1 to 99 percent, all by default")
         for name, value in (("memory", self.memory_percent), ("core", self.core)):
             if value is not None and not 1 <= value <= 100:
                 raise BadInput(f"{name} {value} is out of range: it is 1 to 100 percent of a card")

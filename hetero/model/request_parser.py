@@ -12,6 +12,8 @@ from hetero.model.units import parse_memory, parse_percent
 
 #: What a share is written by, and the field of `Ask` that each word means.
 SHARES = {"mem": "memory", "memory": "memory", "core": "core"}
+#: What a core without a limit is written as.
+OPEN = "open"
 _EXAMPLE = "write 0:mem=3276Mi,core=10"
 
 
@@ -26,8 +28,9 @@ def ask_from(*, memory: str | None, core: str | None, device: str | None = None)
     return Ask(
         memory=size,
         memory_percent=percent,
-        core=None if core is None else parse_percent(core, of="core"),
+        core=None if core in (None, OPEN) else parse_percent(core, of="core"),
         device=device,
+        open=core == OPEN,
     )
 
 
@@ -44,7 +47,7 @@ def ask_of_device(text: str, each: Ask, *, said: str) -> Ask:
     if "memory" not in told:
         own = evolve(own, memory=each.memory, memory_percent=each.memory_percent)
     if "core" not in told:
-        own = evolve(own, core=each.core)
+        own = evolve(own, core=each.core, open=each.open, sm=each.sm)
     return own
 
 

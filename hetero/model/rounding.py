@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from attrs import evolve
+
 from hetero.model import (
     CORE,
     MEMORY,
@@ -28,6 +30,7 @@ class Portion:
     """What one ask becomes on one device: the counters it takes and the core limit it implies.
 
     `conceded` is how far that is from the share that was asked for (`placement.offer.cut_of`).
+    `sm` is as asked: it takes as much core as a share of the time would, and there is no limit.
     """
 
     takes: Counters
@@ -35,6 +38,7 @@ class Portion:
     template: str | None = None
     part: str | None = None
     conceded: int = 0
+    sm: int | None = None
 
     def is_whole(self, device: Device) -> bool:
         """Whether it takes all of the device."""
@@ -59,7 +63,8 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     if ask.shape is not None:
         return _shape(device, _named(device.granularity, ask.shape), memory=0, core=0, free=free)
     memory, core = asked(device, ask)
-    return cut(device, memory=memory, core=core, count=count, free=free)
+    made = cut(device, memory=memory, core=core, count=count, free=free)
+    return made if made is None or ask.sm is None else evolve(made, core=None, sm=ask.sm)
 
 
 def _named(granularity: Granularity, shape: str) -> Templated:
@@ -95,7 +100,8 @@ def cut(
 
 def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
-    core = None if ask.core is None else -(-device.of_card(CORE) * ask.core // 100)
+    percent = ask.core if ask.sm is None else ask.sm
+    core = None if percent is None else -(-device.of_card(CORE) * percent // 100)
     if ask.memory_percent is not None:
         return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core
     return _all_memory(device, core or 0) if ask.memory is None else ask.memory, core

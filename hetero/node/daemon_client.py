@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field
 
-from hetero.model import Ask, Edits, Request, codec
+from hetero.model import Ask, Edits, Policy, Request, codec
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.node.ledger.ledger import PATIENCE, Grant
@@ -50,7 +50,9 @@ _ERRORS: dict[str, type[HeteroError]] = {
 
 @frozen(kw_only=True)
 class Question:
-    """What is asked of heterod: `admit` (a request), `resize` (a grant, as `ask` says), `sweep`.
+    """What is asked of heterod: `admit` (a request), `sweep`, or `resize` (a grant).
+
+    The last is as `ask` says and, if it is to follow another, `policy`.
 
     Or `detach` (a grant), which has services end what it has on its devices, or `quota`, what the
     user holds of its quotas. Who asks is not in it: the kernel says that.
@@ -62,6 +64,7 @@ class Question:
     label: str | None = None
     grant: str | None = None
     ask: Ask | None = None
+    policy: Policy | None = None
 
 
 @frozen(kw_only=True)
@@ -120,9 +123,10 @@ class DaemonClient:
             raise HeteroError(f"heterod at {self.path}: an admission without a grant")
         return answer, descriptor
 
-    def resize(self, identity: str, ask: Ask) -> Grant:
+    def resize(self, identity: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Have a grant of this user changed; return it as it is then."""
-        grant = self._ask(Question(do="resize", grant=identity, ask=ask))[0].grant
+        question = Question(do="resize", grant=identity, ask=ask, policy=policy)
+        grant = self._ask(question)[0].grant
         if grant is None:
             raise HeteroError(f"heterod at {self.path}: a change without a grant")
         return grant

@@ -327,6 +327,11 @@ class Node:
             service = services.start(self.registry, self.ledger, devices[uuid], standing)
             # On the machine itself its files are where they are.
             edits = edits.merged(service.edits if container else evolve(service.edits, mounts=()))
+            for piece in grant.allocation.pieces:
+                if piece.device == uuid and piece.sm is not None:
+                    if service.sm is None:
+                        raise Refused(f"device {uuid}: its service has no parts of multiprocessors")
+                    edits = edits.merged(Edits(env={service.sm: str(piece.sm)}))
         return edits
 
     def acting(self, discovery: Discovery, grant: Grant | None = None) -> frozenset[str]:

@@ -133,6 +133,7 @@ def _counted(held: list[Allocation], devices: Mapping[str, Device]) -> dict[str,
     for piece in pieces:
         device = devices.get(piece.device)
         whole = device.of_card(CORE) if device else 0
-        core += 100 if piece.core is None or not whole else -(-100 * piece.takes[CORE] // whole)
+        limited = piece.core is not None or piece.sm is not None
+        core += -(-100 * piece.takes[CORE] // whole) if limited and whole else 100
     memory = sum(piece.takes[MEMORY] for piece in pieces)
     return {"grants": len(held), "memory": memory, "core": core}

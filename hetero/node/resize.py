@@ -20,6 +20,7 @@ from hetero.model import (
     Policy,
 )
 from hetero.model.errors import NotFound, Refused
+from hetero.model.request import following
 from hetero.model.rounding import cut
 from hetero.model.units import format_both
 from hetero.node.grant_names import one_of
@@ -36,19 +37,27 @@ from hetero.plugin.registry import Discovery
 _SETTLING = 0.005
 
 
-def resize(node: Node, name: str, ask: Ask, *, asker: User | None = None) -> Grant:
+def resize(
+    node: Node,
+    name: str,
+    ask: Ask,
+    *,
+    policy: Policy | None = None,
+    asker: User | None = None,
+) -> Grant:
     """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
 
     `name` is the start of the grant's id, or its label. `ask.device` names one of the grant's
-    devices; none means all of them. `asker` is the user it is for where that is not this process's.
+    devices; none means all of them. `policy` is that of the whole grant from now on. `asker` is the
+    user it is for where that is not this process's.
     Raises `Refused` when the change does not fit, when more memory is in use than it would leave,
     and when the grant is another user's.
     """
     if node.daemon:
-        return node.daemon.resize(name, ask)
+        return node.daemon.resize(name, ask, policy=policy)
     discovery = node.discover()
     standing = _entry(node, node.ledger.snapshot(), name, asker)
-    plan = partial(_plan, node, discovery, standing.id, ask, asker)
+    plan = partial(_plan, node, discovery, standing.id, ask, policy, asker)
     with node.slices_held(standing.allocation.vendors & discovery.cutting):
         with node.ledger.admission() as own:
             entry, changed = plan(own)
@@ -69,7 +78,13 @@ def _entry(node: Node, own: Snapshot, name: str, asker: User | None) -> Grant:
 
 
 def _plan(
-    node: Node, discovery: Discovery, name: str, ask: Ask, asker: User | None, own: Snapshot
+    node: Node,
+    discovery: Discovery,
+    name: str,
+    ask: Ask,
+    policy: Policy | None,
+    asker: User | None,
+    own: Snapshot,
 ) -> tuple[Grant, Grant]:
     """Return the grant as it is and as it would be; within `admission`."""
     entry, devices = _entry(node, own, name, asker), devices_of(discovery)
@@ -82,7 +97,8 @@ def _plan(
         _recut(node, entry, piece, ask, devices=devices, free=free) if piece in chosen else piece
         for piece in entry.allocation.pieces
     )
-    allocation = evolve(entry.allocation, pieces=pieces)
+    _expect_policy(entry, policy)
+    allocation = evolve(entry.allocation, pieces=pieces, policy=policy or entry.allocation.policy)
     node.expect_within_quota(allocation, others, devices, asker)
     return entry, evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
 
@@ -152,6 +168,23 @@ def _least(old: DeviceAllocation, new: DeviceAllocation) -> DeviceAllocation:
     return evolve(new, takes=takes, core=takes[CORE] if new.core is not None else None)
 
 
+def _expect_policy(entry: Grant, policy: Policy | None) -> None:
+    """Raise `Refused` where a grant cannot follow another policy while its program runs."""
+    now = entry.allocation.policy
+    if policy in (None, now):
+        return
+    if Policy.OFF in (policy, now):
+        raise Refused(
+            f"grant {entry.id} stays as it is: whether there is a limiter is decided when its "
+            "program starts"
+        )
+    for piece in entry.allocation.pieces:
+        if following(now) in piece.takes:
+            raise Refused(
+                f"grant {entry.id} stays as it is: all shares of {piece.device} follow one policy"
+            )
+
+
 def _chosen(
     entry: Grant, name: str | None, devices: Sequence[Device]
 ) -> tuple[DeviceAllocation, ...]:
@@ -198,7 +231,8 @@ def _recut(
     if made is None or lacking:
         lacks = ", ".join(lacking)
         raise Refused(f"grant {entry.id} stays as it is: {device.uuid} lacks {lacks}")
-    return evolve(piece, takes={**piece.takes, **made.takes}, core=made.core)
+    core = None if piece.sm is not None else made.core
+    return evolve(piece, takes={**piece.takes, **made.takes}, core=core)
 
 
 def _lack(name: str, asked: int, free: int) -> str:
@@ -217,6 +251,13 @@ def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
 def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units the grant is to have."""
     memory, core = piece.takes[MEMORY], piece.core
+    if piece.sm is not None:
+        if ask.open or ask.core is not None:
+            raise Refused(
+                f"the grant has {piece.sm} % of the multiprocessors of {device.uuid}: "
+                "what it has of the core is decided when its program starts"
+            )
+        core = piece.takes[CORE]
     # All of the core and not all of the memory: the core was asked for, and stays so.
     if piece.takes[SLOTS] == device.capacity[SLOTS] and memory < device.capacity[MEMORY]:
         core = device.of_card(CORE)
@@ -224,7 +265,9 @@ def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int
         memory = ask.memory
     elif ask.memory_percent is not None:
         memory = -(-device.of_card(MEMORY) * ask.memory_percent // 100)
-    if ask.core is not None:
+    if ask.open:
+        core = None
+    elif ask.core is not None:
         core = -(-device.of_card(CORE) * ask.core // 100)
     return memory, core
 

@@ -15,11 +15,14 @@ from urllib.parse import quote
 
 from hetero.model import Device, Enforcement
 from hetero.model.errors import HeteroError, Refused
+from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import make
 from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.service import Serve, Service
 
+#: In the directory of a service: why it is to be started anew, from when that was seen until it is.
+_FAILED = "failed"
 _CGROUPS, _OWN = Path("/sys/fs/cgroup"), "hetero-services"
 
 
@@ -43,10 +46,10 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
     make(place.parent, mode=0o755)
     make(place, mode=0o755)
     before = registry.serve(device, Serve.LOOK, directory=place)
-    if before.fault:
+    if fault := before.fault or failure(ledger, device.uuid):
         raise Refused(
             f"device {device.uuid}: its service is being started anew after a fault "
-            f"({before.fault}): try again when the programs that it hurt have ended"
+            f"({fault}): try again when the programs that it hurt have ended"
         )
     most = max((limit.memory for entry in here for limit in entry.limits), default=0)
     service = registry.serve(device, Serve.START, directory=place, memory=most)
@@ -59,6 +62,29 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
     if not before.running:
         _set_apart(service.processes)
     return service
+
+
+def failure(ledger: Ledger, device: str) -> str | None:
+    """Return why the service of a device is being started anew, if it is."""
+    with suppress(OSError):
+        return (directory(ledger, device) / _FAILED).read_text().strip()
+    return None
+
+
+def note_failure(ledger: Ledger, device: str, why: str) -> None:
+    """Have no grant given of a device until its service was started anew.
+
+    A service may say that it is well again as soon as those are gone who failed on it.
+    """
+    replace(directory(ledger, device) / _FAILED, f"{why}\n".encode(), mode=0o644)
+
+
+def restart(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[Grant]) -> None:
+    """End the service of a device with what it serves, and start it for what stands."""
+    place = directory(ledger, device.uuid)
+    registry.serve(device, Serve.STOP, directory=place)
+    (place / _FAILED).unlink(missing_ok=True)
+    start(registry, ledger, device, grants)
 
 
 def end(registry: Registry, ledger: Ledger, device: Device, processes: Iterable[int]) -> None:

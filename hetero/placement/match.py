@@ -263,6 +263,7 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
                 core=cut.core,
                 template=cut.template,
                 part=cut.part,
+                sm=cut.sm,
             )
             for device, cut in chosen
         ),

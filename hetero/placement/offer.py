@@ -26,6 +26,8 @@ from hetero.model.rounding import Portion, asked, portion, whole
 TOO_SMALL, NOT_EMPTY = "too small", "not empty"
 #: What a device says whose service a program has to itself: it can have no second one.
 ONE_CARD = "shared by a service, which is of one card"
+#: What one says that nothing holds to a part of its multiprocessors.
+NO_SM = "not shared by a service, as sm needs"
 #: Counters of who holds a piece of a device, which say nothing of its size.
 HEADS = frozenset({SLOTS, *POLICY_SLOTS})
 
@@ -50,6 +52,8 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return f"unhealthy ({device.health})"
     if device.enforcement is Enforcement.SERVICE and len(request.asks) > 1:
         return ONE_CARD
+    if ask.sm is not None and device.enforcement is not Enforcement.SERVICE:
+        return NO_SM
     cut = portion(device, ask, count=len(request.asks), free=free)
     if cut is None:
         return TOO_SMALL
@@ -107,7 +111,7 @@ def _conceded(device: Device, cut: Portion) -> int:
 
 
 def _asks_for_all(device: Device, ask: Ask) -> bool:
-    if ask.shape is not None or ask.core not in (None, 100):
+    if ask.shape is not None or ask.sm is not None or ask.core not in (None, 100):
         return False
     if ask.memory is None:
         return ask.memory_percent in (None, 100)

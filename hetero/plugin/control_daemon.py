@@ -33,7 +33,8 @@ class ControlDaemon:
     from its standard input. With `several_users` before those it serves programs of several users;
     where that is refused, of one at a time. `processes` is what the names of its processes begin
     with. `pipe` and `log` are the variables that name its directories, by the first of which its
-    programs find it, and `visible` names its device. The others are commands: those that list its
+    programs find it, `visible` names its device, and `sm` holds a program to a percent of its
+    multiprocessors. The others are commands: those that list its
     servers and a server's programs, that say how a server is (`failed` is in the answer where it
     serves nobody any more), that limit each program's memory (`limits` of all servers that begin,
     `server_limits` of one that runs), that take a program off a server, and that end it all.
@@ -46,6 +47,7 @@ class ControlDaemon:
     pipe: str
     log: str
     visible: str
+    sm: str
     servers: str
     clients: str
     status: str
@@ -103,6 +105,7 @@ class _Daemon:
             clients=tuple(sorted({pid for some in clients for pid in some})),
             one_user=self._one_user.exists(),
             fault="a program failed on it" if any(map(self._is_failed, states)) else None,
+            sm=self.says.sm,
             edits=Edits(
                 env={self.says.pipe: str(self._pipe)},
                 mounts=(
@@ -118,6 +121,8 @@ class _Daemon:
             self.stop()  # what a killed one left
             for path in (self._pipe, self.directory / "log"):
                 path.mkdir(exist_ok=True)
+            if _SHARED_MEMORY_VARIABLE in os.environ:
+                Path(_SHARED_MEMORY).chmod(0o1777)  # a kubelet makes it for root alone
             self._one_user.unlink(missing_ok=True)
             if self._started(self.says.several_users):
                 note(self._one_user)

@@ -25,7 +25,8 @@ class Service:
 
     `processes` are its own and `clients` those it serves. `one_user`: it serves the programs of one
     user at a time. `fault` says why it serves nobody any more although it runs. `edits` are what
-    brings a program to it.
+    brings a program to it. `sm` is the variable by which a program is held to a percent of the
+    device's multiprocessors (None: there is none).
     """
 
     running: bool = False
@@ -34,3 +35,4 @@ class Service:
     one_user: bool = False
     fault: str | None = None
     edits: Edits = field(factory=Edits)
+    sm: str | None = None

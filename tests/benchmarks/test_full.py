@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,91 +16,195 @@ from typing import Any
 import hetero_simulator
 import pytest
 from hetero_benchmarks.busy import union
+from hetero_benchmarks.full_goals import missed
 from hetero_benchmarks.job import answer
 
 FULL = Path(__file__).parents[2] / "benchmarks/full.py"
 sys.path.insert(0, str(FULL.parent))
-from full import main, missed  # noqa: E402 - benchmarks is no package
+from full import main, median  # noqa: E402 - benchmarks is no package
+
+
+def measured(
+    tmp_path: Path, *options: str, **environment: str
+) -> tuple[dict[str, Any], str, list[str]]:
+    """Return the report, what was printed, and what was missed by it."""
+    report = tmp_path / "full.json"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
+        # A socket's path has 107 characters at most.
+        done = subprocess.run(
+            [sys.executable, str(FULL), *options, "--json", str(report)],
+            env={**os.environ, "HETERO_RACK": "one", "HETERO_STATE": short, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    print(done.stdout, done.stderr)
+    told = json.loads(report.read_text())
+    lines = missed(told)
+    # What a simulated card on a busy machine gives is no promise, without a limiter least of all:
+    # the exit status says which promises it missed.
+    assert bool(lines) == bool(done.returncode)
+    return told, done.stdout, lines
 
 
 @pytest.mark.measured
-def test_programs_are_measured_beside_each_other_and_alone(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "HETERO_RACK": str(hetero_simulator.rack("one")),
-        "HETERO_STATE": str(tmp_path / "state"),
-    }
-    report = tmp_path / "full.json"
-    options = ("mixes,alone", "--mix", "tick:30,simulated:60", "--alone", "tick", "--seconds", "2")
-    done = subprocess.run(
-        [sys.executable, str(FULL), *options, "--json", str(report)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    told = json.loads(report.read_text())
-    print(done.stdout)
-    # What a simulated card on a busy machine gives is no promise, without a limiter least of all:
-    # the exit status says which promises it missed.
-    assert bool(missed(_numbers(told))) == bool(done.returncode)
-    assert "tick:30,simulated:60 mps: not run" in done.stdout
-    (mix,), (alone,) = told["mixes"], told["alone"]
-    assert {"none", "fixed", "elastic"} == set(mix["got"])
+def test_programs_are_measured_beside_each_other(tmp_path: Path) -> None:
+    options = ("--seconds", "1", "--configurations", "none,fixed,elastic-mps,hami-core")
+    told, said, _ = measured(tmp_path, "mixes", "--mix", "tick:30,simulated:60", *options)
+
+    (mix,) = told["mixes"]
+    assert "tick:30,simulated:60 hami-core: not run (no --hami-core LIBRARY was given)" in said
+    assert {"none", "fixed", "elastic-mps"} == set(mix["got"])
+    assert {"fixed", "elastic-mps"} == set(mix["paired"])
     assert all(len(got) == 2 and min(got) > 0 for got in mix["got"].values())
-    assert (None, {10, 30, 60}) == (alone["b"], set(alone["got"]))
 
 
-def _numbers(told: dict[str, Any]) -> dict[str, Any]:
-    """Undo what JSON makes of keys that are numbers."""
-    for row in told["alone"]:
-        for name in ("got", "law"):
-            row[name] = {int(share): figure for share, figure in row[name].items()}
-    return told
+@pytest.mark.soak
+def test_programs_are_measured_alone_and_under_every_configuration(tmp_path: Path) -> None:
+    options = ("--mix", "tick:30,simulated:60", "--alone", "tick", "--seconds", "1")
+    told, _, _ = measured(tmp_path, "mixes,alone", *options)
+
+    (mix,), (alone,) = told["mixes"], told["alone"]
+    assert {"none", "mps", "fixed", "elastic", "elastic-mps"} == set(mix["got"])
+    assert ({None}, {"10", "30", "60"}) == (set(alone["b"].values()), set(alone["got"]))
+
+
+@pytest.mark.soak
+def test_requests_are_measured_beside_a_program_that_stands_and_runs(tmp_path: Path) -> None:
+    options = ("--online", "tick", "--batch", "simulated", "--sharing", "mps", "--phase", "1")
+    told, _, _ = measured(tmp_path, "online", *options)
+
+    (online,) = told["online"]
+    assert [4, 4] == [len(each) for each in online["p99_ms"].values()]
+    assert 0 < online["busy"] < 1
+    assert online["left"] > 0
+
+
+@pytest.mark.measured
+def test_where_there_is_no_mps_its_cells_are_not_run(tmp_path: Path) -> None:
+    rack = Path(shutil.copy(hetero_simulator.rack("amd"), tmp_path))
+    options = ("jobs", "--sharing", "mps", "--jobs", "processes")
+    told, said, _ = measured(tmp_path, *options, HETERO_RACK=str(rack))
+
+    assert [] == told["jobs"]
+    assert "processes mps: not run (" in said
+
+
+@pytest.mark.soak
+def test_what_neighbours_see_of_an_end_is_told(tmp_path: Path) -> None:
+    told, _, _ = measured(tmp_path, "faults", "--events", "a tenant killed")
+
+    (row,) = told["faults"]
+    assert "ended with -9: it said nothing" == row["victim"]
+    assert ["runs on", "runs on"] == row["neighbours"]
+    assert row["recovered"] is not None
 
 
 def _report(**changes: Any) -> dict[str, Any]:
     mix = {
         "mix": "light:50,prefill:50",
-        "got": {"none": [90.0, 92.0], "mps": [96.0, 95.0], "fixed": [88.0, 50.0]},
+        "got": {"none": [90.0, 92.0], "fixed": [88.0, 50.0], "elastic-mps": [95.0, 94.0]},
+        "paired": {"fixed": [90.0, 92.0], "elastic-mps": [96.0, 95.0]},
     }
-    alone = {"job": "light", "b": 0.1, "got": {10: 97.5, 30: 99.0}, "law": {10: 100, 30: 100}}
-    online = {"batch": "vit", "times": 1.2, "left": 0.95}
-    return {"mixes": [mix], "alone": [alone], "online": [online]} | changes
+    alone = {
+        "job": "light",
+        "b": {10: 0.1, 30: 0.1},
+        "got": {10: 97.5, 30: 99.0},
+        "law": {10: 100, 30: 100},
+    }
+    return {
+        "mixes": [mix],
+        "alone": [alone],
+        "online": [_online()],
+        "jobs": [{"job": "gemm", "sharing": "time", "got": {10: 10.9, 30: 29.1}}],
+        "faults": [{"event": "a tenant killed", "recovered": 6.0}],
+    } | changes
+
+
+def _online(**changes: Any) -> dict[str, Any]:
+    return {
+        "batch": "vit",
+        "sharing": "time",
+        "still_ms": 10.0,
+        "runs_ms": 12.9,
+        "longest_ms": 2.0,
+        "left": 0.95,
+    } | changes
 
 
 def test_a_report_that_keeps_the_promises_misses_nothing() -> None:
     assert [] == missed(_report())
 
 
+FOUR = "light:25,light:25,light:25,light:25"
+TWO = "light:50,prefill:50"
+
+
 @pytest.mark.parametrize(
-    ("got", "line"),
+    ("mix", "name", "got", "free", "line"),
     [
-        ({"none": [90, 92], "fixed": [80, 50]}, "fixed: light has 80.0, and 90.0 without"),
-        ({"none": [90, 92], "fixed": [90, 48]}, "fixed: prefill has 48.0 of its share of 50"),
-        ({"none": [90, 92], "elastic": [90, 80]}, "elastic: less than 0.97 of no limiter"),
+        (TWO, "fixed", [87, 50], [90, 92], "fixed: light has 87.0, and 90.0 without"),
+        (TWO, "fixed", [90, 48.9], [90, 92], "fixed: prefill has 48.9 of its share of 50"),
+        (TWO, "fixed", [90, 51.1], [90, 92], "prefill has 51.1, more than its share of 50"),
+        (TWO, "elastic", [90, 80], [90, 92], "170.0 is less than 0.97 of 182.0"),
+        (TWO, "elastic-mps", [90, 86], [96, 95], "176.0 is less than 0.97 of 191.0"),
+        (FOUR, "fixed", [80] * 4, [83] * 4, "320.0 is less than 0.97 of 332.0"),
     ],
 )
-def test_what_a_mix_lacks_is_said(got: dict[str, list[float]], line: str) -> None:
-    (said,) = missed(_report(mixes=[{"mix": "light:50,prefill:50", "got": got}]))
+def test_what_a_mix_lacks_is_said(
+    mix: str, name: str, got: list[float], free: list[float], line: str
+) -> None:
+    (said,) = missed(_report(mixes=[{"mix": mix, "got": {name: got}, "paired": {name: free}}]))
 
     assert line in said
 
 
-def test_what_a_program_lacks_alone_and_beside_requests_is_said() -> None:
-    alone = {"job": "light", "b": 0.1, "got": {10: 96.0}, "law": {10: 100}}
-    online = {"batch": "vit", "times": 1.31, "left": 0.89}
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"runs_ms": 13.1}, "online time beside vit: p99 13.10 ms, 13.00 at most"),
+        ({"left": 0.89}, "online time: vit has 89.0 % of what is left"),
+        ({"sharing": "mps", "runs_ms": 12.3}, "beside vit: p99 12.30 ms, 12.20 at most"),
+        ({"sharing": "mps", "longest_ms": None, "runs_ms": 11.6}, "11.60 ms, 11.50 at most"),
+    ],
+)
+def test_what_requests_and_their_neighbour_lack_is_said(changes: dict[str, Any], line: str) -> None:
+    (said,) = missed(_report(online=[_online(**changes)]))
+
+    assert line in said
+
+
+def test_what_programs_lack_alone_is_said() -> None:
+    b, law = {10: 0.5, 60: 0.5}, {10: 20.0, 60: 100.0}
+    light = {"job": "light", "b": b, "got": {10: 16.9, 60: 97.1}, "law": law}
+    loop = {"job": "halves", "b": b, "got": {10: 21.1, 60: 98.9}, "law": law}
+    unknown = {"job": "tick", "b": {10: None}, "got": {10: 1.0}, "law": {10: 100.0}}
+    jobs = [{"job": "gemm", "sharing": "mps", "got": {30: 32.1}}]
+    faults = [{"event": "a tenant killed", "recovered": None}]
 
     assert [
-        "light alone at 10: 96.0 of 100.0",
-        "online beside vit: 1.31 times as late",
-        "vit beside online: 89.0 % of what is left",
-    ] == missed(_report(alone=[alone], online=[online]))
+        "light alone at 10: 16.9 of 20.0",
+        "halves alone at 10: 21.1 of 20.0",
+        "halves alone at 60: 98.9 of 100.0",
+        "gemm mps at 30: 32.1",
+        "a tenant killed: no new program got the card again",
+    ] == missed(_report(alone=[light, loop, unknown], jobs=jobs, faults=faults))
+
+
+def test_the_middle_of_values() -> None:
+    assert 2 == median([3, 1, 2])
+    assert 2.5 == median([4, 1, 2, 3])
 
 
 @pytest.mark.parametrize(
     "options",
-    [("mixes", "--mix", "light"), ("mixes", "--mix", "nobody:30"), ("all",), ("--alone", "nobody")],
+    [
+        ("mixes", "--mix", "light"),
+        ("mixes", "--mix", "nobody:30"),
+        ("all",),
+        ("--alone", "nobody"),
+        ("--events", "x"),
+    ],
 )
 def test_bad_options_are_refused(
     options: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -255,6 +255,10 @@ def test_who_takes_device_time_past_the_limiter_is_seen_beside_who_keeps_to_a_sh
     found = {one["pid"]: one["core"] for grant in grants for one in grant["bypass"] if one["core"]}
     assert {program.pid} == set(found)
     assert 25 <= found[program.pid] <= 100
+    top = hetero("top", "--once").stdout
+    (share,) = json.loads(hetero("top", "--once", "--json").stdout)["grants"][1]["shares"]
+    assert 25 <= share["core_excess"] <= 100
+    assert " excess " in top
     assert f"process {program.pid} of grant" in hetero("ps").stdout
     assert kept.poll() is None
 

@@ -9,10 +9,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+import hetero_nvidia
 import hetero_simulator
 import pytest
+
+from hetero.plugin import Enforcement, GiB, Serve
 
 from .conftest import Begin, Run
 
@@ -99,6 +103,27 @@ def test_a_program_on_such_a_card_meets_its_service(
     eventually(lambda: service() is None)
 
 
+def test_a_container_gets_the_pipe_directory_and_the_shared_memory_by_mounts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", f"{CONTROL.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HETERO_SHM", "/run/hetero-shm")
+    device = hetero_nvidia.VENDOR.device(
+        uuid="GPU-1", model="NVIDIA L4", index=0, memory=GiB, enforcement=Enforcement.PRELOAD
+    )
+    with tempfile.TemporaryDirectory() as short:
+        serve = partial(hetero_nvidia.hetero_serve, device, directory=Path(short), process=0)
+        begun = serve(do=Serve.START, memory=GiB)
+        gone = serve(do=Serve.STOP, memory=0)
+
+    pipe = f"{short}/pipe"
+    assert {"CUDA_MPS_PIPE_DIRECTORY": pipe} == begun.edits.env
+    assert [(pipe, pipe, False), ("/run/hetero-shm", "/dev/shm", True)] == [
+        (mount.source, mount.target, mount.writable) for mount in begun.edits.mounts
+    ]
+    assert (True, False) == (begun.running, gone.running)
+
+
 def test_a_program_that_is_killed_while_its_service_starts_leaves_none(
     begin: Begin, command: tuple[str, ...], service: Find
 ) -> None:
@@ -120,6 +145,48 @@ def test_the_service_limits_programs_to_the_largest_grant(
     place = service()
     assert place is not None
     assert ["3072M"] == asked(place, "get_default_device_pinned_mem_limit 0")
+
+
+def test_a_program_has_the_part_of_the_multiprocessors_that_it_asked_for(
+    hetero: Run, begin: Begin, command: tuple[str, ...]
+) -> None:
+    name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    begin(*command, "run", "--core", "30", "--memory", "1Gi", "--", "sleep", "60")
+    eventually(lambda: "sleep" in hetero("ps").stdout)
+    begin(*command, "run", "--sm", "40", "--memory", "1Gi", "--label", "part", "--", "sleep", "60")
+    eventually(lambda: "part" in hetero("ps").stdout)
+
+    items = json.loads(hetero("ps", "--json").stdout)["items"]
+    (share,) = next(item["shares"] for item in items if item["label"] == "part")
+    refused = hetero("run", "--sm", "40", "--memory", "1Gi", "--", "true")
+    without = hetero("run", "--core", "30", "--memory", "1Gi", "--", "env").stdout
+    resized = hetero("resize", "part", "--core", "10")
+
+    assert (40, None, False) == (share["sm"], share["core"], share["rest"])
+    assert "40 % of SMs" in hetero("ps").stdout
+    assert 3 == refused.returncode  # 70 of the card are promised
+    assert "core" in refused.stderr
+    assert name not in without
+    assert "decided when its program starts" in resized.stderr
+    assert 0 == hetero("resize", "part", "--memory", "2Gi").returncode
+    assert f"{name}=25\n" in hetero("run", "--sm", "25", "--memory", "1Gi", "--", "env").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--sm", "100"), "sm 100 is out of range"),
+        (("--sm", "30", "--core", "30"), "core and sm are both given"),
+        (("--sm", "x"), "sm 'x'"),
+    ],
+)
+def test_a_part_of_the_multiprocessors_that_is_none_is_refused(
+    hetero: Run, options: tuple[str, ...], says: str
+) -> None:
+    refused = hetero("run", *options, "--memory", "1Gi", "--", "true")
+
+    assert 2 == refused.returncode
+    assert says in refused.stderr
 
 
 def test_what_such_a_card_gives_up_is_said(hetero: Run) -> None:
@@ -194,6 +261,16 @@ def test_a_driver_that_serves_one_user_at_a_time_is_known(
     assert 0 == again.returncode  # the same user
 
 
+def test_a_card_without_a_service_gives_no_part_of_its_multiprocessors(
+    hetero: Run, settings: Path
+) -> None:
+    settings.write_text("")
+    refused = hetero("fit", "--sm", "30", "--memory", "1Gi")
+
+    assert 3 == refused.returncode
+    assert "not shared by a service, as sm needs" in refused.stdout + refused.stderr
+
+
 def test_a_card_whose_vendor_has_no_service_is_not_given_out(hetero: Run, settings: Path) -> None:
     items = json.loads(hetero("inventory", "--json", HETERO_RACK="amd").stdout)["items"]
     settings.write_text(f'[cards.sharing]\n"{items[0]["uuid"]}" = "mps"\n')
@@ -219,6 +296,23 @@ def test_a_program_that_is_released_is_taken_off_its_service_first(
     assert 0 > job.wait()
     assert f"{job.pid} lived\n" == (place / "log" / "terminated").read_text()
     assert beside.poll() is None
+
+
+def test_a_program_that_is_ended_for_a_bypass_is_taken_off_its_service_first(
+    begin: Begin, command: tuple[str, ...], service: Find
+) -> None:
+    begin(*command, "daemon")
+    begin(*command, "run", "--memory", "1Gi", "--", "sleep", "600")  # so that the service stays
+    eventually(service)
+    job = begin(
+        *(*command, "run", "--on-bypass", "kill", "--memory", "1Gi", "--"),
+        *("env", "-u", "LD_PRELOAD", JOB, "--seconds", "60", "--memory", "256MiB"),
+    )
+
+    assert -signal.SIGKILL == job.wait()
+    place = service()
+    assert place is not None
+    assert f"{job.pid} lived\n" == (place / "log" / "terminated").read_text()
 
 
 def test_a_fault_is_told_of_and_the_service_is_started_anew(

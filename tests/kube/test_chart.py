@@ -42,6 +42,25 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     assert render.render(namespace="hetero-system", values={}) == plain
 
 
+def test_services_that_share_cards_meet_pods_in_a_directory_of_the_node() -> None:
+    def agent(**values: Any) -> Any:
+        made = chart(agent=values)
+        (found,) = [m["spec"]["template"]["spec"] for m in made if m["kind"] == "DaemonSet"]
+        return found
+
+    def mounted(pod: Any) -> list[Any]:
+        return [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm"]
+
+    with_it = agent(sharedMemory="/run/hetero-shm")
+    env = {e["name"]: e.get("value") for e in with_it["containers"][0]["env"]}
+    volumes = {v["name"]: v.get("hostPath") for v in with_it["volumes"]}
+    assert "/run/hetero-shm" == env["HETERO_SHM"]
+    assert [{"name": "shared-memory", "mountPath": "/dev/shm"}] == mounted(with_it)
+    assert "/run/hetero-shm" == volumes["shared-memory"]["path"]
+    assert [] == mounted(agent())
+    assert "hostIPC" not in with_it
+
+
 @pytest.mark.parametrize(
     ("kubernetes", "config", "cron", "flushes"),
     [

@@ -28,6 +28,30 @@ static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer
     machine_end();
 }
 
+/* Requests of five milliseconds beside training whose longest kernels take one. The latest takes that much longer than
+ * alone, and 0.6 ms for turns that the driver gave meanwhile; training has nine tenths of what is left. */
+static void a_request_beside_training_waits_for_the_longest_kernel_and_little_more(void)
+{
+    static const uint16_t pattern_us[] = {50, 200, 20, 1000, 100, 300};
+    const struct tenant requests = {
+        .kernel_ns = 200 * US, .host_ns = 5 * US, .batch = 25, .in_flight = 1000, .rest_ns = 20 * MS};
+    const struct tenant training = {.pattern_us = pattern_us, .pattern = 6, .host_ns = 5 * US, .in_flight = 1000};
+    begin();
+    double native = alone(&training);
+    alone(&requests);
+    double longest_ms = (double)tenants[TENANTS - 1].longest_ns / (double)MS;
+    add(0, &requests, 50)->terms.priority = HETERO_PRIORITY_HIGH;
+    add(1, &training, 50)->terms.policy = HETERO_POLICY_ELASTIC;
+    together(2);
+    double left = 1 - (double)tenants[0].batches * 5 / (RUN_S * 1000.0);
+    double low = (double)tenants[1].launched / native / left;
+    double beside_ms = (double)tenants[0].longest_ns / (double)MS;
+    printf("longest %.3f ms, alone %.3f; training got %.1f %% of what was left\n", beside_ms, longest_ms, 100 * low);
+    EXPECT(true, beside_ms <= longest_ms + 1 + 0.6);
+    EXPECT(true, low >= 0.9);
+    machine_end();
+}
+
 static void shares_beside_high_priority_are_shares(void)
 {
     static const unsigned percents[][2] = {{60, 30}, {50, 50}, {90, 10}, {10, 90}};
@@ -45,6 +69,7 @@ static void shares_beside_high_priority_are_shares(void)
 
 static const struct test tests[] = {
     TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
+    TEST(a_request_beside_training_waits_for_the_longest_kernel_and_little_more),
     TEST(shares_beside_high_priority_are_shares),
 };
 

@@ -26,7 +26,7 @@ TESTS = {
 LONGEST = ("a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms",)
 #: Minutes of virtual time, which take ten times as long under a sanitizer and run no other code.
 LONG = (
-    "what_an_idle_neighbour_leaves_is_lent_and_back_within_20_ms_of_its_first_launch",
+    "what_was_lent_is_back_within_10_ms_and_what_is_in_flight",
     "shares_beside_high_priority_are_shares",
     "tenants_that_lose_their_processor_never_have_the_slice_together",
     "processes_of_a_grant_get_their_share_of_what_they_have_alone",

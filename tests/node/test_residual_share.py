@@ -131,3 +131,20 @@ def test_where_anybody_is_limited_everybody_who_is_not_off_takes_time_slices(
         rest = sum(now.core for _, now in here if now.rest)
         left = CORE_FULL - sum(was.core for was in limited)
         assert rest <= max(left, LEAST * len(here))
+
+
+def test_who_has_a_part_of_the_multiprocessors_never_takes_time_slices() -> None:
+    part = DeviceLimit(name="D-0", memory=GiB, core=CORE_FULL, sm=40)
+    limited = DeviceLimit(name="D-0", memory=GiB, core=3000)
+    open_ = DeviceLimit(name="D-0", memory=GiB, core=CORE_FULL)
+
+    held = with_rest(
+        {
+            name: (Policy.FIXED, (one,))
+            for name, one in zip("abc", (part, limited, open_), strict=True)
+        }
+    )
+
+    assert (part,) == held["a"]
+    assert (limited,) == held["b"]
+    assert 7000 == held["c"][0].core

@@ -12,7 +12,7 @@ from hetero.model import Ask, Policy, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger import usage_region
-from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
+from hetero.node.ledger.grant_file import CORE_FULL, HEADER, DeviceLimit, read_limits
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
 from hetero.node.resize import resize
@@ -58,6 +58,32 @@ def test_what_is_not_named_stays(node: Node) -> None:
     assert [(2 * GiB, 5000)] == in_force(handle) == in_ledger(node, handle)
     resize(node, handle.grant.id, Ask(memory_percent=25))
     assert [(4 * GiB, 5000)] == in_force(handle) == in_ledger(node, handle)
+
+
+def test_a_core_that_is_open_again_and_another_policy(node: Node) -> None:
+    handle = admit(node, request(memory=4 * GiB, core=30))
+
+    changed = resize(node, handle.grant.id, Ask(open=True), policy=Policy.ELASTIC)
+    assert [(4 * GiB, CORE_FULL)] == in_force(handle) == in_ledger(node, handle)
+    assert Policy.ELASTIC is changed.allocation.policy
+    resize(node, handle.grant.id, Ask(core=20))
+    assert (20 << 32) * 100 + 1 == policy_in_force(handle)
+    resize(node, handle.grant.id, Ask(), policy=Policy.FIXED)
+    assert (20 << 32) * 100 == policy_in_force(handle)
+
+
+def test_a_policy_that_would_load_or_unload_the_limiter_is_refused(node: Node) -> None:
+    handle = admit(node, request(memory=4 * GiB, core=30))
+
+    with pytest.raises(Refused, match="decided when its program starts"):
+        resize(node, handle.grant.id, Ask(), policy=Policy.OFF)
+
+
+def policy_in_force(handle: GrantHandle) -> int:
+    """Return the words of the first device's core and policy, the core in the upper half."""
+    text = (handle.path / "tenant/grant").read_bytes()
+    core, policy = struct.unpack_from("<II", text, HEADER.size + 72)
+    return int(core << 32 | policy)
 
 
 def test_growing_is_refused_where_neighbours_stand(node: Node) -> None:

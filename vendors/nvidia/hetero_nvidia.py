@@ -95,6 +95,7 @@ _MPS = plugin.ControlDaemon(
     pipe="CUDA_MPS_PIPE_DIRECTORY",
     log="CUDA_MPS_LOG_DIRECTORY",
     visible="CUDA_VISIBLE_DEVICES",
+    sm="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     servers="get_server_list",
     clients="get_client_list {server}",
     status="get_server_status {server}",

@@ -30,7 +30,8 @@ def carry_out(node: Node, text: str, uid: int) -> Done:
             case Question(do="admit", request=request) if request is not None:
                 return _admit(node, question, asker)
             case Question(do="resize", grant=str(identity), ask=ask) if ask is not None:
-                return Done(Answer(grant=resize(node, identity, ask, asker=asker)))
+                changed = resize(node, identity, ask, policy=question.policy, asker=asker)
+                return Done(Answer(grant=changed))
             case Question(do="detach", grant=str(identity)):
                 return _detach(node, identity, asker)
             case Question(do="sweep"):

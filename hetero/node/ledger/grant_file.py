@@ -41,7 +41,8 @@ class DeviceLimit:
     limiter stands in front of calls it, if that is another. `spill`: what does not fit on the card
     lies with the host. `context`: what the driver takes for a process counts as its memory.
     `strict`: what the limiter does not know is not to be had. `rest`: `core` is what limited
-    neighbours leave, in elastic time slices (residual_share.py); no limit was asked for.
+    neighbours leave, in elastic time slices (residual_share.py); no limit was asked for. `sm`: the
+    device itself holds programs to that percent of its multiprocessors, so they never wait.
     """
 
     name: str
@@ -52,6 +53,7 @@ class DeviceLimit:
     strict: bool = False
     rest: bool = False
     driver_name: str | None = None
+    sm: int | None = None
 
     @property
     def percent(self) -> float | None:
@@ -74,6 +76,7 @@ def limit_of(
         context=context,
         strict=strict,
         driver_name=None if piece.part else device.attributes.get("driver_uuid"),
+        sm=piece.sm,
     )
 
 

@@ -25,18 +25,22 @@ def with_rest(
 ) -> dict[str, tuple[DeviceLimit, ...]]:
     """Return the limits each grant is to be held to, by its id, from those that were asked.
 
-    Grants whose policy is off are left out of it: they never run in time slices.
+    Grants whose policy is off, and those that have a part of the multiprocessors, are left out of
+    it: they never run in time slices.
     """
     taken, free = Counter[str](), Counter[str]()
     for policy, limits in grants.values():
         for limit in limits if policy is not Policy.OFF else ():
+            if limit.sm is not None:
+                continue
             if limit.core < CORE_FULL:
                 taken[limit.name] += limit.core
             else:
                 free[limit.name] += 1
 
     def held(policy: Policy, limit: DeviceLimit) -> DeviceLimit:
-        if policy is Policy.OFF or limit.core < CORE_FULL or not taken[limit.name]:
+        outside = policy is Policy.OFF or limit.sm is not None
+        if outside or limit.core < CORE_FULL or not taken[limit.name]:
             return limit
         left = max(LEAST, (CORE_FULL - taken[limit.name]) // free[limit.name])
         return evolve(limit, core=left, rest=True)

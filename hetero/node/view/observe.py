@@ -32,14 +32,17 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit; `rest`:
-    none was asked for, and this is what its limited neighbours leave for the time being. Of
-    `core_used`, `core_borrowed` was lent by others, and `core_lent` is this grant's part of what
-    others borrowed. `core_stopped` are the milliseconds a second for which its processes waited for
+    none was asked for, and this is what its limited neighbours leave for the time being. `sm` is
+    the percent of the multiprocessors that it has in place of such a limit. Of `core_used`,
+    `core_borrowed` was lent by others, and `core_lent` is this grant's part of what others
+    borrowed. `core_stopped` are the milliseconds a second for which its processes waited for
     their share, each counted. `memory`
     and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
     processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
-    was charged and their contexts. `enforcement` is how the limits are kept.
+    was charged and their contexts. `core_excess` is the device time that they took past their
+    limiter, in percent of the card, as heterod noted it lately where no tenant writes (None: it
+    noted none). `enforcement` is how the limits are kept.
     """
 
     device: str
@@ -47,6 +50,7 @@ class Share:
     memory: int
     core: float | None
     rest: bool = False
+    sm: int | None = None
     spill: bool = False
     memory_used: int | None = None
     core_used: float | None = None
@@ -56,6 +60,7 @@ class Share:
     denied: int | None = None
     overhead: int | None = None
     excess: Excess | None = None
+    core_excess: float | None = None
     enforcement: Enforcement | None = None
 
 
@@ -328,6 +333,7 @@ def _views(
                 meter=meter,
                 enforcements={device.uuid: device.enforcement for device, _ in seen.usages},
                 excess=seen.excess,
+                past=_past(found for found in past if found.grant == entry.id),
             ),
             bypass=tuple(found for found in past if found.grant == entry.id),
             hurt=hurt(node, entry.id),
@@ -411,6 +417,15 @@ def _running(
     return tuple(found)
 
 
+def _past(found: Iterable[Bypass]) -> dict[str, float]:
+    """Return the device time that was taken past the limiter, by device."""
+    past: dict[str, float] = {}
+    for each in found:
+        if each.core:
+            past[each.device] = past.get(each.device, 0) + each.core
+    return past
+
+
 def _in_force(node: Node, entry: Grant) -> tuple[DeviceLimit, ...]:
     """Return what the grant's programs are held to; what was asked where that is not to be read."""
     try:
@@ -429,6 +444,7 @@ def _shares(
     meter: CoreMeter,
     enforcements: Mapping[str, Enforcement],
     excess: Mapping[tuple[str, str], Excess],
+    past: Mapping[str, float],
 ) -> tuple[Share, ...]:
     shares = []
     for position, (piece, asked, limit) in enumerate(
@@ -447,6 +463,7 @@ def _shares(
                 memory=limit.memory,
                 core=limit.percent,
                 rest=limited and asked.core == CORE_FULL,
+                sm=asked.sm,
                 spill=limit.spill,
                 memory_used=now.memory if now else None,
                 # Device time is only counted where it is limited.
@@ -456,6 +473,7 @@ def _shares(
                 denied=now.denied if now else None,
                 overhead=max(0, held - now.memory) if held and now else None,
                 excess=excess.get((entry.id, piece.device)),
+                core_excess=past.get(piece.device),
                 enforcement=enforcement,
             )
         )

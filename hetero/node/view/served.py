@@ -82,14 +82,17 @@ class ServicesWatch:
                 name for name, pids in holding.items() if not set(service.clients).isdisjoint(pids)
             )
             before = self._clients.get(device.uuid, frozenset(holding)) | served
-            if service.running and not service.fault:
+            fault = service.fault or services.failure(self.node.ledger, device.uuid)
+            if service.running and not fault:
                 self._clients[device.uuid] = served
                 self._failed.pop(device.uuid, None)
                 for name in served:
                     with suppress(OSError):
                         (self.node.directory(name) / HURT).unlink(missing_ok=True)
                 return
-            why = f"the service of its card ended ({service.fault or 'it was killed'})"
+            fault = fault or "it was killed"
+            services.note_failure(self.node.ledger, device.uuid, fault)
+            why = f"the service of its card ended ({fault})"
             for name in sorted(before & holding.keys()):
                 with suppress(OSError):
                     replace(self.node.directory(name) / HURT, f"{why}\n".encode(), mode=0o644)
@@ -98,6 +101,6 @@ class ServicesWatch:
             since = self._failed.setdefault(device.uuid, time.monotonic())
             if service.running and service.clients and time.monotonic() - since < _DRAIN:
                 return
-            self.node.registry.serve(device, Serve.STOP, directory=place)
-            services.start(self.node.registry, self.node.ledger, device, here)
+            services.restart(self.node.registry, self.node.ledger, device, here)
+            self._failed.pop(device.uuid, None)
             self._clients[device.uuid] = frozenset()
