@@ -129,7 +129,7 @@ def mix(
             name: policy for name, (by, policy) in UNDER.items() if by == sharing and name in names
         }
         if policies:
-            with skipping(f"{text} {' '.join(policies)}"), Fleet(machine, sharing) as fleet:
+            with skipping(f"{text} {' '.join(policies)}"), Fleet(machine, sharing=sharing) as fleet:
                 _under(fleet, row, policies, seconds)
     return row
 
@@ -232,7 +232,7 @@ def online(
     cells = [
         Cell(tenants=tenants, seconds=seconds, lead=LEAD) for tenants in ((free,), *phases, (free,))
     ]
-    with Fleet(machine, sharing) as fleet:
+    with Fleet(machine, sharing=sharing) as fleet:
         runs = []
         for tenants, paces in zip(((free,), *phases, (free,)), measure(fleet, cells), strict=True):
             runs.append(paces)
@@ -285,7 +285,7 @@ def job(machine: Machine, name: str, seconds: float, sharing: str) -> dict[str, 
     shares = SHARES if sharing == "time" else (ON_MPS_SHARE,)
     cores = (OPEN, *shares, OPEN)
     cells = [Cell(tenants=(limited(name, core),), seconds=seconds, lead=LEAD) for core in cores]
-    with Fleet(machine, sharing) as fleet:
+    with Fleet(machine, sharing=sharing) as fleet:
         first, *found, last = [rates(paces)[0] for paces in measure(fleet, cells)]
     got = {share: 200 * rate / (first + last) for share, rate in zip(shares, found, strict=True)}
     figures = ", ".join(f"{share} %: {got[share]:.1f}" for share in shares)
