@@ -2,10 +2,12 @@
  *
  *     cc -O2 -o /tmp/busy_time benchmarks/busy_time.c -ldl -pthread
  *     /tmp/busy_time KERNEL_US EVERY_US [SECONDS [beside]]
+ *     /tmp/busy_time stamps
  *
  * A kernel of one thread, which spins for KERNEL_US, is launched each EVERY_US. "64 in a row" is the rate times the
  * length of a kernel of 64 behind a held stream, by events. Beside: a second process of kernels of 1 ms, one after the
- * other.
+ * other. Stamps: how long holds of so many kernels of some lengths take, with one event behind all of them and with one
+ * behind each, so that what lies between can be fitted.
  */
 #include "../tests/attacks/attack.h"
 
@@ -93,6 +95,41 @@ static double length_us(unsigned ns, unsigned kernels)
     return sum;
 }
 
+/* The same with an event behind each. */
+static double stamped_us(unsigned ns, unsigned kernels)
+{
+    double sum = 0;
+    for (unsigned i = 0; i < 20; i++) {
+        hold();
+        for (unsigned k = 0; k < kernels; k++) {
+            launch(ns);
+            if (k + 1 < kernels)
+                api.record(ended, stream);
+        }
+        sum += let_go() / 20;
+    }
+    return sum;
+}
+
+static void begin_card(void);
+
+static int print_stamps(void)
+{
+    static const unsigned lengths_ns[] = {2000, 5000, 20000}, kernels[] = {1, 4, 16, 64};
+    begin_card();
+    printf("an event behind another: %.2f us\n", length_us(0, 0));
+    for (unsigned l = 0; l < sizeof lengths_ns / sizeof *lengths_ns; l++) {
+        double many_us = length_us(lengths_ns[l], 1000) / 1000;
+        printf("kernels of %u us, %.2f each of 1000 in a row:", lengths_ns[l] / 1000, many_us);
+        for (unsigned k = 0; k < sizeof kernels / sizeof *kernels; k++)
+            printf(" %u: %.2f each, %.2f with stamps;", kernels[k], length_us(lengths_ns[l], kernels[k]) / kernels[k],
+                   stamped_us(lengths_ns[l], kernels[k]) / kernels[k]);
+        printf("\n");
+    }
+    fflush(stdout);
+    _exit(0);
+}
+
 static void *look(void *none)
 {
     for (unsigned seed = 1; !over; usleep(150 + (unsigned)rand_r(&seed) % 400))
@@ -135,6 +172,8 @@ static pid_t neighbour(void)
 
 int main(int count, char **words)
 {
+    if (count == 2 && strcmp(words[1], "stamps") == 0)
+        return print_stamps();
     if (count < 3)
         return fprintf(stderr, "busy_time KERNEL_US EVERY_US [SECONDS [beside]]\n"), 2;
     pid_t other = count > 4 ? neighbour() : 0;

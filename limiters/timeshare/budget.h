@@ -1,7 +1,7 @@
 /* The arithmetic of a share: a balance of device time that grows at the share's rate of wall time and is spent by use.
  *
  * Debt is carried without bound: what one time slice runs over is taken off the next, and the error of the long run
- * goes to zero. Credit is not saved up: a grant that did not ask is owed one time slice at most. One that asked and was
+ * goes to zero. Credit is not saved up: a grant that did not ask is owed a burst at most. One that asked and was
  * kept waiting keeps what it is owed: up to a second, which fades, of what hand-overs take; in full, up to half a
  * minute, of what a neighbour took outside of its time slices (`kept_ns`).
  */
@@ -58,6 +58,13 @@ static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
     return (int64_t)(counted * core / HETERO_CORE_FULL);
 }
 
+/* The most that a grant is owed which did not ask: what a burst takes beyond the share of the time that it lasts. */
+static inline int64_t budget_burst(uint32_t core)
+{
+    int64_t most = BUDGET_BURST_NS - budget_share(BUDGET_BURST_NS, core);
+    return most > BUDGET_TIME_SLICE_NS ? most : BUDGET_TIME_SLICE_NS;
+}
+
 static inline double budget_faded(uint64_t elapsed_ns)
 {
     return elapsed_ns < BUDGET_FADE_NS ? (double)elapsed_ns / BUDGET_FADE_NS : 1;
@@ -73,7 +80,7 @@ static inline int64_t budget_balance(const struct hetero_region_device *account,
         return balance;
     if (asked > since) {
         int64_t rested = balance + budget_share(asked - since, core);
-        int64_t most = balance > BUDGET_TIME_SLICE_NS ? balance : BUDGET_TIME_SLICE_NS;
+        int64_t burst = budget_burst(core), most = balance > burst ? balance : burst;
         balance = rested < most ? rested : most;
         since = asked < now ? asked : now;
     }
@@ -105,11 +112,10 @@ static inline void budget_settle(struct hetero_region_device *account, uint64_t 
     atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
 }
 
-/* What a burst takes beyond the share of the time that it lasts is the most that is in the account. */
+/* A burst is the most that is in the account. */
 static inline void budget_keep_burst(struct hetero_region_device *account, uint32_t core)
 {
-    int64_t most = BUDGET_BURST_NS - budget_share(BUDGET_BURST_NS, core);
-    most = most > BUDGET_TIME_SLICE_NS ? most : BUDGET_TIME_SLICE_NS;
+    int64_t most = budget_burst(core);
     if (atomic_load_explicit(&account->balance_ns, memory_order_relaxed) > most)
         atomic_store_explicit(&account->balance_ns, most, memory_order_relaxed);
 }

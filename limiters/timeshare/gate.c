@@ -657,6 +657,15 @@ bool gate_is_idle(struct gate *gate)
     return !is_inside(gate) && is_settled(gate);
 }
 
+bool gate_stands(struct gate *gate)
+{
+    if (pthread_mutex_trylock(&gate->lock) != 0)
+        return false;
+    bool stands = !atomic_load(&gates_retired) && tracked_streams_stand(&gate->streams);
+    pthread_mutex_unlock(&gate->lock);
+    return stands;
+}
+
 void gate_know(struct gate *gate, uint64_t launch_ns)
 {
     uint64_t stride = launch_ns == 0 ? 0 : FENCE_EVERY_NS / launch_ns;

@@ -137,4 +137,8 @@ static inline uint32_t gate_launches(struct gate *gate)
  * told at once. */
 bool gate_is_idle(struct gate *gate);
 
+/* Whether the device has not passed what had been launched when gate_is_idle was asked last. False where that cannot be
+ * told at once. */
+bool gate_stands(struct gate *gate);
+
 #endif

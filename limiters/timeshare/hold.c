@@ -13,11 +13,6 @@ static bool switch_state(struct hold *hold, uint32_t from, uint32_t into)
     return atomic_compare_exchange_strong(&hold->state, &from, into);
 }
 
-static bool is_stamped(const struct hold *hold, uint32_t launches)
-{
-    return launches == 1 || launches == 4 || launches == hold->most;
-}
-
 static void release(struct hold *hold)
 {
     if (atomic_exchange(&hold->goes, true))
@@ -91,7 +86,7 @@ void hold_note(struct hold *hold, const struct stream_key *key)
     }
     uint32_t launches = atomic_fetch_add(&hold->launches, 1) + 1;
     atomic_store(&hold->launch_ns, hold->engine->now());
-    if (is_stamped(hold, launches) && !atomic_load(&hold->goes))
+    if (!atomic_load(&hold->goes))
         stamp(hold);
     if (launches >= hold->most)
         end(hold);

@@ -17,8 +17,8 @@
 
 #include <stdatomic.h>
 
-/* A hold ends with so many launches, after so long, or when none has come for so long. What had come by the last of
- * some counts is timed; each such stamp takes the device a microsecond. */
+/* A hold ends with so many launches, after so long, or when none has come for so long. Each launch is stamped: of a
+ * program that waits behind a long one, that would else not be timed. */
 #define HOLD_LAUNCHES UINT32_C(16)
 #define HOLD_MOST_NS  MS
 #define HOLD_PAUSE_NS (100 * US)

@@ -40,31 +40,53 @@ bool light_read_hold(struct governor *governor)
             light->next_ns = governor->engine->now(); /* the next one tells whether it is another program */
         return same;
     }
-    if (ns > 0)
+    if (ns > 0) {
         light->empty_ns = ns;
-    else
-        light_miss(light);
+        return true;
+    }
+    light_miss(light);
+    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->missed, light->holds);
     return true;
+}
+
+/* Whether a hold is due; which launch it is before. */
+static bool is_due(struct governor *governor, uint32_t *left)
+{
+    struct light *light = &governor->light;
+    uint32_t count = gate_launches(&governor->gate), made = light_see(light, count);
+    if (light->never || light->waits || terms_priority(governor->terms) == HETERO_PRIORITY_HIGH || /* never light */
+        atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) ||
+        (light_queues(light) && time_slice_others(&governor->time_slice) == 0)) {
+        light->drawn = false;
+        return false;
+    }
+    if (!light->drawn && governor->engine->now() < light->next_ns)
+        return false;
+    if (!light->drawn || light_left(light, count) < 0)
+        light_draw(light, count, (uint32_t)governor_random(&light->rng, UINT32_MAX));
+    *left = (uint32_t)light_left(light, count);
+    return *left <= 2 * light->most + LIGHT_NEAR && (made > 0 || governor_random(&light->rng, LIGHT_RARE) == 0);
 }
 
 void light_hold_now_and_then(struct governor *governor)
 {
     struct light *light = &governor->light;
     uint64_t since = governor->engine->now();
-    if (light->never || light->waits || since < light->next_ns ||
-        atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed))
+    uint32_t left;
+    if (!is_due(governor, &left))
         return;
     uint32_t most = light->empty_ns == 0 ? 0 : light->single ? 1 : light_most(light);
-    light->waits = gate_hold(&governor->gate, most, light->skip);
-    uint64_t now = governor->engine->now(), least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
-    uint64_t begun_ns = atomic_load(&governor->gate.hold.begun_ns), pause_ns;
+    light->waits = gate_hold(&governor->gate, most, left);
+    uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
     if (begun_ns < since) {
         light->waits = false;
-        pause_ns = light_wait(light, atomic_load(&governor->gate.hold.skip), least_ns);
-    } else {
-        light_skip(light, (uint32_t)governor_random(&light->rng, LIGHT_SKIPS + 1));
-        pause_ns = least_ns + (now - begun_ns) * light_pause(light);
+        light->target = gate_launches(&governor->gate) + atomic_load(&governor->gate.hold.skip);
+        return;
     }
+    uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
+    uint64_t pause_ns = least_ns + (now - begun_ns) * light_pause(light);
+    light->drawn = false;
+    light->held = gate_launches(&governor->gate);
     light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
 }
 
@@ -108,6 +130,7 @@ struct light_course {
     uint32_t seen;         /* launches, all of them charged */
     uint32_t looked_at;    /* and at that look */
     bool is_another;       /* it launches something else than what was timed */
+    uint64_t sampled;      /* when it was last looked whether something stands */
     struct light_served served;
 };
 
@@ -121,6 +144,7 @@ static void charge_light(struct governor *governor, struct light_course *course)
     account_count(&governor->account, count);
     time_slice_say_light(&governor->time_slice, light_keeps(&governor->light, count - course->seen));
     course->charged_ns += used_ns;
+    governor->light.stood.charged_ns += used_ns;
     if (count != course->seen)
         course->launched = now;
     course->seen = count;
@@ -135,20 +159,58 @@ static void charge_another(struct governor *governor, struct light_course *cours
     if (took_ns > course->charged_ns)
         account_spend(&governor->account, &governor->time_slice, governor->engine->now(), took_ns - course->charged_ns,
                       took_ns - course->charged_ns);
-    log_line(LOG_DEBUG, "governor: light no longer");
 }
 
-/* Holds tell so, or have told nothing for long; or fences stand still. */
-static bool seems_another(struct governor *governor, const struct light_course *course)
+/* Whether what was in flight at a look a moment ago is worked on: the part that is ours of the time since the look
+ * before counts as used. Looks are at random moments, so on average that is so. */
+static void look_what_stands(struct governor *governor, struct light_course *course, bool idle)
+{
+    unsigned others = time_slice_others(&governor->time_slice);
+    uint64_t now = governor->engine->now(), until = now + LIGHT_STOOD_NS + others * LIGHT_STOOD_EACH_NS;
+    bool stands = !idle;
+    while (stands && now < until) {
+        governor->engine->pause(until - now < LIGHT_STOOD_NS ? until - now : LIGHT_STOOD_NS);
+        stands = gate_stands(&governor->gate);
+        now = governor->engine->now();
+    }
+    governor->light.stood.ns += now - course->sampled;
+    governor->light.stood.stood_ns += stands ? budget_part(now - course->sampled, others) : 0;
+    course->sampled = now;
+}
+
+/* Whether much more of the device was used than what holds say. That is charged. */
+static bool is_contradicted(struct governor *governor)
+{
+    struct light_stood *stood = &governor->light.stood;
+    if (stood->ns < LIGHT_STOOD_WINDOW_NS)
+        return false;
+    bool is = light_contradicts(stood);
+    uint64_t more_ns = light_more(stood);
+    if (more_ns > 0)
+        account_spend(&governor->account, &governor->time_slice, governor->engine->now(), more_ns, more_ns);
+    *stood = (struct light_stood){0};
+    return is;
+}
+
+/* Holds tell so, or have told nothing for long; or fences stand still; or looks tell otherwise. */
+static bool seems_another(struct governor *governor, struct light_course *course)
 {
     uint64_t passed = atomic_load(&governor->gate.popped_ns);
     passed = passed > course->settled ? passed : course->settled;
     bool stands = governor->engine->now() - passed > LIGHT_STANDS_NS && course->launched > passed;
-    if (stands || governor->light.failed >= LIGHT_MISSED) {
+    bool missed = governor->light.failed >= LIGHT_MISSED, contradicted = is_contradicted(governor);
+    if (stands || missed || contradicted)
         light_forget(&governor->light);
-        return true;
-    }
-    return !light_read_hold(governor);
+    if (stands || contradicted)
+        light_distrust(&governor->light, governor->engine->now());
+    bool is = stands || missed || contradicted || !light_read_hold(governor);
+    if (is)
+        log_line(LOG_DEBUG, "governor: light no longer: %s",
+                 stands         ? "a kernel stands"
+                 : missed       ? "holds tell nothing"
+                 : contradicted ? "more was used than holds tell"
+                                : "two holds in a row took long");
+    return is;
 }
 
 /* Whether others leave it less than its share: then it has that in time slices. */
@@ -174,6 +236,7 @@ static void look_at_light(struct governor *governor, struct light_course *course
 {
     uint64_t now = governor->engine->now();
     bool idle = gate_is_idle(&governor->gate);
+    look_what_stands(governor, course, idle);
     if (is_only(governor))
         light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
     gate_fence_next(&governor->gate);
@@ -191,8 +254,6 @@ static void look_at_light(struct governor *governor, struct light_course *course
         course->unsettled_ns = course->charged_ns = 0;
     course->looked = now;
     course->looked_at = course->seen;
-    if (course->launched + LIGHT_LOOK_NS > now)
-        light_hold_now_and_then(governor);
 }
 
 static bool may_run(const struct governor *governor)
@@ -223,7 +284,7 @@ static void pay(struct governor *governor, struct light_course *course)
     gate_set(&governor->gate, GATE_OPEN);
     uint64_t now = governor->engine->now();
     account_stopped(&governor->account, now - since);
-    course->looked = course->launched = course->settled = now;
+    course->looked = course->launched = course->settled = course->sampled = now;
     course->looked_at = course->seen;
 }
 
@@ -231,9 +292,11 @@ void light_run(struct governor *governor)
 {
     uint64_t now = governor->engine->now();
     uint32_t count = gate_launches(&governor->gate);
-    struct light_course course = {.launched = now, .looked = now, .settled = now, .seen = count, .looked_at = count};
-    log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch",
-             (unsigned)(100 * governor->light.need), (unsigned)governor->light.launch_ns);
+    struct light_course course = {
+        .launched = now, .looked = now, .settled = now, .sampled = now, .seen = count, .looked_at = count};
+    log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch by %u holds of %s",
+             (unsigned)(100 * governor->light.need), (unsigned)governor->light.launch_ns, governor->light.holds,
+             governor->light.single ? "one" : "several");
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     atomic_store(&governor->gate.first_ns, now);
@@ -247,12 +310,16 @@ void light_run(struct governor *governor)
         now = governor->engine->now();
         if (now - course.looked > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
             look_at_light(governor, &course);
+        else if (course.launched + LIGHT_LOOK_NS > now)
+            light_hold_now_and_then(governor);
     }
     gate_set(&governor->gate, GATE_CLOSED);
     gate_know(&governor->gate, 0);
     charge_light(governor, &course);
     if (course.is_another || governor->light.odd)
         charge_another(governor, &course);
+    log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
+             (unsigned)(100 * governor->light.need), (unsigned)(100 * governor->light.queued));
     governor->closed_ns = governor->engine->now();
     gate_forget_timing(&governor->gate);
 }

@@ -76,6 +76,8 @@ static void remember_until(struct power *power, uint64_t ms)
 
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
 {
+    if (own)
+        power->worked_ns += (double)(to_ns - from_ns);
     remember_until(power, to_ns / MS);
     if (from_ns / MS + POWER_BINS <= power->newest)
         from_ns = (power->newest - POWER_BINS + 1) * MS;
@@ -86,6 +88,11 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
         *filled = sum < 1000 ? (uint16_t)sum : 1000;
         from_ns = end;
     }
+}
+
+void power_rested(struct power *power, uint64_t ns)
+{
+    power->rested_ns += (double)ns;
 }
 
 void power_unwatched(struct power *power, uint64_t now_ns)
@@ -239,7 +246,11 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
     power->looked_ns = now_ns;
     remember_until(power, now_ns / MS);
     look_at_clock(power, reading->clock, rate);
-    double drawn = look_at_power(power, reading, kept);
+    double wants_ns = power->worked_ns + power->rested_ns, works = wants_ns > 0 ? power->worked_ns / wants_ns : 1;
+    power->worked_ns *= kept;
+    power->rested_ns *= kept;
+    /* On average of the time, as the card's limit is: it would rest without a share, too. */
+    double drawn = works * look_at_power(power, reading, kept);
     double available = reading->limit_mw * power->model->held - power->idle_mw;
     if (power->fits[0].oo < LEAST || available <= 0)
         return;

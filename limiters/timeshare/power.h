@@ -4,7 +4,8 @@
  * In time slices it runs at full clocks, because the card draws little between them. So in 30 % of the time it gets
  * more done than 30 % of what it does alone: 36 % for large bf16 products on an H200. A share is a share of what the
  * program does alone, so the time of such a program is charged at a rate above unity: by how much slower it would run
- * if it ran all the time.
+ * if it ran whenever it wants to. One that rests for half of the time lets the card draw half as much, and is not
+ * slowed.
  *
  * The driver has the power of the card alone. What of it is ours follows from comparing its samples with whose time
  * slice it was (power_look).
@@ -51,9 +52,10 @@ struct power {
     struct power_fit {
         double oo, ot, tt, op, tp, pp;
     } fits[POWER_DELAYS];
-    double clock;      /* mean of the readings' so far */
-    unsigned full;     /* readings in a row whose clock was not lowered */
-    double usual_rate; /* our launches a millisecond at full clocks; 0: not known */
+    double worked_ns, rested_ns; /* how long the device worked for us, and we wanted nothing of it; old is faint */
+    double clock;                /* mean of the readings' so far */
+    unsigned full;               /* readings in a row whose clock was not lowered */
+    double usual_rate;           /* our launches a millisecond at full clocks; 0: not known */
 };
 
 /* By how much a program that wants so much power is slowed down by a limit. */
@@ -65,6 +67,9 @@ void power_begin(struct power *power, const struct power_model *model, uint64_t 
 
 /* The device worked for us, or for others, from `from_ns` to `to_ns`. */
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
+
+/* We wanted nothing of the device for so long. */
+void power_rested(struct power *power, uint64_t ns);
 
 /* It was not recorded until now whose time slice it was: what the card drew meanwhile says nothing. */
 void power_unwatched(struct power *power, uint64_t now_ns);

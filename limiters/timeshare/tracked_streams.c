@@ -121,6 +121,18 @@ bool tracked_streams_settled(struct tracked_streams *streams)
     return settled;
 }
 
+bool tracked_streams_stand(struct tracked_streams *streams)
+{
+    bool stands = false;
+    for (unsigned i = 0; i < streams->highest; i++) {
+        struct tracked_stream *stream = entry(streams, i);
+        if (stream->pending && streams->engine->passed(stream->tail))
+            stream->pending = false;
+        stands = stands || stream->pending;
+    }
+    return stands;
+}
+
 void tracked_stream_retire(struct tracked_streams *streams, struct tracked_stream *stream)
 {
     if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))

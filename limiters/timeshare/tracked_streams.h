@@ -63,6 +63,9 @@ void tracked_stream_return_fence(struct tracked_streams *streams, struct tracked
 /* Whether the device has passed everything launched so far. */
 bool tracked_streams_settled(struct tracked_streams *streams);
 
+/* Whether it has not passed what had been launched when tracked_streams_settled was asked last. */
+bool tracked_streams_stand(struct tracked_streams *streams);
+
 /* The stream is about to be destroyed; what was launched into it still counts. */
 void tracked_stream_retire(struct tracked_streams *streams, struct tracked_stream *stream);
 

@@ -94,6 +94,7 @@ ATTACKS = (
 #: Those that try to get more time by what they launch, which take long.
 OF_TIME = (
     Attack("long_kernels", "kernels of 400 ms"),
+    Attack("rare_long_kernels", "small kernels, and seldom a long one"),
     Attack("long_graphs", "graphs of 4000 kernels"),
     Attack("many_streams", "1000 streams", serial=True),
     Attack("late_captures", "captures begun behind work that has no fence yet"),

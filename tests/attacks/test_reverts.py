@@ -132,6 +132,30 @@ _FORGIVEN = (("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->tra
 OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
     "long_kernels": _FORGIVEN,
     "long_graphs": _FORGIVEN,
+    "rare_long_kernels": (
+        (
+            "timeshare/light.h",
+            "return stood->stood_ns > LIGHT_STOOD_TIMES * stood->charged_ns "
+            "+ stood->ns / LIGHT_STOOD_PART;",
+            "return false;",
+        ),
+        (
+            "timeshare/light.h",
+            "stood->stood_ns - stood->charged_ns : 0;",
+            "0 : 0;",
+        ),
+        (
+            "timeshare/light.h",
+            "    light->target = count + random % (spread + 1);",
+            "    light->target = count + random % (spread < 16 ? spread + 1 : 16);",
+        ),
+        (
+            "timeshare/hold.c",
+            "    if (!atomic_load(&hold->goes))\n        stamp(hold);",
+            "    if ((launches == 1 || launches == 4) && !atomic_load(&hold->goes))\n"
+            "        stamp(hold);",
+        ),
+    ),
     "many_streams": (
         (
             "timeshare/tracked_streams.h",

@@ -4,12 +4,12 @@
 #include "../../limiters/timeshare/budget.h"
 #include "../../limiters/timeshare/engine.h"
 
-static void a_balance_grows_at_the_share_and_no_further_than_a_slice_at_rest(void)
+static void a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest(void)
 {
     struct hetero_region_device account = {0};
     budget_settle(&account, 0, 1000 * MS, 3000, 0);
     EXPECT(3 * MS, budget_balance(&account, 1000 * MS, 1010 * MS, 3000));
-    EXPECT(BUDGET_TIME_SLICE_NS, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
+    EXPECT(BUDGET_BURST_NS / 10 * 7, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
 }
 
 static void one_that_was_kept_waiting_keeps_what_it_is_owed(void)
@@ -47,7 +47,7 @@ static void an_account_of_garbage_is_bounded(void)
 }
 
 static const struct test tests[] = {
-    TEST(a_balance_grows_at_the_share_and_no_further_than_a_slice_at_rest),
+    TEST(a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest),
     TEST(one_that_was_kept_waiting_keeps_what_it_is_owed),
     TEST(debt_is_carried_in_full),
     TEST(an_account_of_garbage_is_bounded),

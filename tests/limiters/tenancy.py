@@ -127,7 +127,7 @@ class Rack:
         *terms: Terms,
         name: str = "grant",
         time_slices: bool = True,
-        limiter: Path = LIMITER,
+        limiter: Path | None = None,
     ) -> "Grant":
         directory = self.directory / name
         directory.mkdir()
@@ -139,7 +139,7 @@ class Rack:
                 (directory / f"page.{index}").hardlink_to(_page(board, name))
                 (directory / f"board.{index}").symlink_to(board)
                 _add_row(board, name, each)
-        return Grant(self, directory, terms, limiter)
+        return Grant(self, directory, terms, limiter or LIMITER)  # as it is now: tests change it
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
         settings = {
@@ -164,7 +164,7 @@ class Grant:
     rack: Rack
     directory: Path
     terms: tuple[Terms, ...]
-    limiter: Path = LIMITER
+    limiter: Path
 
     @property
     def environment(self) -> dict[str, str]:

@@ -32,6 +32,7 @@ struct tenant {
     const uint16_t *pattern_us; /* how long the card takes for one launch after the other, in place of kernel_ns */
     unsigned pattern;           /* of so many, over and over */
     bool waits;                 /* each kernel is done once the next is launched, and not before */
+    bool reads;                 /* the last of a batch is a copy to the host, in which the driver waits for the card */
     uint64_t handler_ns;        /* a signal handler interrupts each launch for so long, then launches, too; 0: none */
     uint64_t from_ns;           /* when it begins */
     int64_t skew_ns;            /* how far its clock is ahead of the others' */
