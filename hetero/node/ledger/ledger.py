@@ -53,6 +53,7 @@ from hetero.node.ledger.grant_dir import (
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.residual_share import with_rest
+from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows
 from hetero.node.ledger.state import make, prepare
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
@@ -145,12 +146,14 @@ class GrantHandle:
 class Ledger:
     """The ledger in the state directory `path`; looking at one that is not there finds nothing.
 
-    `persistent` is a directory that outlives the boot; without one there are no shares.
+    `persistent` is a directory that outlives the boot; without one there are no shares. `periods`
+    says how the time of gangs is cut.
     """
 
     path: Path
     persistent: Path | None = field(default=None, kw_only=True)
     patience: float = field(default=PATIENCE, kw_only=True)
+    periods: Periods = field(factory=Periods, kw_only=True)
 
     @property
     def _grants(self) -> Path:
@@ -455,6 +458,7 @@ class Ledger:
             with suppress(OSError, ValueError):
                 if not grant_file.holds_limits(path.read_bytes(), right):
                     grant_file.store_limits(path, limits, policy=terms.policy)
+        gangs = gang_rows(grants, held, self.periods)
         rows: dict[str, list[Row]] = {}
         for entry in grants:
             for limit in held[entry.id]:
@@ -463,10 +467,11 @@ class Ledger:
                     core=limit.core,
                     policy=grant_file.policy_of(limit, entry.allocation.policy),
                     priority=grant_file.PRIORITIES[entry.allocation.priority],
+                    gang=_on(gangs.get(entry.id), limit),
                 )
                 rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
         for name, found in rows.items():
-            write_board(self.boards / name, found)
+            write_board(self.boards / name, found, overrun=self.periods.overrun or 0)
         for board in self.boards.glob("*"):
             if board.name not in rows:
                 remove_board(board)
@@ -509,6 +514,24 @@ class Ledger:
             identity = os.urandom(4).hex()
             if not self.directory(identity).exists():
                 return identity
+
+
+def gang_rows(
+    grants: Iterable[Grant], held: Mapping[str, tuple[DeviceLimit, ...]], periods: Periods
+) -> dict[str, GangRow]:
+    """Return the rows of those grants that are gangs, by id; `held` are the limits of each."""
+    asked: dict[str, GangRow] = {}
+    fixed: dict[str, GangRow] = {}
+    for entry in sorted(grants, key=lambda one: (one.since, one.id)):
+        terms = entry.allocation
+        row = gang_row(held[entry.id], policy=terms.policy, gang=terms.gang, period=periods.period)
+        if row is not None:
+            (fixed if terms.gang and terms.gang.row else asked)[entry.id] = row
+    return place_rows(asked, fixed)
+
+
+def _on(row: GangRow | None, limit: DeviceLimit) -> GangRow | None:
+    return row if row is not None and row.length and limit.name in row.devices else None
 
 
 def _is_there(path: str) -> bool:
