@@ -78,13 +78,13 @@ struct hetero_region_member {
     _Atomic uint32_t says;       /* MEMBER_* of timeshare/gang.h */
     _Atomic uint32_t epoch;      /* which change of the gang's phase it has followed */
     _Atomic uint32_t moved;      /* fences that have passed; it wraps around */
-    _Atomic uint32_t launches;   /* since the gang's gates were opened last */
+    _Atomic uint32_t launches;   /* made so far; it wraps around */
     _Atomic uint32_t passes;     /* how often its waiting launchers may make an operation each; written by the lead */
     _Atomic uint32_t charge;     /* what device time is charged at (timeshare/power.h) */
     _Atomic uint64_t stamp_ns;   /* when it said so; CLOCK_MONOTONIC, as all here */
     _Atomic uint64_t claimed_ns; /* when another grant was last seen that wants the device or runs */
     _Atomic uint32_t passed;     /* the last of `passes` that it has followed */
-    uint32_t reserved32;
+    _Atomic uint32_t settled;    /* `launches` when all were idle last; written by the lead */
     uint64_t reserved;
 }; /* 64 bytes */
 
@@ -103,9 +103,10 @@ struct hetero_region_gang {
     _Atomic uint64_t overrun_ns; /* how long it took from the end of rows until all were idle, together */
     _Atomic uint64_t passes;     /* how often launchers were let through then */
     _Atomic uint32_t reached;    /* members from here on were never taken; only ever growing */
-    _Atomic uint32_t unsettled; /* the last row ended before all were idle */
+    uint32_t reserved32;
     _Atomic uint64_t rescue_ns; /* open in debt until then; 0: it is not */
-    uint64_t reserved[3];
+    _Atomic uint64_t ends_ns;   /* how long the end of a row takes, of late */
+    uint64_t reserved[2];
     struct hetero_region_member members[HETERO_REGION_MEMBERS];
 }; /* 128 + 128 * 64 = 8320 bytes */
 

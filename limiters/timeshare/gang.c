@@ -19,7 +19,7 @@
 #define ROOM_NS (5 * MS)
 
 /* At the beginning of a row one waits so long for what others have in flight. */
-#define HELD_MOST_NS (3 * MS)
+#define HELD_MOST_NS (10 * MS)
 
 /* A row of which less is left, or less than that can be paid for, is not worth its beginning. */
 #define LEAST_NS MS
@@ -41,6 +41,11 @@
 
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
+
+/* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
+ * most. */
+#define ENDS_PART 4
+#define ENDS_FADE 8
 
 /* What an elastic gang has in hand of time that nobody else wants. */
 #define ELASTIC_NS (10 * MS)
@@ -78,7 +83,8 @@ void gang_join(struct gang *gang, const struct descriptor *usage)
             continue;
         struct hetero_region_member *member = &gang->shared->members[n];
         member->device = gang->device;
-        member->says = member->launches = 0;
+        member->says = 0;
+        member->launches = member->settled = 0;
         member->passed = member->passes;
         member->taken = 1;
         gang->member = member;
@@ -240,7 +246,8 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         census.busy_devices |= device;
         census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang);
         census.moved_ns = moved_ns > census.moved_ns ? moved_ns : census.moved_ns;
-        census.launches = member->launches > census.launches ? member->launches : census.launches;
+        uint32_t launches = member->launches - member->settled;
+        census.launches = launches > census.launches ? launches : census.launches;
     }
     return census;
 }
@@ -291,6 +298,14 @@ static int64_t ahead(const struct gang *gang, const struct census *census, const
 
 /* ---------------------------------------------------------------------------------------------------------- phases */
 
+/* How much is left of its row until the gates have to be closed for all to be idle by its end. */
+static uint64_t left_before_end(const struct gang *gang, const struct hetero_board_row *row, uint64_t wall_ns)
+{
+    uint64_t left_ns = row_left(row, wall_ns), ends_ns = gang->shared->ends_ns, most_ns = row->length_ns / ENDS_PART;
+    ends_ns = ends_ns < most_ns ? ends_ns : most_ns;
+    return left_ns > ends_ns ? left_ns - ends_ns : 0;
+}
+
 static void open_gates(struct gang *gang, uint64_t now_ns)
 {
     gang->used_ns = now_ns;
@@ -305,7 +320,7 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
 {
     struct hetero_region_gang *shared = gang->shared;
     int64_t left = ahead(gang, census, row, now_ns, wall_ns);
-    uint64_t until_next = row_until_next(row, wall_ns), row_ns = row_left(row, wall_ns);
+    uint64_t until_next = row_until_next(row, wall_ns), row_ns = left_before_end(gang, row, wall_ns);
     int64_t next = left + budget_share(row->period_ns, row->gang_core); /* at its beginning */
     if (!census->active) {
         atomic_store(&shared->opens_ns, 0);
@@ -342,7 +357,7 @@ static void run_row(struct gang *gang, const struct census *census, const struct
                     uint64_t now_ns, uint64_t wall_ns)
 {
     int64_t left = ahead(gang, census, row, now_ns, wall_ns);
-    uint64_t row_ns = row_left(row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
+    uint64_t row_ns = left_before_end(gang, row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
     if (claimed)
         most_ns = most_ns < row_ns ? most_ns : row_ns;
     else if (gang->policy == HETERO_POLICY_ELASTIC && most_ns < ELASTIC_NS)
@@ -383,8 +398,12 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
                 now_ns - member->stamp_ns > STALE_NS)
                 continue;
             /* First those of idle devices, which are behind: by what they launched, or because one stands still. */
-            if (pass == 0 && ((says & MEMBER_BUSY) || !(census->stuck || member->launches < census->launches)))
+            uint32_t launches = member->launches - member->settled;
+            bool behind = launches < census->launches && !gang->miscounted;
+            if (pass == 0 && !behind && ((says & MEMBER_BUSY) || !census->stuck))
                 continue;
+            /* Else those that are in front would be let through as if they were behind. */
+            gang->miscounted = gang->miscounted || (pass == 0 && !behind);
             let_through(gang, member);
             helped = true;
             if (pass == 1)
@@ -392,6 +411,21 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
         }
     if (helped && gang->let_ns == now_ns)
         gang->crossed_ns *= 2;
+}
+
+/* All are idle: they have launched as much of what they do together. */
+static void note_settled(struct hetero_region_gang *shared)
+{
+    uint32_t reached = atomic_load(&shared->reached);
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++)
+        shared->members[n].settled = shared->members[n].launches;
+}
+
+/* The gates were closed so long before all were idle: on average of late. */
+static void learn_end(struct hetero_region_gang *shared, uint64_t took_ns)
+{
+    uint64_t known_ns = shared->ends_ns;
+    shared->ends_ns = known_ns - known_ns / ENDS_FADE + took_ns / ENDS_FADE;
 }
 
 /* The gates are closed: wait until all are idle. */
@@ -403,13 +437,16 @@ static void end_row(struct gang *gang, const struct census *census, uint64_t ove
     if (over)
         atomic_fetch_add(&shared->overruns, 1);
     if (over || (!census->busy && !census->late)) {
+        if (!over)
+            note_settled(shared);
+        learn_end(shared, took_ns);
         atomic_fetch_add(&shared->overrun_ns, took_ns);
         atomic_store(&shared->opens_ns, 0);
         atomic_store(&shared->rescue_ns, 0);
-        atomic_store(&shared->unsettled, over);
-        log_line(LOG_DEBUG, "gang: a row was over after %llu us, %u let through in all", (unsigned long long)(took_ns / US),
-                 (unsigned)shared->passes);
+        log_line(LOG_DEBUG, "gang: a row was over after %llu us, %u let through in all",
+                 (unsigned long long)(took_ns / US), (unsigned)shared->passes);
         gang->crossed_ns = stuck_ns(gang);
+        gang->miscounted = false;
         enter(gang, GANG_CLOSED, now_ns);
         return;
     }

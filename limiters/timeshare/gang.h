@@ -45,6 +45,7 @@ struct gang {
     } seen[HETERO_REGION_MEMBERS];
     uint64_t led_ns;     /* when it had the lead last */
     uint64_t used_ns;    /* when a member was last busy or had launchers waiting */
+    bool miscounted;     /* in this end of a row launches do not tell who is behind */
     uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
     uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
     uint64_t let_ns;     /* when some were let through last */

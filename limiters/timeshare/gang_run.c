@@ -10,7 +10,8 @@
 #define LOOK_CLOSED_NS MS
 #define LOOK_OPEN_NS   (MS / 2)
 #define LOOK_AWAKE_NS  (3 * US)
-#define LOOK_LONG_NS   (30 * US)
+#define LOOK_ENDS_NS   (8 * US)
+#define LOOK_LONG_NS   (50 * US)
 #define SLEEP_NS       (80 * US)
 
 /* After so long at the end of a row it looks less often. */
@@ -40,19 +41,16 @@ bool gang_is(struct governor *governor)
 /* What this member knows of itself. */
 struct member_run {
     uint32_t launches; /* at the last look */
-    uint32_t opened;   /* launches when the gates were opened */
     uint32_t passes;   /* of the gang's lead, followed so far */
     uint64_t active_ns, looked_ns, renewed_ns;
     uint64_t let_ns; /* launchers were let through then, and have made no launch yet; 0: they have */
     uint32_t let_at; /* launches then */
 };
 
-static void open_gate(struct governor *governor, struct member_run *run, uint64_t now)
+static void open_gate(struct governor *governor, uint64_t now)
 {
     struct gate *gate = &governor->gate;
     uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->closed_ns;
-    if (!atomic_load(&governor->gang.shared->unsettled))
-        run->opened = gate_launches(gate); /* all have launched as much of what they do together */
     governor->began_ns = now;
     if (atomic_load(&gate->waiting) > 0)
         account_stopped(&governor->account, now - (asked_ns > closed_ns ? asked_ns : closed_ns));
@@ -90,7 +88,7 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
     uint64_t until_ns = atomic_load(&shared->until_ns), opens_ns = atomic_load(&shared->opens_ns);
     if (phase == GANG_OPEN && now < until_ns && may_run(governor, now)) {
         if (!gate_opens(atomic_load(&gate->state)))
-            open_gate(governor, run, now);
+            open_gate(governor, now);
     } else if (phase != GANG_CLOSED) {
         close_gate(governor, GATE_ENDS, now);
     } else {
@@ -151,8 +149,9 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
         if (time_slice_sought(time_slice))
             atomic_store(&member->claimed_ns, now);
         atomic_store(&member->moved, gate_moved(gate));
-        atomic_store(&member->launches, launches - run->opened);
-        atomic_store(&member->passed, run->passes);
+        atomic_store(&member->launches, launches);
+        if (run->let_ns == 0) /* what was let through is counted: else as much would be let through again */
+            atomic_store(&member->passed, run->passes);
     }
     gang_say(&governor->gang, now, says, epoch);
     return says;
@@ -164,7 +163,7 @@ static uint64_t rest_ns(const struct governor *governor, uint64_t now)
     const struct hetero_region_gang *shared = governor->gang.shared;
     uint32_t phase = atomic_load(&shared->phase);
     if (phase == GANG_ENDS)
-        return now - atomic_load(&shared->since_ns) < ENDS_AWAKE_NS ? LOOK_AWAKE_NS : LOOK_LONG_NS;
+        return now - atomic_load(&shared->since_ns) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
     uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;
     uint64_t at = phase == GANG_OPEN ? atomic_load(&shared->until_ns) : atomic_load(&shared->opens_ns);
     uint64_t left = at > now ? at - now : 0;
@@ -179,7 +178,6 @@ void gang_run(struct governor *governor)
     struct time_slice *time_slice = &governor->time_slice;
     struct gang *gang = &governor->gang;
     struct member_run run = {.launches = gate_launches(&governor->gate)};
-    run.opened = run.launches;
     run.active_ns = run.looked_ns = engine->now();
     gang->policy = terms_policy(governor->terms);
     time_slice->pages.asks = true;

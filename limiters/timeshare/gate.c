@@ -27,6 +27,7 @@
  * opens the gate sooner than a sleeping thread wakes up. */
 #define AWAKE_NS      (2 * MS)
 #define AWAKE_HIGH_NS (200 * US)
+#define AWAKE_ENDS_NS (300 * US) /* at the end of a row: who is let through at all comes again at once */
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THROTTLE_NS (50 * MS)
@@ -225,7 +226,7 @@ static bool wait_until_open(struct gate *gate)
         futex_wake(&gate->looks);
         start(gate); /* which may have failed before */
         uint64_t since = gate->engine->now(), awake_ns = high ? AWAKE_HIGH_NS : 0;
-        awake_ns = seen == GATE_READY || seen == GATE_ENDS ? AWAKE_NS : awake_ns;
+        awake_ns = seen == GATE_READY ? AWAKE_NS : seen == GATE_ENDS ? AWAKE_ENDS_NS : awake_ns;
         while (atomic_load(&gate->state) == seen && atomic_load(&gate->passes) == passes &&
                gate->engine->now() - since < awake_ns)
             gate->engine->pause(2 * US);

@@ -27,7 +27,7 @@ DEVICE = struct.Struct("<QQQQQqQ8xQQQ40x")
 SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
 #: Instead of a PID: its process ended, and others have open what it shared.
 LEFT = 0xFFFFFFFF
-GANG = struct.Struct("<QIIQQQQQQQQQ48x")
+GANG = struct.Struct("<QIIQQQQQQQQQIIQ24x")
 MEMBERS = 128
 MEMBER = struct.Struct("<IIIIIIIIQQI12x")
 _GANG_AT = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
