@@ -31,7 +31,7 @@
  * another's launch. What a kernel takes is not known before fences have passed. */
 #define STUCK_NS      (200 * US)
 #define MOVES_NS      (2 * MS)
-#define MOVES_MOST_NS (10 * MS)
+#define MOVES_MOST_NS (250 * MS)
 #define MOVES_FADE    16
 
 /* A gang whose work goes on for so long after a row may be in debt because that waits for its own launch. It has a row
@@ -44,7 +44,7 @@
 
 /* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
  * most. */
-#define ENDS_PART 4
+#define ENDS_PART 2
 #define ENDS_FADE 8
 
 /* What an elastic gang has in hand of time that nobody else wants. */
@@ -185,7 +185,9 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
 
 /* What the members say. */
 struct census {
-    bool active, busy, waits, held, died;
+    bool active, busy, waits, held, died, stopped;
+    bool idle_waits;       /* a launcher waits whose device has nothing to do */
+    bool waited_for;       /* a busy member is not known to be behind others */
     bool stuck;            /* a busy member has come no further for a while */
     bool late;             /* one has not followed the phase yet */
     uint32_t launches;     /* the most that a busy one made in this row */
@@ -196,7 +198,8 @@ struct census {
 };
 
 /* Whether it counts: one that was killed is forgotten, and of one that says nothing nothing is known. */
-static bool counts(struct gang *gang, const struct descriptor *usage, unsigned number, uint64_t now_ns, bool *died)
+static bool counts(struct gang *gang, const struct descriptor *usage, unsigned number, uint64_t now_ns,
+                   struct census *census)
 {
     struct hetero_region_member *member = &gang->shared->members[number];
     uint64_t stamp_ns = member->stamp_ns, age_ns = now_ns > stamp_ns ? now_ns - stamp_ns : 0;
@@ -205,11 +208,12 @@ static bool counts(struct gang *gang, const struct descriptor *usage, unsigned n
     if (age_ns > QUIET_NS && (member->says & MEMBER_ACTIVE)) {
         short type = F_WRLCK;
         if (member != gang->member && lock_member(usage, number, F_OFD_GETLK, &type) && type == F_UNLCK) {
-            *died = true;
+            census->died = true;
             member->says = member->taken = 0;
             return false;
         }
     }
+    census->stopped = census->stopped || (age_ns >= STALE_NS && (member->says & MEMBER_ACTIVE));
     return age_ns < STALE_NS;
 }
 
@@ -221,12 +225,12 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
     uint64_t since_ns = atomic_load(&shared->since_ns);
     for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
         struct hetero_region_member *member = &shared->members[n];
-        if (!counts(gang, usage, n, now_ns, &census.died))
+        if (!counts(gang, usage, n, now_ns, &census))
             continue;
         uint32_t says = member->says, moved = member->moved;
         uint32_t device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
         if (moved != gang->seen[n].moved || !(says & MEMBER_BUSY)) {
-            if ((says & MEMBER_BUSY) && shared->phase == GANG_OPEN && gang->seen[n].moved_ns > since_ns)
+            if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved)
                 note_move(gang, now_ns - gang->seen[n].moved_ns);
             gang->seen[n].moved = moved;
             gang->seen[n].moved_ns = now_ns;
@@ -236,6 +240,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         census.devices |= device;
         census.active = true;
         census.waits = census.waits || (says & MEMBER_WAITS);
+        census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
         census.held = census.held || (says & MEMBER_HELD);
         census.late = census.late || member->epoch != epoch;
         census.claimed_ns = member->claimed_ns > census.claimed_ns ? member->claimed_ns : census.claimed_ns;
@@ -244,6 +249,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         uint64_t moved_ns = gang->seen[n].moved_ns > since_ns ? gang->seen[n].moved_ns : since_ns;
         census.busy = true;
         census.busy_devices |= device;
+        census.waited_for = census.waited_for || !gang->seen[n].behind;
         census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang);
         census.moved_ns = moved_ns > census.moved_ns ? moved_ns : census.moved_ns;
         uint32_t launches = member->launches - member->settled;
@@ -264,6 +270,9 @@ static void charge(struct gang *gang, const struct census *census, uint32_t core
     uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
     spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
     bool holds = claimed && shared->phase != GANG_CLOSED;
+    /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
+    if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
+        spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         uint32_t bit = UINT32_C(1) << device;
@@ -306,6 +315,14 @@ static uint64_t left_before_end(const struct gang *gang, const struct hetero_boa
     return left_ns > ends_ns ? left_ns - ends_ns : 0;
 }
 
+/* From here on no launch passes but those that others wait for. */
+static void begin_end(struct gang *gang, uint64_t most_ns, bool resumed, uint64_t now_ns)
+{
+    uint64_t one_ns = gang->moves_ns + gang->moves_ns / 4; /* an operation that is as long as they are */
+    atomic_store(&gang->shared->until_ns, now_ns + (one_ns > most_ns && !resumed ? one_ns : most_ns));
+    enter(gang, GANG_ENDS, now_ns);
+}
+
 static void open_gates(struct gang *gang, uint64_t now_ns)
 {
     gang->used_ns = now_ns;
@@ -316,7 +333,7 @@ static void open_gates(struct gang *gang, uint64_t now_ns)
 
 /* Closed: open the gates if it is time; say when. */
 static void wait_for_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row,
-                         bool claimed, uint64_t now_ns, uint64_t wall_ns)
+                         bool claimed, uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
     int64_t left = ahead(gang, census, row, now_ns, wall_ns);
@@ -324,6 +341,12 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
     int64_t next = left + budget_share(row->period_ns, row->gang_core); /* at its beginning */
     if (!census->active) {
         atomic_store(&shared->opens_ns, 0);
+        return;
+    }
+    /* Work that goes on after a row may wait for one that was elsewhere then, and is back. */
+    uint64_t whole_ns = row_left(row, wall_ns);
+    if (census->busy && census->idle_waits && (!claimed || whole_ns > 0)) {
+        begin_end(gang, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
         return;
     }
     bool rescued = row_ns > LEAST_NS && census->busy && census->waits && now_ns - shared->since_ns > RESCUE_NS;
@@ -349,12 +372,14 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
         atomic_store(&shared->opens_ns, now_ns);
         return;
     }
-    atomic_store(&shared->opens_ns, next > (int64_t)LEAST_NS ? now_ns + until_next : 0);
+    /* The rest of a row that was given up is lent. */
+    bool comes = whole_ns == 0 && next > (int64_t)LEAST_NS;
+    atomic_store(&shared->opens_ns, comes ? now_ns + until_next : 0);
 }
 
 /* Open: say until when. */
 static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
-                    uint64_t now_ns, uint64_t wall_ns)
+                    uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
 {
     int64_t left = ahead(gang, census, row, now_ns, wall_ns);
     uint64_t row_ns = left_before_end(gang, row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
@@ -371,7 +396,16 @@ static void run_row(struct gang *gang, const struct census *census, const struct
         most_ns = 0;
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
     if (most_ns == 0)
-        enter(gang, GANG_ENDS, now_ns);
+        begin_end(gang, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0, now_ns);
+}
+
+/* By its launches it was not behind, but another stands still: so it is, and launches do not tell. */
+static void find_behind(struct gang *gang, uint32_t number)
+{
+    gang->miscounted = true;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+        gang->seen[n].behind = false;
+    gang->seen[number].behind = true;
 }
 
 static void let_through(struct gang *gang, struct hetero_region_member *member)
@@ -399,11 +433,12 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
                 continue;
             /* First those of idle devices, which are behind: by what they launched, or because one stands still. */
             uint32_t launches = member->launches - member->settled;
-            bool behind = launches < census->launches && !gang->miscounted;
-            if (pass == 0 && !behind && ((says & MEMBER_BUSY) || !census->stuck))
+            bool behind = launches < census->launches && !gang->miscounted, idle = !(says & MEMBER_BUSY);
+            bool known = idle && gang->seen[n].behind && census->waited_for;
+            if (pass == 0 && !behind && !known && !(idle && census->stuck))
                 continue;
-            /* Else those that are in front would be let through as if they were behind. */
-            gang->miscounted = gang->miscounted || (pass == 0 && !behind);
+            if (pass == 0 && !behind && !known)
+                find_behind(gang, n);
             let_through(gang, member);
             helped = true;
             if (pass == 1)
@@ -429,11 +464,11 @@ static void learn_end(struct hetero_region_gang *shared, uint64_t took_ns)
 }
 
 /* The gates are closed: wait until all are idle. */
-static void end_row(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
+static void end_row(struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
     uint64_t since_ns = atomic_load(&shared->since_ns), took_ns = now_ns > since_ns ? now_ns - since_ns : 0;
-    bool over = took_ns > (shared->rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns);
+    bool over = now_ns >= shared->until_ns;
     if (over)
         atomic_fetch_add(&shared->overruns, 1);
     if (over || (!census->busy && !census->late)) {
@@ -447,6 +482,8 @@ static void end_row(struct gang *gang, const struct census *census, uint64_t ove
                  (unsigned long long)(took_ns / US), (unsigned)shared->passes);
         gang->crossed_ns = stuck_ns(gang);
         gang->miscounted = false;
+        for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+            gang->seen[n].behind = false;
         enter(gang, GANG_CLOSED, now_ns);
         return;
     }
@@ -467,8 +504,8 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
     if (before != GANG_ENDS || now_ns - shared->charged_ns > CHARGE_NS || !census.busy)
         charge(gang, &census, row->gang_core, claimed, now_ns);
     switch (before) {
-    case GANG_OPEN: run_row(gang, &census, row, claimed, now_ns, wall_ns); break;
-    case GANG_ENDS: end_row(gang, &census, overrun_ns, now_ns); break;
-    default: wait_for_row(gang, &census, row, claimed, now_ns, wall_ns); break;
+    case GANG_OPEN: run_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
+    case GANG_ENDS: end_row(gang, &census, now_ns); break;
+    default: wait_for_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
     }
 }

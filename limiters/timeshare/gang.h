@@ -42,6 +42,7 @@ struct gang {
     struct {
         uint32_t moved;
         uint64_t moved_ns;
+        bool behind; /* in this end of a row another waited for it */
     } seen[HETERO_REGION_MEMBERS];
     uint64_t led_ns;     /* when it had the lead last */
     uint64_t used_ns;    /* when a member was last busy or had launchers waiting */

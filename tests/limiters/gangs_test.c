@@ -84,10 +84,131 @@ static void a_gang_and_programs_of_one_card_have_half_each(void)
     }
 }
 
+/* What a gang of two cards at 50 gets, of itself alone, with programs of one card at 50 beside it or without. Returns
+ * what the worse of those two got. */
+static double beside_singles(void (*body)(struct tenant *), void (*second)(struct tenant *), uint64_t each_ns,
+                             bool singles, double *got)
+{
+    enum { WARM_S = 3, WATCHED_S = 10 };
+    double rates[2], worse = 100, native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (unsigned limited = 0; limited < 2; limited++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++) {
+            member(rank, 0, rank, rank == 0 ? body : second, limited ? 50 : 100, 0)->each_ns = each_ns;
+            tenant_start(&tenants[rank]);
+        }
+        for (unsigned single = 2; limited && singles && single < 4; single++) {
+            add(single, &KERNELS, 50)->card = single - 2;
+            tenant_start(&tenants[single]);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t steps = tenants[0].steps, before[2] = {tenants[2].launched, tenants[3].launched};
+        EXPECT(true, machine_run(WATCHED_S * SECOND));
+        rates[limited] = (double)(tenants[0].steps - steps);
+        for (unsigned s = 0; limited && singles && s < 2; s++) {
+            double one = gang_got(&tenants[2 + s], before[s], WATCHED_S, native);
+            worse = one < worse ? one : worse;
+        }
+        if (limited)
+            report(singles ? "beside singles" : "alone", &tenants[0], 100 * rates[1] / rates[0]);
+        machine_end();
+    }
+    *got = 100 * rates[1] / rates[0];
+    printf("singles: %.2f\n", worse);
+    return worse;
+}
+
+static void processes_that_wait_for_each_other_in_any_way_go_on(void)
+{
+    static const struct {
+        const char *name;
+        void (*body)(struct tenant *), (*second)(struct tenant *);
+        double least, singles;
+    } cases[] = {
+        {"a lock held at a gate", compute_under_lock, compute_under_lock, 20, 47},
+        {"communicators crossed", crossed, crossed, 45, 47},
+        {"one thread, two cards", on_two_cards, nothing, 45, 47},
+        {"two cards in one call", together_on_two_cards, nothing, 45, 47},
+        {"a rank in its data loader", with_data, with_data, 45, 45},
+    };
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (unsigned singles = 0; singles < 2; singles++) {
+            double got, worse;
+            puts(cases[c].name);
+            worse = beside_singles(cases[c].body, cases[c].second, 0, singles > 0, &got);
+            EXPECT(true, got >= cases[c].least);
+            EXPECT(true, worse >= cases[c].singles);
+        }
+}
+
+static void a_graph_overruns_a_row_by_one_operation(void)
+{
+    static const uint64_t lengths_ms[] = {5, 30, 200};
+    for (unsigned l = 0; l < 3; l++)
+        for (unsigned singles = 0; singles < 2; singles++) {
+            double got, worse = beside_singles(graphs, graphs, lengths_ms[l] * MS, singles > 0, &got);
+            EXPECT_NEAR(50, 4, got);
+            EXPECT(true, worse >= 45);
+        }
+}
+
+static void a_gang_that_is_never_idle_keeps_its_neighbours_share(void)
+{
+    double got, worse = beside_singles(endless, endless, 0, true, &got);
+    EXPECT(true, worse >= 45);
+}
+
+static void a_rank_that_is_stopped_or_killed_stalls_nobody(void)
+{
+    double native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (unsigned killed = 0; killed < 2; killed++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, tensor_parallel, 50, 0));
+        for (unsigned single = 2; single < 4; single++) {
+            add(single, &KERNELS, 50)->card = single - 2;
+            tenant_start(&tenants[single]);
+        }
+        EXPECT(true, machine_run(3 * SECOND));
+        while (regions[0].gang.phase != GANG_OPEN)
+            EXPECT(true, machine_run(MS));
+        EXPECT(true, machine_run(5 * MS));
+        if (killed)
+            tenant_kill(&tenants[1]);
+        else
+            tenant_stop(&tenants[1]);
+        EXPECT(true, machine_run(6 * MS));
+        if (killed)
+            EXPECT(true, regions[0].gang.phase != GANG_OPEN);
+        uint64_t before[2] = {tenants[2].launched, tenants[3].launched};
+        EXPECT(true, machine_run(4 * SECOND));
+        for (unsigned s = 0; s < 2; s++) {
+            double got = gang_got(&tenants[2 + s], before[s], 4, native);
+            printf("%s: single %u: %.2f\n", killed ? "killed" : "stopped", s, got);
+            EXPECT(true, got >= 42);
+        }
+        if (!killed) {
+            tenant_continue(&tenants[1]);
+            EXPECT(true, machine_run(4 * SECOND));
+            uint64_t steps = tenants[0].steps;
+            EXPECT(true, machine_run(2 * SECOND));
+            printf("and %u steps after it went on\n", (unsigned)(tenants[0].steps - steps));
+            EXPECT(true, tenants[0].steps > steps + 50);
+        }
+        machine_end();
+    }
+}
+
 static const struct test tests[] = {
     TEST(a_gang_alone_has_its_share),
     TEST(two_gangs_on_the_same_cards_have_half_each),
     TEST(a_gang_and_programs_of_one_card_have_half_each),
+    TEST(processes_that_wait_for_each_other_in_any_way_go_on),
+    TEST(a_graph_overruns_a_row_by_one_operation),
+    TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),
+    TEST(a_rank_that_is_stopped_or_killed_stalls_nobody),
 };
 
 int main(int count, char **arguments)

@@ -58,6 +58,131 @@ static inline void all_reduce(struct tenant *tenant)
     }
 }
 
+/* Two threads of which one at a time may run, also while it waits at a gate: one computes, one reduces. Whoever has
+ * waited goes first, as with the lock of a Python interpreter. */
+static struct {
+    unsigned next, served;
+} turns[TENANTS];
+
+static inline void take_turn(const struct tenant *tenant)
+{
+    unsigned mine = turns[tenant - tenants].next++;
+    while (turns[tenant - tenants].served != mine)
+        tenant_sleep(20 * US);
+}
+
+static inline void end_turn(const struct tenant *tenant)
+{
+    turns[tenant - tenants].served++;
+}
+
+static inline void reduce_under_lock(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        take_turn(tenant);
+        tenant_meet(tenant, 1, 0, 100 * US);
+        end_turn(tenant);
+        tenant_sleep(MS);
+    }
+}
+
+static inline void compute_under_lock(struct tenant *tenant)
+{
+    turns[tenant - tenants].next = turns[tenant - tenants].served = 0;
+    tenant_thread(tenant, reduce_under_lock);
+    for (unsigned kernel = 1;; kernel++) {
+        take_turn(tenant);
+        tenant_launch(tenant, 0, 300 * US);
+        end_turn(tenant);
+        tenant_sleep(8 * US);
+        if (kernel % 64 == 0)
+            tenant_synchronise(tenant);
+    }
+}
+
+/* Two communicators in two streams, in whose order the processes do not agree. */
+static inline void crossed(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        for (unsigned n = 0; n < 2; n++) {
+            unsigned communicator = (n + tenant->card) % 2;
+            tenant_launch(tenant, communicator, 200 * US);
+            tenant_meet(tenant, communicator, communicator, 100 * US);
+            tenant_sleep(8 * US);
+        }
+        if (tenant->steps % 8 == 7)
+            tenant_synchronise(tenant);
+    }
+}
+
+/* One thread that launches on two cards, of the program of tenants[0]; the other has none of its own. */
+static inline void nothing(struct tenant *tenant)
+{
+    (void)tenant;
+}
+
+static inline void on_two_cards(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        for (unsigned card = 0; card < 2; card++)
+            tenant_launch(tenant + card, 0, 300 * US);
+        for (unsigned card = 0; card < 2; card++)
+            tenant_meet(tenant + card, 0, 0, 100 * US);
+        tenant_sleep(8 * US);
+        if (tenant->steps % 8 == 7)
+            for (unsigned card = 0; card < 2; card++)
+                tenant_synchronise(tenant + card);
+    }
+}
+
+static inline void together_on_two_cards(struct tenant *tenant)
+{
+    struct tenant *both[] = {tenant, tenant + 1};
+    for (;; tenant->steps++) {
+        for (unsigned card = 0; card < 2; card++)
+            tenant_launch(both[card], 0, 300 * US);
+        tenant_meet_together(both, 2, 100 * US);
+        tenant_sleep(8 * US);
+        if (tenant->steps % 8 == 7)
+            tenant_synchronise(tenant);
+    }
+}
+
+/* The second process waits for its data now and then. */
+static inline void with_data(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        for (unsigned kernel = 0; kernel < 20; kernel++) {
+            tenant_launch(tenant, 0, 200 * US);
+            tenant_sleep(8 * US);
+        }
+        tenant_meet(tenant, 0, 0, 200 * US);
+        tenant_synchronise(tenant);
+        if (tenant->card == 1 && tenant->steps % 100 == 99)
+            tenant_sleep(300 * MS);
+    }
+}
+
+/* A graph of so long with its all-reduces, again and again; and a kernel that never ends. */
+static inline void graphs(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        tenant_meet(tenant, 0, 0, tenant->each_ns);
+        tenant_sleep(50 * US);
+        if (tenant->steps % 4 == 3)
+            tenant_synchronise(tenant);
+    }
+}
+
+static inline void endless(struct tenant *tenant)
+{
+    tenant_launch(tenant, 0, 3600 * SECOND);
+    for (;; tenant->steps++) {
+        tenant_launch(tenant, 1, 200 * US);
+        tenant_sleep(8 * US);
+    }
+}
+
 /* A process of gang `gang`, which has this row from a point of the period on. */
 static inline struct tenant *member(unsigned number, unsigned gang, unsigned card, void (*body)(struct tenant *),
                                     unsigned percent, unsigned from_percent)

@@ -1107,6 +1107,22 @@ void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, 
         gate_leave(&tenant->governor->gate, &key);
 }
 
+void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns)
+{
+    struct stream_key keys[CARDS];
+    bool gated[CARDS];
+    for (unsigned t = 0; t < count; t++)
+        gated[t] = enter(tenants[t], &keys[t], 0);
+    card_work();
+    for (unsigned t = 0; t < count; t++) {
+        stop(tenants[t], 0, (struct stop){.meets = true, .until = ++tenants[t]->met[0]});
+        ask(tenants[t], 0, ns);
+    }
+    for (unsigned t = count; t-- > 0;)
+        if (gated[t])
+            gate_leave(&tenants[t]->governor->gate, &keys[t]);
+}
+
 void tenant_follow(struct tenant *tenant, unsigned stream)
 {
     card_work();

@@ -84,6 +84,7 @@ void tenant_start(struct tenant *tenant);
  * what the other one has by now; wait until the card has done all; sleep; start another thread of the process. */
 void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns);
 void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, uint64_t ns);
+void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns); /* in one call of the driver */
 void tenant_follow(struct tenant *tenant, unsigned stream);
 void tenant_synchronise(struct tenant *tenant);
 void tenant_sleep(uint64_t ns);
