@@ -359,6 +359,12 @@ class Ledger:
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
 
+    def row(self, identity: str) -> GangRow | None:
+        """Return the row of a grant that stands; None if it is no gang."""
+        grants = self._read().grants
+        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
+        return gang_rows(grants, held, self.periods).get(identity)
+
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
         directory = str(self.directory(identity))  # asked of every grant at every look
