@@ -90,11 +90,12 @@ struct hetero_region_member {
 
 /* What the processes of a grant of several devices agree on, written by the member that has the lead. */
 struct hetero_region_gang {
-    _Atomic uint64_t lead;       /* which member, and until when (timeshare/gang.c) */
-    _Atomic uint32_t phase;      /* enum gang_phase */
-    _Atomic uint32_t epoch;      /* counts its changes */
-    _Atomic uint64_t opens_ns;   /* closed: when the gates are opened next, as far as is known; 0: it is not */
-    _Atomic uint64_t until_ns;   /* open: when they are closed, as far as is known; ending: when at the latest that is over */
+    _Atomic uint64_t lead;     /* which member, and until when (timeshare/gang.c) */
+    _Atomic uint32_t phase;    /* enum gang_phase */
+    _Atomic uint32_t epoch;    /* counts its changes */
+    _Atomic uint64_t opens_ns; /* closed: when the gates are opened next, as far as is known; 0: it is not */
+    _Atomic uint64_t
+        until_ns; /* open: when they are closed, as far as is known; ending: when at the latest that is over */
     _Atomic uint64_t since_ns;   /* when the phase began */
     _Atomic uint64_t charged_ns; /* up to when its time is charged */
     _Atomic uint64_t asked_ns;   /* since when any member wants its device */

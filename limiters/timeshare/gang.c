@@ -1,4 +1,5 @@
-/* What the member of a gang that has the lead decides (gang.h). */
+/* What the member of a gang that has the lead decides (gang.h). Over 400 lines because a row, its end and what both cost
+ * are decided from one count of the members. */
 #include "gang.h"
 
 #include "budget.h"
@@ -230,7 +231,8 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         uint32_t says = member->says, moved = member->moved;
         uint32_t device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
         if (moved != gang->seen[n].moved || !(says & MEMBER_BUSY)) {
-            if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved)
+            bool by_itself = gang->helped_ns < gang->seen[n].moved_ns && shared->rescue_ns == 0;
+            if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved && by_itself)
                 note_move(gang, now_ns - gang->seen[n].moved_ns);
             gang->seen[n].moved = moved;
             gang->seen[n].moved_ns = now_ns;
@@ -269,7 +271,9 @@ static void charge(struct gang *gang, const struct census *census, uint32_t core
     uint64_t from_ns = atomic_load(&shared->charged_ns);
     uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
     spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
-    bool holds = claimed && shared->phase != GANG_CLOSED;
+    gang->begun = gang->begun ||
+                  census->busy; /* what it takes to wake launchers is not charged, as to grants of one device */
+    bool holds = claimed && shared->phase != GANG_CLOSED && gang->begun;
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;
@@ -326,6 +330,7 @@ static void begin_end(struct gang *gang, uint64_t most_ns, bool resumed, uint64_
 static void open_gates(struct gang *gang, uint64_t now_ns)
 {
     gang->used_ns = now_ns;
+    gang->begun = false;
     atomic_store(&gang->shared->until_ns, now_ns + LEAST_NS);
     atomic_fetch_add(&gang->shared->rows, 1);
     enter(gang, GANG_OPEN, now_ns);
@@ -440,6 +445,7 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
             if (pass == 0 && !behind && !known)
                 find_behind(gang, n);
             let_through(gang, member);
+            gang->helped_ns = now_ns;
             helped = true;
             if (pass == 1)
                 gang->let_ns = now_ns;

@@ -44,10 +44,12 @@ struct gang {
         uint64_t moved_ns;
         bool behind; /* in this end of a row another waited for it */
     } seen[HETERO_REGION_MEMBERS];
+    bool begun;          /* a device had work since the gates were opened */
     uint64_t led_ns;     /* when it had the lead last */
     uint64_t used_ns;    /* when a member was last busy or had launchers waiting */
     bool miscounted;     /* in this end of a row launches do not tell who is behind */
     uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
+    uint64_t helped_ns;  /* when any launcher was let through last */
     uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
     uint64_t let_ns;     /* when some were let through last */
 };

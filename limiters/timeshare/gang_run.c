@@ -26,6 +26,9 @@
 /* A launcher that was let through has come by then, or does not. */
 #define COMES_NS (2 * MS)
 
+/* A process that owes so much for itself does not run; it owes a little more at most. */
+#define OWN_DEBT_NS (BUDGET_ARREARS_NS + BUDGET_BURST_NS)
+
 /* How long its files are used before they are looked at again. */
 #define RENEW_NS (100 * MS)
 
@@ -104,13 +107,19 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
     return epoch;
 }
 
-/* Charge this process for itself what it used since the last look, and count its launches. */
+/* Charge this process for itself what it used since the last look at the open gate, and count its launches. */
 static void charge_own(struct governor *governor, bool busy, uint64_t since, uint64_t now)
 {
     struct account *account = &governor->account;
     uint32_t core = governor->time_slice.pages.row.gang_core;
     uint64_t ns = now - since < PAGES_STOPPED_NS ? now - since : PAGES_STOPPED_NS;
+    int64_t least = budget_balance(&account->own, account->asked_ns, now, core);
     budget_settle(&account->own, account->asked_ns, now, core, busy ? ns : 0);
+    /* What it does not run for any longer need not be remembered; nor what nobody else wanted. */
+    bool lent = terms_policy(governor->terms) == HETERO_POLICY_ELASTIC && !time_slice_sought(&governor->time_slice);
+    least = lent && least < 0 ? least : -OWN_DEBT_NS;
+    if (account->own.balance_ns < least)
+        account->own.balance_ns = least;
     account_count(account, gate_launches(&governor->gate));
 }
 
@@ -137,7 +146,7 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     busy = busy || run->let_ns != 0;
     if (busy || waits || launches != run->launches)
         run->active_ns = now;
-    charge_own(governor, busy, run->looked_ns, now);
+    charge_own(governor, busy && gate_opens(atomic_load(&gate->state)), run->looked_ns, now);
     run->launches = launches;
     run->looked_ns = now;
     says |= now - run->active_ns < REST_NS ? MEMBER_ACTIVE : 0;

@@ -201,6 +201,161 @@ static void a_rank_that_is_stopped_or_killed_stalls_nobody(void)
     }
 }
 
+static void a_gang_of_four_has_its_share_beside_two_of_two(void)
+{
+    double alone = gang_alone(tensor_parallel);
+    begin_gangs();
+    for (unsigned t = 0; t < 8; t++)
+        tenant_start(member(t, t < 4 ? 0 : t < 6 ? 1 : 2, t % 4, tensor_parallel, 40, t < 4 ? 0 : 40));
+    EXPECT(true, machine_run(2 * SECOND));
+    uint64_t before[3] = {tenants[0].launched, tenants[4].launched, tenants[6].launched};
+    EXPECT(true, machine_run(5 * SECOND));
+    for (unsigned gang = 0; gang < 3; gang++) {
+        const struct tenant *tenant = &tenants[gang == 0 ? 0 : 2 + 2 * gang];
+        double got = gang_got(tenant, before[gang], 5, alone);
+        report("of 40", tenant, got);
+        EXPECT(true, got >= 37 && got <= 41);
+    }
+    machine_end();
+}
+
+static void an_elastic_gang_has_what_nobody_wants_and_gives_it_back(void)
+{
+    double alone_rate = gang_alone(tensor_parallel), native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    begin_gangs();
+    for (unsigned rank = 0; rank < 2; rank++) {
+        member(rank, 0, rank, tensor_parallel, 30, 0)->terms.policy = HETERO_POLICY_ELASTIC;
+        tenant_start(&tenants[rank]);
+    }
+    EXPECT(true, machine_run(2 * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(3 * SECOND));
+    double lent = gang_got(&tenants[0], before, 3, alone_rate);
+    for (unsigned single = 2; single < 4; single++) {
+        add(single, &KERNELS, 60)->card = single - 2;
+        tenant_start(&tenants[single]);
+    }
+    EXPECT(true, machine_run(2 * SECOND));
+    before = tenants[0].launched;
+    uint64_t theirs = tenants[2].launched;
+    EXPECT(true, machine_run(5 * SECOND));
+    double got = gang_got(&tenants[0], before, 5, alone_rate), single = gang_got(&tenants[2], theirs, 5, native);
+    printf("%.2f alone; %.2f beside %.2f\n", lent, got, single);
+    EXPECT(true, lent >= 95 && got >= 27 && single >= 57);
+    machine_end();
+}
+
+static void a_clock_that_jumps_costs_a_period(void)
+{
+    static const int64_t jumps_ms[] = {37, -61, 1000003, -3600007};
+    double alone_rate = gang_alone(tensor_parallel);
+    begin_gangs();
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(member(t, t / 2, t % 2, tensor_parallel, 50, t / 2 * 50));
+    EXPECT(true, machine_run(2 * SECOND));
+    machine_jump(INT64_C(1000000000000));
+    for (unsigned j = 0; j < 4; j++) {
+        uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+        machine_jump(jumps_ms[j] * (int64_t)MS);
+        EXPECT(true, machine_run(SECOND));
+        for (unsigned gang = 0; gang < 2; gang++) {
+            double got = gang_got(&tenants[2 * gang], before[gang], 1, alone_rate);
+            printf("after a jump of %lld ms: %.2f\n", (long long)jumps_ms[j], got);
+            EXPECT(true, got >= 46 - 10);
+        }
+    }
+    machine_end();
+}
+
+/* Grants that come at random on up to four cards, 90 of each at most, as the ledger would place them: gangs one after
+ * the other, and programs of one card. */
+static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
+{
+    enum { SEEDS = 12, WARM_S = 3, WATCHED_S = 5 };
+    static void (*const programs[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce, crossed};
+    double natives[4], native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (unsigned p = 0; p < 4; p++)
+        natives[p] = gang_alone(programs[p]);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        uint64_t rng = seed;
+        unsigned taken[CARDS] = {0}, count = 0, gangs = 1 + (unsigned)governor_random(&rng, 2), program[TENANTS];
+        unsigned from = 0;
+        begin_gangs();
+        machine_preempt(0);
+        for (unsigned gang = 0; gang < gangs; gang++) {
+            unsigned percent = 20 + (unsigned)governor_random(&rng, 25), kind = (unsigned)governor_random(&rng, 4);
+            for (unsigned rank = 0; rank < 2; rank++) {
+                program[count] = kind;
+                member(count, gang, rank, programs[kind], percent, from)->row.length_ns += SPARE_NS;
+                tenant_start(&tenants[count++]);
+                taken[rank] += percent;
+            }
+            from += percent + SPARE_NS * 100 / PERIOD_NS;
+        }
+        unsigned singles = count;
+        for (unsigned card = 0; card < 2; card++) {
+            add(count, &KERNELS, 90 - taken[card])->card = card;
+            tenant_start(&tenants[count++]);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t before[TENANTS];
+        for (unsigned t = 0; t < count; t++)
+            before[t] = tenants[t].launched;
+        for (unsigned half = 0; half < 2 * WATCHED_S; half++) {
+            uint64_t since[TENANTS];
+            for (unsigned t = 0; t < count; t++)
+                since[t] = tenants[t].launched;
+            EXPECT(true, machine_run(500 * MS));
+            for (unsigned t = 0; t < count; t++)
+                EXPECT(true, tenants[t].launched > since[t]);
+        }
+        for (unsigned t = 0; t < count; t++) {
+            bool single = t >= singles;
+            double got = gang_got(&tenants[t], before[t], WATCHED_S, single ? native : natives[program[t]]);
+            double due = tenants[t].terms.core / 100.0;
+            printf("seed %u, %s: %.2f of %.0f\n", (unsigned)seed, single ? "one card" : "gang", got, due);
+            EXPECT_NEAR(due, 1, got);
+        }
+        machine_end();
+    }
+}
+
+/* With periods of 40 ms, on a machine that takes its threads their processors. */
+static void gangs_stand_still_for_no_second(unsigned rows)
+{
+    static void (*const programs[])(struct tenant *) = {crossed, compute_under_lock};
+    begin_gangs();
+    machine_preempt(200);
+    for (unsigned t = 0; t < 4; t++) {
+        struct hetero_board_row *row = &member(t, t / 2, t % 2, programs[t / 2], 40, 0)->row;
+        row->period_ns = 40 * MS;
+        row->begin_ns = t / 2 * 20 * MS;
+        row->length_ns = 18 * MS;
+        tenant_start(&tenants[t]);
+    }
+    while (regions[0].gang.rows + regions[1].gang.rows < rows) {
+        uint64_t before[2] = {tenants[0].steps, tenants[2].steps};
+        EXPECT(true, machine_run(SECOND));
+        EXPECT(true, tenants[0].steps > before[0]);
+        EXPECT(true, regions[1].gang.rows < 100 || tenants[2].launched > before[1]);
+    }
+    printf("%u and %u rows, %u and %u overruns\n", (unsigned)regions[0].gang.rows, (unsigned)regions[1].gang.rows,
+           (unsigned)regions[0].gang.overruns, (unsigned)regions[1].gang.overruns);
+    machine_end();
+}
+
+static void no_gang_stands_still_in_ten_thousand_rows(void)
+{
+    gangs_stand_still_for_no_second(10000);
+}
+
+static void no_gang_stands_still_in_a_million_rows(void)
+{
+    gangs_stand_still_for_no_second(1000000);
+}
+
 static const struct test tests[] = {
     TEST(a_gang_alone_has_its_share),
     TEST(two_gangs_on_the_same_cards_have_half_each),
@@ -209,6 +364,12 @@ static const struct test tests[] = {
     TEST(a_graph_overruns_a_row_by_one_operation),
     TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),
     TEST(a_rank_that_is_stopped_or_killed_stalls_nobody),
+    TEST(a_gang_of_four_has_its_share_beside_two_of_two),
+    TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
+    TEST(a_clock_that_jumps_costs_a_period),
+    TEST(no_gang_stands_still_in_ten_thousand_rows),
+    TEST(no_gang_stands_still_in_a_million_rows),
+    TEST(gangs_and_programs_of_one_card_at_random_have_their_shares),
 };
 
 int main(int count, char **arguments)

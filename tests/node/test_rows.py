@@ -168,15 +168,24 @@ def on_boards(node: Node) -> Iterator[list[tuple[int, ...]]]:
 
 def test_the_boards_of_all_its_devices_have_a_gangs_row_and_follow_a_change(node: Node) -> None:
     handle, _ = node.admit(asked(50), command=["job"])
-    first = [(5000, 0, 50_000_000, PERIOD)]
+    first = [(5000, 0, 54_000_000, PERIOD)]  # 4 ms are to spare
     assert [first, first] == list(on_boards(node))
 
     smaller = tuple(evolve(limit, core=3000) for limit in handle.grant.limits)
     with node.ledger.admission():
         node.ledger.change(evolve(handle.grant, limits=smaller))
-    lowered = [(3000, 0, 30_000_000, PERIOD)]
+    lowered = [(3000, 0, 34_000_000, PERIOD)]
     assert [lowered, lowered] == list(on_boards(node))
     drop(handle)
+
+
+def test_where_all_of_a_card_is_given_no_row_is_longer_than_its_share(node: Node) -> None:
+    handles = [node.admit(asked(50), command=["job"])[0] for _ in range(2)]
+
+    rows = [(5000, 0, 50_000_000, PERIOD), (5000, 50_000_000, 50_000_000, PERIOD)]
+    assert rows == sorted(next(on_boards(node)))
+    for handle in handles:
+        drop(handle)
 
 
 def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:
@@ -192,7 +201,7 @@ def test_the_settings_say_how_long_a_period_is(node: Node) -> None:
     node = evolve(node, ledger=evolve(node.ledger, periods=periods))
     handle, _ = node.admit(asked(50), command=["job"])
 
-    assert [(5000, 0, 20_000_000, 40_000_000)] == next(on_boards(node))
+    assert [(5000, 0, 21_600_000, 40_000_000)] == next(on_boards(node))
     contents = (node.ledger.boards / "memory-0/board").read_bytes()
     assert 20_000_000 == struct.unpack_from("<Q", contents, 24)[0]
     drop(handle)

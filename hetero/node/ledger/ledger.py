@@ -28,9 +28,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from attrs import evolve, field
@@ -53,7 +55,7 @@ from hetero.node.ledger.grant_dir import (
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.residual_share import with_rest
-from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows
+from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows, with_spare
 from hetero.node.ledger.state import make, prepare
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
@@ -533,7 +535,13 @@ def gang_rows(
         row = gang_row(held[entry.id], policy=terms.policy, gang=terms.gang, period=periods.period)
         if row is not None:
             (fixed if terms.gang and terms.gang.row else asked)[entry.id] = row
-    return place_rows(asked, fixed)
+    taken = Counter[str]()
+    for limit in chain.from_iterable(held.values()):
+        taken[limit.name] += limit.core
+    placed = place_rows(with_spare(asked, taken), fixed)
+    if any(placed[name].length < row.length for name, row in asked.items()):
+        return place_rows(asked, fixed)
+    return placed
 
 
 def _on(row: GangRow | None, limit: DeviceLimit) -> GangRow | None:

@@ -18,6 +18,10 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 #: Nanoseconds. No row is shorter: less is lost where it begins and ends (measured on two H100s).
 LEAST = 3_000_000
 
+#: By how much a row is longer than its share says where a period has room for that: what is lost at
+#: its beginning and end is made up in it. A gang uses no more than its share. Percent of a period.
+SPARE = 4
+
 
 @frozen(kw_only=True)
 class Periods:
@@ -80,6 +84,22 @@ def gang_row(
         asked=length,
         devices=frozenset(limit.name for limit in limited),
     )
+
+
+def with_spare(rows: Mapping[str, GangRow], taken: Mapping[str, int]) -> dict[str, GangRow]:
+    """Return the rows with what may be spared for each; `taken` is all that is given of a device.
+
+    The latter is in a grant file's units. Gangs have even parts of what is free of a device.
+    """
+
+    def spare(row: GangRow) -> int:
+        beside = (
+            (CORE_FULL - taken[device]) // sum(device in one.devices for one in rows.values())
+            for device in row.devices
+        )
+        return max(0, min(row.period * SPARE // 100, row.period * min(beside) // CORE_FULL))
+
+    return {name: evolve(row, length=row.length + spare(row)) for name, row in rows.items()}
 
 
 def place_rows(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> dict[str, GangRow]:

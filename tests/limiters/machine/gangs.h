@@ -6,6 +6,9 @@
 
 #define PERIOD_NS (100 * MS)
 
+/* By how much rows are longer than shares where there is room (hetero/node/ledger/rows.py). */
+#define SPARE_NS (4 * MS)
+
 static struct hetero_region regions[TENANTS];
 
 /* A layer of a transformer on several cards: kernels, then an all-reduce that the next one needs. */
@@ -62,38 +65,38 @@ static inline void all_reduce(struct tenant *tenant)
  * waited goes first, as with the lock of a Python interpreter. */
 static struct {
     unsigned next, served;
-} turns[TENANTS];
+} lock_of[TENANTS];
 
-static inline void take_turn(const struct tenant *tenant)
+static inline void take_lock(const struct tenant *tenant)
 {
-    unsigned mine = turns[tenant - tenants].next++;
-    while (turns[tenant - tenants].served != mine)
+    unsigned mine = lock_of[tenant - tenants].next++;
+    while (lock_of[tenant - tenants].served != mine)
         tenant_sleep(20 * US);
 }
 
-static inline void end_turn(const struct tenant *tenant)
+static inline void leave_lock(const struct tenant *tenant)
 {
-    turns[tenant - tenants].served++;
+    lock_of[tenant - tenants].served++;
 }
 
 static inline void reduce_under_lock(struct tenant *tenant)
 {
     for (;; tenant->steps++) {
-        take_turn(tenant);
+        take_lock(tenant);
         tenant_meet(tenant, 1, 0, 100 * US);
-        end_turn(tenant);
+        leave_lock(tenant);
         tenant_sleep(MS);
     }
 }
 
 static inline void compute_under_lock(struct tenant *tenant)
 {
-    turns[tenant - tenants].next = turns[tenant - tenants].served = 0;
+    lock_of[tenant - tenants].next = lock_of[tenant - tenants].served = 0;
     tenant_thread(tenant, reduce_under_lock);
     for (unsigned kernel = 1;; kernel++) {
-        take_turn(tenant);
+        take_lock(tenant);
         tenant_launch(tenant, 0, 300 * US);
-        end_turn(tenant);
+        leave_lock(tenant);
         tenant_sleep(8 * US);
         if (kernel % 64 == 0)
             tenant_synchronise(tenant);
