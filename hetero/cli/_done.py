@@ -10,6 +10,7 @@ from hetero.model import CORE
 from hetero.model.units import format_memory
 from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import Grant
+from hetero.node.ledger.rows import GangRow
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print nothing of what was done.")
 
@@ -38,3 +39,29 @@ def limits(entry: Grant) -> Iterator[str]:
             f"{entry.id}  shares its card by a service: a program that fails in a kernel ends its "
             "neighbours', and theirs may end yours"
         )
+
+
+def gang(entry: Grant, row: GangRow | None) -> Iterator[str]:
+    """Yield a line where a grant of several devices has less of their time than its shares say."""
+    if row is None:
+        return
+    if not row.length:
+        yield (
+            f"{entry.id}  no row is free on its devices: each has time slices of its own, and "
+            "processes that wait for each other get little"
+        )
+        return
+    if row.length < row.asked:
+        yield (
+            f"{entry.id}  beside others it has {_ms(row.length)} of each {_ms(row.period)} ms "
+            f"on its devices, where its share is {_ms(row.asked)}"
+        )
+    if len({limit.core for limit in entry.limits if limit.core < CORE_FULL}) > 1:
+        yield (
+            f"{entry.id}  runs on all its devices at the same time, at {row.core / 100:g} %, the "
+            "smallest of its shares: the rest of the others is free"
+        )
+
+
+def _ms(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:g}"

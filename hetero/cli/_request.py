@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from attrs import evolve
 
-from hetero.model import OnBypass, OnExcess, Policy, Priority, Request
+from hetero.model import Gang, OnBypass, OnExcess, Policy, Priority, Request
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from, ask_of_device, choice_of
 from hetero.model.units import parse_count, parse_percent
@@ -65,6 +65,14 @@ _OPTIONS = (
         "(default); kill ends them.",
     ),
     click.option(
+        "--gang",
+        metavar="NAME",
+        help="Several devices are had all at the same time, in a part of each period that the node "
+        "gives: off has each by itself; NAME with --row gives the part by hand, the same to all of "
+        "that name.",
+    ),
+    click.option("--row", metavar="N/M", help="Of a gang by hand: the N-th of M parts, from 1."),
+    click.option(
         "--strict",
         is_flag=True,
         help="Functions that the driver has and the limiter does not know are answered as if the "
@@ -114,6 +122,8 @@ def request_from(
     on_excess: str | None,
     on_bypass: str | None,
     strict: bool,
+    gang: str | None,
+    row: str | None,
     **names: tuple[str, ...],
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
@@ -135,4 +145,18 @@ def request_from(
         on_excess=OnExcess(on_excess) if on_excess else None,
         on_bypass=OnBypass(on_bypass) if on_bypass else None,
         strict=strict,
+        gang=_gang(gang, row),
     )
+
+
+def _gang(name: str | None, row: str | None) -> Gang | None:
+    if name is None and row is None:
+        return None
+    if name == "off" and row is None:
+        return Gang(off=True)
+    if name in (None, "off", "") or row is None:
+        raise BadInput("a gang is off, or by hand: --gang NAME --row 1/2")
+    number, slash, of = row.partition("/")
+    if not slash or not (number.isascii() and number.isdecimal() and of.isdecimal()):
+        raise BadInput(f"--row {row!r} is not a row: write 1/2 for the first of two")
+    return Gang(name=name, row=int(number), rows=int(of))

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from hetero.cli._done import limits, quiet_option
+from hetero.cli._done import gang, limits, quiet_option
 from hetero.cli._request import request_from, request_options
 from hetero.cli._terminal import note
 from hetero.model.errors import BadInput
 from hetero.node.ledger.ledger import Grant
+from hetero.node.ledger.rows import GangRow
 from hetero.node.run import run
 
 
@@ -30,6 +31,7 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
       hetero run --memory 3000Mi --core 30 -- python train.py
       hetero run --memory 50% --policy elastic -- ./serve
       hetero run --count 2 -- torchrun --nproc-per-node 2 train.py
+      hetero run --count 2 --core 50 --gang left --row 1/2 -- ./train
       hetero run --device 0:mem=3276Mi,core=10 --device 1:mem=8192Mi,core=50 -- ./job
     """
     if not command[0]:
@@ -39,8 +41,8 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
         if not quiet:
             note(f"hetero: {says}")
 
-    def tell(grant: Grant) -> None:
-        for line in () if quiet else limits(grant):
+    def tell(grant: Grant, row: GangRow | None) -> None:
+        for line in () if quiet else (*limits(grant), *gang(grant, row)):
             note(f"hetero: {line}")
 
     run(request_from(**flags), command=command, label=label, tell=tell, warn=warn)

@@ -10,7 +10,7 @@ from attrs import field
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
 from hetero.model.granularity import CORE, MEMORY, Counters
-from hetero.model.request import OnBypass, OnExcess, Policy, Priority
+from hetero.model.request import Gang, OnBypass, OnExcess, Policy, Priority
 from hetero.model.units import format_memories, format_memory
 
 
@@ -42,7 +42,7 @@ class Allocation:
 
     `on_excess`, `on_bypass` and `context` None: as the node's settings say. `strict`: what the
     driver offers and the limiter does not know is not to be had. `context`: the driver's own memory
-    for its programs counts against it.
+    for its programs counts against it. `gang`: how it has several devices; None: as the node says.
     """
 
     pieces: tuple[DeviceAllocation, ...]
@@ -52,6 +52,7 @@ class Allocation:
     on_bypass: OnBypass | None = None
     strict: bool = False
     context: bool | None = None
+    gang: Gang | None = None
 
     @property
     def vendors(self) -> frozenset[str]:

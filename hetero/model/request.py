@@ -50,6 +50,9 @@ class OnBypass(str, Enum):
 POLICY_SLOTS: Counters = {following(policy): 1 << 16 for policy in Policy}
 
 
+#: A row is a part of a period that is worth its beginning.
+MOST_ROWS = 32
+
 #: Bytes; what the grant file can say is twice as much.
 _MOST_MEMORY = 2**63
 
@@ -127,6 +130,33 @@ class CoTenancy:
 
 
 @frozen(kw_only=True)
+class Gang:
+    """How a grant of several devices shares their time, where it is not as the node would say.
+
+    `off`: each device by itself. `name` and row `row` of `rows`, counted from 1: in that part of
+    each period, as all that have the name, on whatever node.
+    """
+
+    name: str | None = None
+    row: int | None = None
+    rows: int | None = None
+    off: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.off and self.row is not None:
+            raise BadInput("a gang that is off has no row")
+        if (self.row is None) != (self.rows is None) or (self.row is None) != (self.name is None):
+            raise BadInput("a gang by hand has a name and a row: --gang NAME --row 1/2")
+        if self.row is not None and self.rows is not None:
+            if not 1 <= self.rows <= MOST_ROWS:
+                raise BadInput(f"row {self.row}/{self.rows}: there are 1 to {MOST_ROWS} rows")
+            if not 1 <= self.row <= self.rows:
+                raise BadInput(
+                    f"row {self.row}/{self.rows}: rows are counted from 1 to all of them"
+                )
+
+
+@frozen(kw_only=True)
 class Request:
     """What one container asks for: as many different physical devices as there are asks.
 
@@ -152,6 +182,7 @@ class Request:
     on_excess: OnExcess | None = None
     on_bypass: OnBypass | None = None
     strict: bool = False
+    gang: Gang | None = None
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

@@ -97,7 +97,11 @@ class Node:
         settings = load_settings(environ)
         return cls(
             registry=Registry(allowed=settings.vendors, soft=settings.soft, pauses=_pauses(state)),
-            ledger=Ledger(state, persistent=within(persistent) if persistent else None),
+            ledger=Ledger(
+                state,
+                persistent=within(persistent) if persistent else None,
+                periods=settings.periods,
+            ),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,
             daemon=daemon,

@@ -11,6 +11,7 @@ from typing import NoReturn
 from hetero.model import Request
 from hetero.model.errors import HeteroError
 from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
+from hetero.node.ledger.rows import GangRow
 from hetero.node.mounts import enter
 from hetero.node.node import Node
 from hetero.node.watch import watch
@@ -21,13 +22,14 @@ def run(
     *,
     command: tuple[str, ...],
     label: str | None = None,
-    tell: Callable[[Grant], None],
+    tell: Callable[[Grant, GangRow | None], None],
     warn: Callable[[str], None],
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
     `warn` is called with what the user should know of this machine's ledger, `tell` with the grant
-    before it is handed over. Raises `HeteroError`; then nothing is held.
+    and its row in time, if it has one, before it is handed over. Raises `HeteroError`; then nothing
+    is held.
     """
     node = Node.here()
     if node.unseen:
@@ -42,7 +44,7 @@ def run(
         handle.hand_over()
         node.registry.close()  # the program's children are to be its own
         if which(command[0], path=environment.get("PATH")):  # what cannot start has had no grant
-            tell(handle.grant)
+            tell(handle.grant, node.ledger.row(handle.grant.id))
         _become(command, environment)
     except BaseException:
         node.abort(handle)

@@ -26,6 +26,7 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.units import parse_memory
+from hetero.node.ledger.rows import Periods
 from hetero.plugin.vendor import shared_softly
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
@@ -102,6 +103,10 @@ class Settings:
     [quota.groups.lab]  # what the members of a group may hold together
     core = 300
 
+    [gangs]             # grants of several devices, which have all of them at the same time
+    period = 100        # milliseconds, 40 to 400: each has its part of every one
+    overrun = 100       # for how long one may run over the end of its part; a period unless set
+
     [heterod]            # what is done where a grant does not say (hetero run --help)
     on_excess = "refuse" # or "report", "kill"
     on_bypass = "report" # or "kill"
@@ -124,6 +129,7 @@ class Settings:
     on_excess: OnExcess = OnExcess.REFUSE
     on_bypass: OnBypass = OnBypass.REPORT
     ignore: tuple[str, ...] | None = None
+    periods: Periods = field(factory=Periods)
 
     def offered(
         self,
@@ -237,14 +243,17 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
 def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> Settings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
     was = base or Settings()
-    tables = ("scale", "cards", "count", "vendors", "quota", "heterod")
+    tables = ("scale", "cards", "count", "vendors", "quota", "gangs", "heterod")
     _expect(document, known=tables)
-    scale, cards, count, vendors, quota, heterod = (_table(document, name) for name in tables)
+    scale, cards, count, vendors, quota, gangs, heterod = (
+        _table(document, name) for name in tables
+    )
     _expect(scale, known=("memory", "core"))
     _expect(cards, known=("max_sharers", "exclude", "partitioned", "sharing", "soft"))
     _expect(count, known=("context",))
     _expect(vendors, known=("allow",))
     _expect(quota, known=("memory", "core", "grants", "users", "groups"))
+    _expect(gangs, known=("period", "overrun"))
     _expect(heterod, known=("on_excess", "on_bypass", "ignore"))
     context = count.get("context", was.context)
     if not isinstance(context, bool):
@@ -271,6 +280,23 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
         ignore=_texts("heterod.ignore", "executables", heterod["ignore"])
         if "ignore" in heterod
         else was.ignore,
+        periods=_periods(gangs, was.periods),
+    )
+
+
+def _periods(table: Mapping[str, Any], was: Periods) -> Periods:
+    """Return how time is cut for gangs; the settings say it in milliseconds."""
+
+    def nanoseconds(name: str, least: int, most: int) -> int:
+        value = table[name]
+        numeric = isinstance(value, int) and not isinstance(value, bool)
+        if not numeric or not least <= value <= most:
+            raise BadInput(f"gangs.{name} {value!r} is not a whole number from {least} to {most}")
+        return int(value) * 1_000_000
+
+    return Periods(
+        period=nanoseconds("period", 40, 400) if "period" in table else was.period,
+        overrun=nanoseconds("overrun", 1, 1000) if "overrun" in table else was.overrun,
     )
 
 
@@ -315,7 +341,8 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
                 f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
                 "max_sharers, exclude, partitioned, sharing and soft, [count] with context, "
                 "[vendors] with allow, [quota] with memory, core, grants, users and groups, "
-                "[heterod] with on_excess, on_bypass and ignore, nothing else"
+                "[gangs] with period and overrun, [heterod] with on_excess, on_bypass and ignore, "
+                "nothing else"
             )
 
 

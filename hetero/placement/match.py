@@ -272,6 +272,7 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
         on_excess=request.on_excess,
         on_bypass=request.on_bypass,
         strict=request.strict,
+        gang=request.gang,
     )
 
 

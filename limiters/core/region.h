@@ -11,7 +11,7 @@
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted. The
  * description is kept by a page that is mapped through it and that no child inherits: no descriptor is, which the
  * program could close. Bytes past the slots lock other things: from slots + 1 + 32 * i on, what processes of the grant
- * agree on about device i's time slices (timeshare/time_slice.h).
+ * agree on about device i's time slices (timeshare/time_slice.h); past those, each member of a gang locks one.
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -24,11 +24,14 @@
 #include <stdbool.h>
 
 #define HETERO_REGION_MAGIC       UINT64_C(0x3145474153555448) /* "HTUSAGE1" read as a little-endian integer */
-#define HETERO_REGION_VERSION     2u
+#define HETERO_REGION_VERSION     3u
 #define HETERO_REGION_SLOTS       1024u
 #define HETERO_REGION_SLOT_OFFSET 0x10000 /* bytes between the offsets of the mappings that keep slots */
 
 #define HETERO_REGION_LOCK_TIME_SLICE(i) ((int)HETERO_REGION_SLOTS + 1 + 32 * (int)(i))
+
+#define HETERO_REGION_MEMBERS        128u
+#define HETERO_REGION_LOCK_MEMBER(i) (HETERO_REGION_LOCK_TIME_SLICE(HETERO_MAX_DEVICES) + (int)(i))
 
 struct hetero_region_device {
     uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */
@@ -67,6 +70,47 @@ struct hetero_region_slot {
     uint64_t reserved[7];
 }; /* 576 bytes */
 
+/* A member of a gang (timeshare/gang.h): the governor of one process on one device. It writes its own; but for what it
+ * says, whoever has the gang's lead. */
+struct hetero_region_member {
+    _Atomic uint32_t taken;      /* 0: free */
+    _Atomic uint32_t device;     /* of the grant */
+    _Atomic uint32_t says;       /* MEMBER_* of timeshare/gang.h */
+    _Atomic uint32_t epoch;      /* which change of the gang's phase it has followed */
+    _Atomic uint32_t moved;      /* fences that have passed; it wraps around */
+    _Atomic uint32_t launches;   /* made so far; it wraps around */
+    _Atomic uint32_t passes;     /* how often its waiting launchers may make an operation each; written by the lead */
+    _Atomic uint32_t charge;     /* what device time is charged at (timeshare/power.h) */
+    _Atomic uint64_t stamp_ns;   /* when it said so; CLOCK_MONOTONIC, as all here */
+    _Atomic uint64_t claimed_ns; /* when another grant was last seen that wants the device or runs */
+    _Atomic uint32_t passed;     /* the last of `passes` that it has followed */
+    _Atomic uint32_t settled;    /* `launches` when all were idle last; written by the lead */
+    uint64_t reserved;
+}; /* 64 bytes */
+
+/* What the processes of a grant of several devices agree on, written by the member that has the lead. */
+struct hetero_region_gang {
+    _Atomic uint64_t lead;     /* which member, and until when (timeshare/gang.c) */
+    _Atomic uint32_t phase;    /* enum gang_phase */
+    _Atomic uint32_t epoch;    /* counts its changes */
+    _Atomic uint64_t opens_ns; /* closed: when the gates are opened next, as far as is known; 0: it is not */
+    _Atomic uint64_t
+        until_ns; /* open: when they are closed, as far as is known; ending: when at the latest that is over */
+    _Atomic uint64_t since_ns;   /* when the phase began */
+    _Atomic uint64_t charged_ns; /* up to when its time is charged */
+    _Atomic uint64_t asked_ns;   /* since when any member wants its device */
+    _Atomic uint64_t rows;       /* how often the gates were opened */
+    _Atomic uint64_t overruns;   /* how often a member was not idle when they had to be closed */
+    _Atomic uint64_t overrun_ns; /* how long it took from the end of rows until all were idle, together */
+    _Atomic uint64_t passes;     /* how often launchers were let through then */
+    _Atomic uint32_t reached;    /* members from here on were never taken; only ever growing */
+    uint32_t reserved32;
+    _Atomic uint64_t rescue_ns; /* open in debt until then; 0: it is not */
+    _Atomic uint64_t ends_ns;   /* how long the end of a row takes, of late */
+    uint64_t reserved[2];
+    struct hetero_region_member members[HETERO_REGION_MEMBERS];
+}; /* 128 + 128 * 64 = 8320 bytes */
+
 struct hetero_region {
     _Atomic uint64_t magic; /* written last */
     uint32_t version;
@@ -80,11 +124,13 @@ struct hetero_region {
     uint64_t reserved[5];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
-}; /* 128 + 16 * 128 + 1024 * 576 = 592000 bytes */
+    struct hetero_region_gang gang;
+}; /* 128 + 16 * 128 + 1024 * 576 + 8320 = 600320 bytes */
 
 _Static_assert(sizeof(struct hetero_region_device) == 128, "region device layout");
 _Static_assert(sizeof(struct hetero_region_slot) == 576, "region slot layout");
-_Static_assert(sizeof(struct hetero_region) == 592000, "region layout");
+_Static_assert(sizeof(struct hetero_region_gang) == 8320, "region gang layout");
+_Static_assert(sizeof(struct hetero_region) == 600320, "region layout");
 
 /* One process's hold on a region. */
 struct region {

@@ -47,6 +47,7 @@ typedef void (*CUhostFn)(void *);
 #define CU_MEMHOSTALLOC_PORTABLE      0x01
 #define CU_MEMHOSTALLOC_DEVICEMAP     0x02
 #define CU_MEMHOSTALLOC_WRITECOMBINED 0x04
+#define CU_MEMHOSTREGISTER_DEVICEMAP  0x02
 #define CU_STREAM_WAIT_VALUE_GEQ      0x00
 
 #define CU_LAUNCH_PARAM_END            ((void *)0x00)

@@ -23,9 +23,13 @@ static void retire_all(void)
 static struct governor *prepare(int device)
 {
     struct region *region = tenant_region();
-    if (prepared[device] == NULL && region != NULL)
-        prepared[device] = governor_new(&driver_engine, tenant_terms(device), &region->shared->devices[device],
-                                        tenant_directory(), (unsigned)device);
+    if (prepared[device] != NULL || region == NULL)
+        return prepared[device];
+    struct hetero_region *shared = region->shared;
+    prepared[device] = governor_new(&driver_engine, tenant_terms(device), &shared->devices[device], tenant_directory(),
+                                    (unsigned)device);
+    if (prepared[device] != NULL)
+        governor_share(prepared[device], &shared->gang, shared->devices, (unsigned)device);
     return prepared[device];
 }
 

@@ -27,6 +27,7 @@
  * opens the gate sooner than a sleeping thread wakes up. */
 #define AWAKE_NS      (2 * MS)
 #define AWAKE_HIGH_NS (200 * US)
+#define AWAKE_ENDS_NS (300 * US) /* at the end of a row: who is let through at all comes again at once */
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
 #define THROTTLE_NS (50 * MS)
@@ -104,6 +105,7 @@ static void pop_fence(struct gate *gate)
     unsigned at = gate->oldest;
     gate->oldest = (at + 1) % GATE_FENCES;
     gate->passed++;
+    gate->popped++;
     atomic_fetch_sub(&gate->backlog, 1);
     tracked_stream_return_fence(&gate->streams, gate->fences[at].stream, gate->fences[at].generation,
                                 gate->fences[at].fence);
@@ -130,7 +132,8 @@ static void throttle(struct gate *gate)
         pop_passed(gate);
         if (gate->backlog >= most_in_flight(gate) && gate->engine->now() - since > THROTTLE_NS)
             pop_fence(gate);
-        bool enough = gate->backlog < most_in_flight(gate);
+        /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
+        bool enough = gate->backlog < most_in_flight(gate) || atomic_load(&gate->state) == GATE_ENDS;
         unlock(gate);
         if (enough)
             return;
@@ -211,23 +214,31 @@ static void start(struct gate *gate)
     unlock(gate);
 }
 
-/* At the closed gate. */
-static void wait_until_open(struct gate *gate)
+/* At the closed gate. Whether it was let through, for one operation: then it counts as waiting until it is inside. */
+static bool wait_until_open(struct gate *gate)
 {
+    uint32_t passes = atomic_load(&gate->passes);
     atomic_fetch_add(&gate->waiting, 1);
-    bool limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
-    for (uint32_t seen = atomic_load(&gate->state); limited && !gate_opens(seen); seen = atomic_load(&gate->state)) {
+    bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
+    for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen);
+         seen = atomic_load(&gate->state)) {
         atomic_fetch_add(&gate->looks, 1);
         futex_wake(&gate->looks);
         start(gate); /* which may have failed before */
-        uint64_t since = gate->engine->now(), awake_ns = seen == GATE_READY ? AWAKE_NS : high ? AWAKE_HIGH_NS : 0;
-        while (atomic_load(&gate->state) == seen && gate->engine->now() - since < awake_ns)
+        uint64_t since = gate->engine->now(), awake_ns = high ? AWAKE_HIGH_NS : 0;
+        awake_ns = seen == GATE_READY ? AWAKE_NS : seen == GATE_ENDS ? AWAKE_ENDS_NS : awake_ns;
+        while (atomic_load(&gate->state) == seen && atomic_load(&gate->passes) == passes &&
+               gate->engine->now() - since < awake_ns)
             gate->engine->pause(2 * US);
         high = false;
-        futex_sleep(&gate->state, seen, GATE_LOOK_NS);
+        if (atomic_load(&gate->passes) == passes)
+            futex_sleep(&gate->state, seen, GATE_LOOK_NS);
+        let_through = atomic_load(&gate->passes) != passes;
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
-    atomic_fetch_sub(&gate->waiting, 1);
+    if (!let_through)
+        atomic_fetch_sub(&gate->waiting, 1);
+    return let_through;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- at exit
@@ -458,8 +469,8 @@ static void flush(struct gate *gate, const struct stream_key *key)
     unlock(gate);
 }
 
-/* Wait at the closed gate; outside of it with all launches that this one interrupts. */
-static void wait_outside(struct gate *gate)
+/* Wait at the closed gate; outside of it with all launches that this one interrupts. Whether it was let through. */
+static bool wait_outside(struct gate *gate)
 {
     const struct entry *outer = interrupted(gate);
     uintptr_t before = outer == NULL ? 0 : atomic_load(outer->cell);
@@ -468,9 +479,10 @@ static void wait_outside(struct gate *gate)
             flush(gate, &mine.entries[at].stream);
     if (outer != NULL)
         atomic_store(outer->cell, WAITS);
-    wait_until_open(gate);
+    bool let_through = wait_until_open(gate);
     if (outer != NULL)
         atomic_store(outer->cell, before);
+    return let_through;
 }
 
 /* Whether no launch but the one that asks is between enter and leave. */
@@ -499,21 +511,26 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
 /* Nothing of ours is called where nothing has to be waited for: the registers of a call cost as much as the rest. */
 static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
 {
-    for (;;) {
-        if (atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= most_in_flight(gate))
+    for (bool let_through = false;;) {
+        if (!let_through && atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= most_in_flight(gate))
             throttle(gate);
         step_in(gate, stream);
+        if (let_through)
+            atomic_fetch_sub(&gate->waiting, 1);
         uint32_t state = atomic_load(&gate->state);
         if (state == GATE_HOLDS)
             begin_hold(gate, stream);
-        if (gate_opens(state))
+        if (let_through || gate_opens(state))
             break;
         step_out(gate);
         if (!atomic_load(&gates_retired))
-            wait_outside(gate);
-        if (!terms_limit_core(gate->terms))
+            let_through = wait_outside(gate);
+        bool limited = terms_limit_core(gate->terms), retired = atomic_load(&gates_retired);
+        if (let_through && (!limited || retired))
+            atomic_fetch_sub(&gate->waiting, 1);
+        if (!limited)
             return false;
-        if (atomic_load(&gates_retired)) {
+        if (retired) {
             wait_at_exit(gate);
             step_in(gate, stream);
             return true;
@@ -635,6 +652,17 @@ void gate_set(struct gate *gate, uint32_t state)
     atomic_store(&gate->state, state);
     if (state != GATE_CLOSED)
         futex_wake(&gate->state);
+}
+
+void gate_let_through(struct gate *gate)
+{
+    atomic_fetch_add(&gate->passes, 1);
+    futex_wake(&gate->state);
+}
+
+uint32_t gate_moved(struct gate *gate)
+{
+    return __atomic_load_n(&gate->popped, __ATOMIC_RELAXED) + __atomic_load_n(&gate->streams.moved, __ATOMIC_RELAXED);
 }
 
 static bool is_settled(struct gate *gate)

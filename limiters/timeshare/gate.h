@@ -24,8 +24,9 @@
 #define GATE_LOOK_NS (50 * MS)
 
 /* Ready: closed, but launchers wait awake, because it is about to be open. Holds: open, and one of those that pass
- * begins a hold before its launch. */
-enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2, GATE_HOLDS = 3 };
+ * begins a hold before its launch. Ends: closed, and launchers wait awake, because each may be let through for one
+ * operation (gang.h). */
+enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2, GATE_HOLDS = 3, GATE_ENDS = 4 };
 
 static inline bool gate_opens(uint32_t state)
 {
@@ -43,6 +44,7 @@ struct gate {
 
     _Atomic uint32_t state;        /* futex: GATE_*; written by the thread */
     _Atomic uint32_t waiting;      /* launchers at the closed gate */
+    _Atomic uint32_t passes;       /* how often each launcher that waits was let through for one operation */
     _Atomic uint32_t looks;        /* futex: how often one has come to the closed gate, or looked at it again */
     _Atomic uint32_t launches;     /* made since the start; it wraps around */
     _Atomic uint32_t others;       /* launchers between enter and leave that found no cell */
@@ -73,6 +75,7 @@ struct gate {
     uint64_t asked_ns; /* when it was last asked whether fences have passed */
     uint64_t timed_ns; /* a moment of this time slice; 0: there was no fence in it yet */
     uint32_t passed;   /* fences that passed since then */
+    uint32_t popped;   /* fences that passed, or that were given up; it wraps around */
     uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
     uint64_t spent_ns; /* by them */
     uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
@@ -103,6 +106,12 @@ void gate_before_context_ends(struct gate *gate, void *context);
 
 /* Write the state, and wake the launchers that wait for it. */
 void gate_set(struct gate *gate, uint32_t state);
+
+/* Let each launcher that waits at the closed gate make one operation. */
+void gate_let_through(struct gate *gate);
+
+/* How many fences have passed since the start, as far as was asked; it wraps around. */
+uint32_t gate_moved(struct gate *gate);
 
 /* How long the device works for a launch is known; 0: no longer. */
 void gate_know(struct gate *gate, uint64_t launch_ns);

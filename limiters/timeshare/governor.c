@@ -7,6 +7,7 @@
 
 #include "budget.h"
 #include "futex.h"
+#include "gang_run.h"
 #include "light_run.h"
 
 #include "../core/log.h"
@@ -32,6 +33,10 @@
  * grant, which it keeps in debt, has a time slice after RESCUE_NS. */
 #define DRAIN_NS  (100 * MS)
 #define RESCUE_NS (30 * 1000 * MS)
+
+/* What drains before a gang's row: the most that is kept clear for it, and how fast a long one is forgotten. */
+#define DRAINS_MOST_NS (3 * MS)
+#define DRAINS_FADE    16
 
 /* A time slice that is held idle while others want it is charged for so long: then they no longer wait for it. */
 #define IDLE_NS (100 * MS)
@@ -271,7 +276,8 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
 {
     const struct hetero_grant_device *terms = governor->terms;
     struct time_slice *time_slice = &governor->time_slice;
-    bool yields = terms_priority(terms) == HETERO_PRIORITY_LOW && time_slice_claimed(time_slice);
+    bool yields = terms_priority(terms) == HETERO_PRIORITY_LOW &&
+                  (time_slice_claimed(time_slice) || time_slice_row_comes(time_slice));
     if (yields || !terms_limit_core(terms) || atomic_load(&gates_retired))
         return true;
     if (now < own_until)
@@ -416,6 +422,15 @@ static bool drain(struct governor *governor, struct course *course)
     return drained;
 }
 
+/* How long a time slice drains at most, of late: before a gang's row it ends so much sooner. */
+static void learn_drain(struct governor *governor, uint64_t took_ns)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    uint64_t known = time_slice->drains_ns - time_slice->drains_ns / DRAINS_FADE;
+    took_ns = took_ns < DRAINS_MOST_NS ? took_ns : DRAINS_MOST_NS;
+    time_slice->drains_ns = took_ns > known ? took_ns : known;
+}
+
 /* The time slice is over: learn what a pause costs from one that was busy throughout, and charge the rest. */
 static void settle(struct governor *governor, struct course *course, bool yields, bool drained)
 {
@@ -466,6 +481,7 @@ static void run(struct governor *governor, bool borrowed)
     bool yields = time_slice_yields(&governor->time_slice);
     course.closed = governor->closed_ns = governor->engine->now();
     bool drained = drain(governor, &course);
+    learn_drain(governor, governor->engine->now() - course.closed);
     settle(governor, &course, yields, drained);
     if (course.charged != 0)
         light_learn_from(governor, gate_launches(&governor->gate) - before, course.closed - course.opened,
@@ -485,6 +501,11 @@ void governor_round(struct governor *governor)
         governor->pace = (struct pace){0}; /* time slices of another length lose something else */
     }
     look_at_power(governor);
+    if (gang_is(governor)) {
+        time_slice_waits(&governor->time_slice, false);
+        gang_run(governor);
+        return;
+    }
     if (light_is(governor)) {
         time_slice_waits(&governor->time_slice, false);
         light_run(governor);
@@ -582,6 +603,14 @@ struct governor *governor_new(const struct engine *engine, const struct hetero_g
     power_watch_make(&governor->watch, engine, terms->uuid);
     governor->power.model = &power_model_neutral; /* until governor_begin */
     return governor;
+}
+
+void governor_share(struct governor *governor, struct hetero_region_gang *gang, struct hetero_region_device *devices,
+                    unsigned device)
+{
+    governor->gang.shared = gang;
+    governor->gang.devices = devices;
+    governor->gang.device = device;
 }
 
 void governor_retire(struct governor *governor)

@@ -4,6 +4,7 @@
 
 #include "account.h"
 #include "engine.h"
+#include "gang.h"
 #include "gate.h"
 #include "light.h"
 #include "pace.h"
@@ -26,6 +27,7 @@ struct governor {
     struct power power;
     struct pace pace;
     struct light light;
+    struct gang gang;
     uint64_t light_ns;      /* what neighbours had used without a time slice when the device was charged last */
     uint64_t light_left_ns; /* of that, what was not taken off a charge yet */
     uint32_t paced_at;      /* the charge rate when `pace` began, unity or more */

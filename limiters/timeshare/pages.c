@@ -148,10 +148,12 @@ static void take_rows(struct pages *pages, const struct hetero_board_row *rows, 
     unsigned found = 0;
     pages->place = count;
     pages->core = HETERO_CORE_FULL;
+    pages->row = (struct hetero_board_row){0};
     for (unsigned r = 0; r < count; r++) {
         if (rows[r].inode == pages->file.inode && pages->file.number >= 0) {
             pages->place = found;
             pages->core = rows[r].core;
+            pages->row = rows[r];
         } else {
             neighbours[found++] = neighbour_of(pages, &rows[r]);
         }

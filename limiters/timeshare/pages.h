@@ -32,8 +32,12 @@ struct hetero_board_row {
     uint32_t core;     /* as in the grant */
     uint32_t policy;   /* enum hetero_policy */
     uint32_t priority; /* enum hetero_priority */
-    uint32_t reserved32;
-    uint64_t reserved[3];
+    /* The row of a gang (rows.h): of each period of CLOCK_REALTIME the part that is its own, the same on all its
+     * devices. Without one all are 0. */
+    uint32_t gang_core; /* what it runs at: the smallest of its shares */
+    uint64_t begin_ns;
+    uint64_t length_ns;
+    uint64_t period_ns;
 }; /* 96 bytes */
 
 struct hetero_board {
@@ -41,7 +45,7 @@ struct hetero_board {
     uint32_t version;
     _Atomic uint32_t count;      /* rows in use */
     _Atomic uint64_t generation; /* odd while the node writes */
-    uint64_t reserved;
+    uint64_t overrun_ns;         /* for how long a gang may run over the end of its row; 0: for a period */
     struct hetero_board_row rows[HETERO_BOARD_ROWS];
 }; /* 32 + 128 * 96 = 12320 bytes */
 
@@ -107,9 +111,10 @@ struct pages {
     bool shown;      /* it has our lock that says that we ask or run */
     bool worked;     /* and the one that says that work of ours is in flight */
     char board_path[PATH_MAX], own_path[PATH_MAX];
-    uint64_t generation; /* of the board that `neighbours` was made from */
-    unsigned place;      /* of our own row */
-    uint32_t core;       /* in it; all of the device where it is not known */
+    uint64_t generation;         /* of the board that `neighbours` was made from */
+    unsigned place;              /* of our own row */
+    uint32_t core;               /* in it; all of the device where it is not known */
+    struct hetero_board_row row; /* and all of it; zero where it is not known */
     unsigned count;
     struct neighbour *neighbours;
     int64_t looked_ns;

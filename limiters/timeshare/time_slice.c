@@ -11,6 +11,8 @@
 #include "../core/log.h"
 #include "../core/region.h"
 
+#include "engine.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,6 +37,9 @@ enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3 };
 
 /* A waiter that has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
+
+/* A row is kept clear of what comes from being late by so much. */
+#define ROW_BEFORE_NS (200 * US)
 
 /* One that enters has decided by then, or gets no processor. */
 #define ENTERS_NS INT64_C(1000000)
@@ -176,9 +181,18 @@ static bool runs(const struct neighbour *neighbour)
     return neighbour->state >= PAGE_RUNS;
 }
 
+/* A gang that is there has its row, or it begins within so long. Outside of rows it waits for nothing. */
+static bool row_comes(const struct neighbour *neighbour, uint64_t wall, uint64_t within_ns)
+{
+    return neighbour->state >= PAGE_WANTS &&
+           (row_left(&neighbour->row, wall) > 0 || row_until_next(&neighbour->row, wall) <= within_ns);
+}
+
 /* Asks, and comes when it can. */
 static bool waits(const struct pages *pages, const struct neighbour *neighbour)
 {
+    if (row_is(&neighbour->row))
+        return false;
     return (neighbour->state == PAGE_WANTS && pages->looked_ns >= neighbour->absent_until_ns) ||
            neighbour->state == PAGE_ENTERS;
 }
@@ -192,6 +206,20 @@ static bool claims(const struct pages *pages, const struct neighbour *neighbour)
 static bool in_the_way(const struct pages *pages, const struct neighbour *neighbour, bool high)
 {
     return is_high(neighbour) == high ? runs(neighbour) : !high && claims(pages, neighbour);
+}
+
+bool time_slice_row_comes(struct time_slice *time_slice)
+{
+    const struct pages *pages = glance(time_slice);
+    uint64_t wall = 0;
+    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->count; it++) {
+        if (!row_is(&it->row))
+            continue;
+        wall = wall == 0 ? wall_ns() : wall;
+        if (row_comes(it, wall, time_slice->drains_ns + ROW_BEFORE_NS))
+            return true;
+    }
+    return false;
 }
 
 #define ANY(time_slice, condition)                                                                                     \
@@ -236,9 +264,19 @@ bool time_slice_yields(struct time_slice *time_slice)
     return time_slice->ours && !time_slice->high && time_slice_claimed(time_slice);
 }
 
+bool time_slice_sought(struct time_slice *time_slice)
+{
+    ANY(time_slice, it->state >= PAGE_WANTS && (row_is(&it->row) || runs(it) || waits(pages, it)));
+}
+
+bool time_slice_held_by_low(struct time_slice *time_slice)
+{
+    ANY(time_slice, !is_high(it) && runs(it));
+}
+
 bool time_slice_wanted(struct time_slice *time_slice)
 {
-    if (taken(time_slice, QUEUE, 1))
+    if (taken(time_slice, QUEUE, 1) || time_slice_row_comes(time_slice))
         return true;
     ANY(time_slice, claims(pages, it) || waits(pages, it));
 }
@@ -284,6 +322,8 @@ uint64_t time_slice_light(struct time_slice *time_slice)
 /* Whether a neighbour keeps us from running. */
 static bool is_kept(struct time_slice *time_slice)
 {
+    if (!time_slice->high && time_slice_row_comes(time_slice))
+        return true;
     ANY(time_slice, in_the_way(pages, it, time_slice->high));
 }
 
@@ -332,7 +372,8 @@ static bool seize(struct time_slice *time_slice)
     if (!take_lead(time_slice))
         return false;
     pages_look(pages, since);
-    int decided = decide(time_slice);
+    bool row = !time_slice->high && time_slice_row_comes(time_slice);
+    int decided = row ? 0 : decide(time_slice);
     if (decided != 0) {
         pages_say(pages, PAGE_ENTERS);
         int64_t entered = clock_ns(), now = entered;
@@ -385,7 +426,10 @@ static bool is_ending(const struct time_slice *time_slice)
 static bool wait_for(struct time_slice *time_slice, const struct time_slice_waiter *waiter)
 {
     int64_t since = clock_ns(), now = since, ends_since = 0;
-    for (; now - since < TIME_SLICE_PATIENCE_NS; now = clock_ns()) {
+    for (int64_t before = since; now - since < TIME_SLICE_PATIENCE_NS; now = clock_ns()) {
+        if (!time_slice->high && time_slice_row_comes(time_slice))
+            since += now - before; /* rows end by the clock */
+        before = now;
         advertise_wait(time_slice);
         if (!defers(time_slice) && seize(time_slice))
             return true;
@@ -442,7 +486,7 @@ void time_slice_ends(struct time_slice *time_slice)
 
 void time_slice_give(struct time_slice *time_slice)
 {
-    bool wanted = time_slice->ours && time_slice_wanted(time_slice);
+    bool wanted = time_slice->ours && time_slice_wanted(time_slice) && !time_slice_row_comes(time_slice);
     if (time_slice->ours)
         pages_say(&time_slice->pages, PAGE_IDLE);
     leave_lead(time_slice);

@@ -17,7 +17,7 @@
 #ifndef HETERO_TIME_SLICE_H
 #define HETERO_TIME_SLICE_H
 
-#include "pages.h"
+#include "rows.h"
 
 /* How long one that is out of debt is kept waiting: for the time slice, and before that for those who are owed more. */
 #define TIME_SLICE_PATIENCE_NS INT64_C(300000000)
@@ -36,7 +36,8 @@ struct time_slice {
     bool high;            /* the priority with which it was asked for */
     bool leads;           /* no sibling enters, or has a time slice */
     bool ours;
-    bool late; /* it was waited for in vain: until it can be had again, the owner runs without */
+    bool late;          /* it was waited for in vain: until it can be had again, the owner runs without */
+    uint64_t drains_ns; /* how long what the owner has in flight takes: so long before a gang's row it ends */
 };
 
 /* Called while a time slice is waited for, at each look; `soon`: it is about to be free. */
@@ -91,6 +92,15 @@ bool time_slice_held(struct time_slice *time_slice);
 
 /* For one of low priority that runs: whether one of high priority keeps it from going on. */
 bool time_slice_yields(struct time_slice *time_slice);
+
+/* For one of low priority: whether a row of a gang that is there begins before what we have in flight is done, or has
+ * begun. */
+bool time_slice_row_comes(struct time_slice *time_slice);
+
+/* For a gang: whether another grant wants the device or runs, whenever it may; whether one that is not of high priority
+ * runs. */
+bool time_slice_sought(struct time_slice *time_slice);
+bool time_slice_held_by_low(struct time_slice *time_slice);
 
 /* Whether somebody else waits; and whether one of high priority does, or runs. */
 bool time_slice_wanted(struct time_slice *time_slice);

@@ -114,8 +114,10 @@ bool tracked_streams_settled(struct tracked_streams *streams)
         struct tracked_stream *stream = entry(streams, i);
         if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))
             tracked_stream_flush(streams, stream);
-        if (stream->pending && streams->engine->passed(stream->tail))
+        if (stream->pending && streams->engine->passed(stream->tail)) {
             stream->pending = false;
+            streams->moved++;
+        }
         settled = settled && idle(stream);
     }
     return settled;

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
@@ -13,7 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 static const char help[] =
     "usage: hetero-job-cuda [options]\n"
@@ -31,6 +34,8 @@ static const char help[] =
     "  --cooperative    a kernel is a cooperative one: a block on every multiprocessor, and barriers of all of them\n"
     "  --cued           run whenever a line of input says until when (seconds of the monotonic clock) and, if it says\n"
     "                   that too, how long to rest between steps; print [[when, steps, seconds they took], ...]\n"
+    "  --meet FILE:R/N  after each kernel, wait on the card until N programs have come as far, of which this is the\n"
+    "                   R-th, from 0: a collective; FILE is theirs alone, and made if it is not there\n"
     "  --memory SIZE    device memory to hold meanwhile, such as 1GiB\n"
     "  --alloc SIZE     only allocate this much, say how that went and free it; may be given several times\n"
     "  --device I       which device (default 0)\n"
@@ -121,7 +126,8 @@ static const char cooperative_ptx[] =
                 each(cuEventSynchronize) each(cuEventElapsedTime) each(cuMemAlloc_v2) each(cuMemFree_v2)               \
                     each(cuStreamBeginCapture_v2) each(cuStreamEndCapture) each(cuGraphInstantiate_v2)                 \
                         each(cuGraphLaunch) each(cuDeviceGetAttribute) each(cuLaunchCooperativeKernel)                 \
-                            each(cuMemsetD32Async)
+                            each(cuMemsetD32Async) each(cuMemHostRegister_v2) each(cuMemHostGetDevicePointer_v2)       \
+                                each(cuStreamWaitValue32_v2) each(cuStreamWriteValue32_v2)
 #define POINTER(name) __typeof__(name) *name;
 static struct {
     DRIVER(POINTER)
@@ -133,6 +139,8 @@ static struct {
     uint64_t memory, allocations[16];
     unsigned allocation_count;
     bool cooperative, cued;
+    char *meet; /* where programs meet; NULL: they do not */
+    unsigned rank, ranks;
 } asked = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
 
 static CUstream stream;
@@ -144,6 +152,14 @@ static unsigned iterations;
 static CUdeviceptr counters;
 static unsigned long long met;
 static unsigned blocks;
+
+/* Where programs meet: how far each has come, as its card and the others' see it. Cards are told apart from what a page
+ * can be shared by. */
+#define MEET_APART 64u
+#define MEET_MOST  64u
+static volatile uint32_t *arrivals;
+static CUdeviceptr arrivals_there;
+static uint32_t arrived;
 
 /* Steps queued and not yet seen complete: a ring of asked.in_flight events. */
 static CUevent *done;
@@ -215,6 +231,38 @@ static void open_device(void)
     }
 }
 
+static void open_meeting(void)
+{
+    size_t size = MEET_MOST * MEET_APART;
+    int file = open(asked.meet, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0 || ftruncate(file, (off_t)size) != 0)
+        fail(1, "--meet: %s: %s", asked.meet, strerror(errno));
+    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped == MAP_FAILED)
+        fail(1, "--meet: %s: %s", asked.meet, strerror(errno));
+    close(file);
+    CALL(cuMemHostRegister_v2, mapped, size, CU_MEMHOSTREGISTER_DEVICEMAP);
+    CALL(cuMemHostGetDevicePointer_v2, &arrivals_there, mapped, 0);
+    arrivals = mapped;
+}
+
+/* The card says that it has come so far, and waits for the others'. */
+static void meet(void)
+{
+    arrived++;
+    CALL(cuStreamWriteValue32_v2, stream, arrivals_there + asked.rank * MEET_APART, arrived, 0);
+    for (unsigned rank = 0; rank < asked.ranks; rank++)
+        if (rank != asked.rank)
+            CALL(cuStreamWaitValue32_v2, stream, arrivals_there + rank * MEET_APART, arrived, CU_STREAM_WAIT_VALUE_GEQ);
+}
+
+/* The others need not wait for this program any longer. */
+static void leave_meeting(void)
+{
+    if (arrivals != NULL)
+        arrivals[asked.rank * MEET_APART / sizeof *arrivals] = INT32_MAX;
+}
+
 static void launch(void)
 {
     void *arguments[] = {&iterations, &met, &counters};
@@ -223,6 +271,8 @@ static void launch(void)
     else
         CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
     met += iterations;
+    if (arrivals != NULL)
+        meet();
 }
 
 /* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
@@ -441,15 +491,25 @@ static unsigned long whole(const char *option, const char *text, double least)
     return (unsigned long)value;
 }
 
+static void read_meeting(char *text)
+{
+    char *colon = strrchr(text, ':'), more;
+    if (colon == NULL || colon == text || sscanf(colon, ":%u/%u%c", &asked.rank, &asked.ranks, &more) != 2 ||
+        asked.rank >= asked.ranks || asked.ranks > MEET_MOST)
+        fail(2, "--meet: expected a file and one of at most %u programs such as /tmp/ours:0/2, not '%s'", MEET_MOST,
+             text);
+    *colon = '\0';
+    asked.meet = text;
+}
+
 static void read_options(int count, char **arguments)
 {
-    static const struct option options[] = {{"seconds", 1, NULL, 's'},    {"steps", 1, NULL, 't'},
-                                            {"warmup", 1, NULL, 'w'},     {"kernel-us", 1, NULL, 'k'},
-                                            {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'},
-                                            {"graph", 1, NULL, 'g'},      {"memory", 1, NULL, 'm'},
-                                            {"alloc", 1, NULL, 'a'},      {"device", 1, NULL, 'd'},
-                                            {"help", 0, NULL, 'h'},       {"cooperative", 0, NULL, 'c'},
-                                            {"cued", 0, NULL, 'q'},       {0}};
+    static const struct option options[] = {
+        {"seconds", 1, NULL, 's'},   {"steps", 1, NULL, 't'},      {"warmup", 1, NULL, 'w'},
+        {"kernel-us", 1, NULL, 'k'}, {"iterations", 1, NULL, 'n'}, {"in-flight", 1, NULL, 'f'},
+        {"graph", 1, NULL, 'g'},     {"memory", 1, NULL, 'm'},     {"alloc", 1, NULL, 'a'},
+        {"device", 1, NULL, 'd'},    {"help", 0, NULL, 'h'},       {"cooperative", 0, NULL, 'c'},
+        {"cued", 0, NULL, 'q'},      {"meet", 1, NULL, 'M'},       {0}};
     int index = 0, option;
     opterr = 0;
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
@@ -471,10 +531,13 @@ static void read_options(int count, char **arguments)
         case 'd': asked.device = whole(name, optarg, 0); break;
         case 'c': asked.cooperative = true; break;
         case 'q': asked.cued = true; break;
+        case 'M': read_meeting(optarg); break;
         case 'h': fputs(help, stdout); exit(0);
         default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
         }
     }
+    if (asked.meet != NULL && asked.graph)
+        fail(2, "--meet and --graph: programs meet outside of graphs");
     if (asked.graph && asked.cooperative)
         fail(2, "--graph and --cooperative: a step is one or the other");
     if (optind < count)
@@ -498,6 +561,8 @@ int main(int count, char **arguments)
         iterations = (unsigned)asked.iterations;
     else
         calibrate();
+    if (asked.meet != NULL)
+        open_meeting(); /* what was measured is done */
     if (asked.graph)
         capture();
     prepare_steps();
@@ -509,5 +574,6 @@ int main(int count, char **arguments)
         run_steps(asked.steps);
     else
         run(asked.seconds, true);
+    leave_meeting();
     return 0;
 }

@@ -22,7 +22,7 @@ from simulated import MIB as MIB
 from simulated import Machine
 
 LIMITER = hetero_limiters.library("cuda")
-REGION_BYTES = 592000
+REGION_BYTES = 600320
 UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",
     "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",

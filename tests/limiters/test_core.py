@@ -23,7 +23,10 @@ TESTS = {
     if line.startswith("    TEST(")
 }
 #: Hours of virtual time.
-LONGEST = ("a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms",)
+LONGEST = (
+    "a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms",
+    "no_gang_stands_still_in_a_million_rows",
+)
 #: Minutes of virtual time, which take ten times as long under a sanitizer and run no other code.
 LONG = (
     "what_was_lent_is_back_within_10_ms_and_what_is_in_flight",
@@ -51,6 +54,15 @@ LONG = (
     "on_machines_of_long_kernels_each_has_its_share_within_two_points",
     "on_machines_whose_tenants_come_and_go_each_has_its_share_while_it_is_there",
     "on_long_machines_nobody_is_kept_from_a_card_by_what_others_do",
+    "a_gang_alone_has_its_share",
+    "two_gangs_on_the_same_cards_have_half_each",
+    "a_gang_and_programs_of_one_card_have_half_each",
+    "processes_that_wait_for_each_other_in_any_way_go_on",
+    "a_graph_overruns_a_row_by_one_operation",
+    "a_gang_that_is_never_idle_keeps_its_neighbours_share",
+    "a_gang_of_four_has_its_share_beside_two_of_two",
+    "no_gang_stands_still_in_ten_thousand_rows",
+    "gangs_and_programs_of_one_card_at_random_have_their_shares",
     *LONGEST,
 )
 #: Those in which threads of one process meet.

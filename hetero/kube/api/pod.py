@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hetero.kube.api.annotations import read_assignment
 from hetero.kube.api.client import Plain
 from hetero.kube.api.signing import PublicKeys
-from hetero.model import Allocation
+from hetero.model import Allocation, Gang
 
 
 @frozen(kw_only=True)
@@ -51,8 +51,13 @@ def signed(pod: Plain, keys: PublicKeys, *, node: str) -> list[SignedContainer]:
         node=node,
     )
     of = dict(given.containers if given else ())
+    row = given.place_in_time if given else None
+    # The name is for people: rows are told apart by where they are.
+    gang = Gang(name=full_name(pod)[1], row=row.row, rows=row.rows) if row else None
     return [
-        SignedContainer(pod=pod, container=one["name"], allocation=of[one["name"]])
+        SignedContainer(
+            pod=pod, container=one["name"], allocation=evolve(of[one["name"]], gang=gang)
+        )
         for one in containers_of(pod)
         if one["name"] in of
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.node.ledger.rows import GangRow
 from hetero.node.ledger.state import make, resize
 
 BOARD_MAGIC = 0x314452414F425448
@@ -24,8 +25,8 @@ MAX_ROWS = 128
 PAGE_BYTES = 4096
 
 BOARD = "board"
-_HEADER = struct.Struct("<QIIQ8x")
-_ROW = struct.Struct("<48sQIII28x")
+_HEADER = struct.Struct("<QIIQQ")
+_ROW = struct.Struct("<48sQIIIIQQQ")
 _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
 SIZE = _HEADER.size + MAX_ROWS * _ROW.size
@@ -36,12 +37,24 @@ _LIGHT_AT = 40
 
 @frozen(kw_only=True)
 class Row:
-    """What root says of a grant on a device; `core`, `policy` and `priority` as in grant_file."""
+    """What root says of a grant on a device; `core`, `policy` and `priority` as in grant_file.
+
+    `gang` is its row in time, if it has one.
+    """
 
     id: str
     core: int
     policy: int
     priority: int
+    gang: GangRow | None = None
+
+    def packed(self, inode: int) -> bytes:
+        """Return the row as limiters read it; `inode` is its page's."""
+        words = (0, 0, 0, 0)
+        if self.gang:
+            words = (self.gang.core, self.gang.begin, self.gang.length, self.gang.period)
+        terms = (inode, self.core, self.policy, self.priority)
+        return _ROW.pack(self.id.encode(), *terms, *words)
 
 
 def make_page(directory: Path, identity: str) -> Path:
@@ -61,20 +74,17 @@ def make_page(directory: Path, identity: str) -> Path:
     return path
 
 
-def write_board(directory: Path, rows: Sequence[Row]) -> None:
+def write_board(directory: Path, rows: Sequence[Row], *, overrun: int = 0) -> None:
     """Write the rows of those grants that have a page, unless they are there already.
 
-    Under the ledger's lock. Readers take no row while the generation is odd, so a writer that was
+    Under the ledger's lock. `overrun` is for how many nanoseconds a gang may run over the end of
+    its row; 0: for a period. Readers take no row while the generation is odd, so a writer that was
     killed leaves them what they had, until the next one writes the board whole.
     """
     if len(rows) > MAX_ROWS:
         raise BadInput(f"{directory.name}: at most {MAX_ROWS} grants share a device")
     make(directory, mode=0o755)
-    packed = [
-        _ROW.pack(row.id.encode(), inode, row.core, row.policy, row.priority)
-        for row in rows
-        if (inode := _inode(directory / row.id))
-    ]
+    packed = [row.packed(inode) for row in rows if (inode := _inode(directory / row.id))]
     body = b"".join(packed).ljust(MAX_ROWS * _ROW.size, b"\0")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -86,7 +96,7 @@ def write_board(directory: Path, rows: Sequence[Row]) -> None:
         before = os.pread(descriptor, SIZE, 0)
         whole = len(before) == SIZE
         generation: int = _GENERATION.unpack_from(before, _GENERATION_AT)[0] if whole else 0
-        right = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), generation) + body
+        right = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), generation, overrun) + body
         if before == right and generation % 2 == 0 and generation:
             return
         if not whole:
@@ -95,7 +105,7 @@ def write_board(directory: Path, rows: Sequence[Row]) -> None:
             odd = generation + 1 + generation % 2
             _GENERATION.pack_into(mapped, _GENERATION_AT, odd)
             mapped[_HEADER.size :] = body
-            mapped[: _HEADER.size] = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), odd)
+            mapped[: _HEADER.size] = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), odd, overrun)
             _GENERATION.pack_into(mapped, _GENERATION_AT, odd + 1)
     finally:
         os.close(descriptor)

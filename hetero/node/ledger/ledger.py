@@ -28,9 +28,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from attrs import evolve, field
@@ -53,6 +55,7 @@ from hetero.node.ledger.grant_dir import (
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.residual_share import with_rest
+from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows, with_spare
 from hetero.node.ledger.state import make, prepare
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
@@ -145,12 +148,14 @@ class GrantHandle:
 class Ledger:
     """The ledger in the state directory `path`; looking at one that is not there finds nothing.
 
-    `persistent` is a directory that outlives the boot; without one there are no shares.
+    `persistent` is a directory that outlives the boot; without one there are no shares. `periods`
+    says how the time of gangs is cut.
     """
 
     path: Path
     persistent: Path | None = field(default=None, kw_only=True)
     patience: float = field(default=PATIENCE, kw_only=True)
+    periods: Periods = field(factory=Periods, kw_only=True)
 
     @property
     def _grants(self) -> Path:
@@ -356,6 +361,12 @@ class Ledger:
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
 
+    def row(self, identity: str) -> GangRow | None:
+        """Return the row of a grant that stands; None if it is no gang."""
+        grants = self._read().grants
+        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
+        return gang_rows(grants, held, self.periods).get(identity)
+
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
         directory = str(self.directory(identity))  # asked of every grant at every look
@@ -455,6 +466,7 @@ class Ledger:
             with suppress(OSError, ValueError):
                 if not grant_file.holds_limits(path.read_bytes(), right):
                     grant_file.store_limits(path, limits, policy=terms.policy)
+        gangs = gang_rows(grants, held, self.periods)
         rows: dict[str, list[Row]] = {}
         for entry in grants:
             for limit in held[entry.id]:
@@ -463,10 +475,11 @@ class Ledger:
                     core=limit.core,
                     policy=grant_file.policy_of(limit, entry.allocation.policy),
                     priority=grant_file.PRIORITIES[entry.allocation.priority],
+                    gang=_on(gangs.get(entry.id), limit),
                 )
                 rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
         for name, found in rows.items():
-            write_board(self.boards / name, found)
+            write_board(self.boards / name, found, overrun=self.periods.overrun or 0)
         for board in self.boards.glob("*"):
             if board.name not in rows:
                 remove_board(board)
@@ -509,6 +522,30 @@ class Ledger:
             identity = os.urandom(4).hex()
             if not self.directory(identity).exists():
                 return identity
+
+
+def gang_rows(
+    grants: Iterable[Grant], held: Mapping[str, tuple[DeviceLimit, ...]], periods: Periods
+) -> dict[str, GangRow]:
+    """Return the rows of those grants that are gangs, by id; `held` are the limits of each."""
+    asked: dict[str, GangRow] = {}
+    fixed: dict[str, GangRow] = {}
+    for entry in sorted(grants, key=lambda one: (one.since, one.id)):
+        terms = entry.allocation
+        row = gang_row(held[entry.id], policy=terms.policy, gang=terms.gang, period=periods.period)
+        if row is not None:
+            (fixed if terms.gang and terms.gang.row else asked)[entry.id] = row
+    taken = Counter[str]()
+    for limit in chain.from_iterable(held.values()):
+        taken[limit.name] += limit.core
+    placed = place_rows(with_spare(asked, taken), fixed)
+    if any(placed[name].length < row.length for name, row in asked.items()):
+        return place_rows(asked, fixed)
+    return placed
+
+
+def _on(row: GangRow | None, limit: DeviceLimit) -> GangRow | None:
+    return row if row is not None and row.length and limit.name in row.devices else None
 
 
 def _is_there(path: str) -> bool:

@@ -17,7 +17,7 @@ from hetero.node.ledger.holders import mappings
 from hetero.node.ledger.locks import is_held
 
 MAGIC = 0x3145474153555448
-VERSION = 2
+VERSION = 3
 SLOTS = 1024
 #: Bytes between the offsets of the mappings by which processes keep their slots.
 SLOT_OFFSET = 1 << 16
@@ -27,7 +27,11 @@ DEVICE = struct.Struct("<QQQQQqQ8xQQQ40x")
 SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
 #: Instead of a PID: its process ended, and others have open what it shared.
 LEFT = 0xFFFFFFFF
-SIZE = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
+GANG = struct.Struct("<QIIQQQQQQQQQIIQ24x")
+MEMBERS = 128
+MEMBER = struct.Struct("<IIIIIIIIQQI12x")
+_GANG_AT = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
+SIZE = _GANG_AT + GANG.size + MEMBERS * MEMBER.size
 _FIRST = HEADER.size + MAX_DEVICES * DEVICE.size
 
 

@@ -46,8 +46,8 @@ enum {
     STACK = 64 * 1024,
     LOCALS = 2048,
     LOCKS = 32 * TENANTS,
-    FENCES = 32 * TENANTS,
-    OPEN = 16 * TENANTS
+    FENCES = 64 * TENANTS,
+    OPEN = 32 * TENANTS
 };
 
 /* Descriptors of files that only this machine has begin here, and their paths so: /virtual/GRANT/NAME. */
@@ -79,25 +79,31 @@ static char stacks[TASKS][STACK] __attribute__((aligned(16)));
 static struct {
     unsigned tasks, locks, refused_threads, preempts;
     uint64_t now_ns, timer_ns, poll_ns;
-    uint64_t card_ns, time_slice_ns; /* until when the card has worked; when it looks whether another is to run */
-    uint64_t worked_ns;              /* how long it has worked for the one that runs */
+    int64_t wall_ns;  /* how far CLOCK_REALTIME is ahead */
+    uint64_t card_ns; /* until when the cards have worked */
+    struct card {
+        uint64_t idle_ns;       /* until then it goes over from one to another */
+        uint64_t time_slice_ns; /* when it looks whether another is to run */
+        uint64_t worked_ns;     /* how long it has worked for the one that runs */
+        struct tenant *runs;    /* whose time slice it is */
+    } cards[CARDS];
     struct tenant *tenants[TENANTS]; /* all that were ever started */
-    struct tenant *runs;             /* whose time slice it is */
     unsigned tenant_count;
+    bool several; /* there is a program on another card than the first */
     uint64_t rng;
     struct file {
         ino_t inode;
         void *bytes;
         size_t size;
-    } files[1 + 2 * TENANTS]; /* the board, and of each grant the page and the usage */
+    } boards[CARDS], page_files[TENANTS][CARDS], usages[TENANTS];
     const struct file *open[OPEN];
-    const struct hetero_region_device *grants[TENANTS]; /* what tells grants apart */
+    const void *grants[TENANTS]; /* what tells grants apart */
     unsigned grant_count;
-    struct hetero_board board;
+    struct hetero_board board[CARDS];
     union {
         struct hetero_page said;
         char whole[HETERO_PAGE_BYTES];
-    } pages[TENANTS];
+    } pages[TENANTS][CARDS];
     double drawn, filtered; /* milliwatt: on average of this millisecond, and what a sample would be */
     struct power_reading power;
     struct task *task;       /* the one that runs; NULL: the caller of machine_run */
@@ -111,6 +117,7 @@ static struct {
     struct fence {
         uint64_t at_ns;        /* of its tenant's work */
         struct tenant *tenant; /* NULL: to be had */
+        unsigned stream;
     } fence[FENCES];
     struct held {
         struct tenant *tenant;       /* NULL: to be had */
@@ -346,7 +353,7 @@ int virtual_clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (machine.task == NULL)
         return clock_gettime(clock, time);
-    uint64_t now = task_now();
+    uint64_t now = clock == CLOCK_REALTIME ? machine.now_ns + (uint64_t)machine.wall_ns : task_now();
     *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
     return 0;
 }
@@ -438,16 +445,19 @@ static const struct file *file_of(int number)
 static const struct file *find_file(const char *path)
 {
     char name[32];
-    unsigned grant, other;
+    unsigned grant, other, card;
+    int end = 0;
     if (sscanf(path, ROOT "%u/%31s", &grant, name) != 2 || grant >= TENANTS)
         return NULL;
-    if (strcmp(name, "board.0/board") == 0)
-        return &machine.files[0];
     if (strcmp(name, "usage") == 0)
-        return &machine.files[2 + 2 * grant];
-    if (strcmp(name, "page.0") == 0)
-        return &machine.files[1 + 2 * grant];
-    return sscanf(name, "board.0/%u", &other) == 1 && other < TENANTS ? &machine.files[1 + 2 * other] : NULL;
+        return &machine.usages[grant];
+    if (sscanf(name, "page.%u", &card) == 1 && card < CARDS)
+        return &machine.page_files[grant][card];
+    if (sscanf(name, "board.%u/%n", &card, &end) != 1 || end == 0 || card >= CARDS)
+        return NULL;
+    if (strcmp(name + end, "board") == 0)
+        return &machine.boards[card];
+    return sscanf(name + end, "%u", &other) == 1 && other < TENANTS ? &machine.page_files[other][card] : NULL;
 }
 
 int virtual_open(const char *path, int flags, ...)
@@ -493,10 +503,8 @@ void *virtual_mmap(void *address, size_t size, int protection, int flags, int nu
 
 int virtual_munmap(void *address, size_t size)
 {
-    for (unsigned f = 0; f < 1 + 2 * TENANTS; f++)
-        if (machine.files[f].bytes == address)
-            return 0;
-    return munmap(address, size);
+    const char *from = (const char *)&machine, *at = address;
+    return at >= from && at < from + sizeof machine ? 0 : munmap(address, size);
 }
 
 ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset)
@@ -611,7 +619,39 @@ int virtual_fcntl(int file, int command, ...)
 
 static uint64_t pending_ns(const struct tenant *tenant)
 {
-    return tenant->asked_ns - tenant->done_ns;
+    return tenant->asked_ns - tenant->done_ns + tenant->side_asked_ns - tenant->side_done_ns;
+}
+
+static uint64_t *asked_of(struct tenant *tenant, unsigned stream)
+{
+    return stream == 0 ? &tenant->asked_ns : &tenant->side_asked_ns;
+}
+
+static uint64_t *done_of(struct tenant *tenant, unsigned stream)
+{
+    return stream == 0 ? &tenant->done_ns : &tenant->side_done_ns;
+}
+
+/* Where a stream waits next; NULL: nowhere. */
+static struct stop *stop_of(struct tenant *tenant, unsigned stream)
+{
+    unsigned at = tenant->stop_at[stream];
+    return tenant->stop_count[stream] == 0 ? NULL : &tenant->stops[stream][at % STOPS];
+}
+
+static bool stands(struct tenant *tenant, unsigned stream)
+{
+    const struct stop *stop = stop_of(tenant, stream);
+    return stop != NULL && stop->at_ns == *done_of(tenant, stream);
+}
+
+/* Whether the card is kept by a kernel that waits for other processes. */
+static bool spins(struct tenant *tenant)
+{
+    for (unsigned stream = 0; stream < STREAMS; stream++)
+        if (stands(tenant, stream) && stop_of(tenant, stream)->meets)
+            return true;
+    return false;
 }
 
 static struct held *held_of(const struct tenant *tenant)
@@ -622,12 +662,65 @@ static struct held *held_of(const struct tenant *tenant)
     return NULL;
 }
 
-/* What the card can do of it now. */
-static uint64_t ready_ns(const struct tenant *tenant)
+/* What the card can do of a stream now. */
+static uint64_t ready_of(struct tenant *tenant, unsigned stream)
 {
-    const struct held *held = held_of(tenant);
-    bool waits = held != NULL && held->on && held->from_ns < tenant->asked_ns;
-    return (waits ? held->from_ns : tenant->asked_ns) - tenant->done_ns;
+    const struct held *held = stream == 0 ? held_of(tenant) : NULL;
+    uint64_t until_ns = *asked_of(tenant, stream);
+    if (held != NULL && held->on && held->from_ns < until_ns)
+        until_ns = held->from_ns;
+    const struct stop *stop = stop_of(tenant, stream);
+    if (stop != NULL && stop->at_ns < until_ns)
+        until_ns = stop->at_ns;
+    return until_ns - *done_of(tenant, stream);
+}
+
+/* Until the first of them has done that; 0: the card can do nothing of it. */
+static uint64_t ready_ns(struct tenant *tenant)
+{
+    uint64_t one = ready_of(tenant, 0), other = ready_of(tenant, 1);
+    return one == 0 || (other != 0 && other < one) ? other : one;
+}
+
+static bool has_work(struct tenant *tenant)
+{
+    return ready_ns(tenant) > 0 || spins(tenant);
+}
+
+static bool all_arrived(const struct tenant *tenant, const struct stop *stop)
+{
+    for (unsigned i = 0; i < machine.tenant_count; i++) {
+        const struct tenant *other = machine.tenants[i];
+        if (other->region == tenant->region && other->arrived[stop->communicator] < stop->until)
+            return false;
+    }
+    return true;
+}
+
+/* Let streams go on that wait for nothing any more. */
+static void pass_stops(void)
+{
+    for (bool passed = true; passed;) {
+        passed = false;
+        for (unsigned i = 0; i < machine.tenant_count; i++)
+            for (unsigned stream = 0; stream < STREAMS; stream++) {
+                struct tenant *tenant = machine.tenants[i];
+                struct stop *stop = stop_of(tenant, stream);
+                if (!stands(tenant, stream))
+                    continue;
+                /* A kernel of the collective runs only while its process has the card. */
+                if (stop->meets && machine.cards[tenant->card].runs == tenant &&
+                    tenant->arrived[stop->communicator] < stop->until) {
+                    tenant->arrived[stop->communicator] = stop->until;
+                    passed = true;
+                }
+                if (stop->meets ? !all_arrived(tenant, stop) : *done_of(tenant, stop->communicator) < stop->until)
+                    continue;
+                tenant->stop_at[stream]++;
+                tenant->stop_count[stream]--;
+                passed = true;
+            }
+    }
 }
 
 /* The card has done a tenant's work up to `done_ns` at that time. */
@@ -655,15 +748,15 @@ static void draw(uint64_t at_ns, uint64_t to_ns, uint32_t mw)
     }
 }
 
-/* Another than `tenant` that has work, the next in order. */
-static struct tenant *next_beside(const struct tenant *tenant)
+/* Another than `tenant` that has work for a card, the next in order. */
+static struct tenant *next_beside(const struct tenant *tenant, unsigned card)
 {
     unsigned from = 0;
     while (from < machine.tenant_count && machine.tenants[from] != tenant)
         from++;
     for (unsigned i = 1; i <= machine.tenant_count; i++) {
         struct tenant *next = machine.tenants[(from + i) % machine.tenant_count];
-        if (next != tenant && ready_ns(next) > 0)
+        if (next != tenant && next->card == card && has_work(next))
             return next;
     }
     return NULL;
@@ -671,8 +764,17 @@ static struct tenant *next_beside(const struct tenant *tenant)
 
 static void note_busy(struct tenant *tenant, uint64_t at_ns, uint64_t to_ns)
 {
-    tenant->done_ns += to_ns - at_ns;
-    machine.worked_ns += to_ns - at_ns;
+    bool works = false;
+    machine.cards[tenant->card].worked_ns += to_ns - at_ns;
+    for (unsigned stream = 0; stream < STREAMS; stream++)
+        if (ready_of(tenant, stream) > 0) {
+            *done_of(tenant, stream) += to_ns - at_ns;
+            works = true;
+        }
+    if (!works) {
+        tenant->spun_ns += to_ns - at_ns;
+        return;
+    }
     note_held(held_of(tenant), tenant->done_ns, to_ns);
     while (at_ns < to_ns) {
         uint64_t second = at_ns / 1000000000, next_ns = (second + 1) * 1000000000;
@@ -683,34 +785,56 @@ static void note_busy(struct tenant *tenant, uint64_t at_ns, uint64_t to_ns)
     }
 }
 
-/* Let the card work until now: on what one context asked for, in order; in time slices where several did. */
+/* Go over to another if it is time. */
+static void card_choose(unsigned number, uint64_t at_ns)
+{
+    struct card *card = &machine.cards[number];
+    struct tenant *other = at_ns < card->idle_ns ? NULL : next_beside(card->runs, number);
+    if (other != NULL && (card->runs == NULL || !has_work(card->runs) || at_ns >= card->time_slice_ns)) {
+        uint64_t part_ns = card->worked_ns / SWITCHES_PART;
+        card->runs = other;
+        card->worked_ns = 0;
+        card->idle_ns = at_ns + (part_ns < SWITCH_NS ? part_ns : SWITCH_NS) + BETWEEN_NS;
+        card->time_slice_ns = card->idle_ns + TIME_SLICE_NS;
+    } else if (at_ns >= card->idle_ns && at_ns >= card->time_slice_ns) {
+        card->time_slice_ns = at_ns + TIME_SLICE_NS;
+    }
+}
+
+/* When it next comes to something that may matter to others, by then at most. */
+static uint64_t card_until(const struct card *card, uint64_t at_ns, uint64_t to_ns)
+{
+    if (at_ns < card->idle_ns)
+        return card->idle_ns < to_ns ? card->idle_ns : to_ns;
+    to_ns = card->time_slice_ns < to_ns ? card->time_slice_ns : to_ns;
+    uint64_t ready = card->runs == NULL ? 0 : ready_ns(card->runs);
+    return ready > 0 && at_ns + ready < to_ns ? at_ns + ready : to_ns;
+}
+
+/* Let the cards work until now: each on what one context asked for, in order of its streams; in time slices where
+ * several did. */
 static void card_work(void)
 {
     while (machine.card_ns < machine.now_ns) {
         uint64_t at_ns = machine.card_ns, to_ns = machine.now_ns;
-        struct tenant *other = next_beside(machine.runs);
-        if (other != NULL && (machine.runs == NULL || ready_ns(machine.runs) == 0 || at_ns >= machine.time_slice_ns)) {
-            uint64_t part_ns = machine.worked_ns / SWITCHES_PART;
-            machine.runs = other;
-            machine.worked_ns = 0;
-            machine.card_ns = at_ns + (part_ns < SWITCH_NS ? part_ns : SWITCH_NS) + BETWEEN_NS;
-            draw(at_ns, machine.card_ns, 0);
-            machine.time_slice_ns = machine.card_ns + TIME_SLICE_NS;
-            continue;
+        unsigned cards = machine.several ? CARDS : 1;
+        for (unsigned number = 0; number < cards; number++)
+            card_choose(number, at_ns);
+        pass_stops();
+        for (unsigned number = 0; number < cards; number++)
+            to_ns = card_until(&machine.cards[number], at_ns, to_ns);
+        for (unsigned number = 0; number < cards; number++) {
+            struct card *card = &machine.cards[number];
+            bool works = at_ns >= card->idle_ns && card->runs != NULL && has_work(card->runs);
+            uint32_t mw = works ? card->runs->draws_mw : 0;
+            if (works)
+                note_busy(card->runs, at_ns, to_ns);
+            if (number == 0)
+                draw(at_ns, to_ns, mw);
         }
-        if (at_ns >= machine.time_slice_ns)
-            machine.time_slice_ns = at_ns + TIME_SLICE_NS;
-        to_ns = machine.time_slice_ns < to_ns ? machine.time_slice_ns : to_ns;
-        uint32_t mw = 0;
-        if (machine.runs != NULL && ready_ns(machine.runs) > 0) {
-            mw = machine.runs->draws_mw;
-            uint64_t done_ns = at_ns + ready_ns(machine.runs);
-            to_ns = done_ns < to_ns ? done_ns : to_ns;
-            note_busy(machine.runs, at_ns, to_ns);
-        }
-        draw(at_ns, to_ns, mw);
         machine.card_ns = to_ns;
     }
+    pass_stops();
 }
 
 /* From the first launch of whoever draws too much. */
@@ -755,24 +879,34 @@ static void card_forget(struct tenant *tenant)
 {
     card_work();
     tenant->asked_ns = tenant->done_ns;
+    tenant->side_asked_ns = tenant->side_done_ns;
+    tenant->stop_count[0] = tenant->stop_count[1] = 0;
     struct held *held = held_of(tenant);
     if (held != NULL)
         *held = (struct held){0};
 }
 
-static void *program(void *tenant);
+static bool is_of_program(const struct task *task);
 
 /* The system's timers are up to 50 us late but for threads that asked for better, as the governor's does. What is
  * shorter than falling asleep is waited for awake. */
 static void engine_pause(uint64_t ns)
 {
-    uint64_t late_ns = machine.task->run != program ? machine.timer_ns : ns < 5 * US ? 0 : 55 * US;
+    uint64_t late_ns = !is_of_program(machine.task) ? machine.timer_ns : ns < 5 * US ? 0 : 55 * US;
     task_wait(machine.now_ns + (ns > machine.poll_ns ? ns : machine.poll_ns) + late_ns);
+}
+
+/* A stream is its tenant's address, and one more for the second. */
+static struct tenant *tenant_of(void *stream, unsigned *number)
+{
+    *number = (uintptr_t)stream & 1;
+    return (struct tenant *)((uintptr_t)stream & ~(uintptr_t)1);
 }
 
 static void *engine_stream_context(void *stream)
 {
-    return stream;
+    unsigned number;
+    return tenant_of(stream, &number);
 }
 
 /* A context is its tenant. */
@@ -793,7 +927,9 @@ static void engine_drop(void *fence)
 
 static bool engine_set(void *fence, void *stream)
 {
-    ((struct fence *)fence)->at_ns = ((const struct tenant *)stream)->asked_ns;
+    struct fence *set = fence;
+    struct tenant *tenant = tenant_of(stream, &set->stream);
+    set->at_ns = *asked_of(tenant, set->stream);
     return true;
 }
 
@@ -801,7 +937,9 @@ static bool engine_passed(void *fence)
 {
     card_work();
     const struct fence *set = fence;
-    return set->at_ns <= set->tenant->done_ns;
+    const struct stop *stop = stop_of(set->tenant, set->stream);
+    bool waits = stop != NULL && stop->at_ns < set->at_ns; /* what it waits with may take no time */
+    return !waits && set->at_ns <= *done_of(set->tenant, set->stream);
 }
 
 static void *engine_make_hold(void *context)
@@ -931,6 +1069,114 @@ static void launch(struct tenant *tenant, uint64_t handler_ns)
         gate_leave(&tenant->governor->gate, &stream);
 }
 
+static bool enter(struct tenant *tenant, struct stream_key *key, unsigned stream)
+{
+    *key = (struct stream_key){.stream = (char *)tenant + stream};
+    return terms_limit_core(&tenant->terms) && gate_enter(&tenant->governor->gate, key);
+}
+
+static void ask(struct tenant *tenant, unsigned stream, uint64_t ns)
+{
+    *asked_of(tenant, stream) += ns;
+    if (tenant->launched++ == 0)
+        tenant->first_ns = machine.now_ns;
+}
+
+void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns)
+{
+    struct stream_key key;
+    bool gated = enter(tenant, &key, stream);
+    card_work();
+    ask(tenant, stream, ns);
+    if (gated)
+        gate_leave(&tenant->governor->gate, &key);
+}
+
+static void stop(struct tenant *tenant, unsigned stream, struct stop made)
+{
+    unsigned at = tenant->stop_at[stream] + tenant->stop_count[stream]++;
+    demand(tenant->stop_count[stream] <= STOPS, "too many stops in a stream");
+    made.at_ns = *asked_of(tenant, stream);
+    tenant->stops[stream][at % STOPS] = made;
+}
+
+void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, uint64_t ns)
+{
+    struct stream_key key;
+    bool gated = enter(tenant, &key, stream);
+    card_work();
+    uint64_t number = ++tenant->met[communicator];
+    stop(tenant, stream, (struct stop){.meets = true, .communicator = communicator, .until = number});
+    ask(tenant, stream, ns);
+    if (gated)
+        gate_leave(&tenant->governor->gate, &key);
+}
+
+void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns)
+{
+    struct stream_key keys[CARDS];
+    bool gated[CARDS];
+    for (unsigned t = 0; t < count; t++)
+        gated[t] = enter(tenants[t], &keys[t], 0);
+    card_work();
+    for (unsigned t = 0; t < count; t++) {
+        stop(tenants[t], 0, (struct stop){.meets = true, .until = ++tenants[t]->met[0]});
+        ask(tenants[t], 0, ns);
+    }
+    for (unsigned t = count; t-- > 0;)
+        if (gated[t])
+            gate_leave(&tenants[t]->governor->gate, &keys[t]);
+}
+
+void tenant_follow(struct tenant *tenant, unsigned stream)
+{
+    card_work();
+    stop(tenant, stream, (struct stop){.communicator = 1 - stream, .until = *asked_of(tenant, 1 - stream)});
+}
+
+void tenant_synchronise(struct tenant *tenant)
+{
+    for (card_work(); pending_ns(tenant) > 0; card_work())
+        task_wait(machine.now_ns + 20 * US);
+}
+
+void tenant_sleep(uint64_t ns)
+{
+    task_wait(machine.now_ns + ns);
+}
+
+static void *run_body(void *tenant_)
+{
+    struct tenant *tenant = tenant_;
+    tenant->body(tenant);
+    return NULL;
+}
+
+struct thread {
+    struct tenant *tenant;
+    void (*body)(struct tenant *tenant);
+};
+
+static void *run_thread(void *thread_)
+{
+    struct thread thread = *(struct thread *)thread_;
+    free(thread_);
+    thread.body(thread.tenant);
+    return NULL;
+}
+
+void tenant_thread(struct tenant *tenant, void (*body)(struct tenant *tenant))
+{
+    struct thread *thread = malloc(sizeof *thread);
+    *thread = (struct thread){.tenant = tenant, .body = body};
+    task_new(tenant, run_thread, thread, machine.now_ns);
+}
+
+void machine_jump(int64_t ns)
+{
+    machine.wall_ns += ns;
+}
+
 static void *program(void *tenant_)
 {
     struct tenant *tenant = tenant_;
@@ -960,6 +1206,7 @@ static void *program(void *tenant_)
 void machine_begin(uint64_t seed)
 {
     static char usage[64]; /* only its bytes' locks count */
+    ino_t inode = 1;
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
     machine.timer_ns = TIMER_NS;
@@ -967,37 +1214,44 @@ void machine_begin(uint64_t seed)
     machine_poll(10 * US); /* what is asked there is of memory, and a switch takes five times as long */
 #endif
     machine.rng = seed;
-    machine.board.magic = HETERO_BOARD_MAGIC;
-    machine.board.version = HETERO_BOARD_VERSION;
-    machine.files[0] = (struct file){.inode = 1, .bytes = &machine.board, .size = sizeof machine.board};
+    for (unsigned card = 0; card < CARDS; card++) {
+        struct hetero_board *board = &machine.board[card];
+        board->magic = HETERO_BOARD_MAGIC;
+        board->version = HETERO_BOARD_VERSION;
+        machine.boards[card] = (struct file){.inode = inode++, .bytes = board, .size = sizeof *board};
+    }
     for (unsigned g = 0; g < TENANTS; g++) {
-        machine.pages[g].said = (struct hetero_page){.magic = HETERO_PAGE_MAGIC, .version = HETERO_BOARD_VERSION};
-        machine.files[1 + 2 * g] =
-            (struct file){.inode = 2 + 2 * g, .bytes = &machine.pages[g], .size = HETERO_PAGE_BYTES};
-        machine.files[2 + 2 * g] = (struct file){.inode = 3 + 2 * g, .bytes = usage, .size = sizeof usage};
+        for (unsigned card = 0; card < CARDS; card++) {
+            machine.pages[g][card].said = (struct hetero_page){.magic = HETERO_PAGE_MAGIC,
+                                                               .version = HETERO_BOARD_VERSION};
+            machine.page_files[g][card] =
+                (struct file){.inode = inode++, .bytes = &machine.pages[g][card], .size = HETERO_PAGE_BYTES};
+        }
+        machine.usages[g] = (struct file){.inode = inode++, .bytes = usage, .size = sizeof usage};
     }
 }
 
 static unsigned grant_of(const struct tenant *tenant)
 {
     unsigned grant = 0;
-    while (grant < machine.grant_count && machine.grants[grant] != tenant->account)
+    const void *identity = tenant->region != NULL ? (const void *)tenant->region : tenant->account;
+    while (grant < machine.grant_count && machine.grants[grant] != identity)
         grant++;
     demand(grant < TENANTS, "too many grants");
     if (grant == machine.grant_count)
-        machine.grants[machine.grant_count++] = tenant->account;
+        machine.grants[machine.grant_count++] = identity;
     return grant;
 }
 
 struct hetero_page *tenant_page(const struct tenant *tenant)
 {
-    return &machine.pages[grant_of(tenant)].said;
+    return &machine.pages[grant_of(tenant)][tenant->card].said;
 }
 
 void tenant_lock_page(const struct tenant *tenant)
 {
     char path[32];
-    snprintf(path, sizeof path, ROOT "%u/page.0", grant_of(tenant));
+    snprintf(path, sizeof path, ROOT "%u/page.%u", grant_of(tenant), tenant->card);
     demand(set_lock(virtual_open(path, O_RDWR), 0, F_RDLCK), "its page is locked for writing");
 }
 
@@ -1005,15 +1259,21 @@ void tenant_lock_page(const struct tenant *tenant)
 static void write_row(const struct tenant *tenant)
 {
     unsigned grant = grant_of(tenant);
-    struct hetero_board_row *row = &machine.board.rows[grant];
-    machine.board.generation++;
-    snprintf(row->id, sizeof row->id, "%u", grant);
-    row->inode = machine.files[1 + 2 * grant].inode;
+    struct hetero_board *board = &machine.board[tenant->card];
+    struct hetero_board_row *row = &board->rows[grant];
+    board->generation++;
+    for (unsigned g = 0; g <= grant; g++) /* others of the card may have none there */
+        snprintf(board->rows[g].id, sizeof board->rows[g].id, "%u", g);
+    row->gang_core = tenant->row.gang_core;
+    row->begin_ns = tenant->row.begin_ns;
+    row->length_ns = tenant->row.length_ns;
+    row->period_ns = tenant->row.period_ns;
+    row->inode = machine.page_files[grant][tenant->card].inode;
     row->core = tenant->terms.core;
     row->policy = tenant->terms.policy;
     row->priority = tenant->terms.priority;
-    machine.board.count = machine.grant_count;
-    machine.board.generation++;
+    board->count = grant + 1 > board->count ? grant + 1 : board->count;
+    board->generation++;
 }
 
 void tenant_start(struct tenant *tenant)
@@ -1021,9 +1281,19 @@ void tenant_start(struct tenant *tenant)
     char directory[32];
     write_row(tenant);
     snprintf(directory, sizeof directory, ROOT "%u", grant_of(tenant));
-    tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, directory, 0);
+    if (tenant->region != NULL)
+        tenant->account = &tenant->region->devices[tenant->card];
+    tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, directory, tenant->card);
+    if (tenant->governor != NULL && tenant->region != NULL)
+        governor_share(tenant->governor, &tenant->region->gang, tenant->region->devices, tenant->card);
+    machine.several = machine.several || tenant->card > 0;
     demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own != NULL, "no page");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
+    tenant->side_asked_ns = tenant->side_done_ns = tenant->steps = tenant->spun_ns = 0;
+    memset(tenant->stop_at, 0, sizeof tenant->stop_at);
+    memset(tenant->stop_count, 0, sizeof tenant->stop_count);
+    memset(tenant->met, 0, sizeof tenant->met);
+    memset(tenant->arrived, 0, sizeof tenant->arrived);
     tenant->batches = tenant->batches_ns = tenant->longest_ns = tenant->time_slices = 0;
     tenant->beside = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
@@ -1033,7 +1303,8 @@ void tenant_start(struct tenant *tenant)
     demand(known < TENANTS, "too many tenants");
     machine.tenants[known] = tenant;
     machine.tenant_count += known == machine.tenant_count;
-    task_new(tenant, program, tenant, tenant->from_ns > machine.now_ns ? tenant->from_ns : machine.now_ns);
+    task_new(tenant, tenant->body != NULL ? run_body : program, tenant,
+             tenant->from_ns > machine.now_ns ? tenant->from_ns : machine.now_ns);
 }
 
 static void stop_tasks(struct tenant *tenant, bool dead, bool stopped)
@@ -1072,10 +1343,15 @@ void tenant_stop(struct tenant *tenant)
     stop_tasks(tenant, false, true);
 }
 
+static bool is_of_program(const struct task *task)
+{
+    return task->run == program || task->run == run_body || task->run == run_thread;
+}
+
 void tenant_stop_launchers(struct tenant *tenant)
 {
     for (struct task *task = tasks; task < tasks + machine.tasks; task++)
-        if (task->tenant == tenant && task->run == program)
+        if (task->tenant == tenant && is_of_program(task))
             task->stopped = true;
 }
 

@@ -14,9 +14,22 @@
 #include <stdint.h>
 
 #define TENANTS 8u
+#define CARDS   4u
 #define SECONDS 64u
 
-/* A program under a grant, in a process of its own. */
+/* A stream waits at a point of its work: for all processes of the gang to come as far in a communicator, and the card
+ * spins; or for the other stream of the process. */
+struct stop {
+    uint64_t at_ns;
+    bool meets;
+    unsigned communicator; /* or the other stream */
+    uint64_t until;        /* which meeting it is, from 1; or what the other stream has done */
+};
+
+#define STREAMS 2u
+#define STOPS   512u
+
+/* A program under a grant, in a process of its own, on one card. */
 struct tenant {
     /* What it is: written before tenant_start. */
     struct hetero_grant_device terms;
@@ -38,15 +51,26 @@ struct tenant {
     int64_t skew_ns;            /* how far its clock is ahead of the others' */
     bool lies;                  /* says at every launch that as much is owed to it as can be */
     struct hetero_region_device *account;
+    unsigned card;
+    struct hetero_region *region;        /* of a gang, whose processes it tells from others; the account is in it */
+    struct hetero_board_row row;         /* of it, what the node says of its row */
+    void (*body)(struct tenant *tenant); /* what the program does, in place of launching one kernel after the other */
+    uint64_t each_ns, met_every;         /* for bodies */
 
     /* What became of it. */
     struct governor *governor;
-    uint64_t launched, first_ns;              /* launches, and when the first was */
-    uint64_t asked_ns, done_ns;               /* of the card: by all launches, and what it has done */
-    uint64_t time_slices;                     /* how often its gate opened */
-    uint32_t beside;                          /* bits: what others, in order of their starts, had the slice with it */
-    bool ran;                                 /* whether it was open at the last step */
-    uint64_t busy_ns[SECONDS];                /* of the card, second by second */
+    uint64_t launched, first_ns;          /* launches, and when the first was */
+    uint64_t asked_ns, done_ns;           /* of the card: by all launches, and what it has done */
+    uint64_t time_slices;                 /* how often its gate opened */
+    uint32_t beside;                      /* bits: what others, in order of their starts, had the slice with it */
+    bool ran;                             /* whether it was open at the last step */
+    uint64_t busy_ns[SECONDS];            /* of the card, second by second */
+    uint64_t side_asked_ns, side_done_ns; /* as asked_ns and done_ns, of the second stream */
+    struct stop stops[STREAMS][STOPS];
+    unsigned stop_at[STREAMS], stop_count[STREAMS];
+    uint64_t met[STREAMS], arrived[STREAMS];  /* meetings launched, and those that it came to, by communicator */
+    uint64_t spun_ns;                         /* for which the card did nothing but wait for others */
+    uint64_t steps;                           /* for bodies */
     uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
 };
 
@@ -56,6 +80,19 @@ void machine_end(void);
 
 /* Start a tenant's program; `tenant` stays the caller's. */
 void tenant_start(struct tenant *tenant);
+
+/* For bodies. Launch a kernel, or one in which all processes of the gang meet, through the gate; have a stream wait for
+ * what the other one has by now; wait until the card has done all; sleep; start another thread of the process. */
+void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns);
+void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, uint64_t ns);
+void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns); /* in one call of the driver */
+void tenant_follow(struct tenant *tenant, unsigned stream);
+void tenant_synchronise(struct tenant *tenant);
+void tenant_sleep(uint64_t ns);
+void tenant_thread(struct tenant *tenant, void (*body)(struct tenant *tenant));
+
+/* What CLOCK_REALTIME says is so much more from now on. */
+void machine_jump(int64_t ns);
 
 /* Let time pass. False: somebody ran for ever without letting it. */
 bool machine_run(uint64_t ns);

@@ -1,0 +1,517 @@
+/* What the member of a gang that has the lead decides (gang.h). Over 400 lines because a row, its end and what both
+ * cost are decided from one count of the members. */
+#include "gang.h"
+
+#include "budget.h"
+#include "engine.h"
+
+#include "../core/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+/* For so long the lead is kept by who does not look. A member that says nothing for longer than STALE_NS is stopped, or
+ * gets no processor: nothing is known of its device. One that says nothing for QUIET_NS may be dead. */
+#define LEASE_NS (5 * MS)
+#define STALE_NS (20 * MS)
+#define QUIET_NS (2 * MS)
+
+/* Others want none of the devices when they have not for so long. */
+#define ROOM_NS (5 * MS)
+
+/* At the beginning of a row one waits so long for what others have in flight. */
+#define HELD_MOST_NS (10 * MS)
+
+/* A row of which less is left, or less than that can be paid for, is not worth its beginning. */
+#define LEAST_NS MS
+
+/* The devices of a gang that launches nothing for so long are lent. */
+#define LEND_NS (5 * MS)
+
+/* While no work of a member has come further for so long, and twice as long as it takes it to, it may wait for
+ * another's launch. What a kernel takes is not known before fences have passed. */
+#define STUCK_NS      (200 * US)
+#define MOVES_NS      (2 * MS)
+#define MOVES_MOST_NS (250 * MS)
+#define MOVES_FADE    16
+
+/* A gang whose work goes on for so long after a row may be in debt because that waits for its own launch. It has a row
+ * of RESCUED_NS then, and may run over the end of that as long. */
+#define RESCUE_NS  (500 * MS)
+#define RESCUED_NS (10 * MS)
+
+/* How often what was used is written down at least. */
+#define CHARGE_NS (200 * US)
+
+/* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
+ * most. */
+#define ENDS_PART 2
+#define ENDS_FADE 8
+
+/* What an elastic gang has in hand of time that nobody else wants. */
+#define ELASTIC_NS (10 * MS)
+
+/* ---------------------------------------------------------------------------------------------------------- members */
+
+static unsigned number_of(const struct gang *gang, const struct hetero_region_member *member)
+{
+    return (unsigned)(member - gang->shared->members);
+}
+
+static bool lock_member(const struct descriptor *usage, unsigned number, int command, short *type)
+{
+    struct flock range = {
+        .l_type = *type, .l_whence = SEEK_SET, .l_start = HETERO_REGION_LOCK_MEMBER(number), .l_len = 1};
+    int result;
+    do
+        result = fcntl(usage->number, command, &range);
+    while (result < 0 && errno == EINTR);
+    *type = range.l_type;
+    return result == 0;
+}
+
+void gang_join(struct gang *gang, const struct descriptor *usage)
+{
+    short type = F_WRLCK;
+    if (gang->member != NULL) {
+        if (lock_member(usage, number_of(gang, gang->member), F_OFD_SETLK, &type))
+            return;
+        gang->member = NULL;
+    }
+    for (unsigned n = 0; n < HETERO_REGION_MEMBERS && gang->member == NULL; n++) {
+        type = F_WRLCK;
+        if (!lock_member(usage, n, F_OFD_SETLK, &type))
+            continue;
+        struct hetero_region_member *member = &gang->shared->members[n];
+        member->device = gang->device;
+        member->says = 0;
+        member->launches = member->settled = 0;
+        member->passed = member->passes;
+        member->taken = 1;
+        gang->member = member;
+        uint32_t reached = atomic_load(&gang->shared->reached);
+        while (reached <= n && !atomic_compare_exchange_weak(&gang->shared->reached, &reached, n + 1))
+            ;
+    }
+    if (gang->member == NULL)
+        log_line(LOG_INFO, "gang: more than %u processes and devices: this one is not waited for",
+                 HETERO_REGION_MEMBERS);
+}
+
+void gang_say(struct gang *gang, uint64_t now_ns, uint32_t says, uint32_t epoch)
+{
+    struct hetero_region_member *member = gang->member;
+    if (member == NULL)
+        return;
+    atomic_store(&member->says, says);
+    atomic_store(&member->epoch, epoch);
+    atomic_store(&member->stamp_ns, now_ns);
+}
+
+/* Whether another member is active: on this device, or anywhere. */
+static bool is_other_active(const struct gang *gang, uint64_t now_ns, bool anywhere)
+{
+    uint32_t reached = atomic_load(&gang->shared->reached);
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        const struct hetero_region_member *member = &gang->shared->members[n];
+        if (member != gang->member && member->taken && (member->says & MEMBER_ACTIVE) &&
+            now_ns - member->stamp_ns < STALE_NS && (anywhere || member->device == gang->device))
+            return true;
+    }
+    return false;
+}
+
+static void enter(struct gang *gang, enum gang_phase phase, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    if (atomic_load(&shared->phase) == (uint32_t)phase)
+        return;
+    atomic_store(&shared->since_ns, now_ns);
+    atomic_store(&shared->phase, phase);
+    atomic_fetch_add(&shared->epoch, 1);
+}
+
+bool gang_rest(struct gang *gang, uint64_t now_ns)
+{
+    if (gang->member != NULL)
+        atomic_store(&gang->member->says, 0);
+    if (!is_other_active(gang, now_ns, true)) {
+        atomic_store(&gang->shared->opens_ns, 0);
+        atomic_store(&gang->shared->asked_ns, 0);
+        enter(gang, GANG_CLOSED, now_ns);
+    }
+    return !is_other_active(gang, now_ns, false);
+}
+
+/* -------------------------------------------------------------------------------------------------------- the lead */
+
+/* The word has until when in all but its last eight bits, and in those the member. */
+#define WHO UINT64_C(0xff)
+
+/* How long work of a member does not come further before it is taken to wait for another's. */
+static uint64_t stuck_ns(const struct gang *gang)
+{
+    return STUCK_NS + 2 * gang->moves_ns;
+}
+
+/* Work of a member came further, after so long. */
+static void note_move(struct gang *gang, uint64_t after_ns)
+{
+    uint64_t known = gang->moves_ns - gang->moves_ns / MOVES_FADE;
+    after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
+    gang->moves_ns = after_ns > known ? after_ns : known;
+}
+
+static bool take_lead(struct gang *gang, uint64_t now_ns)
+{
+    uint64_t lead = atomic_load(&gang->shared->lead), mine = number_of(gang, gang->member) + 1;
+    bool ours = (lead & WHO) == mine;
+    if (!ours && lead > now_ns && lead < now_ns + 2 * LEASE_NS)
+        return false;
+    if (!atomic_compare_exchange_strong(&gang->shared->lead, &lead, ((now_ns + LEASE_NS) & ~WHO) | mine))
+        return false;
+    if (!ours || now_ns - gang->led_ns > STALE_NS) { /* nothing was seen yet, or it is old */
+        uint32_t reached = atomic_load(&gang->shared->reached);
+        for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+            gang->seen[n].moved = gang->shared->members[n].moved;
+            gang->seen[n].moved_ns = now_ns;
+        }
+        gang->used_ns = gang->let_ns = now_ns;
+        gang->moves_ns = MOVES_NS;
+        gang->crossed_ns = stuck_ns(gang);
+    }
+    gang->led_ns = now_ns;
+    return true;
+}
+
+/* What the members say. */
+struct census {
+    bool active, busy, waits, held, died, stopped;
+    bool idle_waits;       /* a launcher waits whose device has nothing to do */
+    bool waited_for;       /* a busy member is not known to be behind others */
+    bool stuck;            /* a busy member has come no further for a while */
+    bool late;             /* one has not followed the phase yet */
+    uint32_t launches;     /* the most that a busy one made in this row */
+    uint64_t claimed_ns;   /* when another grant last wanted one of the devices */
+    uint32_t devices;      /* bits: where there are members */
+    uint32_t busy_devices; /* bits */
+    uint64_t moved_ns;     /* when work of a busy one last came further */
+};
+
+/* Whether it counts: one that was killed is forgotten, and of one that says nothing nothing is known. */
+static bool counts(struct gang *gang, const struct descriptor *usage, unsigned number, uint64_t now_ns,
+                   struct census *census)
+{
+    struct hetero_region_member *member = &gang->shared->members[number];
+    uint64_t stamp_ns = member->stamp_ns, age_ns = now_ns > stamp_ns ? now_ns - stamp_ns : 0;
+    if (!member->taken)
+        return false;
+    if (age_ns > QUIET_NS && (member->says & MEMBER_ACTIVE)) {
+        short type = F_WRLCK;
+        if (member != gang->member && lock_member(usage, number, F_OFD_GETLK, &type) && type == F_UNLCK) {
+            census->died = true;
+            member->says = member->taken = 0;
+            return false;
+        }
+    }
+    census->stopped = census->stopped || (age_ns >= STALE_NS && (member->says & MEMBER_ACTIVE));
+    return age_ns < STALE_NS;
+}
+
+static struct census count_members(struct gang *gang, const struct descriptor *usage, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    struct census census = {0};
+    uint32_t reached = atomic_load(&shared->reached), epoch = atomic_load(&shared->epoch);
+    uint64_t since_ns = atomic_load(&shared->since_ns);
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        struct hetero_region_member *member = &shared->members[n];
+        if (!counts(gang, usage, n, now_ns, &census))
+            continue;
+        uint32_t says = member->says, moved = member->moved;
+        uint32_t device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
+        if (moved != gang->seen[n].moved || !(says & MEMBER_BUSY)) {
+            bool by_itself = gang->helped_ns < gang->seen[n].moved_ns && shared->rescue_ns == 0;
+            if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved && by_itself)
+                note_move(gang, now_ns - gang->seen[n].moved_ns);
+            gang->seen[n].moved = moved;
+            gang->seen[n].moved_ns = now_ns;
+        }
+        if (!(says & MEMBER_ACTIVE))
+            continue;
+        census.devices |= device;
+        census.active = true;
+        census.waits = census.waits || (says & MEMBER_WAITS);
+        census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
+        census.held = census.held || (says & MEMBER_HELD);
+        census.late = census.late || member->epoch != epoch;
+        census.claimed_ns = member->claimed_ns > census.claimed_ns ? member->claimed_ns : census.claimed_ns;
+        if (!(says & MEMBER_BUSY))
+            continue;
+        uint64_t moved_ns = gang->seen[n].moved_ns > since_ns ? gang->seen[n].moved_ns : since_ns;
+        census.busy = true;
+        census.busy_devices |= device;
+        census.waited_for = census.waited_for || !gang->seen[n].behind;
+        census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang);
+        census.moved_ns = moved_ns > census.moved_ns ? moved_ns : census.moved_ns;
+        uint32_t launches = member->launches - member->settled;
+        census.launches = launches > census.launches ? launches : census.launches;
+    }
+    return census;
+}
+
+/* ------------------------------------------------------------------------------------------------------ what it used
+ */
+
+/* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
+ * one. */
+static void charge(struct gang *gang, const struct census *census, uint32_t core, bool claimed, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint64_t from_ns = atomic_load(&shared->charged_ns);
+    uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
+    spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
+    gang->begun = gang->begun ||
+                  census->busy; /* what it takes to wake launchers is not charged, as to grants of one device */
+    bool holds = claimed && shared->phase != GANG_CLOSED && gang->begun;
+    /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
+    if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
+        spent_ns = 0;
+    atomic_store(&shared->charged_ns, now_ns);
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        uint32_t bit = UINT32_C(1) << device;
+        if (!(census->devices & bit))
+            continue;
+        struct hetero_region_device *account = &gang->devices[device];
+        uint64_t used_ns = holds || (census->busy_devices & bit) ? spent_ns : 0;
+        int64_t least = budget_balance(account, shared->asked_ns, now_ns, core);
+        budget_settle(account, shared->asked_ns, now_ns, core, used_ns);
+        least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
+        int64_t balance = account->balance_ns;
+        if (gang->policy == HETERO_POLICY_ELASTIC && balance < least && !claimed) {
+            account->balance_ns = least;
+            account->borrowed_ns += (uint64_t)(least - balance);
+        }
+    }
+}
+
+/* What may be used until the row begins again: what is there by then, of the device that has least. */
+static int64_t ahead(const struct gang *gang, const struct census *census, const struct hetero_board_row *row,
+                     uint64_t now_ns, uint64_t wall_ns)
+{
+    int64_t least = INT64_MAX;
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        if (!(census->devices & (UINT32_C(1) << device)))
+            continue;
+        int64_t balance = budget_balance(&gang->devices[device], gang->shared->asked_ns, now_ns, row->gang_core);
+        least = balance < least ? balance : least;
+    }
+    return least == INT64_MAX ? 0 : least + budget_share(row_until_next(row, wall_ns), row->gang_core);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- phases */
+
+/* How much is left of its row until the gates have to be closed for all to be idle by its end. */
+static uint64_t left_before_end(const struct gang *gang, const struct hetero_board_row *row, uint64_t wall_ns)
+{
+    uint64_t left_ns = row_left(row, wall_ns), ends_ns = gang->shared->ends_ns, most_ns = row->length_ns / ENDS_PART;
+    ends_ns = ends_ns < most_ns ? ends_ns : most_ns;
+    return left_ns > ends_ns ? left_ns - ends_ns : 0;
+}
+
+/* From here on no launch passes but those that others wait for. */
+static void begin_end(struct gang *gang, uint64_t most_ns, bool resumed, uint64_t now_ns)
+{
+    uint64_t one_ns = gang->moves_ns + gang->moves_ns / 4; /* an operation that is as long as they are */
+    atomic_store(&gang->shared->until_ns, now_ns + (one_ns > most_ns && !resumed ? one_ns : most_ns));
+    enter(gang, GANG_ENDS, now_ns);
+}
+
+static void open_gates(struct gang *gang, uint64_t now_ns)
+{
+    gang->used_ns = now_ns;
+    gang->begun = false;
+    atomic_store(&gang->shared->until_ns, now_ns + LEAST_NS);
+    atomic_fetch_add(&gang->shared->rows, 1);
+    enter(gang, GANG_OPEN, now_ns);
+}
+
+/* Closed: open the gates if it is time; say when. */
+static void wait_for_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row,
+                         bool claimed, uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    int64_t left = ahead(gang, census, row, now_ns, wall_ns);
+    uint64_t until_next = row_until_next(row, wall_ns), row_ns = left_before_end(gang, row, wall_ns);
+    int64_t next = left + budget_share(row->period_ns, row->gang_core); /* at its beginning */
+    if (!census->active) {
+        atomic_store(&shared->opens_ns, 0);
+        return;
+    }
+    /* Work that goes on after a row may wait for one that was elsewhere then, and is back. */
+    uint64_t whole_ns = row_left(row, wall_ns);
+    if (census->busy && census->idle_waits && (!claimed || whole_ns > 0)) {
+        begin_end(gang, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
+        return;
+    }
+    bool rescued = row_ns > LEAST_NS && census->busy && census->waits && now_ns - shared->since_ns > RESCUE_NS;
+    if (rescued) {
+        atomic_store(&shared->rescue_ns, now_ns + RESCUED_NS);
+        open_gates(gang, now_ns);
+        return;
+    }
+    bool elastic = gang->policy == HETERO_POLICY_ELASTIC;
+    if (!claimed && (left > (int64_t)LEAST_NS || elastic)) {
+        open_gates(gang, now_ns);
+        return;
+    }
+    if (row_ns > LEAST_NS && left > (int64_t)LEAST_NS) {
+        /* It waits for what others have in flight, unless it comes in the middle of a row that was lent: then longer.
+         */
+        uint64_t at = row_position(row, wall_ns);
+        bool came_late = shared->asked_ns + at > now_ns && at > HELD_MOST_NS;
+        if (!census->held || (!came_late && at >= HELD_MOST_NS)) {
+            open_gates(gang, now_ns);
+            return;
+        }
+        atomic_store(&shared->opens_ns, now_ns);
+        return;
+    }
+    /* The rest of a row that was given up is lent. */
+    bool comes = whole_ns == 0 && next > (int64_t)LEAST_NS;
+    atomic_store(&shared->opens_ns, comes ? now_ns + until_next : 0);
+}
+
+/* Open: say until when. */
+static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
+                    uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
+{
+    int64_t left = ahead(gang, census, row, now_ns, wall_ns);
+    uint64_t row_ns = left_before_end(gang, row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
+    if (claimed)
+        most_ns = most_ns < row_ns ? most_ns : row_ns;
+    else if (gang->policy == HETERO_POLICY_ELASTIC && most_ns < ELASTIC_NS)
+        most_ns = ELASTIC_NS;
+    if (census->busy || census->waits)
+        gang->used_ns = now_ns;
+    uint64_t rescue_ns = atomic_load(&gang->shared->rescue_ns);
+    if (rescue_ns > now_ns && rescue_ns - now_ns > most_ns)
+        most_ns = rescue_ns - now_ns;
+    if (census->died || !census->active || (claimed && now_ns - gang->used_ns > LEND_NS))
+        most_ns = 0;
+    atomic_store(&gang->shared->until_ns, now_ns + most_ns);
+    if (most_ns == 0)
+        begin_end(gang, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0, now_ns);
+}
+
+/* By its launches it was not behind, but another stands still: so it is, and launches do not tell. */
+static void find_behind(struct gang *gang, uint32_t number)
+{
+    gang->miscounted = true;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+        gang->seen[n].behind = false;
+    gang->seen[number].behind = true;
+}
+
+static void let_through(struct gang *gang, struct hetero_region_member *member)
+{
+    atomic_store(&member->passes, member->passes + 1);
+    atomic_fetch_add(&gang->shared->passes, 1);
+}
+
+/* A busy device may wait for a launch of another that is kept at its gate: let such through. */
+static void help(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint32_t reached = atomic_load(&shared->reached);
+    bool helped = false;
+    uint64_t since_ns = census->moved_ns > gang->let_ns ? census->moved_ns : gang->let_ns;
+    if (census->moved_ns > gang->let_ns)
+        gang->crossed_ns = stuck_ns(gang);
+    bool crossed = now_ns > since_ns && now_ns - since_ns > gang->crossed_ns;
+    for (uint32_t pass = 0; pass < 2 && !helped && (pass == 0 || crossed); pass++)
+        for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+            struct hetero_region_member *member = &shared->members[n];
+            uint32_t says = member->says;
+            if (!member->taken || !(says & MEMBER_WAITS) || member->passed != member->passes ||
+                now_ns - member->stamp_ns > STALE_NS)
+                continue;
+            /* First those of idle devices, which are behind: by what they launched, or because one stands still. */
+            uint32_t launches = member->launches - member->settled;
+            bool behind = launches < census->launches && !gang->miscounted, idle = !(says & MEMBER_BUSY);
+            bool known = idle && gang->seen[n].behind && census->waited_for;
+            if (pass == 0 && !behind && !known && !(idle && census->stuck))
+                continue;
+            if (pass == 0 && !behind && !known)
+                find_behind(gang, n);
+            let_through(gang, member);
+            gang->helped_ns = now_ns;
+            helped = true;
+            if (pass == 1)
+                gang->let_ns = now_ns;
+        }
+    if (helped && gang->let_ns == now_ns)
+        gang->crossed_ns *= 2;
+}
+
+/* All are idle: they have launched as much of what they do together. */
+static void note_settled(struct hetero_region_gang *shared)
+{
+    uint32_t reached = atomic_load(&shared->reached);
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++)
+        shared->members[n].settled = shared->members[n].launches;
+}
+
+/* The gates were closed so long before all were idle: on average of late. */
+static void learn_end(struct hetero_region_gang *shared, uint64_t took_ns)
+{
+    uint64_t known_ns = shared->ends_ns;
+    shared->ends_ns = known_ns - known_ns / ENDS_FADE + took_ns / ENDS_FADE;
+}
+
+/* The gates are closed: wait until all are idle. */
+static void end_row(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint64_t since_ns = atomic_load(&shared->since_ns), took_ns = now_ns > since_ns ? now_ns - since_ns : 0;
+    bool over = now_ns >= shared->until_ns;
+    if (over)
+        atomic_fetch_add(&shared->overruns, 1);
+    if (over || (!census->busy && !census->late)) {
+        if (!over)
+            note_settled(shared);
+        learn_end(shared, took_ns);
+        atomic_fetch_add(&shared->overrun_ns, took_ns);
+        atomic_store(&shared->opens_ns, 0);
+        atomic_store(&shared->rescue_ns, 0);
+        log_line(LOG_DEBUG, "gang: a row was over after %llu us, %u let through in all",
+                 (unsigned long long)(took_ns / US), (unsigned)shared->passes);
+        gang->crossed_ns = stuck_ns(gang);
+        gang->miscounted = false;
+        for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+            gang->seen[n].behind = false;
+        enter(gang, GANG_CLOSED, now_ns);
+        return;
+    }
+    help(gang, census, now_ns);
+}
+
+void gang_lead(struct gang *gang, const struct descriptor *usage, const struct hetero_board_row *row,
+               uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    if (gang->member == NULL || !take_lead(gang, now_ns))
+        return;
+    struct census census = count_members(gang, usage, now_ns);
+    bool claimed = census.claimed_ns != 0 && now_ns - census.claimed_ns < ROOM_NS;
+    if (census.active && shared->asked_ns == 0)
+        atomic_store(&shared->asked_ns, now_ns);
+    uint32_t before = atomic_load(&shared->phase);
+    if (before != GANG_ENDS || now_ns - shared->charged_ns > CHARGE_NS || !census.busy)
+        charge(gang, &census, row->gang_core, claimed, now_ns);
+    switch (before) {
+    case GANG_OPEN: run_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
+    case GANG_ENDS: end_row(gang, &census, now_ns); break;
+    default: wait_for_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
+    }
+}

@@ -1,0 +1,222 @@
+/* Follows what the gang's lead decides, and tells it and others what is so here (gang_run.h). */
+#include "gang_run.h"
+
+#include "budget.h"
+
+#include "../core/tenant.h"
+
+/* How often a member looks: while the gates are closed, and open. Near a moment that is known, and at the end of a row,
+ * it waits awake: a sleep may take so much longer than asked. */
+#define LOOK_CLOSED_NS MS
+#define LOOK_OPEN_NS   (MS / 2)
+#define LOOK_AWAKE_NS  (3 * US)
+#define LOOK_ENDS_NS   (8 * US)
+#define LOOK_LONG_NS   (50 * US)
+#define SLEEP_NS       (80 * US)
+
+/* After so long at the end of a row it looks less often. */
+#define ENDS_AWAKE_NS (3 * MS)
+
+/* Launchers are woken so long before the gates are opened. */
+#define READY_NS (300 * US)
+
+/* With nothing launched and nothing in flight for so long it rests. */
+#define REST_NS (20 * MS)
+
+/* A launcher that was let through has come by then, or does not. */
+#define COMES_NS (2 * MS)
+
+/* A process that owes so much for itself does not run; it owes a little more at most. */
+#define OWN_DEBT_NS (BUDGET_ARREARS_NS + BUDGET_BURST_NS)
+
+/* How long its files are used before they are looked at again. */
+#define RENEW_NS (100 * MS)
+
+bool gang_is(struct governor *governor)
+{
+    struct pages *pages = &governor->time_slice.pages;
+    if (governor->gang.shared == NULL)
+        return false;
+    pages_glance(pages, clock_ns());
+    return row_is(&pages->row);
+}
+
+/* What this member knows of itself. */
+struct member_run {
+    uint32_t launches; /* at the last look */
+    uint32_t passes;   /* of the gang's lead, followed so far */
+    uint64_t active_ns, looked_ns, renewed_ns;
+    uint64_t let_ns; /* launchers were let through then, and have made no launch yet; 0: they have */
+    uint32_t let_at; /* launches then */
+};
+
+static void open_gate(struct governor *governor, uint64_t now)
+{
+    struct gate *gate = &governor->gate;
+    uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->closed_ns;
+    governor->began_ns = now;
+    if (atomic_load(&gate->waiting) > 0)
+        account_stopped(&governor->account, now - (asked_ns > closed_ns ? asked_ns : closed_ns));
+    atomic_store(&gate->first_ns, now);
+    gate_set(gate, GATE_OPEN);
+}
+
+static void close_gate(struct governor *governor, uint32_t state, uint64_t now)
+{
+    struct gate *gate = &governor->gate;
+    uint32_t before = atomic_load(&gate->state);
+    if (gate_opens(before)) {
+        governor->closed_ns = now;
+        gate_forget_timing(gate);
+    }
+    if (before != state)
+        gate_set(gate, state);
+}
+
+/* A process that is ahead of its grant's share by more than could be owed does not run, whatever the region says. */
+static bool may_run(const struct governor *governor, uint64_t now)
+{
+    const struct pages *pages = &governor->time_slice.pages;
+    const struct account *account = &governor->account;
+    return budget_balance(&account->own, account->asked_ns, now, pages->row.gang_core) + BUDGET_ARREARS_NS > 0;
+}
+
+/* Do what the gang's phase says. Returns which change of it that was. */
+static uint32_t follow(struct governor *governor, struct member_run *run, uint64_t now)
+{
+    struct hetero_region_gang *shared = governor->gang.shared;
+    struct hetero_region_member *member = governor->gang.member;
+    struct gate *gate = &governor->gate;
+    uint32_t epoch = atomic_load(&shared->epoch), phase = atomic_load(&shared->phase);
+    uint64_t until_ns = atomic_load(&shared->until_ns), opens_ns = atomic_load(&shared->opens_ns);
+    if (phase == GANG_OPEN && now < until_ns && may_run(governor, now)) {
+        if (!gate_opens(atomic_load(&gate->state)))
+            open_gate(governor, now);
+    } else if (phase != GANG_CLOSED) {
+        close_gate(governor, GATE_ENDS, now);
+    } else {
+        bool soon = opens_ns != 0 && opens_ns < now + READY_NS;
+        close_gate(governor, soon ? GATE_READY : GATE_CLOSED, now);
+    }
+    if (member != NULL && run->passes != atomic_load(&member->passes)) {
+        run->passes = atomic_load(&member->passes);
+        run->let_at = gate_launches(gate);
+        run->let_ns = now;
+        gate_let_through(gate);
+    }
+    return epoch;
+}
+
+/* Charge this process for itself what it used since the last look at the open gate, and count its launches. */
+static void charge_own(struct governor *governor, bool busy, uint64_t since, uint64_t now)
+{
+    struct account *account = &governor->account;
+    uint32_t core = governor->time_slice.pages.row.gang_core;
+    uint64_t ns = now - since < PAGES_STOPPED_NS ? now - since : PAGES_STOPPED_NS;
+    int64_t least = budget_balance(&account->own, account->asked_ns, now, core);
+    budget_settle(&account->own, account->asked_ns, now, core, busy ? ns : 0);
+    /* What it does not run for any longer need not be remembered; nor what nobody else wanted. */
+    bool lent = terms_policy(governor->terms) == HETERO_POLICY_ELASTIC && !time_slice_sought(&governor->time_slice);
+    least = lent && least < 0 ? least : -OWN_DEBT_NS;
+    if (account->own.balance_ns < least)
+        account->own.balance_ns = least;
+    account_count(account, gate_launches(&governor->gate));
+}
+
+/* What others on the device see: that it runs, or will in its next row. */
+static void say_to_others(struct governor *governor)
+{
+    static const enum page_state states[] = {
+        [GANG_CLOSED] = PAGE_WANTS, [GANG_OPEN] = PAGE_RUNS, [GANG_ENDS] = PAGE_ENDS};
+    struct hetero_region_gang *shared = governor->gang.shared;
+    uint32_t phase = atomic_load(&shared->phase);
+    bool comes = phase != GANG_CLOSED || atomic_load(&shared->opens_ns) != 0;
+    pages_say(&governor->time_slice.pages, comes && phase <= GANG_ENDS ? states[phase] : PAGE_IDLE);
+}
+
+static uint32_t look(struct governor *governor, struct member_run *run, uint64_t now, uint32_t epoch)
+{
+    struct gate *gate = &governor->gate;
+    struct time_slice *time_slice = &governor->time_slice;
+    bool waits = atomic_load(&gate->waiting) > 0, busy = !gate_is_idle(gate);
+    uint32_t launches = gate_launches(gate), says = 0;
+    time_slice_busy(time_slice, busy);
+    if (run->let_ns != 0 && (launches != run->let_at || now - run->let_ns > COMES_NS))
+        run->let_ns = 0;
+    busy = busy || run->let_ns != 0;
+    if (busy || waits || launches != run->launches)
+        run->active_ns = now;
+    charge_own(governor, busy && gate_opens(atomic_load(&gate->state)), run->looked_ns, now);
+    run->launches = launches;
+    run->looked_ns = now;
+    says |= now - run->active_ns < REST_NS ? MEMBER_ACTIVE : 0;
+    says |= busy ? MEMBER_BUSY : 0;
+    says |= waits ? MEMBER_WAITS : 0;
+    says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
+    struct hetero_region_member *member = governor->gang.member;
+    if (member != NULL) {
+        if (time_slice_sought(time_slice))
+            atomic_store(&member->claimed_ns, now);
+        atomic_store(&member->moved, gate_moved(gate));
+        atomic_store(&member->launches, launches);
+        if (run->let_ns == 0) /* what was let through is counted: else as much would be let through again */
+            atomic_store(&member->passed, run->passes);
+    }
+    gang_say(&governor->gang, now, says, epoch);
+    return says;
+}
+
+/* Until the next look. */
+static uint64_t rest_ns(const struct governor *governor, uint64_t now)
+{
+    const struct hetero_region_gang *shared = governor->gang.shared;
+    uint32_t phase = atomic_load(&shared->phase);
+    if (phase == GANG_ENDS)
+        return now - atomic_load(&shared->since_ns) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
+    uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;
+    uint64_t at = phase == GANG_OPEN ? atomic_load(&shared->until_ns) : atomic_load(&shared->opens_ns);
+    uint64_t left = at > now ? at - now : 0;
+    if (at == 0 || left > most + SLEEP_NS)
+        return most;
+    return left > SLEEP_NS ? left - SLEEP_NS : LOOK_AWAKE_NS;
+}
+
+void gang_run(struct governor *governor)
+{
+    const struct engine *engine = governor->engine;
+    struct time_slice *time_slice = &governor->time_slice;
+    struct gang *gang = &governor->gang;
+    struct member_run run = {.launches = gate_launches(&governor->gate)};
+    run.active_ns = run.looked_ns = engine->now();
+    gang->policy = terms_policy(governor->terms);
+    time_slice->pages.asks = true;
+    while (gang_is(governor) && terms_limit_core(governor->terms) && !atomic_load(&gates_retired)) {
+        uint64_t now = engine->now();
+        if (now - run.renewed_ns > RENEW_NS) {
+            if (!time_slice_renew(time_slice)) {
+                engine->pause(LOOK_CLOSED_NS);
+                continue;
+            }
+            gang_join(gang, &time_slice->siblings);
+            if (run.renewed_ns == 0 && gang->member != NULL)
+                run.passes = atomic_load(&gang->member->passes);
+            run.renewed_ns = now;
+        }
+        uint32_t epoch = follow(governor, &run, now);
+        uint32_t says = look(governor, &run, now, epoch);
+        const struct pages *pages = &time_slice->pages;
+        uint64_t overrun_ns = pages->board->overrun_ns != 0 ? pages->board->overrun_ns : pages->row.period_ns;
+        gang_lead(gang, &time_slice->siblings, &pages->row, overrun_ns, now, wall_ns());
+        say_to_others(governor);
+        if (!(says & MEMBER_ACTIVE))
+            break;
+        engine->pause(rest_ns(governor, engine->now()));
+    }
+    uint64_t now = engine->now();
+    close_gate(governor, GATE_CLOSED, now);
+    if (gang_rest(gang, now))
+        pages_say(&time_slice->pages, PAGE_IDLE);
+    else
+        pages_hush(&time_slice->pages);
+    time_slice->pages.asks = false;
+}

@@ -1,0 +1,378 @@
+/* Gangs in virtual time: programs whose processes wait for each other on several cards. */
+#include "machine/gangs.h"
+
+static void (*const bodies[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce};
+static const char *const names[] = {"tensor parallel", "data parallel", "all-reduce"};
+static const double slacks[] = {3, 2, 3};
+
+static void report(const char *what, const struct tenant *tenant, double got)
+{
+    const struct hetero_region_gang *gang = &tenant->region->gang;
+    printf("%s: %.2f; %u rows, %u overruns, %.2f ms to end one, %.1f let through in one, spun %.1f ms\n", what, got,
+           (unsigned)gang->rows, (unsigned)gang->overruns, (double)gang->overrun_ns / 1e6 / (double)(gang->rows + 1),
+           (double)gang->passes / (double)(gang->rows + 1), (double)tenant->spun_ns / 1e6);
+}
+
+static void a_gang_alone_has_its_share(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    static const unsigned percents[] = {30, 50, 70};
+    for (unsigned body = 0; body < 3; body++) {
+        double alone = gang_alone(bodies[body]);
+        for (unsigned p = 0; p < 3; p++) {
+            begin_gangs();
+            for (unsigned rank = 0; rank < 2; rank++)
+                tenant_start(member(rank, 0, rank, bodies[body], percents[p], 0));
+            EXPECT(true, machine_run(WARM_S * SECOND));
+            uint64_t before = tenants[0].launched;
+            EXPECT(true, machine_run(WATCHED_S * SECOND));
+            double got = gang_got(&tenants[0], before, WATCHED_S, alone);
+            report(names[body], &tenants[0], got);
+            EXPECT_NEAR(percents[p], slacks[body], got);
+            machine_end();
+        }
+    }
+}
+
+static void two_gangs_on_the_same_cards_have_half_each(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    for (unsigned body = 0; body < 3; body++) {
+        double alone = gang_alone(bodies[body]);
+        begin_gangs();
+        for (unsigned t = 0; t < 4; t++)
+            tenant_start(member(t, t / 2, t % 2, bodies[body], 50, t / 2 * 50));
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+        EXPECT(true, machine_run(WATCHED_S * SECOND));
+        for (unsigned gang = 0; gang < 2; gang++) {
+            double got = gang_got(&tenants[2 * gang], before[gang], WATCHED_S, alone);
+            report(names[body], &tenants[2 * gang], got);
+            EXPECT(true, got >= 46);
+        }
+        machine_end();
+    }
+}
+
+static void a_gang_and_programs_of_one_card_have_half_each(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    for (unsigned body = 0; body < 3; body++) {
+        double gang_native = gang_alone(bodies[body]), native = alone(&KERNELS) / RUN_S;
+        machine_end();
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, bodies[body], 50, 0));
+        for (unsigned single = 2; single < 4; single++) {
+            add(single, &KERNELS, 50)->card = single - 2;
+            tenant_start(&tenants[single]);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t before[4];
+        for (unsigned t = 0; t < 4; t++)
+            before[t] = tenants[t].launched;
+        EXPECT(true, machine_run(WATCHED_S * SECOND));
+        double got = gang_got(&tenants[0], before[0], WATCHED_S, gang_native);
+        report(names[body], &tenants[0], got);
+        double singles[2];
+        for (unsigned s = 0; s < 2; s++) {
+            singles[s] = gang_got(&tenants[2 + s], before[2 + s], WATCHED_S, native);
+            printf("beside it: %.2f\n", singles[s]);
+        }
+        EXPECT(true, got >= 47 && singles[0] >= 47 && singles[1] >= 47);
+        machine_end();
+    }
+}
+
+/* What a gang of two cards at 50 gets, of itself alone, with programs of one card at 50 beside it or without. Returns
+ * what the worse of those two got. */
+static double beside_singles(void (*body)(struct tenant *), void (*second)(struct tenant *), uint64_t each_ns,
+                             bool singles, double *got)
+{
+    enum { WARM_S = 3, WATCHED_S = 10 };
+    double rates[2], worse = 100, native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (unsigned limited = 0; limited < 2; limited++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++) {
+            member(rank, 0, rank, rank == 0 ? body : second, limited ? 50 : 100, 0)->each_ns = each_ns;
+            tenant_start(&tenants[rank]);
+        }
+        for (unsigned single = 2; limited && singles && single < 4; single++) {
+            add(single, &KERNELS, 50)->card = single - 2;
+            tenant_start(&tenants[single]);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t steps = tenants[0].steps, before[2] = {tenants[2].launched, tenants[3].launched};
+        EXPECT(true, machine_run(WATCHED_S * SECOND));
+        rates[limited] = (double)(tenants[0].steps - steps);
+        for (unsigned s = 0; limited && singles && s < 2; s++) {
+            double one = gang_got(&tenants[2 + s], before[s], WATCHED_S, native);
+            worse = one < worse ? one : worse;
+        }
+        if (limited)
+            report(singles ? "beside singles" : "alone", &tenants[0], 100 * rates[1] / rates[0]);
+        machine_end();
+    }
+    *got = 100 * rates[1] / rates[0];
+    printf("singles: %.2f\n", worse);
+    return worse;
+}
+
+static void processes_that_wait_for_each_other_in_any_way_go_on(void)
+{
+    static const struct {
+        const char *name;
+        void (*body)(struct tenant *), (*second)(struct tenant *);
+        double least, singles;
+    } cases[] = {
+        {"a lock held at a gate", compute_under_lock, compute_under_lock, 20, 47},
+        {"communicators crossed", crossed, crossed, 45, 47},
+        {"one thread, two cards", on_two_cards, nothing, 45, 47},
+        {"two cards in one call", together_on_two_cards, nothing, 45, 47},
+        {"a rank in its data loader", with_data, with_data, 45, 45},
+    };
+    for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (unsigned singles = 0; singles < 2; singles++) {
+            double got, worse;
+            puts(cases[c].name);
+            worse = beside_singles(cases[c].body, cases[c].second, 0, singles > 0, &got);
+            EXPECT(true, got >= cases[c].least);
+            EXPECT(true, worse >= cases[c].singles);
+        }
+}
+
+static void a_graph_overruns_a_row_by_one_operation(void)
+{
+    static const uint64_t lengths_ms[] = {5, 30, 200};
+    for (unsigned l = 0; l < 3; l++)
+        for (unsigned singles = 0; singles < 2; singles++) {
+            double got, worse = beside_singles(graphs, graphs, lengths_ms[l] * MS, singles > 0, &got);
+            EXPECT_NEAR(50, 4, got);
+            EXPECT(true, worse >= 45);
+        }
+}
+
+static void a_gang_that_is_never_idle_keeps_its_neighbours_share(void)
+{
+    double got, worse = beside_singles(endless, endless, 0, true, &got);
+    EXPECT(true, worse >= 45);
+}
+
+static void a_rank_that_is_stopped_or_killed_stalls_nobody(void)
+{
+    double native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (unsigned killed = 0; killed < 2; killed++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, tensor_parallel, 50, 0));
+        for (unsigned single = 2; single < 4; single++) {
+            add(single, &KERNELS, 50)->card = single - 2;
+            tenant_start(&tenants[single]);
+        }
+        EXPECT(true, machine_run(3 * SECOND));
+        while (regions[0].gang.phase != GANG_OPEN)
+            EXPECT(true, machine_run(MS));
+        EXPECT(true, machine_run(5 * MS));
+        if (killed)
+            tenant_kill(&tenants[1]);
+        else
+            tenant_stop(&tenants[1]);
+        EXPECT(true, machine_run(6 * MS));
+        if (killed)
+            EXPECT(true, regions[0].gang.phase != GANG_OPEN);
+        uint64_t before[2] = {tenants[2].launched, tenants[3].launched};
+        EXPECT(true, machine_run(4 * SECOND));
+        for (unsigned s = 0; s < 2; s++) {
+            double got = gang_got(&tenants[2 + s], before[s], 4, native);
+            printf("%s: single %u: %.2f\n", killed ? "killed" : "stopped", s, got);
+            EXPECT(true, got >= 42);
+        }
+        if (!killed) {
+            tenant_continue(&tenants[1]);
+            EXPECT(true, machine_run(4 * SECOND));
+            uint64_t steps = tenants[0].steps;
+            EXPECT(true, machine_run(2 * SECOND));
+            printf("and %u steps after it went on\n", (unsigned)(tenants[0].steps - steps));
+            EXPECT(true, tenants[0].steps > steps + 50);
+        }
+        machine_end();
+    }
+}
+
+static void a_gang_of_four_has_its_share_beside_two_of_two(void)
+{
+    double alone = gang_alone(tensor_parallel);
+    begin_gangs();
+    for (unsigned t = 0; t < 8; t++)
+        tenant_start(member(t, t < 4 ? 0 : t < 6 ? 1 : 2, t % 4, tensor_parallel, 40, t < 4 ? 0 : 40));
+    EXPECT(true, machine_run(2 * SECOND));
+    uint64_t before[3] = {tenants[0].launched, tenants[4].launched, tenants[6].launched};
+    EXPECT(true, machine_run(5 * SECOND));
+    for (unsigned gang = 0; gang < 3; gang++) {
+        const struct tenant *tenant = &tenants[gang == 0 ? 0 : 2 + 2 * gang];
+        double got = gang_got(tenant, before[gang], 5, alone);
+        report("of 40", tenant, got);
+        EXPECT(true, got >= 37 && got <= 41);
+    }
+    machine_end();
+}
+
+static void an_elastic_gang_has_what_nobody_wants_and_gives_it_back(void)
+{
+    double alone_rate = gang_alone(tensor_parallel), native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    begin_gangs();
+    for (unsigned rank = 0; rank < 2; rank++) {
+        member(rank, 0, rank, tensor_parallel, 30, 0)->terms.policy = HETERO_POLICY_ELASTIC;
+        tenant_start(&tenants[rank]);
+    }
+    EXPECT(true, machine_run(2 * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(3 * SECOND));
+    double lent = gang_got(&tenants[0], before, 3, alone_rate);
+    for (unsigned single = 2; single < 4; single++) {
+        add(single, &KERNELS, 60)->card = single - 2;
+        tenant_start(&tenants[single]);
+    }
+    EXPECT(true, machine_run(2 * SECOND));
+    before = tenants[0].launched;
+    uint64_t theirs = tenants[2].launched;
+    EXPECT(true, machine_run(5 * SECOND));
+    double got = gang_got(&tenants[0], before, 5, alone_rate), single = gang_got(&tenants[2], theirs, 5, native);
+    printf("%.2f alone; %.2f beside %.2f\n", lent, got, single);
+    EXPECT(true, lent >= 95 && got >= 27 && single >= 57);
+    machine_end();
+}
+
+static void a_clock_that_jumps_costs_a_period(void)
+{
+    static const int64_t jumps_ms[] = {37, -61, 1000003, -3600007};
+    double alone_rate = gang_alone(tensor_parallel);
+    begin_gangs();
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(member(t, t / 2, t % 2, tensor_parallel, 50, t / 2 * 50));
+    EXPECT(true, machine_run(2 * SECOND));
+    machine_jump(INT64_C(1000000000000));
+    for (unsigned j = 0; j < 4; j++) {
+        uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+        machine_jump(jumps_ms[j] * (int64_t)MS);
+        EXPECT(true, machine_run(SECOND));
+        for (unsigned gang = 0; gang < 2; gang++) {
+            double got = gang_got(&tenants[2 * gang], before[gang], 1, alone_rate);
+            printf("after a jump of %lld ms: %.2f\n", (long long)jumps_ms[j], got);
+            EXPECT(true, got >= 46 - 10);
+        }
+    }
+    machine_end();
+}
+
+/* Grants that come at random on up to four cards, 90 of each at most, as the ledger would place them: gangs one after
+ * the other, and programs of one card. */
+static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
+{
+    enum { SEEDS = 12, WARM_S = 3, WATCHED_S = 5 };
+    static void (*const programs[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce, crossed};
+    double natives[4], native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (unsigned p = 0; p < 4; p++)
+        natives[p] = gang_alone(programs[p]);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        uint64_t rng = seed;
+        unsigned taken[CARDS] = {0}, count = 0, gangs = 1 + (unsigned)governor_random(&rng, 2), program[TENANTS];
+        unsigned from = 0;
+        begin_gangs();
+        machine_preempt(0);
+        for (unsigned gang = 0; gang < gangs; gang++) {
+            unsigned percent = 20 + (unsigned)governor_random(&rng, 25), kind = (unsigned)governor_random(&rng, 4);
+            for (unsigned rank = 0; rank < 2; rank++) {
+                program[count] = kind;
+                member(count, gang, rank, programs[kind], percent, from)->row.length_ns += SPARE_NS;
+                tenant_start(&tenants[count++]);
+                taken[rank] += percent;
+            }
+            from += percent + SPARE_NS * 100 / PERIOD_NS;
+        }
+        unsigned singles = count;
+        for (unsigned card = 0; card < 2; card++) {
+            add(count, &KERNELS, 90 - taken[card])->card = card;
+            tenant_start(&tenants[count++]);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t before[TENANTS];
+        for (unsigned t = 0; t < count; t++)
+            before[t] = tenants[t].launched;
+        for (unsigned half = 0; half < 2 * WATCHED_S; half++) {
+            uint64_t since[TENANTS];
+            for (unsigned t = 0; t < count; t++)
+                since[t] = tenants[t].launched;
+            EXPECT(true, machine_run(500 * MS));
+            for (unsigned t = 0; t < count; t++)
+                EXPECT(true, tenants[t].launched > since[t]);
+        }
+        for (unsigned t = 0; t < count; t++) {
+            bool single = t >= singles;
+            double got = gang_got(&tenants[t], before[t], WATCHED_S, single ? native : natives[program[t]]);
+            double due = tenants[t].terms.core / 100.0;
+            printf("seed %u, %s: %.2f of %.0f\n", (unsigned)seed, single ? "one card" : "gang", got, due);
+            EXPECT_NEAR(due, 1, got);
+        }
+        machine_end();
+    }
+}
+
+/* With periods of 40 ms, on a machine that takes its threads their processors. */
+static void gangs_stand_still_for_no_second(unsigned rows)
+{
+    static void (*const programs[])(struct tenant *) = {crossed, compute_under_lock};
+    begin_gangs();
+    machine_preempt(200);
+    for (unsigned t = 0; t < 4; t++) {
+        struct hetero_board_row *row = &member(t, t / 2, t % 2, programs[t / 2], 40, 0)->row;
+        row->period_ns = 40 * MS;
+        row->begin_ns = t / 2 * 20 * MS;
+        row->length_ns = 18 * MS;
+        tenant_start(&tenants[t]);
+    }
+    while (regions[0].gang.rows + regions[1].gang.rows < rows) {
+        uint64_t before[2] = {tenants[0].steps, tenants[2].steps};
+        EXPECT(true, machine_run(SECOND));
+        EXPECT(true, tenants[0].steps > before[0]);
+        EXPECT(true, regions[1].gang.rows < 100 || tenants[2].launched > before[1]);
+    }
+    printf("%u and %u rows, %u and %u overruns\n", (unsigned)regions[0].gang.rows, (unsigned)regions[1].gang.rows,
+           (unsigned)regions[0].gang.overruns, (unsigned)regions[1].gang.overruns);
+    machine_end();
+}
+
+static void no_gang_stands_still_in_ten_thousand_rows(void)
+{
+    gangs_stand_still_for_no_second(10000);
+}
+
+static void no_gang_stands_still_in_a_million_rows(void)
+{
+    gangs_stand_still_for_no_second(1000000);
+}
+
+static const struct test tests[] = {
+    TEST(a_gang_alone_has_its_share),
+    TEST(two_gangs_on_the_same_cards_have_half_each),
+    TEST(a_gang_and_programs_of_one_card_have_half_each),
+    TEST(processes_that_wait_for_each_other_in_any_way_go_on),
+    TEST(a_graph_overruns_a_row_by_one_operation),
+    TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),
+    TEST(a_rank_that_is_stopped_or_killed_stalls_nobody),
+    TEST(a_gang_of_four_has_its_share_beside_two_of_two),
+    TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
+    TEST(a_clock_that_jumps_costs_a_period),
+    TEST(no_gang_stands_still_in_ten_thousand_rows),
+    TEST(no_gang_stands_still_in_a_million_rows),
+    TEST(gangs_and_programs_of_one_card_at_random_have_their_shares),
+};
+
+int main(int count, char **arguments)
+{
+    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
+}
