@@ -50,12 +50,15 @@ DIGESTS = {
     "model/data/allocation-1.json": "dbd9239fd91b43ad",
     "model/data/allocation-2.json": "28811b9493d89b65",
     "model/data/allocation-3.json": "d1c87d96d89474a5",
+    "model/data/allocation-4.json": "5e6bcaf3ff83570c",
     "model/data/edits-1.json": "ab98cc5090c8917e",
     "model/data/inventory-1.json": "72dfe05b5be16d6b",
     "model/data/refusal-1.json": "911f742ab088eb53",
     "model/data/refusal-2.json": "07b478ff7e4290f7",
     "model/data/request-1.json": "de0c565e8791a1ed",
     "model/data/request-2.json": "428af3d2f4d53b2d",
+    "model/data/request-3.json": "b8522524f6722ae4",
+    "model/data/request-4.json": "a05a04172cdf7299",
     "model/data/usage-1.json": "a84399642b66497b",
     "model/data/usage-2.json": "5038bc8eef390128",
     "model/data/usage-3.json": "83ad331064304cb3",
@@ -65,6 +68,7 @@ DIGESTS = {
     "node/data/grant-5.json": "eb6099b676a60cc6",
     "node/data/grant-6.json": "260ab78035476481",
     "node/data/grant-7.json": "38d116209b2e8089",
+    "node/data/grant-8.json": "e48252a2bc26db0f",
     "node/data/grant-3.json": "60d82bdaafd45946",
 }
 

@@ -52,8 +52,8 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "exit_handler": (
         (
             "timeshare/gate.c",
-            "if (!atomic_load(&gates_retired))\n            wait_outside",
-            "wait_outside",
+            "if (!atomic_load(&gates_retired))\n            let_through = wait_outside",
+            "let_through = wait_outside",
         ),
     ),
     "endless_exit": (

@@ -141,4 +141,4 @@ def test_the_layouts_are_what_the_headers_say() -> None:
     assert len(packed_grant([Terms()])) == 2112
     assert len(Terms().packed()) == 128
     assert struct.calcsize("<QII64s6Q") == 128
-    assert REGION_BYTES == 128 + 16 * 128 + 1024 * 576
+    assert REGION_BYTES == 128 + 16 * 128 + 1024 * 576 + 128 + 128 * 64

@@ -17,6 +17,7 @@ from hetero.model import (
     Ask,
     CoTenancy,
     Device,
+    Gang,
     Inventory,
     Ladder,
     Refusal,
@@ -28,6 +29,7 @@ from hetero.model import (
     codec,
 )
 from hetero.model.errors import BadInput
+from hetero.model.request import MOST_ROWS
 from hetero.model.units import GiB
 from hetero.plugin.testing import rack
 
@@ -42,7 +44,13 @@ asks = st.builds(
     memory=st.none() | st.integers(1, 2**53),
     core=st.none() | st.integers(1, 100),
     device=st.none() | st.text(),
-) | st.builds(Ask, memory_percent=st.integers(1, 100), shape=st.none() | st.text())
+) | st.builds(
+    Ask,
+    memory_percent=st.integers(1, 100),
+    shape=st.none() | st.text(),
+    open=st.booleans(),
+    sm=st.none() | st.integers(1, 99),
+)
 st.register_type_strategy(Step, st.builds(Step, st.integers(1, 2**53)))
 st.register_type_strategy(
     Ladder,
@@ -60,6 +68,15 @@ st.register_type_strategy(
 st.register_type_strategy(Usage, st.builds(Usage, memory=..., core=st.none() | st.floats(0, 1)))
 st.register_type_strategy(Ask, asks)
 st.register_type_strategy(
+    Gang,
+    st.builds(Gang, off=st.booleans())
+    | st.integers(1, MOST_ROWS).flatmap(
+        lambda rows: st.builds(
+            Gang, name=st.text(), row=st.integers(1, rows), rows=st.just(rows), off=st.just(False)
+        )
+    ),
+)
+st.register_type_strategy(
     Request,
     st.builds(
         Request,
@@ -71,6 +88,7 @@ st.register_type_strategy(
         uuid=st.from_type(Selector),
         enforcement=st.from_type(Selector),
         co_tenancy=st.lists(st.from_type(CoTenancy), max_size=2).map(tuple),
+        gang=st.none() | st.from_type(Gang),
     ),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -231,10 +230,10 @@ def test_what_is_said_here_goes_before_what_the_cluster_says(tmp_path: Path) -> 
 
 def test_the_settings_that_the_documents_show_are_read(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs/isolation.md").read_text()
-    _, _, rest = text.partition("    # /etc/hetero/node.toml\n")
-    shown = [line.strip() for line in takewhile(lambda line: line[:4] == "    ", rest.splitlines())]
+    _, _, rest = text.partition("```toml\n# /etc/hetero/node.toml\n[scale]")
+    shown, _, _ = rest.partition("```")
 
-    settings = load(tmp_path, "\n".join(shown))
+    settings = load(tmp_path, f"[scale]{shown}")
 
     assert (Decimal("1.5"), 20, True) == (
         settings.memory_scale,
