@@ -2,6 +2,7 @@
  * writes. */
 #include "driver.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -53,10 +54,13 @@ static void drop(struct condition *it)
 /* Memory that is gone holds nobody. */
 static bool value_there(const struct condition *it)
 {
-    uint64_t now = 0, mask = it->size == 8 ? UINT64_MAX : UINT32_MAX;
+    uint64_t mask = it->size == 8 ? UINT64_MAX : UINT32_MAX;
     if (memory_check((void *)(uintptr_t)it->address, it->size) != CUDA_SUCCESS)
         return true;
-    memcpy(&now, (void *)(uintptr_t)it->address, it->size);
+    /* as the device does, in one piece, whatever the program writes there meanwhile */
+    const void *there = (const void *)(uintptr_t)it->address;
+    uint64_t now = it->size == 8 ? atomic_load((const _Atomic uint64_t *)there)
+                                 : atomic_load((const _Atomic uint32_t *)there);
     switch (it->flags & 3) {
     case 0: return ((now - it->value) & mask) <= mask / 2; /* CU_STREAM_WAIT_VALUE_GEQ, of a counter that wraps */
     case 1: return now == it->value;                       /* EQ */
