@@ -120,7 +120,7 @@ def patches(vocabulary: Vocabulary, pod: Plain) -> Iterator[Plain]:
 def _said(container: Plain, vocabulary: Vocabulary) -> Plain:
     resources = container["resources"]
     amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return {name: amounts[name] for name in sorted(vocabulary.resources & amounts.keys())}
+    return {name: str(amounts[name]) for name in sorted(vocabulary.resources & amounts.keys())}
 
 
 def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
