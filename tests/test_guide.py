@@ -12,6 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hetero import plugin
+from hetero.kube.api.pod_request import Vocabulary
+from hetero.model import Ask
+from hetero.model.units import MiB
+
 GUIDE = Path(__file__).parent.parent / "docs" / "adding-a-vendor.md"
 
 
@@ -156,3 +161,22 @@ def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:
         r"zephyr +Z2 Pro +100 % +16/16 GiB +0/8 +nothing ! +– +1 %, 64 MiB +ZE-0001", table
     )
     assert re.search(r"zephyr +Z1 +whole only .* whole card +ZE-0002", table)
+
+
+def test_pods_ask_by_the_resource_names_that_the_guide_declares() -> None:
+    (block,) = [
+        one
+        for one in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+        if "resource_names=" in one
+    ]
+    models = 'models=(plugin.Model(match="*", granularity=plugin.Fractional()),)'
+    rest = f'name="zephyr", title="Zephyr", {models}'
+    made: dict[str, object] = {"plugin": plugin}
+    exec(block.replace("...,", f"{rest},"), made)
+    (vendor,) = (one for one in made.values() if isinstance(one, plugin.Vendor))
+    words = Vocabulary(vendors=(vendor,))
+    limits = {"zephyr.example/card": 2, "zephyr.example/memory": 3000, "zephyr.example/core": 30}
+    container = {"name": "main", "resources": {"limits": limits}}
+    (asked,) = words.asked({"metadata": {}, "spec": {"containers": [container]}})
+
+    assert 2 * (Ask(memory=3000 * MiB, core=30),) == asked.request.asks
