@@ -685,10 +685,31 @@ bool gate_is_idle(struct gate *gate)
     return !is_inside(gate) && is_settled(gate);
 }
 
-bool gate_stands(struct gate *gate)
+bool gate_marks(struct gate *gate, struct gate_moment *moment)
 {
+    *moment = (struct gate_moment){.launches = gate_launches(gate), .inside = is_inside(gate)};
+    if (moment->inside) /* perhaps with a lock of the driver */
+        return true;
     if (pthread_mutex_trylock(&gate->lock) != 0)
         return false;
+    bool idle = true;
+    if (!atomic_load(&gates_retired)) {
+        pop_passed(gate);
+        idle = tracked_streams_settled(&gate->streams);
+        uint32_t behind = gate_launches(gate) - gate->fenced, stride = gate->stride > 0 ? gate->stride : gate->strode;
+        moment->least = gate->backlog == 0 ? 0 : (gate->backlog - 1) * stride + behind;
+        moment->most = gate->backlog * stride + behind;
+    }
+    pthread_mutex_unlock(&gate->lock);
+    return !idle;
+}
+
+bool gate_stands(struct gate *gate, const struct gate_moment *moment)
+{
+    if (moment->inside)
+        return is_inside(gate) && gate_launches(gate) == moment->launches;
+    if (pthread_mutex_trylock(&gate->lock) != 0)
+        return true;
     bool stands = !atomic_load(&gates_retired) && tracked_streams_stand(&gate->streams);
     pthread_mutex_unlock(&gate->lock);
     return stands;
@@ -701,7 +722,7 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
     atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip)
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns)
 {
     if (!lock(gate))
         return false;
@@ -709,9 +730,15 @@ bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip)
     gate->strode = atomic_exchange(&gate->stride, 0);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
-    uint64_t until_ns = gate->engine->now() + HOLD_MOST_NS;
-    while (!hold_watch(&gate->hold, gate->engine->now(), until_ns) && !atomic_load(&gates_retired))
+    uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;
+    uint32_t seen = gate_launches(gate);
+    for (; !hold_watch(&gate->hold, now, until_ns) && !atomic_load(&gates_retired); now = gate->engine->now()) {
         gate->engine->pause(HOLD_LOOK_NS);
+        if (gate_launches(gate) != seen)
+            until_ns = gate->engine->now() + wait_ns;
+        until_ns = until_ns < most_ns ? until_ns : most_ns;
+        seen = gate_launches(gate);
+    }
     atomic_store(&gate->state, GATE_OPEN);
     bool lives = lock(gate);
     if (lives) {

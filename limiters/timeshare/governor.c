@@ -372,7 +372,7 @@ static void let_run(struct governor *governor, struct course *course)
         uint32_t count = gate_launches(&governor->gate);
         light_read_hold(governor);
         if (count != course->seen && !time_slice_beside_high(&governor->time_slice))
-            light_hold_now_and_then(governor);
+            light_hold_now_and_then(governor, HOLD_MOST_NS);
         bool busy = count != course->seen || in_flight(governor);
         time_slice_busy(&governor->time_slice, busy);
         if (now - course->looked > (course->busy == course->looked ? WAKE_NS : PAGES_STOPPED_NS) &&
@@ -528,6 +528,7 @@ void governor_begin(struct governor *governor)
     char name[96];
     governor->engine->begin();
     governor->rng = governor->light.rng = governor->account.asked_ns = governor->engine->now();
+    governor->siblings_ns = account_siblings(&governor->account);
     governor->light.never = governor->engine->make_hold == NULL;
     if (governor->engine->device_name(governor->terms->uuid, name, sizeof name))
         governor->power.model = power_model_of(name);
