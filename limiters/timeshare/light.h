@@ -51,7 +51,7 @@
 #define LIGHT_MISSED 12u
 
 /* How long the driver lets a context run while others have work, too. */
-#define LIGHT_TURN_NS (2 * MS)
+#define LIGHT_SERVES_NS (2 * MS)
 
 /* What is in flight at a look and is not done so long after what small kernels of it take, and half of that besides,
  * has a long one in it; beside others so much longer for each of them, because the driver has served each by then (for
@@ -61,8 +61,8 @@
 
 /* For so long it is added up what long kernels took beyond what holds say. A program is another one where that is so
  * many times what holds say and a part of the time besides. Beside others a smaller part of the time is enough: each
- * long kernel there costs all of them what the driver loses between its turns. Then it takes time slices for as long as
- * one that is not served. */
+ * long kernel there costs all of them what the driver loses by going over to another. Then it takes time slices for as
+ * long as one that is not served. */
 #define LIGHT_STOOD_WINDOW_NS (200 * MS)
 #define LIGHT_STOOD_TIMES     16u
 #define LIGHT_STOOD_PART      10u

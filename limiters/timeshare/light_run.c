@@ -1,4 +1,5 @@
-/* Lets a program run that needs little of the device (light_run.h). */
+/* Lets a program run that needs little of the device (light_run.h). Over 400 lines because what is charged by number,
+ * by holds and by looks is taken off each other. */
 #include "light_run.h"
 
 #include "budget.h"
@@ -39,7 +40,7 @@ bool light_read_hold(struct governor *governor)
         return true;
     light->waits = false;
     if (launches > 0) {
-        if (ns > LIGHT_TURN_NS) /* the driver has gone over to others meanwhile */
+        if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */
             ns = budget_part(ns, time_slice_others(&governor->time_slice));
         bool same = light_learn(light, launches, ns);
         if (light->odd)

@@ -1,4 +1,5 @@
-/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. */
+/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. Over 400 lines
+ * because all of it is that one law. */
 #include "machine/programs.h"
 
 /* 25 ms of products, and 25 ms elsewhere. */
