@@ -48,9 +48,8 @@
 
 /* What going over to light programs and back costs who has the time slice, in percent of what they say that they keep.
  * Measured on an H100, a prefill beside a decoder of small kernels: the decoder kept 26 % of its time slices from it by
- * its kernels and the gaps between them, and it had 59 % (2026-11-23), which is 56. A little less is taken: what is too
- * much here is paid by third parties. */
-#define LIGHT_LOST_PERCENT 52u
+ * its kernels and the gaps between them, and it had 59 % (2026-11-23), which is 56. */
+#define LIGHT_LOST_PERCENT 56u
 
 /* What of the last so many nanoseconds is left when light programs have had theirs, and the driver has gone over to
  * them and back. They say in steps what they used. */

@@ -176,26 +176,35 @@ static void a_decoder_runs_beside_one_that_always_wants_the_card(void)
     machine_end();
 }
 
-/* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. */
+/* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. What it is
+ * off by is chance, so machines that differ by that alone are taken together. */
 static void a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing(void)
 {
+    enum { MACHINES = 8 };
     static uint16_t sizes[100];
     for (unsigned k = 0; k < 100; k++)
         sizes[k] = k == 37 ? 1500 : 5;
     struct tenant mixed = TOKENS;
     mixed.pattern_us = sizes;
     mixed.pattern = 100;
-    double need = needs(&mixed);
-    begin();
-    double native = alone(&mixed), natives = alone(&KERNELS);
-    add(0, &mixed, 20);
-    add(1, &KERNELS, 60);
-    together(2);
-    double got = 100 * (double)tenants[0].launched / native, law = 100 * 20 / need;
-    double neighbour = 100 * (double)tenants[1].launched / natives;
-    printf("%.1f of %.1f, its neighbour %.1f of 60\n", got, law, neighbour);
-    EXPECT(true, neighbour > 59 && got > 0.4 * law && got < 1.2 * law);
-    machine_end();
+    double need = needs(&mixed), mean = 0, mean_neighbour = 0;
+    for (unsigned seed = 1; seed <= MACHINES; seed++) {
+        begin();
+        double native = alone(&mixed), natives = alone(&KERNELS), law = 100 * 20 / need;
+        machine_begin(seed);
+        add(0, &mixed, 20);
+        add(1, &KERNELS, 60);
+        together(2);
+        double got = 100 * (double)tenants[0].launched / native;
+        double neighbour = 100 * (double)tenants[1].launched / natives;
+        printf("%.1f of %.1f, its neighbour %.1f of 60\n", got, law, neighbour);
+        EXPECT(true, neighbour > 58 && got > 0.4 * law && got < 1.1 * law);
+        mean += got / law / MACHINES;
+        mean_neighbour += neighbour / MACHINES;
+        machine_end();
+    }
+    printf("on average %.2f of its share, its neighbour %.2f of 60\n", mean, mean_neighbour);
+    EXPECT(true, mean_neighbour > 59);
 }
 
 /* So many kernels of 5 us, then a long one, which it waits for. */
@@ -335,7 +344,8 @@ static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
         }
 }
 
-/* Each of its kernels interrupts the other's, and the machine loses a part of both. */
+/* Each of its kernels interrupts the other's, and the machine loses a part of both: a third. It is that which the
+ * neighbour lacks; where it is a hundredth, the neighbour has 60.6. */
 static void a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card(void)
 {
     const struct tenant *likes[] = {&RARE_SINGLES, &KERNELS};
