@@ -18,6 +18,9 @@
  * slice is overrun by what is in flight, and the next launch comes in less than a hundredth of this. */
 #define LONG_NS (20 * MS)
 
+/* What is lent is to be back after no more than one of these, and the next launch comes in less than a fiftieth. */
+#define LONG_LENT_NS (4 * MS)
+
 /* Beside a grant of high priority, which may have to wait for all of it: one fence after a tenth of that, or after one
  * kernel that is longer. The cost is the time that the device then waits for launchers. */
 #define IN_FLIGHT_ONE              1u
@@ -114,10 +117,11 @@ static void pop_fence(struct gate *gate)
 static void pop_passed(struct gate *gate)
 {
     uint64_t asked = gate->asked_ns, now = gate->engine->now();
+    uint64_t long_ns = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC ? LONG_LENT_NS : LONG_NS;
     while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence)) {
         uint64_t set = gate->fences[gate->oldest].set_ns, popped = atomic_load(&gate->popped_ns);
         uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
-        atomic_store_explicit(&gate->long_kernels, asked > since + LONG_NS, memory_order_relaxed);
+        atomic_store_explicit(&gate->long_kernels, asked > since + long_ns, memory_order_relaxed);
         atomic_store(&gate->popped_ns, now);
         pop_fence(gate);
     }
