@@ -52,6 +52,12 @@ void account_stopped(struct account *account, uint64_t ns)
     atomic_fetch_add_explicit(&account->shared->stopped_ns, ns, memory_order_relaxed);
 }
 
+uint64_t account_siblings(const struct account *account)
+{
+    return atomic_load_explicit(&account->shared->gpu_ns, memory_order_relaxed) -
+           atomic_load_explicit(&account->own.gpu_ns, memory_order_relaxed);
+}
+
 void account_count(struct account *account, uint32_t launches)
 {
     atomic_fetch_add_explicit(&account->shared->launches, (uint32_t)(launches - account->launches),

@@ -35,6 +35,9 @@ void account_refund(struct account *account, uint64_t ns);
 /* For so long a launcher has waited for the gate. */
 void account_stopped(struct account *account, uint64_t ns);
 
+/* What other processes of the grant have used, now and before. */
+uint64_t account_siblings(const struct account *account);
+
 /* So many launches have been made since the start. */
 void account_count(struct account *account, uint32_t launches);
 

@@ -18,6 +18,9 @@
  * slice is overrun by what is in flight, and the next launch comes in less than a hundredth of this. */
 #define LONG_NS (20 * MS)
 
+/* What is lent is to be back after no more than one of these, and the next launch comes in less than a fiftieth. */
+#define LONG_LENT_NS (4 * MS)
+
 /* Beside a grant of high priority, which may have to wait for all of it: one fence after a tenth of that, or after one
  * kernel that is longer. The cost is the time that the device then waits for launchers. */
 #define IN_FLIGHT_ONE              1u
@@ -114,10 +117,11 @@ static void pop_fence(struct gate *gate)
 static void pop_passed(struct gate *gate)
 {
     uint64_t asked = gate->asked_ns, now = gate->engine->now();
+    uint64_t long_ns = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC ? LONG_LENT_NS : LONG_NS;
     while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence)) {
         uint64_t set = gate->fences[gate->oldest].set_ns, popped = atomic_load(&gate->popped_ns);
         uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
-        atomic_store_explicit(&gate->long_kernels, asked > since + LONG_NS, memory_order_relaxed);
+        atomic_store_explicit(&gate->long_kernels, asked > since + long_ns, memory_order_relaxed);
         atomic_store(&gate->popped_ns, now);
         pop_fence(gate);
     }
@@ -685,10 +689,31 @@ bool gate_is_idle(struct gate *gate)
     return !is_inside(gate) && is_settled(gate);
 }
 
-bool gate_stands(struct gate *gate)
+bool gate_marks(struct gate *gate, struct gate_moment *moment)
 {
+    *moment = (struct gate_moment){.launches = gate_launches(gate), .inside = is_inside(gate)};
+    if (moment->inside) /* perhaps with a lock of the driver */
+        return true;
     if (pthread_mutex_trylock(&gate->lock) != 0)
         return false;
+    bool idle = true;
+    if (!atomic_load(&gates_retired)) {
+        pop_passed(gate);
+        idle = tracked_streams_settled(&gate->streams);
+        uint32_t behind = gate_launches(gate) - gate->fenced, stride = gate->stride > 0 ? gate->stride : gate->strode;
+        moment->least = gate->backlog == 0 ? 0 : (gate->backlog - 1) * stride + behind;
+        moment->most = gate->backlog * stride + behind;
+    }
+    pthread_mutex_unlock(&gate->lock);
+    return !idle;
+}
+
+bool gate_stands(struct gate *gate, const struct gate_moment *moment)
+{
+    if (moment->inside)
+        return is_inside(gate) && gate_launches(gate) == moment->launches;
+    if (pthread_mutex_trylock(&gate->lock) != 0)
+        return true;
     bool stands = !atomic_load(&gates_retired) && tracked_streams_stand(&gate->streams);
     pthread_mutex_unlock(&gate->lock);
     return stands;
@@ -701,7 +726,7 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
     atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip)
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns)
 {
     if (!lock(gate))
         return false;
@@ -709,9 +734,15 @@ bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip)
     gate->strode = atomic_exchange(&gate->stride, 0);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
-    uint64_t until_ns = gate->engine->now() + HOLD_MOST_NS;
-    while (!hold_watch(&gate->hold, gate->engine->now(), until_ns) && !atomic_load(&gates_retired))
+    uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;
+    uint32_t seen = gate_launches(gate);
+    for (; !hold_watch(&gate->hold, now, until_ns) && !atomic_load(&gates_retired); now = gate->engine->now()) {
         gate->engine->pause(HOLD_LOOK_NS);
+        if (gate_launches(gate) != seen)
+            until_ns = gate->engine->now() + wait_ns;
+        until_ns = until_ns < most_ns ? until_ns : most_ns;
+        seen = gate_launches(gate);
+    }
     atomic_store(&gate->state, GATE_OPEN);
     bool lives = lock(gate);
     if (lives) {

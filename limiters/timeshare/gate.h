@@ -119,7 +119,7 @@ void gate_know(struct gate *gate, uint64_t launch_ns);
 /* At the open gate, hold a stream that is launched into, and wait until it was released: two milliseconds at most,
  * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches. Only
  * where the engine has holds. False: the process exits. */
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip);
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns);
 
 /* What the hold told (hold.h). */
 bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns);
@@ -146,8 +146,18 @@ static inline uint32_t gate_launches(struct gate *gate)
  * told at once. */
 bool gate_is_idle(struct gate *gate);
 
-/* Whether the device has not passed what had been launched when gate_is_idle was asked last. False where that cannot be
+/* A moment at which something was in flight, for gate_stands. */
+struct gate_moment {
+    uint32_t launches;    /* made by then */
+    uint32_t least, most; /* so many of them were in flight */
+    bool inside;          /* a launcher was between enter and leave */
+};
+
+/* Whether something is in flight now. False where that cannot be told at once. */
+bool gate_marks(struct gate *gate, struct gate_moment *moment);
+
+/* Whether all of what was in flight then is not done, or the same launcher is in the driver. True where that cannot be
  * told at once. */
-bool gate_stands(struct gate *gate);
+bool gate_stands(struct gate *gate, const struct gate_moment *moment);
 
 #endif

@@ -48,9 +48,8 @@
 
 /* What going over to light programs and back costs who has the time slice, in percent of what they say that they keep.
  * Measured on an H100, a prefill beside a decoder of small kernels: the decoder kept 26 % of its time slices from it by
- * its kernels and the gaps between them, and it had 59 % (2026-11-23), which is 56. A little less is taken: what is too
- * much here is paid by third parties. */
-#define LIGHT_LOST_PERCENT 52u
+ * its kernels and the gaps between them, and it had 59 % (2026-11-23), which is 56. */
+#define LIGHT_LOST_PERCENT 56u
 
 /* What of the last so many nanoseconds is left when light programs have had theirs, and the driver has gone over to
  * them and back. They say in steps what they used. */
@@ -372,7 +371,7 @@ static void let_run(struct governor *governor, struct course *course)
         uint32_t count = gate_launches(&governor->gate);
         light_read_hold(governor);
         if (count != course->seen && !time_slice_beside_high(&governor->time_slice))
-            light_hold_now_and_then(governor);
+            light_hold_now_and_then(governor, HOLD_MOST_NS);
         bool busy = count != course->seen || in_flight(governor);
         time_slice_busy(&governor->time_slice, busy);
         if (now - course->looked > (course->busy == course->looked ? WAKE_NS : PAGES_STOPPED_NS) &&
@@ -528,6 +527,7 @@ void governor_begin(struct governor *governor)
     char name[96];
     governor->engine->begin();
     governor->rng = governor->light.rng = governor->account.asked_ns = governor->engine->now();
+    governor->siblings_ns = account_siblings(&governor->account);
     governor->light.never = governor->engine->make_hold == NULL;
     if (governor->engine->device_name(governor->terms->uuid, name, sizeof name))
         governor->power.model = power_model_of(name);

@@ -35,24 +35,38 @@
 #define LIGHT_ODD_DEVIATIONS 3u
 #define LIGHT_ODD_NS         (200 * US)
 
+/* A kernel that is longer than this is seen by looks, too. It is rare where it is in fewer of the holds than a part; a
+ * program of which that is so is charged for it by looks, and for the others by their number. */
+#define LIGHT_SEEN_NS    MS
+#define LIGHT_RARE_PART  8u
+#define LIGHT_RARE_HOLDS 4u
+
+/* What was charged for rare kernels by all holds is taken off what looks see; so much at most. */
+#define LIGHT_AHEAD_NS (20 * MS)
+
 /* Where so many holds in a row told nothing, holds of the other kind are tried: of several launches, which tell nothing
  * of a program that launches into one stream and then another, or waits for each launch; or of a single one, which are
  * less exact. With LIGHT_MISSED in a row what was known is no longer believed. */
 #define LIGHT_TRIES  3u
 #define LIGHT_MISSED 12u
 
-/* What was launched up to a look and is not done so long after it is worked on: small kernels would have been done, and
- * the driver would have served each co-tenant that has work in flight (for 2 ms, and the way there and back). */
+/* How long the driver lets a context run while others have work, too. */
+#define LIGHT_SERVES_NS (2 * MS)
+
+/* What is in flight at a look and is not done so long after what small kernels of it take, and half of that besides,
+ * has a long one in it; beside others so much longer for each of them, because the driver has served each by then (for
+ * 2 ms, and the way there and back). */
 #define LIGHT_STOOD_NS      (200 * US)
 #define LIGHT_STOOD_EACH_NS (5 * MS / 2)
 
-/* For so long it is compared how much of the device was seen to be worked on, and what holds say. A program is another
- * one where the first is so many times the second, and a part of the time more; the error of the looks is a quarter of
- * what is seen and a part of the time. Then it takes time slices for as long as one that is not served. */
+/* For so long it is added up what long kernels took beyond what holds say. A program is another one where that is so
+ * many times what holds say and a part of the time besides. Beside others a smaller part of the time is enough: each
+ * long kernel there costs all of them what the driver loses by going over to another. Then it takes time slices for as
+ * long as one that is not served. */
 #define LIGHT_STOOD_WINDOW_NS (200 * MS)
-#define LIGHT_STOOD_TIMES     2u
+#define LIGHT_STOOD_TIMES     16u
 #define LIGHT_STOOD_PART      10u
-#define LIGHT_STOOD_ERROR     4u
+#define LIGHT_STOOD_BESIDE    20u
 
 /* Beside others it is looked for so long whether the device serves it. If not, it takes time slices for so long, and
  * twice as long each time. */
@@ -73,32 +87,38 @@ struct light_hold {
     double launches, ns; /* of the device's work, without what lies between launches */
 };
 
-/* What looks saw in a window: the device worked on what stood for so long. */
+/* In a window: what holds say, and what long kernels took besides. */
 struct light_stood {
     uint64_t ns, stood_ns, charged_ns;
+    bool beside; /* some of it beside others */
 };
 
-struct light {
-    /* Sums over the last holds, the older the fainter. */
+/* Over the last holds, the older the fainter. */
+struct light_sums {
     double launches, ns, ns_ns, ns_launches, launches_launches;
     unsigned holds;
-    bool odd; /* the last hold was far longer than expected, and is not in the sums yet */
-    struct light_hold odd_hold;
-    unsigned missed;     /* so many in a row told nothing */
-    unsigned failed;     /* so many of these began */
-    bool drawn;          /* which launch is held next: */
-    uint32_t target;     /* behind so many */
-    uint32_t held;       /* launches at the last hold */
-    uint32_t seen;       /* and at the last look */
-    uint32_t most;       /* between two looks, lately */
     uint64_t launch_ns;  /* how long the device works for a launch, and the error of that; 0: not known yet */
     uint64_t differs_ns; /* the standard deviation of a hold */
     double error;        /* of that mean, as a part of it */
-    uint64_t empty_ns;   /* what a hold without a launch takes; 0: not known yet */
-    bool waits;          /* for the device to pass a hold */
-    bool single;         /* holds are of a single launch */
-    bool never;          /* the driver cannot hold a stream */
-    uint64_t next_ns;    /* when there may be another */
+};
+
+struct light {
+    struct light_sums all;
+    struct light_sums small; /* without holds that met a kernel which looks see */
+    bool odd;                /* the last hold was far longer than expected, and is not in the sums yet */
+    struct light_hold odd_hold;
+    unsigned missed;   /* so many in a row told nothing */
+    unsigned failed;   /* so many of these began */
+    bool drawn;        /* which launch is held next: */
+    uint32_t target;   /* behind so many */
+    uint32_t held;     /* launches at the last hold */
+    uint32_t seen;     /* and at the last look */
+    uint32_t most;     /* between two looks, lately */
+    uint64_t empty_ns; /* what a hold without a launch takes; 0: not known yet */
+    bool waits;        /* for the device to pass a hold */
+    bool single;       /* holds are of a single launch */
+    bool never;        /* the driver cannot hold a stream */
+    uint64_t next_ns;  /* when there may be another */
     uint64_t rng;
     uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
     uint32_t charged;
@@ -107,19 +127,37 @@ struct light {
     unsigned looks; /* at it, alone */
     double queued;  /* the part of them that found work behind work */
     struct light_stood stood;
-    uint64_t unserved_ns, unserved_until_ns; /* for how long it takes time slices, because others leave it too little */
+    /* For how long it takes time slices, because others leave it too little, or because of its long kernels; and until
+     * when. */
+    uint64_t unserved_ns, stood_for_ns, slices_until_ns;
 };
 
 static inline bool light_known(const struct light *light)
 {
-    return light->holds >= LIGHT_HOLDS && light->launches > 0;
+    return light->all.holds >= LIGHT_HOLDS && light->all.launches > 0;
+}
+
+/* What is charged by the number of launches: where kernels that looks see are rare, those are charged by looks. */
+static inline const struct light_sums *light_counted(const struct light *light)
+{
+    bool rare = light->small.launches * LIGHT_RARE_PART > light->all.launches * (LIGHT_RARE_PART - 1);
+    return rare ? &light->small : &light->all;
 }
 
 /* Whether it may need more than a light program: few holds of launches that differ tell little. */
 static inline bool light_heavy(const struct light *light, bool alone)
 {
-    double most = light->need * (1 + 3 * light->error), need = most > light->queued ? most : light->queued;
+    double most = light->need * (1 + 3 * light_counted(light)->error),
+           need = most > light->queued ? most : light->queued;
     return need * 100 >= (alone ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
+}
+
+/* Whether what it needs is known so well that it may be charged for that alone, however much it is. Work that waits
+ * behind work is surely all of the device. */
+static inline bool light_exact(const struct light *light)
+{
+    return light_counted(light)->error < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
+           light->queued * 100 < LIGHT_ALONE_PERCENT;
 }
 
 /* It was looked at while nobody else had work in flight. */
@@ -138,7 +176,7 @@ static inline bool light_queues(const struct light *light)
 /* Whether it surely needs most of the device: it loses what that is idle for while it is held. */
 static inline bool light_surely_heavy(const struct light *light)
 {
-    double least = light_known(light) ? light->need * (1 - 2 * light->error) : 0;
+    double least = light_known(light) ? light->need * (1 - 2 * light_counted(light)->error) : 0;
     return (least > light->queued ? least : light->queued) * 100 >= LIGHT_ALONE_PERCENT;
 }
 
@@ -148,23 +186,23 @@ static inline unsigned light_pause(const struct light *light)
 {
     unsigned missed = light->missed < 9 ? light->missed : 9;
     if (light_surely_heavy(light))
-        return light->queued * 100 < LIGHT_ALONE_PERCENT && light->holds < 64 ? 20u << missed : 400;
+        return light->queued * 100 < LIGHT_ALONE_PERCENT && light->all.holds < 64 ? 20u << missed : 400;
     if (!light_known(light))
         return 2u << missed;
-    return light->holds < 64 || light->error > LIGHT_ERROR ? 20u << missed : 100;
+    return light->all.holds < 64 || light_counted(light)->error > LIGHT_ERROR ? 20u << missed : 100;
 }
 
 /* How many launches a hold may have: what it lets through overruns a time slice. */
 static inline uint32_t light_most(const struct light *light)
 {
-    uint64_t most = light->launch_ns == 0 ? 1 : HOLD_MOST_NS / light->launch_ns;
+    uint64_t launch_ns = light_counted(light)->launch_ns, most = launch_ns == 0 ? 1 : HOLD_MOST_NS / launch_ns;
     return most < 1 ? 1 : most < HOLD_LAUNCHES ? (uint32_t)most : HOLD_LAUNCHES;
 }
 
 /* How long the device works for so many launches. */
 static inline uint64_t light_takes(const struct light *light, uint32_t launches)
 {
-    return light->launch_ns * launches;
+    return light_counted(light)->launch_ns * launches;
 }
 
 /* What lies between two kernels in a row. Measured on an H100 (2026-11-25): 0.93 us, and 2.88 us from one event to the
@@ -177,7 +215,18 @@ static inline uint64_t light_gap(const struct light *light)
 /* How long others cannot have it for them, on average: between two launches in a row it is nobody else's, either. */
 static inline uint64_t light_keeps(const struct light *light, uint32_t launches)
 {
-    return light->launches > 0 ? ((uint64_t)(light->ns / light->launches) + light_gap(light)) * launches : 0;
+    const struct light_sums *sums = light_counted(light);
+    return sums->launches > 0 ? ((uint64_t)(sums->ns / sums->launches) + light_gap(light)) * launches : 0;
+}
+
+/* How much longer by all holds, where more than a few met rare kernels. */
+static inline uint64_t light_keeps_more(const struct light *light, uint32_t launches)
+{
+    const struct light_sums *all = &light->all, *counted = light_counted(light);
+    if (counted == all || all->holds - counted->holds < LIGHT_RARE_HOLDS)
+        return 0;
+    double more_ns = all->ns / all->launches - counted->ns / counted->launches;
+    return more_ns > 0 ? (uint64_t)(more_ns * launches) : 0;
 }
 
 /* So many launches were made in `ns` in which they could be. What is short tells of nothing but its end; beside others
@@ -191,25 +240,28 @@ static inline void light_ran(struct light *light, uint32_t launches, uint64_t ns
         light->need += (kept - light->need) / (light->need > 0 ? 4 : 1);
 }
 
-/* How much more than what was charged was surely used, as far as looks tell. */
-static inline uint64_t light_more(const struct light_stood *stood)
-{
-    uint64_t error_ns = stood->charged_ns / LIGHT_STOOD_ERROR + stood->ns / (2 * LIGHT_STOOD_PART);
-    return stood->stood_ns > stood->charged_ns + error_ns ? stood->stood_ns - stood->charged_ns : 0;
-}
-
 /* Whether what holds say is of another program than the one that was looked at. */
 static inline bool light_contradicts(const struct light_stood *stood)
 {
-    return stood->stood_ns > LIGHT_STOOD_TIMES * stood->charged_ns + stood->ns / LIGHT_STOOD_PART;
+    bool beside = stood->beside && stood->stood_ns > LIGHT_STOOD_WINDOW_NS / LIGHT_STOOD_BESIDE;
+    bool over = stood->ns >= LIGHT_STOOD_WINDOW_NS;
+    return beside || (over && stood->stood_ns > LIGHT_STOOD_TIMES * stood->charged_ns + stood->ns / LIGHT_STOOD_PART);
 }
 
 /* It takes time slices for a second, and each time that follows for twice as long. */
-static inline void light_distrust(struct light *light, uint64_t now)
+static inline void light_distrust(struct light *light, uint64_t *for_ns, uint64_t now)
 {
-    uint64_t twice_ns = light->unserved_ns < LIGHT_UNSERVED_NS / 2 ? LIGHT_UNSERVED_NS : 2 * light->unserved_ns;
-    light->unserved_ns = twice_ns < LIGHT_UNSERVED_MOST_NS ? twice_ns : LIGHT_UNSERVED_MOST_NS;
-    light->unserved_until_ns = now + light->unserved_ns;
+    uint64_t twice_ns = *for_ns < LIGHT_UNSERVED_NS / 2 ? LIGHT_UNSERVED_NS : 2 * *for_ns;
+    *for_ns = twice_ns < LIGHT_UNSERVED_MOST_NS ? twice_ns : LIGHT_UNSERVED_MOST_NS;
+    light->slices_until_ns = now + *for_ns;
+}
+
+/* Because of its long kernels. Whoever had none for as long as it took time slices for the last ones begins anew. */
+static inline void light_is_long(struct light *light, uint64_t now)
+{
+    if (now > light->slices_until_ns + light->stood_for_ns)
+        light->stood_for_ns = 0;
+    light_distrust(light, &light->stood_for_ns, now);
 }
 
 /* How it was served beside others: of so many nanoseconds it had work in flight for some, and kept the device for some.
@@ -225,7 +277,7 @@ static inline bool light_unserved(struct light *light, const struct light_served
     bool is = served->waited_ns * 10 > served->ns * 7 &&
               (double)served->kept_ns < 0.9 * share * light->need * (double)served->ns;
     if (is)
-        light_distrust(light, now);
+        light_distrust(light, &light->unserved_ns, now);
     else
         light->unserved_ns = 0;
     return is;
@@ -233,22 +285,39 @@ static inline bool light_unserved(struct light *light, const struct light_served
 
 /* The mean, and its standard error: where launches vary much, the mean of few holds may be far too small, and who is
  * charged too little takes that from others. The error is that of a ratio of two means. */
-static inline void light_average(struct light *light, struct light_hold hold)
+static inline void light_add(struct light_sums *sums, struct light_hold hold)
 {
     double kept = 1 - 1.0 / LIGHT_FADING;
-    light->launches = kept * light->launches + hold.launches;
-    light->ns = kept * light->ns + hold.ns;
-    light->ns_ns = kept * light->ns_ns + hold.ns * hold.ns;
-    light->ns_launches = kept * light->ns_launches + hold.ns * hold.launches;
-    light->launches_launches = kept * light->launches_launches + hold.launches * hold.launches;
-    double mean = light->ns / light->launches;
-    double squares = light->ns_ns - 2 * mean * light->ns_launches + mean * mean * light->launches_launches;
-    double deviation = __builtin_sqrt(squares > 0 ? squares : 0), error = deviation / light->launches;
-    light->launch_ns = (uint64_t)(mean + error);
-    light->error = error / mean;
-    light->holds++;
-    light->differs_ns =
-        (uint64_t)(deviation / __builtin_sqrt(light->holds < LIGHT_FADING ? light->holds : LIGHT_FADING));
+    sums->launches = kept * sums->launches + hold.launches;
+    sums->ns = kept * sums->ns + hold.ns;
+    sums->ns_ns = kept * sums->ns_ns + hold.ns * hold.ns;
+    sums->ns_launches = kept * sums->ns_launches + hold.ns * hold.launches;
+    sums->launches_launches = kept * sums->launches_launches + hold.launches * hold.launches;
+    double mean = sums->ns / sums->launches;
+    double squares = sums->ns_ns - 2 * mean * sums->ns_launches + mean * mean * sums->launches_launches;
+    double deviation = __builtin_sqrt(squares > 0 ? squares : 0), error = deviation / sums->launches;
+    sums->launch_ns = (uint64_t)(mean + error);
+    sums->error = error / mean;
+    sums->holds++;
+    sums->differs_ns = (uint64_t)(deviation / __builtin_sqrt(sums->holds < LIGHT_FADING ? sums->holds : LIGHT_FADING));
+}
+
+/* Whether a hold is of a kernel so long that looks see it, where its launches would else take `typical_ns`. */
+static inline bool light_is_seen(double ns, double typical_ns)
+{
+    return ns > LIGHT_SEEN_NS + LIGHT_ODD_TIMES * typical_ns;
+}
+
+static inline void light_average(struct light *light, struct light_hold hold)
+{
+    struct light_sums *small = &light->small;
+    light_add(&light->all, hold);
+    double typical_ns = small->launches > 0 ? small->ns / small->launches * hold.launches : hold.ns;
+    if (light_is_seen(hold.ns, typical_ns))
+        return;
+    if (light_is_seen(typical_ns, hold.ns)) /* the first ones were of such kernels */
+        *small = (struct light_sums){0};
+    light_add(small, hold);
 }
 
 /* What was known is of something else than what is launched now. How often it may be held stays as it was. */
@@ -261,9 +330,11 @@ static inline void light_forget(struct light *light)
                             .empty_ns = light->empty_ns,
                             .waits = light->waits,
                             .single = light->single,
+                            .settled = light->settled,
                             .never = light->never,
                             .unserved_ns = light->unserved_ns,
-                            .unserved_until_ns = light->unserved_until_ns,
+                            .stood_for_ns = light->stood_for_ns,
+                            .slices_until_ns = light->slices_until_ns,
                             .next_ns = light->next_ns,
                             .rng = light->rng};
 }
@@ -305,8 +376,8 @@ static inline bool light_learn(struct light *light, uint32_t launches, uint64_t 
 {
     uint64_t between_ns = launches * (light->empty_ns + light_gap(light)); /* its stamp, and what lies before it */
     struct light_hold hold = {.launches = launches, .ns = (double)(ns > between_ns ? ns - between_ns : 0)};
-    uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light_takes(light, launches) +
-                       LIGHT_ODD_DEVIATIONS * light->differs_ns;
+    uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light->all.launch_ns * launches +
+                       LIGHT_ODD_DEVIATIONS * light->all.differs_ns;
     bool odd = light_known(light) && hold.ns > (double)most_ns, before = light->odd;
     struct light_hold odd_hold = light->odd_hold;
     light->missed = light->failed = 0;

@@ -1,4 +1,5 @@
-/* Lets a program run that needs little of the device (light_run.h). */
+/* Lets a program run that needs little of the device (light_run.h). Over 400 lines because what is charged by number,
+ * by holds and by looks is taken off each other. */
 #include "light_run.h"
 
 #include "budget.h"
@@ -26,6 +27,10 @@
 #define LIGHT_PAID_NS (4 * MS)
 #define LIGHT_WAIT_NS (4 * MS)
 
+/* What others did, and what siblings did, who may owe for long, is remembered for so long. */
+#define LIGHT_LONELY_NS (1000 * MS)
+#define LIGHT_SINGLE_NS (10 * 1000 * MS)
+
 bool light_read_hold(struct governor *governor)
 {
     struct light *light = &governor->light;
@@ -35,6 +40,8 @@ bool light_read_hold(struct governor *governor)
         return true;
     light->waits = false;
     if (launches > 0) {
+        if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */
+            ns = budget_part(ns, time_slice_others(&governor->time_slice));
         bool same = light_learn(light, launches, ns);
         if (light->odd)
             light->next_ns = governor->engine->now(); /* the next one tells whether it is another program */
@@ -45,7 +52,7 @@ bool light_read_hold(struct governor *governor)
         return true;
     }
     light_miss(light);
-    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->missed, light->holds);
+    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->missed, light->all.holds);
     return true;
 }
 
@@ -68,7 +75,7 @@ static bool is_due(struct governor *governor, uint32_t *left)
     return *left <= 2 * light->most + LIGHT_NEAR && (made > 0 || governor_random(&light->rng, LIGHT_RARE) == 0);
 }
 
-void light_hold_now_and_then(struct governor *governor)
+void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns)
 {
     struct light *light = &governor->light;
     uint64_t since = governor->engine->now();
@@ -76,7 +83,7 @@ void light_hold_now_and_then(struct governor *governor)
     if (!is_due(governor, &left))
         return;
     uint32_t most = light->empty_ns == 0 ? 0 : light->single ? 1 : light_most(light);
-    light->waits = gate_hold(&governor->gate, most, left);
+    light->waits = gate_hold(&governor->gate, most, left, wait_ns);
     uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
     if (begun_ns < since) {
         light->waits = false;
@@ -97,11 +104,31 @@ static bool is_only(struct governor *governor)
     return !time_slice_wanted(time_slice) && !time_slice_held(time_slice) && time_slice_others(time_slice) == 0;
 }
 
+/* Whether nobody else, and no sibling, has used the device of late: one that needs most of it would keep it from them.
+ */
+static bool is_lonely(struct governor *governor, bool only)
+{
+    uint64_t siblings_ns = account_siblings(&governor->account), now = governor->engine->now();
+    if (!only)
+        governor->others_at = now;
+    if (siblings_ns != governor->siblings_ns)
+        governor->siblings_at = now;
+    governor->siblings_ns = siblings_ns;
+    return now - governor->others_at > LIGHT_LONELY_NS &&
+           (governor->siblings_at == 0 || now - governor->siblings_at > LIGHT_SINGLE_NS);
+}
+
+static bool is_heavy(struct governor *governor)
+{
+    bool only = is_only(governor), lonely = is_lonely(governor, only);
+    return light_heavy(&governor->light, only) && !(lonely && light_exact(&governor->light));
+}
+
 bool light_is(struct governor *governor)
 {
-    return light_known(&governor->light) && !light_heavy(&governor->light, is_only(governor)) &&
+    return light_known(&governor->light) && !is_heavy(governor) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
-           governor->engine->now() >= governor->light.unserved_until_ns;
+           governor->engine->now() >= governor->light.slices_until_ns;
 }
 
 void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran_ns, uint64_t charged_ns)
@@ -120,6 +147,16 @@ void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran
         account_refund(&governor->account, light->charged_ns - used_ns);
 }
 
+/* What was in flight at one look is watched until it is done. Looks are at random moments, so that what is done is on
+ * average begun as long before the first look as it is done before the last. */
+struct light_watch {
+    uint64_t since;   /* the look; 0: nothing is watched */
+    uint64_t charged; /* up to then, once it stands */
+    uint64_t long_ns; /* what small kernels do not take */
+    bool stands;      /* a long one is in it */
+    struct gate_moment moment;
+};
+
 /* How a light program runs. */
 struct light_course {
     uint64_t launched;     /* when a look last found that it had launched something */
@@ -130,7 +167,11 @@ struct light_course {
     uint32_t seen;         /* launches, all of them charged */
     uint32_t looked_at;    /* and at that look */
     bool is_another;       /* it launches something else than what was timed */
-    uint64_t sampled;      /* when it was last looked whether something stands */
+    struct light_watch watch;
+    uint32_t done;      /* launches made by the look before, which is the least that is done when nothing is watched */
+    uint64_t windowed;  /* when it was last compared what long kernels took */
+    uint64_t unsaid_ns; /* of what they took, what was not said to others yet */
+    uint64_t ahead_ns;  /* was charged for them by holds, and not seen yet */
     struct light_served served;
 };
 
@@ -139,10 +180,19 @@ static void charge_light(struct governor *governor, struct light_course *course)
     uint64_t now = governor->engine->now();
     uint32_t count = gate_launches(&governor->gate);
     uint64_t used_ns = light_takes(&governor->light, count - course->seen);
+    if (!is_only(governor)) { /* where looks do not see all */
+        uint64_t more_ns = light_keeps_more(&governor->light, count - course->seen);
+        used_ns += more_ns;
+        course->ahead_ns += more_ns;
+        course->ahead_ns = course->ahead_ns < LIGHT_AHEAD_NS ? course->ahead_ns : LIGHT_AHEAD_NS;
+        course->unsaid_ns += more_ns;
+    }
     account_spend(&governor->account, &governor->time_slice, now, used_ns, used_ns);
     account_keep_burst(&governor->account);
     account_count(&governor->account, count);
-    time_slice_say_light(&governor->time_slice, light_keeps(&governor->light, count - course->seen));
+    uint64_t said_ns = course->unsaid_ns < LIGHT_TICK_NS ? course->unsaid_ns : LIGHT_TICK_NS; /* others take no more */
+    course->unsaid_ns -= said_ns;
+    time_slice_say_light(&governor->time_slice, light_keeps(&governor->light, count - course->seen) + said_ns);
     course->charged_ns += used_ns;
     governor->light.stood.charged_ns += used_ns;
     if (count != course->seen)
@@ -161,34 +211,72 @@ static void charge_another(struct governor *governor, struct light_course *cours
                       took_ns - course->charged_ns);
 }
 
-/* Whether what was in flight at a look a moment ago is worked on: the part that is ours of the time since the look
- * before counts as used. Looks are at random moments, so on average that is so. */
-static void look_what_stands(struct governor *governor, struct light_course *course, bool idle)
+/* Our part of the time for which a long kernel is in flight, beyond what its small ones were charged. */
+static void charge_long(struct governor *governor, struct light_course *course, uint64_t now, unsigned others)
 {
-    unsigned others = time_slice_others(&governor->time_slice);
-    uint64_t now = governor->engine->now(), until = now + LIGHT_STOOD_NS + others * LIGHT_STOOD_EACH_NS;
-    bool stands = !idle;
-    while (stands && now < until) {
-        governor->engine->pause(until - now < LIGHT_STOOD_NS ? until - now : LIGHT_STOOD_NS);
-        stands = gate_stands(&governor->gate);
-        now = governor->engine->now();
-    }
-    governor->light.stood.ns += now - course->sampled;
-    governor->light.stood.stood_ns += stands ? budget_part(now - course->sampled, others) : 0;
-    course->sampled = now;
+    struct light_watch *watch = &course->watch;
+    bool first = watch->charged == watch->since;
+    uint64_t small_ns = first ? light_takes(&governor->light, watch->moment.least) : 0;
+    uint64_t used_ns = budget_part(now - watch->charged, others);
+    used_ns = used_ns > small_ns ? used_ns - small_ns : 0;
+    watch->charged = now;
+    uint64_t ahead_ns = used_ns < course->ahead_ns ? used_ns : course->ahead_ns;
+    course->ahead_ns -= ahead_ns;
+    governor->light.stood.stood_ns += used_ns;
+    used_ns -= ahead_ns;
+    account_spend(&governor->account, &governor->time_slice, now, used_ns, used_ns);
+    course->charged_ns += used_ns;
+    course->unsaid_ns += first ? used_ns : 0; /* from now on others know that we have work in flight */
+    governor->light.stood.beside = governor->light.stood.beside || others > 0;
 }
 
-/* Whether much more of the device was used than what holds say. That is charged. */
-static bool is_contradicted(struct governor *governor)
+/* Look at what was in flight at the look before, and at what is now. */
+static void watch(struct governor *governor, struct light_course *course)
+{
+    struct light_watch *watch = &course->watch;
+    unsigned others = time_slice_others(&governor->time_slice);
+    uint64_t now = governor->engine->now();
+    if (watch->since != 0) {
+        bool stands = gate_stands(&governor->gate, &watch->moment);
+        watch->stands = watch->stands || (stands && now - watch->since > watch->long_ns + others * LIGHT_STOOD_EACH_NS);
+        if (watch->stands)
+            charge_long(governor, course, now, others);
+        time_slice_busy(&governor->time_slice, watch->stands && stands);
+        if (stands)
+            return;
+    }
+    *watch = (struct light_watch){0};
+    uint32_t done = course->done;
+    bool in_flight = gate_marks(&governor->gate, &watch->moment);
+    course->done = watch->moment.launches;
+    if (!in_flight)
+        return;
+    uint32_t made = watch->moment.launches - done, most = watch->moment.most < made ? watch->moment.most : made;
+    watch->since = watch->charged = now;
+    watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, most) / 2;
+}
+
+/* When to look next. */
+static uint64_t watch_pause(struct governor *governor, const struct light_course *course)
+{
+    const struct light_watch *watch = &course->watch;
+    uint64_t now = governor->engine->now(), until = watch->since + watch->long_ns;
+    if (watch->since != 0 && !watch->stands && until > now && until - now < LIGHT_TICK_NS)
+        return until - now;
+    uint64_t tick_ns = watch->stands ? LIGHT_TICK_NS * 3 / 4 : LIGHT_TICK_NS; /* as far apart as those before it */
+    return tick_ns / 2 + governor_random(&governor->light.rng, tick_ns);
+}
+
+/* Whether long kernels used much more of the device than what holds say. */
+static bool is_contradicted(struct governor *governor, struct light_course *course)
 {
     struct light_stood *stood = &governor->light.stood;
-    if (stood->ns < LIGHT_STOOD_WINDOW_NS)
-        return false;
+    uint64_t now = governor->engine->now();
+    stood->ns += now - course->windowed;
+    course->windowed = now;
     bool is = light_contradicts(stood);
-    uint64_t more_ns = light_more(stood);
-    if (more_ns > 0)
-        account_spend(&governor->account, &governor->time_slice, governor->engine->now(), more_ns, more_ns);
-    *stood = (struct light_stood){0};
+    if (is || stood->ns >= LIGHT_STOOD_WINDOW_NS)
+        *stood = (struct light_stood){0};
     return is;
 }
 
@@ -197,12 +285,12 @@ static bool seems_another(struct governor *governor, struct light_course *course
 {
     uint64_t passed = atomic_load(&governor->gate.popped_ns);
     passed = passed > course->settled ? passed : course->settled;
-    bool stands = governor->engine->now() - passed > LIGHT_STANDS_NS && course->launched > passed;
-    bool missed = governor->light.failed >= LIGHT_MISSED, contradicted = is_contradicted(governor);
+    bool stands = governor->engine->now() - passed > LIGHT_STANDS_NS && course->launched > passed && !is_only(governor);
+    bool missed = governor->light.failed >= LIGHT_MISSED, contradicted = is_contradicted(governor, course);
     if (stands || missed || contradicted)
         light_forget(&governor->light);
     if (stands || contradicted)
-        light_distrust(&governor->light, governor->engine->now());
+        light_is_long(&governor->light, governor->engine->now());
     bool is = stands || missed || contradicted || !light_read_hold(governor);
     if (is)
         log_line(LOG_DEBUG, "governor: light no longer: %s",
@@ -235,12 +323,11 @@ static bool is_unserved(struct governor *governor, struct light_course *course, 
 static void look_at_light(struct governor *governor, struct light_course *course)
 {
     uint64_t now = governor->engine->now();
-    bool idle = gate_is_idle(&governor->gate);
-    look_what_stands(governor, course, idle);
+    bool idle = course->watch.since == 0;
     if (is_only(governor))
         light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
     gate_fence_next(&governor->gate);
-    unsigned holds = governor->light.holds;
+    unsigned holds = governor->light.all.holds;
     if (course->seen != course->looked_at)
         light_ran(&governor->light, course->seen - course->looked_at, now - course->looked, is_only(governor));
     if (is_unserved(governor, course, now - course->looked, idle))
@@ -250,7 +337,7 @@ static void look_at_light(struct governor *governor, struct light_course *course
     else
         course->unsettled_ns += now - course->looked;
     course->is_another = seems_another(governor, course);
-    if (!course->is_another && governor->light.holds != holds)
+    if (!course->is_another && governor->light.all.holds != holds)
         course->unsettled_ns = course->charged_ns = 0;
     course->looked = now;
     course->looked_at = course->seen;
@@ -278,13 +365,16 @@ static void pay(struct governor *governor, struct light_course *course)
     light_ran(&governor->light, course->seen - course->looked_at, since - course->looked, is_only(governor));
     while (may_run(governor) && is_kept_by_debt(governor, paid_ns)) {
         uint64_t wait_ns = budget_wait(governor_balance(governor) - paid_ns, terms_core(governor->terms));
-        governor->engine->pause(wait_ns < LIGHT_WAIT_NS ? wait_ns : LIGHT_WAIT_NS);
+        uint64_t most_ns = course->watch.since != 0 ? watch_pause(governor, course) : LIGHT_WAIT_NS;
+        governor->engine->pause(wait_ns < most_ns ? wait_ns : most_ns);
+        if (course->watch.since != 0)
+            watch(governor, course);
     }
     charge_light(governor, course); /* what was launched while the gate was being closed */
     gate_set(&governor->gate, GATE_OPEN);
     uint64_t now = governor->engine->now();
     account_stopped(&governor->account, now - since);
-    course->looked = course->launched = course->settled = course->sampled = now;
+    course->looked = course->launched = course->settled = course->windowed = now;
     course->looked_at = course->seen;
 }
 
@@ -292,17 +382,24 @@ void light_run(struct governor *governor)
 {
     uint64_t now = governor->engine->now();
     uint32_t count = gate_launches(&governor->gate);
-    struct light_course course = {
-        .launched = now, .looked = now, .settled = now, .sampled = now, .seen = count, .looked_at = count};
+    struct light_course course = {.launched = now,
+                                  .looked = now,
+                                  .settled = now,
+                                  .windowed = now,
+                                  .seen = count,
+                                  .looked_at = count,
+                                  .done = count};
     log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch by %u holds of %s",
-             (unsigned)(100 * governor->light.need), (unsigned)governor->light.launch_ns, governor->light.holds,
-             governor->light.single ? "one" : "several");
+             (unsigned)(100 * governor->light.need), (unsigned)light_counted(&governor->light)->launch_ns,
+             governor->light.all.holds, governor->light.single ? "one" : "several");
+    bool was_heavy = light_heavy(&governor->light, false);
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     atomic_store(&governor->gate.first_ns, now);
     gate_set(&governor->gate, GATE_OPEN);
     while (may_run(governor) && !course.is_another && light_is(governor) && now - course.launched < LIGHT_RESTS_NS) {
-        governor->engine->pause(LIGHT_TICK_NS);
+        governor->engine->pause(watch_pause(governor, &course));
+        watch(governor, &course);
         charge_light(governor, &course);
         if (is_kept_by_debt(governor, 0))
             pay(governor, &course);
@@ -310,14 +407,20 @@ void light_run(struct governor *governor)
         now = governor->engine->now();
         if (now - course.looked > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
             look_at_light(governor, &course);
-        else if (course.launched + LIGHT_LOOK_NS > now)
-            light_hold_now_and_then(governor);
+        else if (course.launched + LIGHT_LOOK_NS > now && !course.watch.stands)
+            light_hold_now_and_then(governor, LIGHT_STOOD_NS);
     }
     gate_set(&governor->gate, GATE_CLOSED);
     gate_know(&governor->gate, 0);
     charge_light(governor, &course);
     if (course.is_another || governor->light.odd)
         charge_another(governor, &course);
+    /* One that is now light and now is not would lose others what going over to it and back takes. */
+    if (!course.is_another && !was_heavy && light_heavy(&governor->light, false) && !is_only(governor))
+        light_is_long(&governor->light, governor->engine->now());
+    time_slice_busy(&governor->time_slice, course.watch.stands);
+    if (course.watch.stands) /* the rest is charged as what a time slice leaves in flight is */
+        governor->trails_ns = course.watch.charged;
     log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
              (unsigned)(100 * governor->light.need), (unsigned)(100 * governor->light.queued));
     governor->closed_ns = governor->engine->now();

@@ -7,7 +7,7 @@
 
 /* With the gate open: hold a stream if it is time; and what the last hold told. False: this is not the program that was
  * known. */
-void light_hold_now_and_then(struct governor *governor);
+void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns);
 bool light_read_hold(struct governor *governor);
 
 /* A time slice is over, in which so many launches were made, and was charged. What a light program was charged for

@@ -2,7 +2,7 @@
  * small ones. */
 #include "attack.h"
 
-enum { SMALL_NS = 5000, SECONDS = 5 };
+enum { SMALL_NS = 5000, SECONDS = 4 };
 
 /* The percent of the device that `small` of them and one of `long_ns` get, one after the other. */
 static double got(unsigned small, unsigned long_ns)
@@ -25,6 +25,7 @@ int main(void)
     driver_by(dlsym);
     begin();
     unsigned core = (unsigned)attack_number("ATTACK_CORE");
-    double share = got(300, 20000000);
+    double share = got(300, 20000000), rarer = got(1000, 5000000);
+    share = rarer > share ? rarer : share;
     verdict(share <= core + 5, "%.1f %% of the device of %u", share, core);
 }

@@ -134,15 +134,9 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
     "long_graphs": _FORGIVEN,
     "rare_long_kernels": (
         (
-            "timeshare/light.h",
-            "return stood->stood_ns > LIGHT_STOOD_TIMES * stood->charged_ns "
-            "+ stood->ns / LIGHT_STOOD_PART;",
-            "return false;",
-        ),
-        (
-            "timeshare/light.h",
-            "stood->stood_ns - stood->charged_ns : 0;",
-            "0 : 0;",
+            "timeshare/light_run.c",
+            "        if (watch->stands)\n            charge_long(governor, course, now, others);",
+            "        if (false)\n            charge_long(governor, course, now, others);",
         ),
         (
             "timeshare/light.h",

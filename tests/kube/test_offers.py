@@ -18,6 +18,8 @@ from hetero.kube.api.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.usage_region import DEVICE, HEADER, MAGIC, VERSION
+from hetero.node.ledger.usage_region import SLOTS as SLOTS_OF_REGION
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.kubelet import FakeKubelet
@@ -242,5 +244,26 @@ def test_metrics_tell_each_device_each_share_and_each_call() -> None:
             assert 0.3 == float(lines[f"hetero_share_core_limit_ratio{{{labels}}}"])
             assert "1.0" == lines['hetero_agent_calls_total{call="allocate",result="ok"}']
             assert "1.0" == lines['hetero_vendor_up{vendor="memory"}']
+
+    run(story)
+
+
+def test_metrics_tell_how_long_a_share_waited_and_what_it_was_lent() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+            node = at.agent.metrics.allocator.node
+            (entry,) = node.snapshot().grants
+            head = HEADER.pack(MAGIC, VERSION, SLOTS_OF_REGION, 0, 0)
+            device = DEVICE.pack(0, 0, 0, 0, 9 * 10**9, 0, 0, 0, 4 * 10**9, 3 * 10**9)
+            with (node.directory(entry.id) / USAGE).open("r+b") as file:
+                file.write(head + device)
+            text = generate_latest(at.agent.metrics.registry).decode()
+            told = dict(re.findall(r"^hetero_share_(\w+_seconds)_total\{.*\} (.*)$", text, re.M))
+            assert {
+                "core_seconds": "9.0",
+                "stopped_seconds": "4.0",
+                "borrowed_seconds": "3.0",
+            } == told
 
     run(story)

@@ -1,4 +1,5 @@
-/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. */
+/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. Over 400 lines
+ * because all of it is that one law. */
 #include "machine/programs.h"
 
 /* 25 ms of products, and 25 ms elsewhere. */
@@ -47,6 +48,21 @@ static void gaps_that_keep_nobody_waiting_are_not_charged(void)
         double need = (double)native * 500 / 1e6 / RUN_S;
         printf("needs %.3f\n", need);
         expect_of(0, percent / need, 1, 3, native);
+        machine_end();
+    }
+}
+
+/* Its thread is a little slower than the card, which is idle for a twenty-fifth of the time, between any two kernels.
+ */
+static void gaps_between_any_two_kernels_are_not_charged_while_nobody_waits(void)
+{
+    static const struct tenant gaps = {.kernel_ns = 24 * US, .host_ns = 25 * US, .batch = 400, .in_flight = 1000};
+    for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30) {
+        begin();
+        double native = alone(&gaps);
+        add(0, &gaps, percent);
+        together(1);
+        expect_of(0, percent / 0.96, 1, 3, native);
         machine_end();
     }
 }
@@ -160,51 +176,85 @@ static void a_decoder_runs_beside_one_that_always_wants_the_card(void)
     machine_end();
 }
 
-/* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. */
+/* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. What it is
+ * off by is chance, so machines that differ by that alone are taken together. */
 static void a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing(void)
 {
+    enum { MACHINES = 8 };
     static uint16_t sizes[100];
     for (unsigned k = 0; k < 100; k++)
         sizes[k] = k == 37 ? 1500 : 5;
     struct tenant mixed = TOKENS;
     mixed.pattern_us = sizes;
     mixed.pattern = 100;
-    double need = needs(&mixed);
-    begin();
-    double native = alone(&mixed), natives = alone(&KERNELS);
-    add(0, &mixed, 20);
-    add(1, &KERNELS, 60);
-    together(2);
-    double got = 100 * (double)tenants[0].launched / native, law = 100 * 20 / need;
-    double neighbour = 100 * (double)tenants[1].launched / natives;
-    printf("%.1f of %.1f, its neighbour %.1f of 60\n", got, law, neighbour);
-    EXPECT(true, neighbour > 59 && got > 0.4 * law && got < 1.2 * law);
-    machine_end();
-}
-
-/* So many kernels of 5 us, then a long one, which it waits for: no hold of its small ones tells of that. */
-static void a_program_whose_long_kernels_are_rare_has_no_more_than_its_share(void)
-{
-    static const unsigned small[] = {20, 100, 100, 300, 1000};
-    static const uint16_t long_us[] = {1000, 1000, 5000, 20000, 20000};
-    static uint16_t sizes[1001];
-    for (unsigned c = 0; c < 2 * sizeof small / sizeof *small; c++) {
-        unsigned kind = c / 2, beside = c % 2;
-        for (unsigned k = 0; k < small[kind]; k++)
-            sizes[k] = 5;
-        sizes[small[kind]] = long_us[kind];
-        struct tenant rare = {.host_ns = 6 * US, .in_flight = 100000, .kernel_ns = 5 * US, .pattern_us = sizes};
-        rare.batch = rare.pattern = small[kind] + 1;
+    double need = needs(&mixed), mean = 0, mean_neighbour = 0;
+    for (unsigned seed = 1; seed <= MACHINES; seed++) {
         begin();
-        add(0, &rare, 30);
+        double native = alone(&mixed), natives = alone(&KERNELS), law = 100 * 20 / need;
+        machine_begin(seed);
+        add(0, &mixed, 20);
         add(1, &KERNELS, 60);
-        together(1 + beside);
-        double got = tenant_got(&tenants[0], 1, RUN_S), neighbour = beside ? tenant_got(&tenants[1], 1, RUN_S) : 60;
-        printf("%u of 5 us and one of %u: %.1f of 30, its neighbour %.1f of 60\n", small[kind], long_us[kind], got,
-               neighbour);
-        EXPECT(true, got < 33 && neighbour > 57);
+        together(2);
+        double got = 100 * (double)tenants[0].launched / native;
+        double neighbour = 100 * (double)tenants[1].launched / natives;
+        printf("%.1f of %.1f, its neighbour %.1f of 60\n", got, law, neighbour);
+        EXPECT(true, neighbour > 58 && got > 0.4 * law && got < 1.1 * law);
+        mean += got / law / MACHINES;
+        mean_neighbour += neighbour / MACHINES;
         machine_end();
     }
+    printf("on average %.2f of its share, its neighbour %.2f of 60\n", mean, mean_neighbour);
+    EXPECT(true, mean_neighbour > 59);
+}
+
+/* So many kernels of 5 us, then a long one, which it waits for. */
+static struct tenant rare(unsigned small, uint16_t long_us)
+{
+    static uint16_t sizes[10001];
+    for (unsigned k = 0; k < small; k++)
+        sizes[k] = 5;
+    sizes[small] = long_us;
+    return (struct tenant){.host_ns = 6 * US,
+                           .in_flight = 100000,
+                           .kernel_ns = 5 * US,
+                           .pattern_us = sizes,
+                           .batch = small + 1,
+                           .pattern = small + 1};
+}
+
+/* No hold of its small ones tells of the long ones. */
+static void a_program_whose_long_kernels_are_rare_has_its_share(void)
+{
+    for (unsigned small = 100; small <= 10000; small *= 10)
+        for (unsigned long_us = 2000; long_us <= 20000; long_us = long_us == 2000 ? 5000 : long_us * 4) {
+            struct tenant like = rare(small, (uint16_t)long_us);
+            begin();
+            add(0, &like, 30);
+            together(1);
+            printf("%u and one of %u: %.1f\n", small, long_us, tenant_got(&tenants[0], 2, RUN_S));
+            EXPECT_NEAR(30, long_us == 2000 ? 1.5 : 1,
+                        tenant_got(&tenants[0], 2, RUN_S)); /* looks are a millisecond apart */
+            machine_end();
+        }
+}
+
+/* Nor does it take anything from others, one that always wants the card or another like it. Gaps between its small
+ * kernels are its own while others wait. */
+static void a_program_whose_long_kernels_are_rare_takes_nothing_from_others(void)
+{
+    for (unsigned small = 100; small <= 10000; small *= 10)
+        for (unsigned long_us = 2000; long_us <= 20000; long_us = long_us == 2000 ? 5000 : long_us * 4)
+            for (unsigned likes = 1; likes <= 2; likes++) {
+                struct tenant like = rare(small, (uint16_t)long_us);
+                begin();
+                add(0, &like, 30);
+                add(1, likes == 1 ? &KERNELS : &like, likes == 1 ? 60 : 30);
+                together(2);
+                double got = tenant_got(&tenants[0], 2, RUN_S), other = tenant_got(&tenants[1], 2, RUN_S);
+                printf("%u and one of %u: %.1f, its neighbour %.1f\n", small, long_us, got, other);
+                EXPECT(true, got < 31 && (likes == 1 ? other > 59 : other < 31));
+                machine_end();
+            }
 }
 
 /* It turns to kernels of 400 us. What its neighbour lacks until that is known is given back within ten seconds. */
@@ -294,7 +344,8 @@ static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
         }
 }
 
-/* Each of its kernels interrupts the other's, and the machine loses a part of both. */
+/* Each of its kernels interrupts the other's, and the machine loses a part of both: a third. It is that which the
+ * neighbour lacks; where it is a hundredth, the neighbour has 60.6. */
 static void a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card(void)
 {
     const struct tenant *likes[] = {&RARE_SINGLES, &KERNELS};
@@ -351,6 +402,7 @@ static void one_image_after_the_other_is_slowed_only_below_its_need(void)
 }
 
 static const struct test tests[] = {
+    TEST(gaps_between_any_two_kernels_are_not_charged_while_nobody_waits),
     TEST(one_image_after_the_other_is_slowed_only_below_its_need),
     TEST(a_loop_that_waits_for_each_kernel_has_its_share_beside_one_that_borrows),
     TEST(a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need),
@@ -359,7 +411,8 @@ static const struct test tests[] = {
     TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share),
     TEST(kernels_of_all_sizes_are_known_after_some_seconds),
     TEST(a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing),
-    TEST(a_program_whose_long_kernels_are_rare_has_no_more_than_its_share),
+    TEST(a_program_whose_long_kernels_are_rare_has_its_share),
+    TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others),
     TEST(a_program_that_is_light_no_longer_takes_time_slices),
     TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),
     TEST(four_decoders_run_beside_each_other),

@@ -39,6 +39,7 @@ LONG = (
     "a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more",
     "what_a_pause_costs_a_program_is_made_good",
     "whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves",
+    "programs_of_small_and_rare_long_kernels_have_their_shares",
     "a_share_of_a_busy_device_is_kept_whatever_the_kernels_take",
     "alone_kernels_of_any_length_get_their_share",
     "a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long",
