@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# A module is compiled once, and not by each of the thousand processes that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)

@@ -50,6 +50,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+def pytest_collection_finish() -> None:
+    """Keep thousands of collected tests from being searched for garbage over and over."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what is on the late Kubernetes: `make test-cluster` runs it beside the rest."""
     if isinstance(item, pytest.Function) and item.get_closest_marker("cluster"):

@@ -70,7 +70,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def command() -> tuple[str, ...]:
     """How the command line is started."""
-    return (sys.executable, "-c", "from hetero.cli import main; main()")
+    return (sys.executable, "-c", "from hetero.start import main; main()")
 
 
 @pytest.fixture

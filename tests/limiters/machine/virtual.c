@@ -25,7 +25,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sanitizer/asan_interface.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,7 +62,7 @@ enum {
 
 static struct task {
     ucontext_t context;    /* where it begins */
-    jmp_buf goes_on;       /* where it goes on once it has begun */
+    void *goes_on[5];      /* where it goes on once it has begun */
     struct tenant *tenant; /* whose process it is in */
     void *(*run)(void *);
     void *argument;
@@ -108,7 +107,7 @@ static struct {
     struct power_reading power;
     struct task *task;       /* the one that runs; NULL: the caller of machine_run */
     struct task *has_locals; /* whose thread-locals are in their place; NULL: the caller's */
-    jmp_buf caller;
+    void *caller[5];
     struct {
         const struct file *of;
         int file, byte;
@@ -146,12 +145,21 @@ static uint64_t wake_latency_ns(void)
 
 /* -------------------------------------------------------------------------------------------------------- the tasks */
 
-/* Tasks are left by _longjmp, because swapcontext makes a system call each time. A sanitizer of addresses says that it
- * cannot forget the functions which a jump skips; none is skipped. */
-static void leave(struct task *task)
+/* Tasks are left by the compiler's own jump, because swapcontext makes a system call each time; and unknown to a
+ * sanitizer of addresses, which would make two and forget all functions on the stack, though a jump skips none. No
+ * caller may rely on what registers such a function leaves alone: other tasks run before it returns. */
+#define JUMPS __attribute__((noipa, noinline, no_sanitize_address))
+
+/* By itself, because a function that jumps cannot be come back to. */
+static JUMPS void jump(void **to)
 {
-    if (_setjmp(task->goes_on) == 0)
-        _longjmp(machine.caller, 1);
+    __builtin_longjmp(to, 1);
+}
+
+static JUMPS void leave(struct task *task)
+{
+    if (__builtin_setjmp(task->goes_on) == 0)
+        jump(machine.caller);
 }
 
 static void task_main(void)
@@ -172,37 +180,28 @@ static int find_locals(struct dl_phdr_info *object, size_t size, void *found_)
     return 1; /* the first object is the program */
 }
 
-static void exchange(char *locals, struct iovec in_place)
-{
-    char before[LOCALS];
-    memcpy(before, in_place.iov_base, in_place.iov_len);
-    memcpy(in_place.iov_base, locals, in_place.iov_len);
-    memcpy(locals, before, in_place.iov_len);
-}
-
-/* Have the thread-locals of a task in their place, or the caller's: those that a task found there lie with it. */
+/* Have the thread-locals of a task in their place, or the caller's: those that were there lie with whose they are. */
 static void place_locals(struct task *task)
 {
     static struct iovec in_place;
+    static char callers[LOCALS];
     if (in_place.iov_base == NULL)
         dl_iterate_phdr(find_locals, &in_place);
     demand(in_place.iov_base != NULL && in_place.iov_len <= LOCALS, "thread-locals of another size");
     if (machine.has_locals == task)
         return;
-    if (machine.has_locals != NULL)
-        exchange(machine.has_locals->locals, in_place);
-    if (task != NULL)
-        exchange(task->locals, in_place);
+    memcpy(machine.has_locals != NULL ? machine.has_locals->locals : callers, in_place.iov_base, in_place.iov_len);
+    memcpy(in_place.iov_base, task != NULL ? task->locals : callers, in_place.iov_len);
     machine.has_locals = task;
 }
 
-static void go_on(struct task *task)
+static JUMPS void go_on(struct task *task)
 {
     machine.task = task;
     place_locals(task);
-    if (_setjmp(machine.caller) == 0) {
+    if (__builtin_setjmp(machine.caller) == 0) {
         if (task->begun)
-            _longjmp(task->goes_on, 1);
+            jump(task->goes_on);
         task->begun = true;
         setcontext(&task->context);
     }
