@@ -19,9 +19,11 @@
 #define WAITED_FOR UINT32_C(0x80000000)
 
 /* How often a waiter looks whether the holder lives, and how long it waits for one that lives: a holder needs well
- * under a microsecond, so one that was stopped or preempted for so long is not coming back soon. */
-#define LOOK_NS     INT64_C(2000000)
-#define PATIENCE_NS INT64_C(1000000000)
+ * under a microsecond, so one that was stopped or preempted for so long is not coming back soon. While holders change,
+ * the lock is in use by processes that a busy machine lets go first, and is waited for longer. */
+#define LOOK_NS      INT64_C(2000000)
+#define PATIENCE_NS  INT64_C(1000000000)
+#define MOST_WAIT_NS (30 * PATIENCE_NS)
 
 /* Tried by every process that comes; of hundreds that come at once, each then looks elsewhere for the rest. */
 #define FIRST_SLOTS 8u
@@ -153,10 +155,16 @@ static bool take_shared(struct region *region)
     if (__builtin_expect(atomic_compare_exchange_strong(word, &seen, mine), 1))
         return true;
     mine |= WAITED_FOR; /* once we had to wait, others may be waiting as well */
-    for (int64_t since = now_ns(), now = since; now - since < PATIENCE_NS; now = now_ns()) {
+    uint32_t owner = seen & OWNER;
+    int64_t began = now_ns(), since = began;
+    for (int64_t now = began; now - since < PATIENCE_NS && now - began < MOST_WAIT_NS; now = now_ns()) {
         seen = 0;
         if (atomic_compare_exchange_strong(word, &seen, mine))
             return true;
+        if (owner != (seen & OWNER)) {
+            owner = seen & OWNER;
+            since = now;
+        }
         uint32_t awaited = seen | WAITED_FOR;
         if (seen != awaited && !atomic_compare_exchange_strong(word, &seen, awaited))
             continue;
