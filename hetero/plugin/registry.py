@@ -30,6 +30,9 @@ from hetero.plugin.watch import Watch
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
 LOOK, CUT = 5.0, 20.0
+#: Seconds after which a second process of a vendor's ends, which has nothing to make or destroy: it
+#: occupies 5 to 10 MiB, and another is there after some tens of milliseconds.
+RESTS = 10.0
 
 
 @frozen(kw_only=True)
@@ -89,6 +92,7 @@ class _Member:
     whole: bool = False  # with its models and resource names
     cuts: bool = False
     serves: bool = False
+    watches: bool = False
     refused: str | None = None  # why what it answers is not taken
     last: tuple[Device, ...] = ()  # at its last good answer
 
@@ -219,6 +223,8 @@ class Registry:
         rows: list[VendorRow] = []
         answers = self._ask_all(members, Question(ask="discover", within=self._seconds or LOOK))
         for member, answer in zip(members, answers, strict=True):
+            if member.acting is not member.asked:
+                member.acting.rest(RESTS)
             row = member.row(answer)
             rows.append(row)
             if row.state == "ok":
@@ -411,8 +417,8 @@ class Registry:
             if answer.vendor and not member.whole and member.refused is None:
                 member.whole = ask == "vendor"
                 self._meet(member, answer.vendor, answer)
-            # Where there is no driver there is nothing to wait for.
-            if member.watch and answer.watches and not answer.absent and member.refused is None:
+            # Where there are no cards there is nothing to wait for.
+            if member.watch and member.watches and answer.devices and member.refused is None:
                 member.watch.start()
         return answers
 
@@ -427,3 +433,4 @@ class Registry:
         else:
             member.vendor = vendor.soft if vendor.name in self._soft else vendor
             member.cuts, member.serves = answer.cuts, answer.serves
+            member.watches = answer.watches

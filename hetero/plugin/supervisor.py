@@ -43,6 +43,7 @@ class Supervisor:
     _abandoned: int = field(default=0, init=False)
     _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
     _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
+    _used: float = field(default=0.0, init=False)  # monotonic seconds, when it answered last
     _why: Answer = field(factory=Answer, init=False)
 
     def ask(self, question: Question) -> Callable[[], Answer]:
@@ -82,6 +83,18 @@ class Supervisor:
                 self._process.close()
                 self._process = None
 
+    def rest(self, seconds: float) -> None:
+        """End a process that was asked nothing for so long, unless somebody asks it right now."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            process = self._process
+            if process and process.is_ours and time.monotonic() - self._used > seconds:
+                process.close()
+                self._process = None
+        finally:
+            self._lock.release()
+
     def _answer_at_once(self) -> Answer:
         self._lock.release()
         return self._why
@@ -90,6 +103,7 @@ class Supervisor:
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
             answer = self._process.receive(until)
+            self._used = time.monotonic()
             expect_sound(question, answer)
         except (Ended, Overdue, BadInput) as error:
             self._failed(question, error)
@@ -157,6 +171,9 @@ class InProcess:
         """Put a question; what is returned gives the answer."""
         answer = self.respondent(question)
         return lambda: answer
+
+    def rest(self, seconds: float) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """Nothing is kept."""

@@ -53,6 +53,7 @@ CPU, WEIGHT = Path("/sys/fs/cgroup/cpu"), "16384"
 UNWATCHED = "unwatched"
 #: Whose every request the API server writes down: the accounts of a release.
 ACCOUNTS = ("agent", "certificates", "metrics", "scheduler", "webhook")
+USERS = [f"system:serviceaccount:hetero-system:hetero-{one}" for one in ACCOUNTS]
 READS = ("get", "list", "watch")
 #: What it writes down: who wrote what, when it was asked and when it was done.
 AUDIT = {
@@ -61,9 +62,11 @@ AUDIT = {
     "omitStages": ["RequestReceived"],
     "rules": [
         {
-            "level": "Metadata",
-            "users": [f"system:serviceaccount:hetero-system:hetero-{one}" for one in ACCOUNTS],
+            "level": "RequestResponse",  # who was asked about, and whether that one may
+            "users": USERS,
+            "resources": [{"group": "authorization.k8s.io", "resources": ["subjectaccessreviews"]}],
         },
+        {"level": "Metadata", "users": USERS},
         {"level": "None", "verbs": READS},
         {"level": "Metadata"},
     ],
@@ -80,12 +83,23 @@ class Place:
     nodes: str  # the network of API server and nodes
     pods: str
     services: str
+    more: tuple[str, ...] = ()  # arguments of the API server
 
 
 #: By the folder of the lab's script; both may be up at a time.
 PLACES = {
     "kube": Place(prefix="kl", nodes="10.77.0", pods="10.78.0.0/16", services="10.96.0.0/24"),
-    "kube136": Place(prefix="k136", nodes="10.87.0", pods="10.88.0.0/16", services="10.97.0.0/24"),
+    "kube136": Place(
+        prefix="k136",
+        nodes="10.87.0",
+        pods="10.88.0.0/16",
+        services="10.97.0.0/24",
+        # Kubernetes' own pod groups.
+        more=(
+            "--feature-gates=GenericWorkload=true",
+            "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+        ),
+    ),
 }
 
 
@@ -129,7 +143,7 @@ class Lab:
         policy.write_text(json.dumps(AUDIT))
         log = f"--audit-log-path={self._audited}"
         beside = {name: _command(self._pid(name)) for name in ("kcm", "scheduler")}
-        self.restart_api_server(f"--audit-policy-file={policy}", log)
+        self.restart_api_server(f"--audit-policy-file={policy}", log, *self.place.more)
         options = (
             "--proxy-mode=iptables",
             f"--cluster-cidr={self.place.pods}",
@@ -365,10 +379,11 @@ class Lab:
         kept = self.folder / "kept"
         kept.mkdir()
         while not self._over.wait(1):
-            for path in self.folder.glob("run/nodes/*/varlogpods/hetero-system_*/*/*.log"):
-                pod, container = path.parts[-3:-1]
-                with suppress(OSError):  # it is there, or went at this moment
-                    os.link(path, kept / f"{pod}_{container}_{path.name}")
+            with suppress(OSError):  # a directory went at this moment: the rest in a second
+                for path in self.folder.glob("run/nodes/*/varlogpods/hetero-system_*/*/*.log"):
+                    pod, container = path.parts[-3:-1]
+                    with suppress(OSError):  # it is there, or went at this moment
+                        os.link(path, kept / f"{pod}_{container}_{path.name}")
 
     def ready(self, node: str) -> bool:
         with suppress(OSError):

@@ -77,8 +77,7 @@ class FakeApi:
         app.router.add_patch(
             f"{resources}/namespaces/default/resourceclaims/{{name}}/status", self._claim_status
         )
-        app.router.add_get("/api/v1/namespaces/{namespace}/{kind:resourcequotas}", self._list)
-        app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._pod)
+        app.router.add_get("/api/v1/namespaces/{namespace}/{kind:pods|resourcequotas}", self._list)
         app.router.add_get(
             "/api/v1/namespaces/{namespace}/pods/{name}/proxy/metrics", self._proxied
         )
@@ -96,22 +95,24 @@ class FakeApi:
         finally:
             await runner.cleanup()
 
-    def _selected(self, kind: str, selector: str) -> list[Plain]:
+    def _selected(self, kind: str, selector: str, namespace: str = "") -> list[Plain]:
         if kind == "resourcequotas":
             return []
         if kind == "resourceslices":
             return [*self.slices.values()]
         if not selector:
             return [*(self.nodes if kind == "nodes" else self.pods).values()]
-        _, _, value = selector.partition("=")
+        what, _, value = selector.partition("=")
         if kind == "nodes":
             return [node for name, node in self.nodes.items() if name == value]
+        if what == "metadata.name":
+            return [pod for key, pod in self.pods.items() if key == (namespace, value)]
         return [pod for pod in self.pods.values() if pod["spec"].get("nodeName") == value]
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         kind, selector = request.match_info["kind"], request.query.get("fieldSelector", "")
         if request.query.get("watch") != "true":
-            items = self._selected(kind, selector)
+            items = self._selected(kind, selector, request.match_info.get("namespace", ""))
             version = {"resourceVersion": str(self._version)}
             return web.json_response({"metadata": version, "items": items})
         queue: asyncio.Queue[Plain] = asyncio.Queue()
@@ -121,12 +122,6 @@ class FakeApi:
         while True:
             event = await queue.get()
             await answer.write(json.dumps(event).encode() + b"\n")
-
-    async def _pod(self, request: web.Request) -> web.Response:
-        pod = self.pods.get((request.match_info["namespace"], request.match_info["name"]))
-        if pod is None:
-            return web.json_response({"message": "not found"}, status=404)
-        return web.json_response(pod)
 
     async def _claim(self, request: web.Request) -> web.Response:
         claim = self.claims.get(request.match_info["name"])

@@ -40,6 +40,10 @@ class FakeApi:
 
     async def get(self, path: str, query: Any = None) -> Plain:
         self._note("GET", path)
+        selector = (query or {}).get("fieldSelector", "")
+        if path.endswith("/pods") and selector.startswith("metadata.name="):
+            found = self.objects.get(f"{path}/{selector.partition('=')[2]}")
+            return {"items": [copy.deepcopy(found)] if found else []}
         if path == "/api/v1":
             return {"resources": [{"name": "pods/eviction", "version": "v1"}]}
         if path in BUDGETS:

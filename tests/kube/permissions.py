@@ -13,6 +13,8 @@ from tests.kube.binaries import ROOT
 #: When a row holds, and the chart's values of `allocation` for it.
 WITH = {"": ("classic", "both", "dra"), "classic": ("classic", "both"), "claims": ("both", "dra")}
 
+_ACCOUNT = r"system:serviceaccount:hetero-system:(.*)"
+
 
 @frozen
 class Permission:
@@ -52,16 +54,27 @@ def granted(manifests: list[dict[str, Any]]) -> Iterator[Permission]:
                         yield Permission(subject["name"], verb, resource, names)
 
 
-def used(event: dict[str, Any]) -> tuple[str, str, str, str] | None:
-    """Return account, verb, resource and name of a request, None if it is none of a release's."""
+def used(event: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield account, verb, resource and name of what a release's accounts were allowed to do.
+
+    One is what the request did, another what it asked the API server about: a path that is none of
+    the API's own.
+    """
     account = event["user"].get("username", "")  # none where the API server could not tell
-    found = re.fullmatch(r"system:serviceaccount:hetero-system:(.*)", account)
+    found = re.fullmatch(_ACCOUNT, account)
     what = event.get("objectRef")
     if found is None or what is None or not event.get("userAgent", "").startswith("hetero"):
-        return None
+        return
+    if (event.get("responseStatus") or {}).get("code") == 403:
+        return
+    said = event.get("responseObject") or {}
+    path = said.get("spec", {}).get("nonResourceAttributes")
+    about = re.fullmatch(_ACCOUNT, said.get("spec", {}).get("user", ""))
+    if path and about and said["status"].get("allowed"):
+        yield about[1], path["verb"], path["path"], ""
     group = what.get("apiGroup", "")
     resource = what["resource"] + (f"/{what['subresource']}" if "subresource" in what else "")
-    return found[1], event["verb"], resource + (group and f".{group}"), what.get("name", "")
+    yield found[1], event["verb"], resource + (group and f".{group}"), what.get("name", "")
 
 
 def _resources(rule: dict[str, Any]) -> Iterator[str]:

@@ -194,7 +194,13 @@ def test_it_is_written_after_ten_minutes_and_only_when_a_weight_moved_by_a_tenth
 
                 patched = real_sleep
                 assert [0, 1, 0, 0, 1] == [await writes(n) for n in (0, 20, 0, 1, 1)]
+                # What came since is written at the end, too: nobody leads until that is done.
+                for _ in range(20):
+                    it.scheduler.cache.demand.arrive(share, {}, 0.0)
                 following.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await following
+                assert 3 == api.calls.count(f"PATCH {MAP}")
             assert {600.0} == set(waits)
 
     real_sleep = asyncio.sleep

@@ -244,7 +244,7 @@ def test_the_least_important_that_no_budget_protects_is_evicted_and_its_room_is_
     assert {"pair1", "pair2"} <= {pod["metadata"]["name"] for pod in scheduled.pods()}
 
 
-_CRD = {
+POD_GROUPS = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {
@@ -276,7 +276,7 @@ _CRD = {
 def test_two_groups_that_both_want_most_of_a_cluster_are_placed_one_after_the_other(
     scheduled: ControlPlane,
 ) -> None:
-    scheduled.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _CRD)
+    scheduled.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", POD_GROUPS)
     path = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
     for number in range(3):
         name = f"n{number}"

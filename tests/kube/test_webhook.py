@@ -10,6 +10,8 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.api.annotations import ALLOCATION
+from hetero.kube.dra.templates import ASKED
+from hetero.kube.dra.way import AllocationWay
 from hetero.kube.webhook.admission import Webhook
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
@@ -56,6 +58,58 @@ def test_a_pod_gets_our_scheduler_and_the_card_it_meant() -> None:
 
 def test_a_pod_that_asks_nothing_of_us_is_left_alone() -> None:
     assert [] == patches(pod({"cpu": "1"}))
+
+
+def patched(plain: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a pod with what a patch adds to it."""
+    there = copy.deepcopy(plain)
+    for one in made:
+        *way, last = one["path"].strip("/").split("/")
+        at: Any = there
+        for part in way:
+            at = at[int(part)] if isinstance(at, list) else at[part]
+        if last == "-":
+            at.append(one["value"])
+        else:
+            at[last] = one["value"]
+    return there
+
+
+@pytest.mark.parametrize("old_kubelets", [False, True])
+@pytest.mark.parametrize("by_claims", [False, True])
+def test_a_pod_that_was_admitted_is_admitted_again_unchanged(
+    *, old_kubelets: bool, by_claims: bool
+) -> None:
+    """Another webhook that changes it has the API server ask a second time."""
+    way = AllocationWay.BOTH
+    hook = evolve(HOOK, old_kubelets=old_kubelets, hide_unasked=True, way=way)
+    plain = pod(SHARE)
+    beside = {"name": "beside", "env": [{"name": "A", "value": "b"}]}
+    plain["spec"]["containers"].append(beside)
+    if by_claims:
+        plain["metadata"]["annotations"] = {"hetero.io/by-claims": "true"}
+    else:
+        first = {"name": "first", "resources": {"limits": dict(SHARE)}}
+        plain["spec"]["initContainers"] = [first]
+
+    def again(one: dict[str, Any]) -> dict[str, Any]:
+        answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": one}))
+        assert answer["allowed"], answer
+        return patched(one, json.loads(base64.b64decode(answer.get("patch", "W10="))))
+
+    once = again(plain)
+    assert once != plain
+    assert once == again(once)
+
+
+def test_words_that_a_tenant_puts_aside_by_itself_need_the_right_that_they_name() -> None:
+    hook, forged = evolve(HOOK, way=AllocationWay.BOTH), pod({})
+    asked = json.dumps({"main": {"nvidia.com/gpu": "1", **SHARE}})
+    forged["metadata"]["annotations"] = {ASKED: asked, "hetero.io/policy": "off"}
+    answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": forged}))
+
+    assert not answer["allowed"]
+    assert "may use policy off" in answer["status"]["message"]
 
 
 def test_a_vendors_pods_get_its_runtime_class_unless_they_name_one() -> None:

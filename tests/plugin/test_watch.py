@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import hetero.plugin.registry
 import hetero.plugin.watch
 from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.registry import Registry
+from hetero.plugin.supervisor import Supervisor
 from hetero.plugin.vendor_row import VendorRow
 from tests.plugin.installed import good, install
-from tests.plugin.test_hostile_vendors import eventually
+from tests.plugin.test_hostile_vendors import eventually, granted
 
 #: What is written to the file `event` is done, once.
 TELLS = """
@@ -86,3 +88,51 @@ def test_what_waits_for_news_ends_with_the_registry(telling: Registry, tmp_path:
     telling.close()
 
     assert eventually(lambda: not waiting.exists())
+
+
+def test_a_vendor_without_cards_is_asked_for_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    some = "    import os\n    if os.path.exists('{site}/cards'):\n        yield VENDOR"
+    source = good().replace("    yield VENDOR", some.format(site=tmp_path))
+    entry = install(tmp_path, "good", source + TELLS.format(site=tmp_path))
+    registry, asked = Registry(lambda: [entry], ForkServer(), watch=True), tmp_path / "asked"
+    try:
+        assert () == registry.discover().devices
+        assert {} == watched(registry)
+        (tmp_path / "cards").touch()
+        assert 1 == len(registry.discover().devices)
+        assert eventually(lambda: asked.exists())
+    finally:
+        registry.close()
+
+
+def watched(registry: Registry) -> dict[str, bool]:
+    """Return the vendors whose news are waited for."""
+    return {
+        one.plugin.name: True
+        for one in registry._members
+        if one.watch and one.watch._ended is not None
+    }
+
+
+def test_a_process_that_has_nothing_more_to_make_ends(
+    telling: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (member,), devices = telling._members, telling.discover().devices
+    making = member.acting
+    assert isinstance(making, Supervisor)
+    telling.enforce(granted("good"), devices, directory=tmp_path)
+    process = making._process
+    assert process
+    assert process.runs
+    telling.discover()
+    assert process is making._process  # it may be wanted again
+    monkeypatch.setattr(hetero.plugin.registry, "RESTS", 0.0)
+    telling.discover()
+
+    assert making._process is None
+    assert not Path("/proc", str(process.pid)).exists()
+    telling.enforce(granted("good"), devices, directory=tmp_path)
+    assert telling.discover().devices == devices

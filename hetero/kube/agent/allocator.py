@@ -40,6 +40,7 @@ from hetero.kube.api.pod import (
     identity_of,
     initialized,
     named,
+    read_pod,
     signed,
 )
 from hetero.kube.api.signing import PublicKeys
@@ -248,13 +249,8 @@ class Allocator:
         return await self._ask(namespace, name)
 
     async def _ask(self, namespace: str, name: str) -> Plain | None:
-        try:
-            pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-        return pod if pod["spec"].get("nodeName") == self.name else None
+        pod = await read_pod(self.api, namespace, name)
+        return pod if pod and pod["spec"].get("nodeName") == self.name else None
 
     def pod_of(self, entry: Grant) -> Plain | None:
         """Return the pod that a grant is for, None for one that has none any more."""

@@ -38,6 +38,7 @@ class Leadership:
     """The child's end. All of one machine's processes have the same monotonic clock."""
 
     connection: socket.socket
+    led: bool = field(default=False, init=False)  # one that led leads until its process ends
     _until: float = field(default=0.0, init=False)
 
     @classmethod
@@ -62,6 +63,7 @@ class Leadership:
         try:
             while said := await self._hear():
                 self._until = float(said)
+                self.led = self.led or self._until > 0
         finally:
             beating.cancel()
             self._until = 0.0

@@ -1,4 +1,4 @@
-"""What a pod of this node is to its agent: who asks for devices, and what was signed for whom."""
+"""What a pod is to those who read it: who asks for devices, and what was signed for whom."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from collections.abc import Iterator
 from attrs import evolve, frozen
 
 from hetero.kube.api.annotations import read_assignment
-from hetero.kube.api.client import Plain
+from hetero.kube.api.client import ApiCalls, Plain
 from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Gang
+
+
+async def read_pod(api: ApiCalls, namespace: str, name: str) -> Plain | None:
+    """Return a pod as the API has it, None if it is gone. Raises `ApiError`.
+
+    It is listed: who follows pods may do that, and needs no right to get them.
+    """
+    query = {"fieldSelector": f"metadata.name={name}"}
+    items = (await api.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
+    return items[0] if items else None
 
 
 @frozen(kw_only=True)

@@ -69,6 +69,11 @@ def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template,
 
 def templates_again(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
     """Return `templates` of a pod whose words `patches` has put aside. Raises `BadInput`."""
+    return templates(vocabulary, with_words(pod))
+
+
+def with_words(pod: Mapping[str, Any]) -> Plain:
+    """Return a pod with the words again that `patches` has put aside. Raises `BadInput`."""
     text = (pod["metadata"].get("annotations") or {}).get(ASKED, "{}")
     said = read_note(ASKED, text)
     if not isinstance(said, dict) or not all(map(_is_amounts, said.values())):
@@ -79,7 +84,7 @@ def templates_again(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Tem
             {**one, "resources": {"limits": said.get(one["name"], {})}}
             for one in spec.get(kind) or ()
         ]
-    return templates(vocabulary, {**pod, "spec": spec})
+    return {**pod, "spec": spec}
 
 
 def _is_amounts(said: object) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import gcd, isfinite
 from time import time
 from typing import Any
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds from one look to the next, and so from one write to the next at least.
 PERIOD = 600.0
+#: Seconds that the last write may take: who holds the Lease waits for it.
+_LAST = 1.0
 #: The most bytes that are written, and the part by which a weight has to move for that.
 MOST_BYTES, _MOVED = 8192, 0.1
 _KEY = "mix"
@@ -58,14 +61,16 @@ class _Written:
 class ExpectedMix:
     """The demand of one scheduler, and the ConfigMap `where` (`namespace/name`) that keeps it.
 
-    `leads` says whether this scheduler is the one that writes. Pods created until `until`, in
-    seconds since 1970, are counted in what was read.
+    `leads` says whether this scheduler is the one that writes, and `led` whether it was until it
+    was told to end. Pods created until `until`, in seconds since 1970, are counted in what was
+    read.
     """
 
     api: ApiCalls
     cache: SchedulerCache
     where: str
     leads: Callable[[], bool]
+    led: Callable[[], bool]
     until: float = 0.0
     _written: Demand = field(init=False)
 
@@ -95,14 +100,22 @@ class ExpectedMix:
         self._written = self.cache.demand.copy()
 
     async def follow(self) -> None:
-        """Write the mix now and then, for ever, if it changed."""
-        while True:
-            await asyncio.sleep(PERIOD)
-            if self.leads() and self.moved(time()):
-                try:
-                    await self.write(time())
-                except ApiError as error:
-                    log.warning("expected mix: %s", error)
+        """Write the mix now and then, and at the end, if it changed."""
+        try:
+            while True:
+                await asyncio.sleep(PERIOD)
+                await self._follow(self.leads)
+        except asyncio.CancelledError:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._follow(self.led), _LAST)
+            raise
+
+    async def _follow(self, writes: Callable[[], bool]) -> None:
+        if writes() and self.moved(time()):
+            try:
+                await self.write(time())
+            except ApiError as error:
+                log.warning("expected mix: %s", error)
 
     def moved(self, now: float) -> bool:
         """Return whether a weight is another than was written; that all fade does not count."""

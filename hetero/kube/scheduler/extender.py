@@ -38,6 +38,7 @@ from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
 from hetero.kube.api.host import node_host, pod_host
 from hetero.kube.api.leadership import Leadership
+from hetero.kube.api.pod import read_pod
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.api.signing import PublicKeys, SigningKey
@@ -156,7 +157,13 @@ class Scheduler:
             ready=lambda: self.ready,
         )
         if self.mix_in is not None:
-            self.mix = ExpectedMix(self.api, self.cache, self.mix_in, lambda: self.ready)
+            self.mix = ExpectedMix(
+                self.api,
+                self.cache,
+                self.mix_in,
+                leads=lambda: self.ready,
+                led=lambda: self.lease is None or self.lease.led,
+            )
 
         def again(pod: Plain) -> None:
             self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
@@ -590,7 +597,9 @@ class Scheduler:
         # next, perhaps at this very moment, sees what this one took.
         plain, pod_request = self._filtered.pop(uid, (None, None))
         if plain is None:
-            plain = await self.api.get(path)
+            plain = await read_pod(self.api, namespace, name)
+            if plain is None:
+                raise HeteroError(f"pod {namespace}/{name} is gone")
             if plain["metadata"]["uid"] != uid:
                 raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
             pod_request = self.vocabulary.pod_request(plain)
@@ -603,7 +612,7 @@ class Scheduler:
             log.info("pod %s/%s: binding to %s", namespace, name, node)
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
-            if not await self._bound(path, uid, node):
+            if not await self._bound(namespace, name, uid, node):
                 self._pods.pop(uid, None)
                 self._ours.discard(uid)
                 self.cache.release(uid)  # it will ask again
@@ -670,17 +679,18 @@ class Scheduler:
                 path, {"metadata": {"uid": uid, "annotations": {AGAIN: timestamp()}}}
             )
 
-    async def _bound(self, path: str, uid: str, node: str) -> bool:
+    async def _bound(self, namespace: str, name: str, uid: str, node: str) -> bool:
         """Return whether a binding was made although its answer was an error or never came."""
         while True:
             try:
-                found = await self.api.get(path)
+                pod = await read_pod(self.api, namespace, name)
                 break
-            except ApiError as error:
-                if error.status == 404:
-                    return False
+            except ApiError:
                 await asyncio.sleep(1)  # until we know, the reservation stands
-        return (uid, node) == (found["metadata"]["uid"], found["spec"].get("nodeName"))
+        return pod is not None and (uid, node) == (
+            pod["metadata"]["uid"],
+            pod["spec"].get("nodeName"),
+        )
 
     async def preempt(self, args: Plain) -> Plain:
         """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""

@@ -156,8 +156,11 @@ class Webhook:
         if not ours and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
-        await self.rights.expect(request, used(every, self.vocabulary.defaults))
-        hidden = [*self.visible.patches(pod, every)]
+        said = every
+        if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
+            said = self.vocabulary.asked(templates.with_words(pod))
+        await self.rights.expect(request, used(said, self.vocabulary.defaults))
+        hidden = [*self.visible.patches(pod, said)]
         if opted_out or not every:
             return hidden
         if spec.get("nodeName"):

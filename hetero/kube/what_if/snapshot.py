@@ -71,11 +71,16 @@ class Snapshot:
     async def get(
         self,
         path: str,
-        query: Mapping[str, str] | None = None,  # noqa: ARG002 - the API's
+        query: Mapping[str, str] | None = None,
     ) -> Plain:
-        """Return an object or a list, whatever it was to be filtered by."""
+        """Return an object or a list; of what lists may be filtered by, names alone count."""
         if path in self.objects:
             return {"items": self.all(path)}
+        _, _, named = (query or {}).get("fieldSelector", "").partition("metadata.name=")
+        if named:
+            kind, key = _parsed(f"{path}/{named}")
+            found = self.objects.get(kind, {}).get(key)
+            return {"items": [found] if found else []}
         kind, name = _parsed(path)
         found = self.objects.get(kind, {}).get(name)
         if found is None:
