@@ -84,8 +84,9 @@ struct hetero_region_member {
     _Atomic uint64_t stamp_ns;   /* when it said so; CLOCK_MONOTONIC, as all here */
     _Atomic uint64_t claimed_ns; /* when another grant was last seen that wants the device or runs */
     _Atomic uint32_t passed;     /* the last of `passes` that it has followed */
-    _Atomic uint32_t settled;    /* `launches` when all were idle last; written by the lead */
-    uint64_t reserved;
+    _Atomic uint32_t settled;    /* of `launches`, what others did not make; it tells who is behind; by the lead */
+    _Atomic uint32_t allowed;    /* at the end of a row it may make so many of `launches`; written by the lead */
+    uint32_t reserved;
 }; /* 64 bytes */
 
 /* What the processes of a grant of several devices agree on, written by the member that has the lead. */
@@ -102,7 +103,7 @@ struct hetero_region_gang {
     _Atomic uint64_t rows;       /* how often the gates were opened */
     _Atomic uint64_t overruns;   /* how often a member was not idle when they had to be closed */
     _Atomic uint64_t overrun_ns; /* how long it took from the end of rows until all were idle, together */
-    _Atomic uint64_t passes;     /* how often launchers were let through then */
+    _Atomic uint64_t passes;     /* how many launches were let through then */
     _Atomic uint32_t reached;    /* members from here on were never taken; only ever growing */
     uint32_t reserved32;
     _Atomic uint64_t rescue_ns; /* open in debt until then; 0: it is not */

@@ -45,6 +45,7 @@ bool gang_is(struct governor *governor)
 struct member_run {
     uint32_t launches; /* at the last look */
     uint32_t passes;   /* of the gang's lead, followed so far */
+    uint32_t allowed;  /* the same */
     uint64_t active_ns, looked_ns, renewed_ns;
     uint64_t let_ns; /* launchers were let through then, and have made no launch yet; 0: they have */
     uint32_t let_at; /* launches then */
@@ -103,6 +104,12 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
         run->let_at = gate_launches(gate);
         run->let_ns = now;
         gate_let_through(gate);
+    }
+    if (member != NULL && run->allowed != atomic_load(&member->allowed)) {
+        run->allowed = atomic_load(&member->allowed);
+        run->let_at = gate_launches(gate);
+        run->let_ns = (int32_t)(run->allowed - run->let_at) > 0 ? now : 0;
+        gate_allow(gate, run->allowed);
     }
     return epoch;
 }

@@ -34,6 +34,73 @@ static void a_gang_alone_has_its_share(void)
     }
 }
 
+/* A transformer at so much, alone, of itself without a share; sleeps take 60 us longer than asked. */
+static double transformer_got(unsigned percent, unsigned slower, unsigned more, double alone)
+{
+    enum { WARM_S = 2, WATCHED_S = 5 };
+    begin_gangs();
+    machine_delay_timers(60 * US);
+    transformer.slower = slower;
+    transformer.more = more;
+    for (unsigned rank = 0; rank < 2; rank++) {
+        member(rank, 0, rank, train_transformer, percent, 0)->row.length_ns += SPARE_NS;
+        tenant_start(&tenants[rank]);
+    }
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    double got = gang_got(&tenants[0], before, WATCHED_S, alone);
+    report("transformer", &tenants[0], got);
+    machine_end();
+    return got;
+}
+
+/* The one card comes further than the other in what waits for nothing, so that it has launched more at each end. */
+static void a_gang_on_cards_of_unlike_speed_has_its_share(void)
+{
+    static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10};
+    for (unsigned s = 0; s < 3; s++) {
+        transformer.slower = slower[s];
+        transformer.more = 0;
+        double alone = gang_alone(train_transformer);
+        for (unsigned p = 0; p < 3; p++)
+            EXPECT_NEAR(percents[p], 2, transformer_got(percents[p], slower[s], 0, alone));
+    }
+}
+
+static void two_gangs_on_cards_of_unlike_speed_have_half_each(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    transformer.slower = 5;
+    transformer.more = 0;
+    double alone = gang_alone(train_transformer);
+    begin_gangs();
+    machine_delay_timers(60 * US);
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(member(t, t / 2, t % 2, train_transformer, 50, t / 2 * 50));
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    for (unsigned gang = 0; gang < 2; gang++) {
+        double got = gang_got(&tenants[2 * gang], before[gang], WATCHED_S, alone);
+        report("transformer", &tenants[2 * gang], got);
+        EXPECT(true, got >= 46);
+    }
+    machine_end();
+}
+
+/* Then launches do not tell who is behind, and it has to be found out. */
+static void a_gang_whose_processes_launch_unlike_numbers_has_its_share(void)
+{
+    static const unsigned more[] = {3, 40, 700};
+    for (unsigned m = 0; m < 3; m++) {
+        transformer.slower = m == 2 ? 0 : 5;
+        transformer.more = more[m];
+        double alone = gang_alone(train_transformer);
+        EXPECT_NEAR(50, 4, transformer_got(50, transformer.slower, more[m], alone));
+    }
+}
+
 static void two_gangs_on_the_same_cards_have_half_each(void)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };
@@ -358,6 +425,9 @@ static void no_gang_stands_still_in_a_million_rows(void)
 
 static const struct test tests[] = {
     TEST(a_gang_alone_has_its_share),
+    TEST(a_gang_on_cards_of_unlike_speed_has_its_share),
+    TEST(two_gangs_on_cards_of_unlike_speed_have_half_each),
+    TEST(a_gang_whose_processes_launch_unlike_numbers_has_its_share),
     TEST(two_gangs_on_the_same_cards_have_half_each),
     TEST(a_gang_and_programs_of_one_card_have_half_each),
     TEST(processes_that_wait_for_each_other_in_any_way_go_on),

@@ -1140,6 +1140,12 @@ void tenant_synchronise(struct tenant *tenant)
         task_wait(machine.now_ns + 20 * US);
 }
 
+void tenant_wait(struct tenant *tenant, unsigned stream)
+{
+    for (card_work(); *asked_of(tenant, stream) > *done_of(tenant, stream); card_work())
+        task_wait(machine.now_ns + 20 * US);
+}
+
 void tenant_sleep(uint64_t ns)
 {
     task_wait(machine.now_ns + ns);

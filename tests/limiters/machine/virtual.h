@@ -88,6 +88,7 @@ void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, 
 void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns); /* in one call of the driver */
 void tenant_follow(struct tenant *tenant, unsigned stream);
 void tenant_synchronise(struct tenant *tenant);
+void tenant_wait(struct tenant *tenant, unsigned stream); /* for one of its streams */
 void tenant_sleep(uint64_t ns);
 void tenant_thread(struct tenant *tenant, void (*body)(struct tenant *tenant));
 
