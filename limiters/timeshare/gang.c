@@ -83,7 +83,7 @@ void gang_join(struct gang *gang, const struct descriptor *usage)
         struct hetero_region_member *member = &gang->shared->members[n];
         member->device = gang->device;
         member->says = 0;
-        member->launches = member->settled = member->allowed = 0;
+        member->launches = member->settled = member->allowed = member->held_back = 0;
         member->passed = member->passes;
         member->taken = 1;
         gang->member = member;
@@ -223,6 +223,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         census.waits = census.waits || (says & MEMBER_WAITS);
         census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
         census.held = census.held || (says & MEMBER_HELD);
+        census.intruded = census.intruded || (says & MEMBER_INTRUDED);
         census.late = census.late || member->epoch != epoch;
         census.claimed_ns = member->claimed_ns > census.claimed_ns ? member->claimed_ns : census.claimed_ns;
         if (!(says & MEMBER_BUSY))
@@ -233,7 +234,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             census.waited_for = true;
             census.others_moved_ns = later(moved_ns, census.others_moved_ns);
         }
-        census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang) + (launches_tell(gang) ? PATIENCE_NS : 0);
+        census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang) + patience_ns(gang);
         census.moved_ns = later(moved_ns, census.moved_ns);
         uint32_t at = position(member);
         census.front = !census.busy || ahead_of(census.front, at) > 0 ? at : census.front;
@@ -260,6 +261,13 @@ static void charge(struct gang *gang, const struct census *census, uint32_t core
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
+    bool intruded = census->intruded && shared->phase == GANG_OPEN;
+    if (intruded) {
+        atomic_fetch_add(&shared->intrusions, !gang->intruded);
+        atomic_fetch_add(&shared->intruded_ns, spent_ns);
+        spent_ns = 0;
+    }
+    gang->intruded = intruded;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         uint32_t bit = UINT32_C(1) << device;
         if (!(census->devices & bit))
@@ -381,9 +389,12 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     uint64_t rescue_ns = atomic_load(&gang->shared->rescue_ns);
     if (rescue_ns > now_ns && rescue_ns - now_ns > most_ns)
         most_ns = rescue_ns - now_ns;
-    if (census->died || !census->active || (claimed && now_ns - gang->used_ns > LEND_NS))
+    bool probed = gang->probes && now_ns - gang->probed_ns > PROBE_NS;
+    if (census->died || !census->active || probed || (claimed && now_ns - gang->used_ns > LEND_NS))
         most_ns = 0;
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
+    if (most_ns > 0 && most_ns <= PROBE_NS)
+        gang_end_probe(gang, census, now_ns);
     if (most_ns == 0)
         begin_end(gang, census, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0,
                   now_ns);

@@ -14,6 +14,12 @@
 #define FEW_MOST 64u
 #define FEW_NS   (1000 * US)
 
+/* One that was seen to wait for another waits for so long; then it is tried out, so often at most, unless what it
+ * launches takes longer than that. Well below the ten seconds after which `hetero doctor` says that nobody waits. */
+#define MET_NS           (4000 * MS)
+#define PROBE_EVERY_NS   (1500 * MS)
+#define PROBE_LONGEST_NS (5 * MS)
+
 /* How slowly it is forgotten what the end of a row takes. */
 #define ENDS_FADE 8
 
@@ -28,7 +34,13 @@ static void doubt(struct gang *gang, bool told)
 /* Another stands still, and nobody else can be behind. */
 static void find_behind(struct gang *gang, const struct census *census, uint32_t number)
 {
-    doubt(gang, ahead_of(position(&gang->shared->members[number]), census->front) > 0);
+    bool told = ahead_of(position(&gang->shared->members[number]), census->front) > 0;
+    atomic_store(&gang->shared->met_ns, gang->led_ns);
+    if (gang->probes && told) { /* that was to be seen: it catches up as ever */
+        gang->probes = false;
+        return;
+    }
+    doubt(gang, told);
     gang->miscounted = true;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->seen[n].behind = false;
@@ -95,7 +107,7 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
     uint64_t since_ns = census->moved_ns > gang->let_ns ? census->moved_ns : gang->let_ns;
     if (census->moved_ns > gang->let_ns)
         gang->crossed_ns = stuck_ns(gang);
-    uint64_t crossed_ns = gang->crossed_ns + (census->idle_waits && launches_tell(gang) ? 2 * PATIENCE_NS : 0);
+    uint64_t crossed_ns = gang->crossed_ns + (census->idle_waits ? 2 * patience_ns(gang) : 0);
     bool crossed = now_ns > since_ns && now_ns - since_ns > crossed_ns;
     for (uint32_t pass = 0; pass < 2 && !helped && (pass == 0 || crossed); pass++)
         for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
@@ -153,6 +165,27 @@ static void note_settled(struct gang *gang)
     }
 }
 
+void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    bool several = (census->devices & (census->devices - 1)) != 0;
+    if (gang->probes || !several || now_ns - shared->met_ns < MET_NS || now_ns - gang->probed_ns < PROBE_EVERY_NS)
+        return;
+    if (gang->moves_ns > PROBE_LONGEST_NS) { /* who waits for whom would not show for too long */
+        atomic_store(&shared->met_ns, now_ns);
+        return;
+    }
+    uint32_t reached = shared->reached < HETERO_REGION_MEMBERS ? shared->reached : HETERO_REGION_MEMBERS;
+    for (uint32_t n = 0; n < reached && !gang->probes; n++) {
+        gang->probed = (gang->probed + 1) % reached;
+        struct hetero_region_member *member = &shared->members[gang->probed];
+        gang->probes = member->taken && (member->says & MEMBER_ACTIVE);
+        if (gang->probes)
+            atomic_store(&member->held_back, 1);
+    }
+    gang->probed_ns = now_ns;
+}
+
 /* --------------------------------------------------------------------------------------------------------- the trace
  */
 
@@ -161,6 +194,8 @@ static void note_settled(struct gang *gang)
 
 void gang_end_opened(struct gang *gang, uint64_t now_ns)
 {
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
+        atomic_store(&gang->shared->members[n].held_back, 0);
     gang->opened_ns = now_ns;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
         gang->trace.charged_ns[device] = gang->devices[device].gpu_ns;
@@ -246,7 +281,7 @@ bool gang_end_is_over(struct gang *gang, const struct census *census, uint64_t n
     atomic_fetch_add(&shared->overrun_ns, took_ns);
     tell(gang, over, now_ns);
     gang->crossed_ns = stuck_ns(gang);
-    gang->miscounted = false;
+    gang->miscounted = gang->probes = false;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->seen[n].behind = false;
     return true;

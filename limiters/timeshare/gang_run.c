@@ -90,7 +90,8 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
     struct gate *gate = &governor->gate;
     uint32_t epoch = atomic_load(&shared->epoch), phase = atomic_load(&shared->phase);
     uint64_t until_ns = atomic_load(&shared->until_ns), opens_ns = atomic_load(&shared->opens_ns);
-    if (phase == GANG_OPEN && now < until_ns && may_run(governor, now)) {
+    bool held_back = member != NULL && atomic_load(&member->held_back);
+    if (phase == GANG_OPEN && now < until_ns && !held_back && may_run(governor, now)) {
         if (!gate_opens(atomic_load(&gate->state)))
             open_gate(governor, now);
     } else if (phase != GANG_CLOSED) {
@@ -160,6 +161,7 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     says |= busy ? MEMBER_BUSY : 0;
     says |= waits ? MEMBER_WAITS : 0;
     says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
+    says |= time_slice_held_by_high(time_slice) ? MEMBER_INTRUDED : 0;
     struct hetero_region_member *member = governor->gang.member;
     if (member != NULL) {
         if (time_slice_sought(time_slice))

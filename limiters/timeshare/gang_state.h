@@ -10,10 +10,11 @@ enum gang_phase { GANG_CLOSED = 0, GANG_OPEN, GANG_ENDS };
 
 /* What a member says. */
 enum {
-    MEMBER_ACTIVE = 1, /* it launches, has work in flight, or did a moment ago */
-    MEMBER_BUSY = 2,   /* its device has work of it, or is about to */
-    MEMBER_WAITS = 4,  /* launchers wait at its gate */
-    MEMBER_HELD = 8,   /* another grant, not of high priority, runs on its device */
+    MEMBER_ACTIVE = 1,    /* it launches, has work in flight, or did a moment ago */
+    MEMBER_BUSY = 2,      /* its device has work of it, or is about to */
+    MEMBER_WAITS = 4,     /* launchers wait at its gate */
+    MEMBER_HELD = 8,      /* another grant, not of high priority, runs on its device */
+    MEMBER_INTRUDED = 16, /* one of high priority does */
 };
 
 /* Where the time of a row went, for the log. */
@@ -39,12 +40,16 @@ struct gang {
         uint32_t few; /* how many launches it may make at a time then */
         uint64_t few_ns;
     } seen[HETERO_REGION_MEMBERS];
+    bool intruded;       /* a grant of high priority ran at the last look */
     bool begun;          /* a device had work since the gates were opened */
     uint64_t led_ns;     /* when it had the lead last */
     uint64_t opened_ns;  /* when it opened the gates last */
     uint64_t used_ns;    /* when a member was last busy or had launchers waiting */
     bool miscounted;     /* in this end of a row launches do not tell who is behind */
     unsigned doubt;      /* whether they do at all (gang.c) */
+    bool probes;         /* this row shows whether its processes wait for each other */
+    uint64_t probed_ns;  /* when one did last */
+    uint32_t probed;     /* the member that was held back */
     uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
     uint64_t helped_ns;  /* when any launcher was let through last */
     uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
@@ -69,7 +74,7 @@ struct gang {
 
 /* What the members say. */
 struct census {
-    bool active, busy, waits, held, died, stopped;
+    bool active, busy, waits, held, intruded, died, stopped;
     bool idle_waits;          /* a launcher waits whose device has nothing to do */
     bool waited_for;          /* a busy member is not known to be behind others */
     bool stuck;               /* a busy member has come no further for a while */
@@ -108,7 +113,13 @@ static inline uint32_t position(const struct hetero_region_member *member)
 /* Launches tell who is behind where all make the same; how far that is so shows where one is waited for. */
 static inline bool launches_tell(const struct gang *gang)
 {
-    return !gang->miscounted && gang->doubt < DOUBT_MOST / 2;
+    return !gang->miscounted && !gang->probes && gang->doubt < DOUBT_MOST / 2;
+}
+
+/* How much longer it takes until one that by its launches is not behind counts as behind. */
+static inline uint64_t patience_ns(const struct gang *gang)
+{
+    return launches_tell(gang) ? PATIENCE_NS : gang->probes && !gang->miscounted ? PATIENCE_NS / 4 : 0;
 }
 
 #endif
