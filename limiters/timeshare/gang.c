@@ -322,9 +322,9 @@ static void open_gates(struct gang *gang, uint64_t now_ns)
 {
     gang->used_ns = now_ns;
     gang->begun = false;
+    atomic_fetch_add(&gang->shared->rows, 1);
     gang_end_opened(gang, now_ns);
     atomic_store(&gang->shared->until_ns, now_ns + LEAST_NS);
-    atomic_fetch_add(&gang->shared->rows, 1);
     enter(gang, GANG_OPEN, now_ns);
 }
 

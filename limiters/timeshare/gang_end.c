@@ -197,6 +197,7 @@ void gang_end_opened(struct gang *gang, uint64_t now_ns)
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
         atomic_store(&gang->shared->members[n].held_back, 0);
     gang->opened_ns = now_ns;
+    gang->trace.opened_row = gang->shared->rows;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
         gang->trace.charged_ns[device] = gang->devices[device].gpu_ns;
 }
@@ -206,6 +207,7 @@ void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now
     const struct hetero_region_gang *shared = gang->shared;
     struct row_trace *trace = &gang->trace;
     trace->asked_ns = trace->looked_ns = now_ns;
+    trace->asked_row = shared->rows;
     trace->passes = shared->passes;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         trace->busy_ns[n] = 0;
@@ -232,6 +234,8 @@ static void tell(const struct gang *gang, bool over, uint64_t now_ns)
 {
     const struct hetero_region_gang *shared = gang->shared;
     const struct row_trace *trace = &gang->trace;
+    if (trace->opened_row != shared->rows || trace->asked_row != shared->rows)
+        return; /* another had the lead for a part of it */
     char members[320] = "";
     size_t length = 0;
     for (uint32_t n = 0, told = 0; n < HETERO_REGION_MEMBERS && n < shared->reached && told < TOLD; n++) {

@@ -19,6 +19,7 @@ enum {
 
 /* Where the time of a row went, for the log. */
 struct row_trace {
+    uint64_t opened_row, asked_row;          /* which row had its gates opened and closed by this lead */
     uint64_t asked_ns, looked_ns, passes;    /* when it was to end, and what `passes` of the gang was then */
     uint64_t charged_ns[HETERO_MAX_DEVICES]; /* when the gates were opened */
     uint64_t busy_ns[HETERO_REGION_MEMBERS]; /* of the end */
