@@ -32,7 +32,7 @@ from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import Held, User, expect_within, held_of_quotas
 from hetero.node.selection import expect_here
-from hetero.node.settings import Settings, load_settings
+from hetero.node.settings import PeriodsNow, Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
 from hetero.plugin.pauses import Pauses
@@ -100,7 +100,7 @@ class Node:
             ledger=Ledger(
                 state,
                 persistent=within(persistent) if persistent else None,
-                periods=settings.periods,
+                periods=PeriodsNow(environ, settings.periods),
             ),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,

@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import hetero_simulator
 import pytest
 
 from .conftest import Run
 
 CARD = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\n"
 RACK = f"{CARD}{CARD}[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
-#: Two processes, each on a card of its own, that wait for nobody.
-APART = "CUDA_VISIBLE_DEVICES={card} {job} --seconds 100 --iterations 1000 --memory 1GiB & "
 GANG = [sys.executable, "-m", "hetero_benchmarks.gang", "simulated", "2"]
 
 Json = dict[str, Any]
@@ -57,14 +54,6 @@ def start(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Star
 
 def grants(hetero: Run) -> list[Json]:
     found: list[Json] = json.loads(hetero("top", "--once", "--json").stdout)["grants"]
-    return found
-
-
-def until(seen: Callable[[], Json | None], seconds: float = 30) -> Json:
-    """Return what is seen at last; nothing in this test is a promise of how soon."""
-    ends = time.monotonic() + seconds
-    while (found := seen()) is None:
-        assert time.monotonic() < ends
     return found
 
 
@@ -153,16 +142,3 @@ def test_a_gang_that_cannot_be_is_one_line_and_nothing_stands(
     assert (2, 1, "") == (done.returncode, done.stderr.count("\n"), done.stdout)
     assert says in done.stderr
     assert "no grants stand" == hetero("ps").stdout.splitlines()[-1]
-
-
-def test_doctor_tells_a_grant_whose_processes_wait_for_nobody(hetero: Run, start: Start) -> None:
-    job = hetero_simulator.job("cuda")
-    each = "".join(APART.format(card=card, job=job) for card in (0, 1))
-    start("--count", "2", "--core", "50", "--", "sh", "-c", f"{each}wait")
-
-    def told() -> Json | None:
-        items = json.loads(hetero("doctor", "--json").stdout)["items"]
-        found = [one for one in items if "wait for another" in one["says"]]
-        return found[0] if found else None
-
-    assert "note" == until(told, seconds=60)["verdict"]

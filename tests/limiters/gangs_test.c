@@ -335,6 +335,95 @@ static void a_clock_that_jumps_costs_a_period(void)
     machine_end();
 }
 
+/* Of two nodes: each has a grant of one card and a row by hand, and nothing but the phase in common. What it gets is
+ * far from its share yet (docs/decisions/gangs.md); it never stands still. */
+static void a_gang_of_two_nodes_goes_on_whatever_their_clocks_say(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    static const int64_t skews_ms[] = {0, 1, 5};
+    double alone = gang_alone(data_parallel);
+    for (unsigned s = 0; s < 3; s++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++) {
+            struct tenant *tenant = member(rank, rank, rank, data_parallel, 50, 0);
+            tenant->meets = tenants;
+            tenant->wall_skew_ns = rank * skews_ms[s] * (int64_t)MS;
+            tenant_start(tenant);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t before = tenants[0].launched, last = before;
+        for (unsigned half = 0; half < WATCHED_S / 2; half++, last = tenants[0].launched) {
+            EXPECT(true, machine_run(2 * SECOND));
+            EXPECT(true, tenants[0].launched > last);
+        }
+        double got = gang_got(&tenants[0], before, WATCHED_S, alone);
+        printf("clocks apart by %lld ms: %.2f of 50\n", (long long)skews_ms[s], got);
+        machine_end();
+    }
+}
+
+/* Five milliseconds of each fifty, of high priority. */
+static void high_priority_in_a_row_is_counted_and_charged_to_nobody(void)
+{
+    static const struct tenant SHORT = {
+        .kernel_ns = MS, .host_ns = 3 * US, .batch = 5, .in_flight = 100, .rest_ns = 45 * MS};
+    double alone = gang_alone(tensor_parallel);
+    for (unsigned high = 0; high < 2; high++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, tensor_parallel, 50, 0));
+        add(2, &SHORT, 20)->card = 0;
+        tenants[2].terms.priority = high ? HETERO_PRIORITY_HIGH : HETERO_PRIORITY_LOW;
+        tenant_start(&tenants[2]);
+        EXPECT(true, machine_run(2 * SECOND));
+        uint64_t before = tenants[0].launched, charged_ns = regions[0].devices[1].gpu_ns;
+        EXPECT(true, machine_run(6 * SECOND));
+        double got = gang_got(&tenants[0], before, 6, alone);
+        double charged = (double)(regions[0].devices[1].gpu_ns - charged_ns) / (6.0 * SECOND / 100);
+        printf("%.2f, charged %.2f; %u times for %.1f ms; the other waited for %.1f ms at most\n", got, charged,
+               (unsigned)regions[0].gang.intrusions, (double)regions[0].gang.intruded_ns / 1e6,
+               (double)tenants[2].longest_ns / 1e6);
+        EXPECT(high, regions[0].gang.intrusions > 20 && regions[0].gang.intruded_ns > 200 * MS);
+        EXPECT(!high, regions[0].gang.intrusions == 0);
+        EXPECT_NEAR(50, 1, charged);
+        EXPECT(true, got >= 47);
+        EXPECT(true, !high || tenants[2].longest_ns < 20 * MS);
+        machine_end();
+    }
+}
+
+static void apart(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        for (unsigned kernel = 0; kernel < 100; kernel++) {
+            tenant_launch(tenant, 0, tenant->card == 0 ? 130 * US : 90 * US);
+            tenant_sleep(8 * US);
+        }
+        tenant_synchronise(tenant);
+        tenant_sleep(tenant->card == 0 ? 2 * MS : 300 * US);
+    }
+}
+
+/* Ten seconds after one was seen to, `hetero doctor` says that none does. */
+static void whether_processes_wait_for_each_other_is_found_out(void)
+{
+    static void (*const programs[])(struct tenant *) = {tensor_parallel, all_reduce, crossed, apart};
+    for (unsigned p = 0; p < 4; p++) {
+        double longest = 0;
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, programs[p], 50, 0));
+        for (unsigned tenth = 0; tenth < 200; tenth++) {
+            EXPECT(true, machine_run(SECOND / 10));
+            double ago = (double)(machine_now() - regions[0].gang.met_ns) / SECOND;
+            longest = ago > longest ? ago : longest;
+        }
+        printf("longest without: %.1f s\n", longest);
+        EXPECT(programs[p] == apart, longest > 10);
+        machine_end();
+    }
+}
+
 /* Grants that come at random on up to four cards, 90 of each at most, as the ledger would place them: gangs one after
  * the other, and programs of one card. */
 static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
@@ -437,6 +526,9 @@ static const struct test tests[] = {
     TEST(a_gang_of_four_has_its_share_beside_two_of_two),
     TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
     TEST(a_clock_that_jumps_costs_a_period),
+    TEST(a_gang_of_two_nodes_goes_on_whatever_their_clocks_say),
+    TEST(high_priority_in_a_row_is_counted_and_charged_to_nobody),
+    TEST(whether_processes_wait_for_each_other_is_found_out),
     TEST(no_gang_stands_still_in_ten_thousand_rows),
     TEST(no_gang_stands_still_in_a_million_rows),
     TEST(gangs_and_programs_of_one_card_at_random_have_their_shares),

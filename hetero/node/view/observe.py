@@ -338,7 +338,7 @@ def _views(
     )
     past = find_bypass(node, snapshot, seen)
     held = {entry.id: _in_force(node, entry) for entry in snapshot.grants}
-    rows = gang_rows(snapshot.grants, held, node.settings.periods)
+    rows = gang_rows(snapshot.grants, held, node.ledger.periods())
     views = (
         GrantView(
             id=entry.id,

@@ -353,7 +353,8 @@ int virtual_clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (machine.task == NULL)
         return clock_gettime(clock, time);
-    uint64_t now = clock == CLOCK_REALTIME ? machine.now_ns + (uint64_t)machine.wall_ns : task_now();
+    uint64_t wall_ns = machine.now_ns + (uint64_t)(machine.wall_ns + machine.task->tenant->wall_skew_ns);
+    uint64_t now = clock == CLOCK_REALTIME ? wall_ns : task_now();
     *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
     return 0;
 }
@@ -687,11 +688,17 @@ static bool has_work(struct tenant *tenant)
     return ready_ns(tenant) > 0 || spins(tenant);
 }
 
+/* What tells the processes that meet from others. */
+static const void *group_of(const struct tenant *tenant)
+{
+    return tenant->meets != NULL ? tenant->meets : tenant->region;
+}
+
 static bool all_arrived(const struct tenant *tenant, const struct stop *stop)
 {
     for (unsigned i = 0; i < machine.tenant_count; i++) {
         const struct tenant *other = machine.tenants[i];
-        if (other->region == tenant->region && other->arrived[stop->communicator] < stop->until)
+        if (group_of(other) == group_of(tenant) && other->arrived[stop->communicator] < stop->until)
             return false;
     }
     return true;
