@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from hetero.model import (
     CORE,
@@ -239,29 +238,6 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
         return read_settings(tomllib.loads(text, parse_float=Decimal), base)
     except (tomllib.TOMLDecodeError, BadInput) as error:
         raise BadInput(f"settings {path}: {error}") from None
-
-
-@define
-class PeriodsNow:
-    """How time is cut for gangs by the settings as they are now: heterod lives longer than those.
-
-    What cannot be read, or is wrong, leaves it as it was: each command says the line to mend.
-    """
-
-    environ: Mapping[str, str]
-    last: Periods
-    _stamp: tuple[int, int, int] | None = None
-
-    def __call__(self) -> Periods:
-        """Return it."""
-        stamp = None
-        with suppress(OSError, BadInput):
-            found = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-            if stamp != self._stamp:
-                self.last = load_settings(self.environ).periods
-        self._stamp = stamp
-        return self.last
 
 
 def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> Settings:

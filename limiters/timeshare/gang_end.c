@@ -23,9 +23,9 @@
 /* How slowly it is forgotten what the end of a row takes. */
 #define ENDS_FADE 8
 
-static void doubt(struct gang *gang, bool told)
+static void doubt(struct gang *gang, bool known)
 {
-    if (told)
+    if (known)
         gang->doubt -= gang->doubt > 0;
     else
         gang->doubt = gang->doubt + DOUBT < DOUBT_MOST ? gang->doubt + DOUBT : DOUBT_MOST;
@@ -34,13 +34,13 @@ static void doubt(struct gang *gang, bool told)
 /* Another stands still, and nobody else can be behind. */
 static void find_behind(struct gang *gang, const struct census *census, uint32_t number)
 {
-    bool told = ahead_of(position(&gang->shared->members[number]), census->front) > 0;
+    bool known = ahead_of(position(&gang->shared->members[number]), census->front) > 0;
     atomic_store(&gang->shared->met_ns, gang->led_ns);
-    if (gang->probes && told) { /* that was to be seen: it catches up as ever */
+    if (gang->probes && known) { /* that was to be seen: it catches up as ever */
         gang->probes = false;
         return;
     }
-    doubt(gang, told);
+    doubt(gang, known);
     gang->miscounted = true;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->seen[n].behind = false;
@@ -55,7 +55,7 @@ static uint32_t may_launch(struct gang *gang, const struct census *census, uint3
     int32_t behind = ahead_of(position(member), census->front), left = ahead_of(member->launches, member->allowed);
     if (!member->taken || !census->busy)
         return 0;
-    if (launches_tell(gang))
+    if (launches_count(gang))
         return behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
     if (!gang->seen[n].behind || !census->waited_for || now_ns - census->others_moved_ns <= STUCK_NS)
         return 0;
@@ -189,8 +189,8 @@ void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now
 /* --------------------------------------------------------------------------------------------------------- the trace
  */
 
-/* Members beyond these are not told of: a line of the log is not longer. */
-#define TOLD 4u
+/* Members beyond these are not shown: a line of the log is not longer. */
+#define SHOWN 4u
 
 void gang_end_opened(struct gang *gang, uint64_t now_ns)
 {
@@ -230,7 +230,7 @@ static unsigned long long us(uint64_t ns)
     return ns / US;
 }
 
-static void tell(const struct gang *gang, bool over, uint64_t now_ns)
+static void show(const struct gang *gang, bool over, uint64_t now_ns)
 {
     const struct hetero_region_gang *shared = gang->shared;
     const struct row_trace *trace = &gang->trace;
@@ -238,12 +238,12 @@ static void tell(const struct gang *gang, bool over, uint64_t now_ns)
         return; /* another had the lead for a part of it */
     char members[320] = "";
     size_t length = 0;
-    for (uint32_t n = 0, told = 0; n < HETERO_REGION_MEMBERS && n < shared->reached && told < TOLD; n++) {
+    for (uint32_t n = 0, shown = 0; n < HETERO_REGION_MEMBERS && n < shared->reached && shown < SHOWN; n++) {
         const struct hetero_region_member *member = &shared->members[n];
         uint32_t device = member->device % HETERO_MAX_DEVICES;
         if (!member->taken)
             continue;
-        told++;
+        shown++;
         length += (size_t)snprintf(members + length, sizeof members - length,
                                    "; device %u: %llu charged, %d behind, busy %llu of the end%s", (unsigned)device,
                                    us(gang->devices[device].gpu_ns - trace->charged_ns[device]), trace->behind[n],
@@ -253,7 +253,7 @@ static void tell(const struct gang *gang, bool over, uint64_t now_ns)
     log_line(LOG_DEBUG, "gang: row %llu, us: open %llu, end %llu%s, %llu let through%s%s",
              (unsigned long long)shared->rows, us(trace->asked_ns - gang->opened_ns), us(now_ns - trace->asked_ns),
              over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes),
-             launches_tell(gang) ? "" : ", launches do not tell", members);
+             launches_count(gang) ? "" : ", launches do not tell", members);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- over
@@ -283,7 +283,7 @@ bool gang_end_is_over(struct gang *gang, const struct census *census, uint64_t n
         doubt(gang, true);
     learn_end(shared, took_ns);
     atomic_fetch_add(&shared->overrun_ns, took_ns);
-    tell(gang, over, now_ns);
+    show(gang, over, now_ns);
     gang->crossed_ns = stuck_ns(gang);
     gang->miscounted = gang->probes = false;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)

@@ -112,7 +112,7 @@ static inline uint32_t position(const struct hetero_region_member *member)
 }
 
 /* Launches tell who is behind where all make the same; how far that is so shows where one is waited for. */
-static inline bool launches_tell(const struct gang *gang)
+static inline bool launches_count(const struct gang *gang)
 {
     return !gang->miscounted && !gang->probes && gang->doubt < DOUBT_MOST / 2;
 }
@@ -120,7 +120,7 @@ static inline bool launches_tell(const struct gang *gang)
 /* How much longer it takes until one that by its launches is not behind counts as behind. */
 static inline uint64_t patience_ns(const struct gang *gang)
 {
-    return launches_tell(gang) ? PATIENCE_NS : gang->probes && !gang->miscounted ? PATIENCE_NS / 4 : 0;
+    return launches_count(gang) ? PATIENCE_NS : gang->probes && !gang->miscounted ? PATIENCE_NS / 4 : 0;
 }
 
 #endif

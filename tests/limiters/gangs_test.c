@@ -1,4 +1,5 @@
-/* Gangs in virtual time: programs whose processes wait for each other on several cards. */
+/* Gangs in virtual time: programs whose processes wait for each other on several cards. Over 400 lines because all are
+ * of the same programs, and what one of them has alone is measured once. */
 #include "machine/gangs.h"
 
 static void (*const bodies[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce};

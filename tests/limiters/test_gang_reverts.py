@@ -19,14 +19,6 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gang_run.c", "return row_is(&pages->row);", "return false;"),
         "a_gang_alone_has_its_share",
     ),
-    "the end of a row": (
-        (
-            "timeshare/rows.h",
-            "return at < row->length_ns ? row->length_ns - at : 0;",
-            "return row->length_ns;",
-        ),
-        "two_gangs_on_the_same_cards_have_half_each",
-    ),
     "what keeps clear of rows": (
         (
             "timeshare/time_slice.c",

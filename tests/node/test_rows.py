@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hetero.model import Ask, Gang, Policy, Request
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
+from hetero.node.current_periods import CurrentPeriods
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.rows import LEAST, GangRow, gang_row, place_rows
 from hetero.node.node import Node
-from hetero.node.settings import PeriodsNow, read_settings
+from hetero.node.settings import read_settings
 
 from .conftest import MakeNode, drop
 
@@ -212,7 +213,7 @@ def test_a_period_that_changes_while_a_gang_stands_is_on_the_boards_at_the_next_
     node: Node, tmp_path: Path
 ) -> None:
     settings = tmp_path / "node.toml"
-    now = PeriodsNow({"HETERO_CONFIG": str(settings)}, node.settings.periods)
+    now = CurrentPeriods({"HETERO_CONFIG": str(settings)}, node.settings.periods)
     node = evolve(node, ledger=evolve(node.ledger, periods=now))
     handle, _ = node.admit(asked(50), command=["job"])
 

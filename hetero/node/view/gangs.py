@@ -33,7 +33,7 @@ class Clock:
         if not self.synchronised:
             return (
                 "the clock is not synchronised: rows by hand (--gang NAME --row N/M) begin at "
-                "another time on each node; chrony or another keeper of time mends that"
+                "another time on each node: run chrony or ntpd"
             )
         return (
             f"the clock is {self.error:.3g} ms from true time by the kernel's estimate, "
