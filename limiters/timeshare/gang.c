@@ -42,6 +42,13 @@
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
 
+/* A row by hand ends once the devices have been idle for so long; the gates are left open for so long at a time. */
+#define SOFT_IDLE_NS (60 * US)
+#define SOFT_NS      (400 * US)
+
+/* What waits for another node is not charged for so long, while nobody else wants the devices. */
+#define FREE_SPIN_NS (120 * MS)
+
 /* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
  * most. */
 #define ENDS_PART 2
@@ -246,11 +253,20 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
 /* ------------------------------------------------------------------------------------------------------ what it used
  */
 
+/* Whether what is in flight stands still for longer than kernels took so far: else those would be free. */
+static bool waits_for_a_node(const struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    uint64_t stood_ns = now_ns > census->moved_ns ? now_ns - census->moved_ns : 0;
+    return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
+}
+
 /* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
  * one. */
-static void charge(struct gang *gang, const struct census *census, uint32_t core, bool claimed, uint64_t now_ns)
+static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
+                   uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
+    uint32_t core = row->gang_core;
     uint64_t from_ns = atomic_load(&shared->charged_ns);
     uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
     spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
@@ -268,6 +284,8 @@ static void charge(struct gang *gang, const struct census *census, uint32_t core
         spent_ns = 0;
     }
     gang->intruded = intruded;
+    if (row_is_by_hand(row) && !claimed && waits_for_a_node(gang, census, now_ns))
+        spent_ns = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         uint32_t bit = UINT32_C(1) << device;
         if (!(census->devices & bit))
@@ -346,7 +364,8 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
         begin_end(gang, census, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
         return;
     }
-    bool rescued = row_ns > LEAST_NS && census->busy && census->waits && now_ns - shared->since_ns > RESCUE_NS;
+    bool late = row_is_by_hand(row) || now_ns - shared->since_ns > RESCUE_NS; /* or others are on another node */
+    bool rescued = row_ns > LEAST_NS && census->busy && census->waits && late;
     if (rescued) {
         atomic_store(&shared->rescue_ns, now_ns + RESCUED_NS);
         open_gates(gang, now_ns);
@@ -374,6 +393,18 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
     atomic_store(&shared->opens_ns, comes ? now_ns + until_next : 0);
 }
 
+/* A gang of several nodes has a row by hand on each, which ends there by itself. Stopped within a step it leaves others
+ * waiting for it. So it goes on until its devices are idle by themselves, as at the end of a step, which others reach
+ * at the same time. */
+static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
+{
+    if (gang->soft_ns == 0)
+        gang->soft_ns = gang->idle_ns = now_ns;
+    if (census->busy)
+        gang->idle_ns = now_ns;
+    return census->active && now_ns - gang->idle_ns < SOFT_IDLE_NS && now_ns - gang->soft_ns < overrun_ns;
+}
+
 /* Open: say until when. */
 static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
                     uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
@@ -395,6 +426,12 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
+    if (most_ns > 0)
+        gang->soft_ns = 0;
+    else if (row_is_by_hand(row) && !census->died && goes_on(gang, census, overrun_ns, now_ns)) {
+        atomic_store(&gang->shared->until_ns, now_ns + SOFT_NS);
+        return;
+    }
     if (most_ns == 0)
         begin_end(gang, census, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0,
                   now_ns);
@@ -422,7 +459,7 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
         atomic_store(&shared->asked_ns, now_ns);
     uint32_t before = atomic_load(&shared->phase);
     if (before != GANG_ENDS || now_ns - shared->charged_ns > CHARGE_NS || !census.busy)
-        charge(gang, &census, row->gang_core, claimed, now_ns);
+        charge(gang, &census, row, claimed, now_ns);
     switch (before) {
     case GANG_OPEN: run_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
     case GANG_ENDS: end_row(gang, &census, now_ns); break;

@@ -182,6 +182,8 @@ static uint64_t rest_ns(const struct governor *governor, uint64_t now)
     uint32_t phase = atomic_load(&shared->phase);
     if (phase == GANG_ENDS)
         return now - atomic_load(&shared->since_ns) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
+    if (phase == GANG_OPEN && governor->gang.soft_ns != 0)
+        return LOOK_LONG_NS;
     uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;
     uint64_t at = phase == GANG_OPEN ? atomic_load(&shared->until_ns) : atomic_load(&shared->opens_ns);
     uint64_t left = at > now ? at - now : 0;

@@ -41,6 +41,8 @@ struct gang {
         uint32_t few; /* how many launches it may make at a time then */
         uint64_t few_ns;
     } seen[HETERO_REGION_MEMBERS];
+    uint64_t soft_ns;    /* since when a row by hand goes on beyond its end; 0: it does not */
+    uint64_t idle_ns;    /* since when its devices are idle then */
     bool intruded;       /* a grant of high priority ran at the last look */
     bool begun;          /* a device had work since the gates were opened */
     uint64_t led_ns;     /* when it had the lead last */

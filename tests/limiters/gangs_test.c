@@ -336,29 +336,73 @@ static void a_clock_that_jumps_costs_a_period(void)
     machine_end();
 }
 
-/* Of two nodes: each has a grant of one card and a row by hand, and nothing but the phase in common. What it gets is
- * far from its share yet (docs/decisions/gangs.md); it never stands still. */
-static void a_gang_of_two_nodes_goes_on_whatever_their_clocks_say(void)
+/* On two nodes: each has a grant of one card and a row by hand, and nothing but the phase in common. Returns what the
+ * gang gets, of itself alone; on one node where there is no skew to be had. */
+static double on_two_nodes(void (*body)(struct tenant *), double alone, bool one_node, int64_t skew_ns)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };
+    begin_gangs();
+    for (unsigned rank = 0; rank < 2; rank++) {
+        struct tenant *tenant = member(rank, one_node ? 0 : rank, rank, body, 50, 0);
+        tenant->row.length_ns += SPARE_NS;
+        if (!one_node) {
+            tenant->row.gang_flags = HETERO_GANG_BY_HAND;
+            tenant->meets = tenants;
+            tenant->wall_skew_ns = rank * skew_ns;
+        }
+        tenant_start(tenant);
+    }
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    double got = gang_got(&tenants[0], before, WATCHED_S, alone);
+    machine_end();
+    return got;
+}
+
+static void a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say(void)
+{
+    static void (*const programs[])(struct tenant *) = {data_parallel, train_transformer, tensor_parallel};
+    static const double points[] = {4, 4, 15};
     static const int64_t skews_ms[] = {0, 1, 5};
-    double alone = gang_alone(data_parallel);
-    for (unsigned s = 0; s < 3; s++) {
+    transformer.slower = transformer.more = 0;
+    for (unsigned p = 0; p < 3; p++) {
+        double alone = gang_alone(programs[p]), on_one = on_two_nodes(programs[p], alone, true, 0);
+        for (unsigned s = 0; s < 3; s++) {
+            double got = on_two_nodes(programs[p], alone, false, skews_ms[s] * (int64_t)MS);
+            printf("clocks apart by %lld ms: %.2f, and %.2f on one node\n", (long long)skews_ms[s], got, on_one);
+            EXPECT_NEAR(on_one, points[p], got);
+        }
+    }
+}
+
+/* Each has two cards, one of each node; whoever else is there keeps its share. */
+static void programs_beside_a_gang_of_two_nodes_keep_their_share(void)
+{
+    double alone_rate = gang_alone(data_parallel), native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (int64_t skew_ms = 0; skew_ms <= 5; skew_ms += 5) {
         begin_gangs();
         for (unsigned rank = 0; rank < 2; rank++) {
             struct tenant *tenant = member(rank, rank, rank, data_parallel, 50, 0);
+            tenant->row.gang_flags = HETERO_GANG_BY_HAND;
             tenant->meets = tenants;
-            tenant->wall_skew_ns = rank * skews_ms[s] * (int64_t)MS;
             tenant_start(tenant);
+            add(2 + rank, &KERNELS, 50)->card = rank;
+            tenant_start(&tenants[2 + rank]);
+            tenant->wall_skew_ns = tenants[2 + rank].wall_skew_ns = rank * skew_ms * (int64_t)MS;
         }
-        EXPECT(true, machine_run(WARM_S * SECOND));
-        uint64_t before = tenants[0].launched, last = before;
-        for (unsigned half = 0; half < WATCHED_S / 2; half++, last = tenants[0].launched) {
-            EXPECT(true, machine_run(2 * SECOND));
-            EXPECT(true, tenants[0].launched > last);
+        EXPECT(true, machine_run(2 * SECOND));
+        uint64_t before[4];
+        for (unsigned t = 0; t < 4; t++)
+            before[t] = tenants[t].launched;
+        EXPECT(true, machine_run(8 * SECOND));
+        double got = gang_got(&tenants[0], before[0], 8, alone_rate);
+        for (unsigned single = 2; single < 4; single++) {
+            double theirs = gang_got(&tenants[single], before[single], 8, native);
+            printf("clocks apart by %lld ms: %.2f beside %.2f\n", (long long)skew_ms, theirs, got);
+            EXPECT(true, theirs >= 45);
         }
-        double got = gang_got(&tenants[0], before, WATCHED_S, alone);
-        printf("clocks apart by %lld ms: %.2f of 50\n", (long long)skews_ms[s], got);
         machine_end();
     }
 }
@@ -527,7 +571,8 @@ static const struct test tests[] = {
     TEST(a_gang_of_four_has_its_share_beside_two_of_two),
     TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
     TEST(a_clock_that_jumps_costs_a_period),
-    TEST(a_gang_of_two_nodes_goes_on_whatever_their_clocks_say),
+    TEST(a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say),
+    TEST(programs_beside_a_gang_of_two_nodes_keep_their_share),
     TEST(high_priority_in_a_row_is_counted_and_charged_to_nobody),
     TEST(whether_processes_wait_for_each_other_is_found_out),
     TEST(no_gang_stands_still_in_ten_thousand_rows),

@@ -43,6 +43,14 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gang_end.c", "pass < 2 && !helped", "pass < 1 && !helped"),
         "processes_that_wait_for_each_other_in_any_way_go_on",
     ),
+    "what goes on until a step of several nodes is done": (
+        (
+            "timeshare/gang.c",
+            "row_is_by_hand(row) && !census->died && goes_on",
+            "false && goes_on",
+        ),
+        "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
+    ),
     "what high priority is not charged": (
         (
             "timeshare/gang.c",

@@ -15,6 +15,7 @@ from hetero.model import Ask, Gang, Policy, Request
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.current_periods import CurrentPeriods
+from hetero.node.ledger.board import BY_HAND
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.rows import LEAST, GangRow, gang_row, place_rows
 from hetero.node.node import Node
@@ -188,6 +189,13 @@ def test_where_all_of_a_card_is_given_no_row_is_longer_than_its_share(node: Node
     assert rows == sorted(next(on_boards(node)))
     for handle in handles:
         drop(handle)
+
+
+def test_a_board_says_that_a_row_is_by_hand(node: Node) -> None:
+    handle, _ = node.admit(asked(50, Gang(name="us", row=1, rows=2)), command=["job"])
+
+    assert [(5000 | BY_HAND, 0, 50_000_000, PERIOD)] == next(on_boards(node))
+    drop(handle)
 
 
 def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:

@@ -248,7 +248,7 @@ static inline struct tenant *member(unsigned number, unsigned gang, unsigned car
     tenant->each_ns = 700 * US;
     if (percent < 100)
         tenant->row = (struct hetero_board_row){
-            .gang_core = percent * 100,
+            .gang_core = (uint16_t)(percent * 100),
             .begin_ns = from_percent * PERIOD_NS / 100,
             .length_ns = percent * PERIOD_NS / 100,
             .period_ns = PERIOD_NS,

@@ -1278,6 +1278,7 @@ static void write_row(const struct tenant *tenant)
     for (unsigned g = 0; g <= grant; g++) /* others of the card may have none there */
         snprintf(board->rows[g].id, sizeof board->rows[g].id, "%u", g);
     row->gang_core = tenant->row.gang_core;
+    row->gang_flags = tenant->row.gang_flags;
     row->begin_ns = tenant->row.begin_ns;
     row->length_ns = tenant->row.length_ns;
     row->period_ns = tenant->row.period_ns;
