@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -156,7 +157,7 @@ def _gang(name: str | None, row: str | None) -> Gang | None:
         return Gang(off=True)
     if name in (None, "off", "") or row is None:
         raise BadInput("a gang is off, or by hand: --gang NAME --row 1/2")
-    number, slash, of = row.partition("/")
-    if not slash or not (number.isascii() and number.isdecimal() and of.isdecimal()):
-        raise BadInput(f"--row {row!r} is not a row: write 1/2 for the first of two")
-    return Gang(name=name, row=int(number), rows=int(of))
+    if not re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", row):
+        raise BadInput(f"--row {row[:40]!r} is not a row: write 1/2 for the first of two")
+    number, rows = map(int, row.split("/"))
+    return Gang(name=name, row=number, rows=rows)

@@ -48,6 +48,7 @@ from hetero.node.view.observe import (
     DeviceView,
     GrantView,
     NodeView,
+    RowView,
     Share,
     observe_node,
 )
@@ -103,7 +104,8 @@ def command(
       hetero top --cluster
 
     Keys: q ends it, s sorts, ? shows the others. Core and memory read
-    used/limit; what is not known is a dash. Core in use is counted where it is
+    used/limit; what is not known is a dash. A grant of several cards has a row,
+    a part of each period in which it has all of them at once. Core in use is counted where it is
     limited, and so is for how long of each second a grant's processes were
     stopped because it had its share. Both are means over 10 s; in the first
     frame, and with --once, since the grant began. --once --interval gives means
@@ -302,13 +304,13 @@ def _grants(grants: Sequence[GrantView]) -> Table:
     """Return the table of grants, each with its containers and processes."""
     made = table(
         *("#", "grant", "name", "user", "core", "memory", " ", "stopped", "borrowed", "lent"),
-        *("excess", "note", "policy", "kept by", "age", "pid", "container", "program"),
+        *("row", "excess", "note", "policy", "kept by", "age", "pid", "container", "program"),
         right=("#", "core", "memory", "stopped", "borrowed", "lent", "excess", "age", "pid"),
         elides=("name", "container", "program"),
-        optional=("name", "stopped", "borrowed", "lent", "excess", "note", "container"),
+        optional=("name", "stopped", "borrowed", "lent", "row", "excess", "note", "container"),
         drops=(
             *(" ", "kept by", "age", "container", "user", "policy", "program", "pid"),
-            *("lent", "borrowed", "stopped", "note", "excess", "name"),
+            *("lent", "borrowed", "row", "stopped", "note", "excess", "name"),
         ),
     )
     for grant in grants:
@@ -389,7 +391,17 @@ def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:
         "pid": str(grant.processes[0]) if len(grant.processes) == 1 else "",
         "container": container,
         "program": program_of(grant),
+        "row": "" if grant.row is None else _row(grant.row),
     }
+
+
+def _row(row: RowView) -> str:
+    """Say how much of each period a gang has, and whether it runs in it."""
+    if not row.length:
+        return "none free"
+    says = f"{row.length:g} of {row.period:g} ms"
+    says += ", runs" if row.runs else ""
+    return says + (f", {row.intruded:.0f} ms of others" if row.intrusions else "")
 
 
 def _number(share: Share) -> str:

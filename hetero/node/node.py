@@ -21,6 +21,7 @@ from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.model.names import check_label
 from hetero.node import services, slices
+from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.grant_names import one_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
@@ -100,7 +101,7 @@ class Node:
             ledger=Ledger(
                 state,
                 persistent=within(persistent) if persistent else None,
-                periods=settings.periods,
+                periods=CurrentPeriods(environ, settings.periods),
             ),
             settings=settings,
             system=Ledger(shared) if shared != state and uid != 0 else None,

@@ -84,8 +84,9 @@ struct hetero_region_member {
     _Atomic uint64_t stamp_ns;   /* when it said so; CLOCK_MONOTONIC, as all here */
     _Atomic uint64_t claimed_ns; /* when another grant was last seen that wants the device or runs */
     _Atomic uint32_t passed;     /* the last of `passes` that it has followed */
-    _Atomic uint32_t settled;    /* `launches` when all were idle last; written by the lead */
-    uint64_t reserved;
+    _Atomic uint32_t settled;    /* of `launches`, what others did not make; it tells who is behind; by the lead */
+    _Atomic uint32_t allowed;    /* at the end of a row it may make so many of `launches`; written by the lead */
+    _Atomic uint32_t held_back;  /* its gate closes a little before the end of this row; written by the lead */
 }; /* 64 bytes */
 
 /* What the processes of a grant of several devices agree on, written by the member that has the lead. */
@@ -96,18 +97,19 @@ struct hetero_region_gang {
     _Atomic uint64_t opens_ns; /* closed: when the gates are opened next, as far as is known; 0: it is not */
     _Atomic uint64_t
         until_ns; /* open: when they are closed, as far as is known; ending: when at the latest that is over */
-    _Atomic uint64_t since_ns;   /* when the phase began */
-    _Atomic uint64_t charged_ns; /* up to when its time is charged */
-    _Atomic uint64_t asked_ns;   /* since when any member wants its device */
-    _Atomic uint64_t rows;       /* how often the gates were opened */
-    _Atomic uint64_t overruns;   /* how often a member was not idle when they had to be closed */
-    _Atomic uint64_t overrun_ns; /* how long it took from the end of rows until all were idle, together */
-    _Atomic uint64_t passes;     /* how often launchers were let through then */
-    _Atomic uint32_t reached;    /* members from here on were never taken; only ever growing */
-    uint32_t reserved32;
-    _Atomic uint64_t rescue_ns; /* open in debt until then; 0: it is not */
-    _Atomic uint64_t ends_ns;   /* how long the end of a row takes, of late */
-    uint64_t reserved[2];
+    _Atomic uint64_t since_ns;    /* when the phase began */
+    _Atomic uint64_t charged_ns;  /* up to when its time is charged */
+    _Atomic uint64_t asked_ns;    /* since when any member wants its device */
+    _Atomic uint64_t rows;        /* how often the gates were opened */
+    _Atomic uint64_t overruns;    /* how often a member was not idle when they had to be closed */
+    _Atomic uint64_t overrun_ns;  /* how long it took from the end of rows until all were idle, together */
+    _Atomic uint64_t passes;      /* how many launches were let through then */
+    _Atomic uint32_t reached;     /* members from here on were never taken; only ever growing */
+    _Atomic uint32_t intrusions;  /* how often a grant of high priority ran in a row */
+    _Atomic uint64_t rescue_ns;   /* open in debt until then; 0: it is not */
+    _Atomic uint64_t ends_ns;     /* how long the end of a row takes, of late */
+    _Atomic uint64_t intruded_ns; /* for how long such a grant did, which is charged to nobody */
+    _Atomic uint64_t met_ns;      /* when one device was last seen to wait for a launch on another; 0: never */
     struct hetero_region_member members[HETERO_REGION_MEMBERS];
 }; /* 128 + 128 * 64 = 8320 bytes */
 

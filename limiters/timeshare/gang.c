@@ -3,17 +3,15 @@
 #include "gang.h"
 
 #include "budget.h"
-#include "engine.h"
+#include "gang_end.h"
 
 #include "../core/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 
-/* For so long the lead is kept by who does not look. A member that says nothing for longer than STALE_NS is stopped, or
- * gets no processor: nothing is known of its device. One that says nothing for QUIET_NS may be dead. */
+/* For so long the lead is kept by who does not look. A member that says nothing for QUIET_NS may be dead. */
 #define LEASE_NS (5 * MS)
-#define STALE_NS (20 * MS)
 #define QUIET_NS (2 * MS)
 
 /* Others want none of the devices when they have not for so long. */
@@ -28,12 +26,13 @@
 /* The devices of a gang that launches nothing for so long are lent. */
 #define LEND_NS (5 * MS)
 
-/* While no work of a member has come further for so long, and twice as long as it takes it to, it may wait for
- * another's launch. What a kernel takes is not known before fences have passed. */
-#define STUCK_NS      (200 * US)
+/* How long work of a member takes to come further: not known before fences have passed, and forgotten slowly. */
 #define MOVES_NS      (2 * MS)
 #define MOVES_MOST_NS (250 * MS)
 #define MOVES_FADE    16
+
+/* What comes further so long after anybody was let through did not wait for that. */
+#define HELPS_NS (50 * MS)
 
 /* A gang whose work goes on for so long after a row may be in debt because that waits for its own launch. It has a row
  * of RESCUED_NS then, and may run over the end of that as long. */
@@ -43,10 +42,16 @@
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
 
+/* A row by hand ends once the devices have been idle for so long; the gates are left open for so long at a time. */
+#define SOFT_IDLE_NS (60 * US)
+#define SOFT_NS      (400 * US)
+
+/* What waits for another node is not charged for so long, while nobody else wants the devices. */
+#define FREE_SPIN_NS (120 * MS)
+
 /* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
  * most. */
 #define ENDS_PART 2
-#define ENDS_FADE 8
 
 /* What an elastic gang has in hand of time that nobody else wants. */
 #define ELASTIC_NS (10 * MS)
@@ -85,7 +90,7 @@ void gang_join(struct gang *gang, const struct descriptor *usage)
         struct hetero_region_member *member = &gang->shared->members[n];
         member->device = gang->device;
         member->says = 0;
-        member->launches = member->settled = 0;
+        member->launches = member->settled = member->allowed = member->held_back = 0;
         member->passed = member->passes;
         member->taken = 1;
         gang->member = member;
@@ -148,12 +153,6 @@ bool gang_rest(struct gang *gang, uint64_t now_ns)
 /* The word has until when in all but its last eight bits, and in those the member. */
 #define WHO UINT64_C(0xff)
 
-/* How long work of a member does not come further before it is taken to wait for another's. */
-static uint64_t stuck_ns(const struct gang *gang)
-{
-    return STUCK_NS + 2 * gang->moves_ns;
-}
-
 /* Work of a member came further, after so long. */
 static void note_move(struct gang *gang, uint64_t after_ns)
 {
@@ -183,20 +182,6 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
     gang->led_ns = now_ns;
     return true;
 }
-
-/* What the members say. */
-struct census {
-    bool active, busy, waits, held, died, stopped;
-    bool idle_waits;       /* a launcher waits whose device has nothing to do */
-    bool waited_for;       /* a busy member is not known to be behind others */
-    bool stuck;            /* a busy member has come no further for a while */
-    bool late;             /* one has not followed the phase yet */
-    uint32_t launches;     /* the most that a busy one made in this row */
-    uint64_t claimed_ns;   /* when another grant last wanted one of the devices */
-    uint32_t devices;      /* bits: where there are members */
-    uint32_t busy_devices; /* bits */
-    uint64_t moved_ns;     /* when work of a busy one last came further */
-};
 
 /* Whether it counts: one that was killed is forgotten, and of one that says nothing nothing is known. */
 static bool counts(struct gang *gang, const struct descriptor *usage, unsigned number, uint64_t now_ns,
@@ -231,9 +216,10 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         uint32_t says = member->says, moved = member->moved;
         uint32_t device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
         if (moved != gang->seen[n].moved || !(says & MEMBER_BUSY)) {
-            bool by_itself = gang->helped_ns < gang->seen[n].moved_ns && shared->rescue_ns == 0;
+            bool helped = gang->helped_ns >= gang->seen[n].moved_ns && now_ns - gang->helped_ns < HELPS_NS;
+            bool by_itself = !helped && shared->rescue_ns == 0;
             if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved && by_itself)
-                note_move(gang, now_ns - gang->seen[n].moved_ns);
+                note_move(gang, now_ns - later(gang->seen[n].moved_ns, gang->opened_ns));
             gang->seen[n].moved = moved;
             gang->seen[n].moved_ns = now_ns;
         }
@@ -244,18 +230,22 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         census.waits = census.waits || (says & MEMBER_WAITS);
         census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
         census.held = census.held || (says & MEMBER_HELD);
+        census.intruded = census.intruded || (says & MEMBER_INTRUDED);
         census.late = census.late || member->epoch != epoch;
         census.claimed_ns = member->claimed_ns > census.claimed_ns ? member->claimed_ns : census.claimed_ns;
         if (!(says & MEMBER_BUSY))
             continue;
-        uint64_t moved_ns = gang->seen[n].moved_ns > since_ns ? gang->seen[n].moved_ns : since_ns;
-        census.busy = true;
+        uint64_t moved_ns = later(gang->seen[n].moved_ns, since_ns);
         census.busy_devices |= device;
-        census.waited_for = census.waited_for || !gang->seen[n].behind;
-        census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang);
-        census.moved_ns = moved_ns > census.moved_ns ? moved_ns : census.moved_ns;
-        uint32_t launches = member->launches - member->settled;
-        census.launches = launches > census.launches ? launches : census.launches;
+        if (!gang->seen[n].behind) {
+            census.waited_for = true;
+            census.others_moved_ns = later(moved_ns, census.others_moved_ns);
+        }
+        census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang) + patience_ns(gang);
+        census.moved_ns = later(moved_ns, census.moved_ns);
+        uint32_t at = position(member);
+        census.front = !census.busy || ahead_of(census.front, at) > 0 ? at : census.front;
+        census.busy = true;
     }
     return census;
 }
@@ -263,11 +253,20 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
 /* ------------------------------------------------------------------------------------------------------ what it used
  */
 
+/* Whether what is in flight stands still for longer than kernels took so far: else those would be free. */
+static bool waits_for_a_node(const struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    uint64_t stood_ns = now_ns > census->moved_ns ? now_ns - census->moved_ns : 0;
+    return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
+}
+
 /* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
  * one. */
-static void charge(struct gang *gang, const struct census *census, uint32_t core, bool claimed, uint64_t now_ns)
+static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
+                   uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
+    uint32_t core = row->gang_core;
     uint64_t from_ns = atomic_load(&shared->charged_ns);
     uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
     spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
@@ -278,6 +277,15 @@ static void charge(struct gang *gang, const struct census *census, uint32_t core
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
+    bool intruded = census->intruded && shared->phase == GANG_OPEN;
+    if (intruded) {
+        atomic_fetch_add(&shared->intrusions, !gang->intruded);
+        atomic_fetch_add(&shared->intruded_ns, spent_ns);
+        spent_ns = 0;
+    }
+    gang->intruded = intruded;
+    if (row_is_by_hand(row) && !claimed && waits_for_a_node(gang, census, now_ns))
+        spent_ns = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         uint32_t bit = UINT32_C(1) << device;
         if (!(census->devices & bit))
@@ -320,8 +328,9 @@ static uint64_t left_before_end(const struct gang *gang, const struct hetero_boa
 }
 
 /* From here on no launch passes but those that others wait for. */
-static void begin_end(struct gang *gang, uint64_t most_ns, bool resumed, uint64_t now_ns)
+static void begin_end(struct gang *gang, const struct census *census, uint64_t most_ns, bool resumed, uint64_t now_ns)
 {
+    gang_end_asked(gang, census, now_ns);
     uint64_t one_ns = gang->moves_ns + gang->moves_ns / 4; /* an operation that is as long as they are */
     atomic_store(&gang->shared->until_ns, now_ns + (one_ns > most_ns && !resumed ? one_ns : most_ns));
     enter(gang, GANG_ENDS, now_ns);
@@ -331,8 +340,9 @@ static void open_gates(struct gang *gang, uint64_t now_ns)
 {
     gang->used_ns = now_ns;
     gang->begun = false;
-    atomic_store(&gang->shared->until_ns, now_ns + LEAST_NS);
     atomic_fetch_add(&gang->shared->rows, 1);
+    gang_end_opened(gang, now_ns);
+    atomic_store(&gang->shared->until_ns, now_ns + LEAST_NS);
     enter(gang, GANG_OPEN, now_ns);
 }
 
@@ -351,10 +361,11 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
     /* Work that goes on after a row may wait for one that was elsewhere then, and is back. */
     uint64_t whole_ns = row_left(row, wall_ns);
     if (census->busy && census->idle_waits && (!claimed || whole_ns > 0)) {
-        begin_end(gang, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
+        begin_end(gang, census, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
         return;
     }
-    bool rescued = row_ns > LEAST_NS && census->busy && census->waits && now_ns - shared->since_ns > RESCUE_NS;
+    bool late = row_is_by_hand(row) || now_ns - shared->since_ns > RESCUE_NS; /* or others are on another node */
+    bool rescued = row_ns > LEAST_NS && census->busy && census->waits && late;
     if (rescued) {
         atomic_store(&shared->rescue_ns, now_ns + RESCUED_NS);
         open_gates(gang, now_ns);
@@ -382,6 +393,18 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
     atomic_store(&shared->opens_ns, comes ? now_ns + until_next : 0);
 }
 
+/* A gang of several nodes has a row by hand on each, which ends there by itself. Stopped within a step it leaves others
+ * waiting for it. So it goes on until its devices are idle by themselves, as at the end of a step, which others reach
+ * at the same time. */
+static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
+{
+    if (gang->soft_ns == 0)
+        gang->soft_ns = gang->idle_ns = now_ns;
+    if (census->busy)
+        gang->idle_ns = now_ns;
+    return census->active && now_ns - gang->idle_ns < SOFT_IDLE_NS && now_ns - gang->soft_ns < overrun_ns;
+}
+
 /* Open: say until when. */
 static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
                     uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
@@ -397,103 +420,31 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     uint64_t rescue_ns = atomic_load(&gang->shared->rescue_ns);
     if (rescue_ns > now_ns && rescue_ns - now_ns > most_ns)
         most_ns = rescue_ns - now_ns;
-    if (census->died || !census->active || (claimed && now_ns - gang->used_ns > LEND_NS))
+    bool probed = gang->probes && now_ns - gang->probed_ns > PROBE_NS;
+    if (census->died || !census->active || probed || (claimed && now_ns - gang->used_ns > LEND_NS))
         most_ns = 0;
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
+    if (most_ns > 0 && most_ns <= PROBE_NS)
+        gang_end_probe(gang, census, now_ns);
+    if (most_ns > 0)
+        gang->soft_ns = 0;
+    else if (row_is_by_hand(row) && !census->died && goes_on(gang, census, overrun_ns, now_ns)) {
+        atomic_store(&gang->shared->until_ns, now_ns + SOFT_NS);
+        return;
+    }
     if (most_ns == 0)
-        begin_end(gang, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0, now_ns);
-}
-
-/* By its launches it was not behind, but another stands still: so it is, and launches do not tell. */
-static void find_behind(struct gang *gang, uint32_t number)
-{
-    gang->miscounted = true;
-    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
-        gang->seen[n].behind = false;
-    gang->seen[number].behind = true;
-}
-
-static void let_through(struct gang *gang, struct hetero_region_member *member)
-{
-    atomic_store(&member->passes, member->passes + 1);
-    atomic_fetch_add(&gang->shared->passes, 1);
-}
-
-/* A busy device may wait for a launch of another that is kept at its gate: let such through. */
-static void help(struct gang *gang, const struct census *census, uint64_t now_ns)
-{
-    struct hetero_region_gang *shared = gang->shared;
-    uint32_t reached = atomic_load(&shared->reached);
-    bool helped = false;
-    uint64_t since_ns = census->moved_ns > gang->let_ns ? census->moved_ns : gang->let_ns;
-    if (census->moved_ns > gang->let_ns)
-        gang->crossed_ns = stuck_ns(gang);
-    bool crossed = now_ns > since_ns && now_ns - since_ns > gang->crossed_ns;
-    for (uint32_t pass = 0; pass < 2 && !helped && (pass == 0 || crossed); pass++)
-        for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-            struct hetero_region_member *member = &shared->members[n];
-            uint32_t says = member->says;
-            if (!member->taken || !(says & MEMBER_WAITS) || member->passed != member->passes ||
-                now_ns - member->stamp_ns > STALE_NS)
-                continue;
-            /* First those of idle devices, which are behind: by what they launched, or because one stands still. */
-            uint32_t launches = member->launches - member->settled;
-            bool behind = launches < census->launches && !gang->miscounted, idle = !(says & MEMBER_BUSY);
-            bool known = idle && gang->seen[n].behind && census->waited_for;
-            if (pass == 0 && !behind && !known && !(idle && census->stuck))
-                continue;
-            if (pass == 0 && !behind && !known)
-                find_behind(gang, n);
-            let_through(gang, member);
-            gang->helped_ns = now_ns;
-            helped = true;
-            if (pass == 1)
-                gang->let_ns = now_ns;
-        }
-    if (helped && gang->let_ns == now_ns)
-        gang->crossed_ns *= 2;
-}
-
-/* All are idle: they have launched as much of what they do together. */
-static void note_settled(struct hetero_region_gang *shared)
-{
-    uint32_t reached = atomic_load(&shared->reached);
-    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++)
-        shared->members[n].settled = shared->members[n].launches;
-}
-
-/* The gates were closed so long before all were idle: on average of late. */
-static void learn_end(struct hetero_region_gang *shared, uint64_t took_ns)
-{
-    uint64_t known_ns = shared->ends_ns;
-    shared->ends_ns = known_ns - known_ns / ENDS_FADE + took_ns / ENDS_FADE;
+        begin_end(gang, census, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0,
+                  now_ns);
 }
 
 /* The gates are closed: wait until all are idle. */
 static void end_row(struct gang *gang, const struct census *census, uint64_t now_ns)
 {
-    struct hetero_region_gang *shared = gang->shared;
-    uint64_t since_ns = atomic_load(&shared->since_ns), took_ns = now_ns > since_ns ? now_ns - since_ns : 0;
-    bool over = now_ns >= shared->until_ns;
-    if (over)
-        atomic_fetch_add(&shared->overruns, 1);
-    if (over || (!census->busy && !census->late)) {
-        if (!over)
-            note_settled(shared);
-        learn_end(shared, took_ns);
-        atomic_fetch_add(&shared->overrun_ns, took_ns);
-        atomic_store(&shared->opens_ns, 0);
-        atomic_store(&shared->rescue_ns, 0);
-        log_line(LOG_DEBUG, "gang: a row was over after %llu us, %u let through in all",
-                 (unsigned long long)(took_ns / US), (unsigned)shared->passes);
-        gang->crossed_ns = stuck_ns(gang);
-        gang->miscounted = false;
-        for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
-            gang->seen[n].behind = false;
-        enter(gang, GANG_CLOSED, now_ns);
+    if (!gang_end_is_over(gang, census, now_ns))
         return;
-    }
-    help(gang, census, now_ns);
+    atomic_store(&gang->shared->opens_ns, 0);
+    atomic_store(&gang->shared->rescue_ns, 0);
+    enter(gang, GANG_CLOSED, now_ns);
 }
 
 void gang_lead(struct gang *gang, const struct descriptor *usage, const struct hetero_board_row *row,
@@ -508,7 +459,7 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
         atomic_store(&shared->asked_ns, now_ns);
     uint32_t before = atomic_load(&shared->phase);
     if (before != GANG_ENDS || now_ns - shared->charged_ns > CHARGE_NS || !census.busy)
-        charge(gang, &census, row->gang_core, claimed, now_ns);
+        charge(gang, &census, row, claimed, now_ns);
     switch (before) {
     case GANG_OPEN: run_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
     case GANG_ENDS: end_row(gang, &census, now_ns); break;

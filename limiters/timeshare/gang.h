@@ -16,43 +16,10 @@
 #ifndef HETERO_GANG_H
 #define HETERO_GANG_H
 
+#include "gang_state.h"
 #include "rows.h"
 
 #include "../core/descriptor.h"
-#include "../core/region.h"
-
-enum gang_phase { GANG_CLOSED = 0, GANG_OPEN, GANG_ENDS };
-
-/* What a member says. */
-enum {
-    MEMBER_ACTIVE = 1, /* it launches, has work in flight, or did a moment ago */
-    MEMBER_BUSY = 2,   /* its device has work of it, or is about to */
-    MEMBER_WAITS = 4,  /* launchers wait at its gate */
-    MEMBER_HELD = 8,   /* another grant, not of high priority, runs on its device */
-};
-
-struct gang {
-    struct hetero_region_gang *shared;    /* NULL: the grant cannot be a gang; constant */
-    struct hetero_region_device *devices; /* the accounts of all devices of the grant; constant */
-    uint32_t device;                      /* ours; constant */
-    struct hetero_region_member *member;  /* ours; NULL: it has none */
-    uint32_t policy;                      /* enum hetero_policy */
-
-    /* With the lead: what was seen of each member, and since when. */
-    struct {
-        uint32_t moved;
-        uint64_t moved_ns;
-        bool behind; /* in this end of a row another waited for it */
-    } seen[HETERO_REGION_MEMBERS];
-    bool begun;          /* a device had work since the gates were opened */
-    uint64_t led_ns;     /* when it had the lead last */
-    uint64_t used_ns;    /* when a member was last busy or had launchers waiting */
-    bool miscounted;     /* in this end of a row launches do not tell who is behind */
-    uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
-    uint64_t helped_ns;  /* when any launcher was let through last */
-    uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
-    uint64_t let_ns;     /* when some were let through last */
-};
 
 /* Become a member, by a lock on the grant's usage file; again after that was opened anew. Without a place it is led,
  * and not waited for. */

@@ -45,6 +45,7 @@ bool gang_is(struct governor *governor)
 struct member_run {
     uint32_t launches; /* at the last look */
     uint32_t passes;   /* of the gang's lead, followed so far */
+    uint32_t allowed;  /* the same */
     uint64_t active_ns, looked_ns, renewed_ns;
     uint64_t let_ns; /* launchers were let through then, and have made no launch yet; 0: they have */
     uint32_t let_at; /* launches then */
@@ -89,7 +90,8 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
     struct gate *gate = &governor->gate;
     uint32_t epoch = atomic_load(&shared->epoch), phase = atomic_load(&shared->phase);
     uint64_t until_ns = atomic_load(&shared->until_ns), opens_ns = atomic_load(&shared->opens_ns);
-    if (phase == GANG_OPEN && now < until_ns && may_run(governor, now)) {
+    bool held_back = member != NULL && atomic_load(&member->held_back);
+    if (phase == GANG_OPEN && now < until_ns && !held_back && may_run(governor, now)) {
         if (!gate_opens(atomic_load(&gate->state)))
             open_gate(governor, now);
     } else if (phase != GANG_CLOSED) {
@@ -103,6 +105,12 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
         run->let_at = gate_launches(gate);
         run->let_ns = now;
         gate_let_through(gate);
+    }
+    if (member != NULL && run->allowed != atomic_load(&member->allowed)) {
+        run->allowed = atomic_load(&member->allowed);
+        run->let_at = gate_launches(gate);
+        run->let_ns = (int32_t)(run->allowed - run->let_at) > 0 ? now : 0;
+        gate_allow(gate, run->allowed);
     }
     return epoch;
 }
@@ -153,6 +161,7 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     says |= busy ? MEMBER_BUSY : 0;
     says |= waits ? MEMBER_WAITS : 0;
     says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
+    says |= time_slice_held_by_high(time_slice) ? MEMBER_INTRUDED : 0;
     struct hetero_region_member *member = governor->gang.member;
     if (member != NULL) {
         if (time_slice_sought(time_slice))
@@ -173,6 +182,8 @@ static uint64_t rest_ns(const struct governor *governor, uint64_t now)
     uint32_t phase = atomic_load(&shared->phase);
     if (phase == GANG_ENDS)
         return now - atomic_load(&shared->since_ns) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
+    if (phase == GANG_OPEN && governor->gang.soft_ns != 0)
+        return LOOK_LONG_NS;
     uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;
     uint64_t at = phase == GANG_OPEN ? atomic_load(&shared->until_ns) : atomic_load(&shared->opens_ns);
     uint64_t left = at > now ? at - now : 0;

@@ -103,29 +103,49 @@ static uint32_t most_in_flight(struct gate *gate)
     return one ? IN_FLIGHT_ONE : IN_FLIGHT;
 }
 
-static void pop_fence(struct gate *gate)
+static void pop_fence(struct gate *gate, unsigned at)
 {
-    unsigned at = gate->oldest;
-    gate->oldest = (at + 1) % GATE_FENCES;
+    struct gate_fence popped = gate->fences[at];
     gate->passed++;
     gate->popped++;
-    atomic_fetch_sub(&gate->backlog, 1);
-    tracked_stream_return_fence(&gate->streams, gate->fences[at].stream, gate->fences[at].generation,
-                                gate->fences[at].fence);
+    unsigned left = atomic_fetch_sub(&gate->backlog, 1) - 1;
+    for (; at < left; at++)
+        gate->fences[at] = gate->fences[at + 1];
+    tracked_stream_return_fence(&gate->streams, popped.stream, popped.generation, popped.fence);
 }
 
+/* Whether an older fence is in the same stream. */
+static bool is_behind(const struct gate *gate, unsigned at)
+{
+    for (unsigned older = 0; older < at; older++)
+        if (gate->fences[older].stream == gate->fences[at].stream)
+            return true;
+    return false;
+}
+
+/* Not by age: one stream may wait for what another process does, and the device works on in the rest. */
 static void pop_passed(struct gate *gate)
 {
     uint64_t asked = gate->asked_ns, now = gate->engine->now();
     uint64_t long_ns = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC ? LONG_LENT_NS : LONG_NS;
-    while (gate->backlog > 0 && gate->engine->passed(gate->fences[gate->oldest].fence)) {
-        uint64_t set = gate->fences[gate->oldest].set_ns, popped = atomic_load(&gate->popped_ns);
+    for (unsigned at = 0; at < gate->backlog;) {
+        if (is_behind(gate, at) || !gate->engine->passed(gate->fences[at].fence)) {
+            at++;
+            continue;
+        }
+        uint64_t set = gate->fences[at].set_ns, popped = atomic_load(&gate->popped_ns);
         uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
         atomic_store_explicit(&gate->long_kernels, asked > since + long_ns, memory_order_relaxed);
         atomic_store(&gate->popped_ns, now);
-        pop_fence(gate);
+        pop_fence(gate, at);
     }
     gate->asked_ns = now;
+}
+
+/* Whether launchers pass at the end of a row, because others are ahead of them. */
+static bool allows(struct gate *gate)
+{
+    return atomic_load(&gate->state) == GATE_ENDS && (int32_t)(atomic_load(&gate->allowed) - gate_launches(gate)) > 0;
 }
 
 /* Wait until less is in flight. */
@@ -135,9 +155,9 @@ static void throttle(struct gate *gate)
     while (lock(gate)) {
         pop_passed(gate);
         if (gate->backlog >= most_in_flight(gate) && gate->engine->now() - since > THROTTLE_NS)
-            pop_fence(gate);
+            pop_fence(gate, 0);
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
-        bool enough = gate->backlog < most_in_flight(gate) || atomic_load(&gate->state) == GATE_ENDS;
+        bool enough = gate->backlog < most_in_flight(gate) || (atomic_load(&gate->state) == GATE_ENDS && !allows(gate));
         unlock(gate);
         if (enough)
             return;
@@ -185,11 +205,12 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
         gate->fenced = count;
         void *fence = gate->backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
         if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
-            unsigned at = (gate->oldest + gate->backlog) % GATE_FENCES;
-            gate->fences[at].fence = fence;
-            gate->fences[at].set_ns = gate->engine->now();
-            gate->fences[at].stream = stream;
-            gate->fences[at].generation = stream->generation;
+            gate->fences[gate->backlog] = (struct gate_fence){
+                .fence = fence,
+                .set_ns = gate->engine->now(),
+                .stream = stream,
+                .generation = stream->generation,
+            };
             atomic_fetch_add(&gate->backlog, 1);
         } else if (fence != NULL) {
             gate->engine->drop(fence);
@@ -224,18 +245,18 @@ static bool wait_until_open(struct gate *gate)
     uint32_t passes = atomic_load(&gate->passes);
     atomic_fetch_add(&gate->waiting, 1);
     bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
-    for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen);
+    for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen) && !allows(gate);
          seen = atomic_load(&gate->state)) {
         atomic_fetch_add(&gate->looks, 1);
         futex_wake(&gate->looks);
         start(gate); /* which may have failed before */
         uint64_t since = gate->engine->now(), awake_ns = high ? AWAKE_HIGH_NS : 0;
         awake_ns = seen == GATE_READY ? AWAKE_NS : seen == GATE_ENDS ? AWAKE_ENDS_NS : awake_ns;
-        while (atomic_load(&gate->state) == seen && atomic_load(&gate->passes) == passes &&
+        while (atomic_load(&gate->state) == seen && atomic_load(&gate->passes) == passes && !allows(gate) &&
                gate->engine->now() - since < awake_ns)
             gate->engine->pause(2 * US);
         high = false;
-        if (atomic_load(&gate->passes) == passes)
+        if (atomic_load(&gate->passes) == passes && !allows(gate))
             futex_sleep(&gate->state, seen, GATE_LOOK_NS);
         let_through = atomic_load(&gate->passes) != passes;
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
@@ -524,7 +545,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
         uint32_t state = atomic_load(&gate->state);
         if (state == GATE_HOLDS)
             begin_hold(gate, stream);
-        if (let_through || gate_opens(state))
+        if (let_through || gate_opens(state) || allows(gate))
             break;
         step_out(gate);
         if (!atomic_load(&gates_retired))
@@ -641,9 +662,8 @@ void gate_before_context_ends(struct gate *gate, void *context)
 {
     if (!lock(gate))
         return;
-    /* Fences are popped oldest first; with a context gone the order no longer matters, so all are given back. */
     while (gate->backlog > 0)
-        pop_fence(gate);
+        pop_fence(gate, 0);
     hold_forget(&gate->hold, context);
     tracked_streams_forget_context(&gate->streams, context);
     unlock(gate);
@@ -662,6 +682,13 @@ void gate_let_through(struct gate *gate)
 {
     atomic_fetch_add(&gate->passes, 1);
     futex_wake(&gate->state);
+}
+
+void gate_allow(struct gate *gate, uint32_t launches)
+{
+    atomic_store(&gate->allowed, launches);
+    if (allows(gate) && atomic_load(&gate->waiting) > 0)
+        futex_wake(&gate->state);
 }
 
 uint32_t gate_moved(struct gate *gate)

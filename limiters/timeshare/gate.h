@@ -45,6 +45,7 @@ struct gate {
     _Atomic uint32_t state;        /* futex: GATE_*; written by the thread */
     _Atomic uint32_t waiting;      /* launchers at the closed gate */
     _Atomic uint32_t passes;       /* how often each launcher that waits was let through for one operation */
+    _Atomic uint32_t allowed;      /* at the end of a row launchers pass until so many of `launches` were made */
     _Atomic uint32_t looks;        /* futex: how often one has come to the closed gate, or looked at it again */
     _Atomic uint32_t launches;     /* made since the start; it wraps around */
     _Atomic uint32_t others;       /* launchers between enter and leave that found no cell */
@@ -65,20 +66,19 @@ struct gate {
     struct tracked_streams streams;
     struct hold hold;
     uint32_t strode; /* what the stride was before the hold */
-    struct {
+    struct gate_fence {
         void *fence;
         uint64_t set_ns;
         struct tracked_stream *stream;
         unsigned generation;
-    } fences[GATE_FENCES];
-    unsigned oldest;
-    uint64_t asked_ns; /* when it was last asked whether fences have passed */
-    uint64_t timed_ns; /* a moment of this time slice; 0: there was no fence in it yet */
-    uint32_t passed;   /* fences that passed since then */
-    uint32_t popped;   /* fences that passed, or that were given up; it wraps around */
-    uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
-    uint64_t spent_ns; /* by them */
-    uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
+    } fences[GATE_FENCES]; /* the first `backlog` of them, in the order in which they were set */
+    uint64_t asked_ns;     /* when it was last asked whether fences have passed */
+    uint64_t timed_ns;     /* a moment of this time slice; 0: there was no fence in it yet */
+    uint32_t passed;       /* fences that passed since then */
+    uint32_t popped;       /* fences that passed, or that were given up; it wraps around */
+    uint64_t exits_ns;     /* since when launches are charged without the thread; 0: it is not retired, or none came */
+    uint64_t spent_ns;     /* by them */
+    uint64_t since_ns;     /* when the last of them was made whose end is not known; 0: all are done */
 };
 
 extern atomic_bool gates_retired; /* the process is exiting: set once, never cleared */
@@ -107,8 +107,10 @@ void gate_before_context_ends(struct gate *gate, void *context);
 /* Write the state, and wake the launchers that wait for it. */
 void gate_set(struct gate *gate, uint32_t state);
 
-/* Let each launcher that waits at the closed gate make one operation. */
+/* Let each launcher that waits at the closed gate make one operation; and at the end of a row any launcher, until so
+ * many launches were made since the start. */
 void gate_let_through(struct gate *gate);
+void gate_allow(struct gate *gate, uint32_t launches);
 
 /* How many fences have passed since the start, as far as was asked; it wraps around. */
 uint32_t gate_moved(struct gate *gate);

@@ -26,6 +26,8 @@
 #define HETERO_PAGE_MAGIC    UINT64_C(0x3130454741505448) /* "HTPAGE01" */
 #define HETERO_PAGE_BYTES    4096                         /* of the file, all of them allocated */
 
+#define HETERO_GANG_BY_HAND 1u /* its user gave the row */
+
 struct hetero_board_row {
     char id[48];       /* the grant's, NUL-padded: the name of its page */
     uint64_t inode;    /* of its page */
@@ -34,7 +36,8 @@ struct hetero_board_row {
     uint32_t priority; /* enum hetero_priority */
     /* The row of a gang (rows.h): of each period of CLOCK_REALTIME the part that is its own, the same on all its
      * devices. Without one all are 0. */
-    uint32_t gang_core; /* what it runs at: the smallest of its shares */
+    uint16_t gang_core;  /* what it runs at: the smallest of its shares */
+    uint16_t gang_flags; /* HETERO_GANG_* */
     uint64_t begin_ns;
     uint64_t length_ns;
     uint64_t period_ns;

@@ -24,6 +24,12 @@ static inline bool row_is(const struct hetero_board_row *row)
     return row->length_ns > 0 && row->length_ns <= row->period_ns && row->period_ns <= ROW_PERIOD_MOST_NS;
 }
 
+/* Whether its user gave the row: then the gang may have more of it on other nodes. */
+static inline bool row_is_by_hand(const struct hetero_board_row *row)
+{
+    return (row->gang_flags & HETERO_GANG_BY_HAND) != 0;
+}
+
 /* How long ago its row began last. */
 static inline uint64_t row_position(const struct hetero_board_row *row, uint64_t wall_ns)
 {

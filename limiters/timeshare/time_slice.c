@@ -269,6 +269,11 @@ bool time_slice_sought(struct time_slice *time_slice)
     ANY(time_slice, it->state >= PAGE_WANTS && (row_is(&it->row) || runs(it) || waits(pages, it)));
 }
 
+bool time_slice_held_by_high(struct time_slice *time_slice)
+{
+    ANY(time_slice, is_high(it) && runs(it));
+}
+
 bool time_slice_held_by_low(struct time_slice *time_slice)
 {
     ANY(time_slice, !is_high(it) && runs(it));

@@ -98,8 +98,9 @@ bool time_slice_yields(struct time_slice *time_slice);
 bool time_slice_row_comes(struct time_slice *time_slice);
 
 /* For a gang: whether another grant wants the device or runs, whenever it may; whether one that is not of high priority
- * runs. */
+ * runs, and whether one that is does. */
 bool time_slice_sought(struct time_slice *time_slice);
+bool time_slice_held_by_high(struct time_slice *time_slice);
 bool time_slice_held_by_low(struct time_slice *time_slice);
 
 /* Whether somebody else waits; and whether one of high priority does, or runs. */

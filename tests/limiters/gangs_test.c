@@ -1,4 +1,5 @@
-/* Gangs in virtual time: programs whose processes wait for each other on several cards. */
+/* Gangs in virtual time: programs whose processes wait for each other on several cards. Over 400 lines because all are
+ * of the same programs, and what one of them has alone is measured once. */
 #include "machine/gangs.h"
 
 static void (*const bodies[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce};
@@ -31,6 +32,73 @@ static void a_gang_alone_has_its_share(void)
             EXPECT_NEAR(percents[p], slacks[body], got);
             machine_end();
         }
+    }
+}
+
+/* A transformer at so much, alone, of itself without a share; sleeps take 60 us longer than asked. */
+static double transformer_got(unsigned percent, unsigned slower, unsigned more, double alone)
+{
+    enum { WARM_S = 2, WATCHED_S = 5 };
+    begin_gangs();
+    machine_delay_timers(60 * US);
+    transformer.slower = slower;
+    transformer.more = more;
+    for (unsigned rank = 0; rank < 2; rank++) {
+        member(rank, 0, rank, train_transformer, percent, 0)->row.length_ns += SPARE_NS;
+        tenant_start(&tenants[rank]);
+    }
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    double got = gang_got(&tenants[0], before, WATCHED_S, alone);
+    report("transformer", &tenants[0], got);
+    machine_end();
+    return got;
+}
+
+/* The one card comes further than the other in what waits for nothing, so that it has launched more at each end. */
+static void a_gang_on_cards_of_unlike_speed_has_its_share(void)
+{
+    static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10};
+    for (unsigned s = 0; s < 3; s++) {
+        transformer.slower = slower[s];
+        transformer.more = 0;
+        double alone = gang_alone(train_transformer);
+        for (unsigned p = 0; p < 3; p++)
+            EXPECT_NEAR(percents[p], 2, transformer_got(percents[p], slower[s], 0, alone));
+    }
+}
+
+static void two_gangs_on_cards_of_unlike_speed_have_half_each(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    transformer.slower = 5;
+    transformer.more = 0;
+    double alone = gang_alone(train_transformer);
+    begin_gangs();
+    machine_delay_timers(60 * US);
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(member(t, t / 2, t % 2, train_transformer, 50, t / 2 * 50));
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    for (unsigned gang = 0; gang < 2; gang++) {
+        double got = gang_got(&tenants[2 * gang], before[gang], WATCHED_S, alone);
+        report("transformer", &tenants[2 * gang], got);
+        EXPECT(true, got >= 46);
+    }
+    machine_end();
+}
+
+/* Then launches do not tell who is behind, and it has to be found out. */
+static void a_gang_whose_processes_launch_unlike_numbers_has_its_share(void)
+{
+    static const unsigned more[] = {3, 40, 700};
+    for (unsigned m = 0; m < 3; m++) {
+        transformer.slower = m == 2 ? 0 : 5;
+        transformer.more = more[m];
+        double alone = gang_alone(train_transformer);
+        EXPECT_NEAR(50, 4, transformer_got(50, transformer.slower, more[m], alone));
     }
 }
 
@@ -268,6 +336,139 @@ static void a_clock_that_jumps_costs_a_period(void)
     machine_end();
 }
 
+/* On two nodes: each has a grant of one card and a row by hand, and nothing but the phase in common. Returns what the
+ * gang gets, of itself alone; on one node where there is no skew to be had. */
+static double on_two_nodes(void (*body)(struct tenant *), double alone, bool one_node, int64_t skew_ns)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    begin_gangs();
+    for (unsigned rank = 0; rank < 2; rank++) {
+        struct tenant *tenant = member(rank, one_node ? 0 : rank, rank, body, 50, 0);
+        tenant->row.length_ns += SPARE_NS;
+        if (!one_node) {
+            tenant->row.gang_flags = HETERO_GANG_BY_HAND;
+            tenant->meets = tenants;
+            tenant->wall_skew_ns = rank * skew_ns;
+        }
+        tenant_start(tenant);
+    }
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before = tenants[0].launched;
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    double got = gang_got(&tenants[0], before, WATCHED_S, alone);
+    machine_end();
+    return got;
+}
+
+static void a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say(void)
+{
+    static void (*const programs[])(struct tenant *) = {data_parallel, train_transformer, tensor_parallel};
+    static const double points[] = {4, 4, 15};
+    static const int64_t skews_ms[] = {0, 1, 5};
+    transformer.slower = transformer.more = 0;
+    for (unsigned p = 0; p < 3; p++) {
+        double alone = gang_alone(programs[p]), on_one = on_two_nodes(programs[p], alone, true, 0);
+        for (unsigned s = 0; s < 3; s++) {
+            double got = on_two_nodes(programs[p], alone, false, skews_ms[s] * (int64_t)MS);
+            printf("clocks apart by %lld ms: %.2f, and %.2f on one node\n", (long long)skews_ms[s], got, on_one);
+            EXPECT_NEAR(on_one, points[p], got);
+        }
+    }
+}
+
+/* Each has two cards, one of each node; whoever else is there keeps its share. */
+static void programs_beside_a_gang_of_two_nodes_keep_their_share(void)
+{
+    double alone_rate = gang_alone(data_parallel), native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    for (int64_t skew_ms = 0; skew_ms <= 5; skew_ms += 5) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++) {
+            struct tenant *tenant = member(rank, rank, rank, data_parallel, 50, 0);
+            tenant->row.gang_flags = HETERO_GANG_BY_HAND;
+            tenant->meets = tenants;
+            tenant_start(tenant);
+            add(2 + rank, &KERNELS, 50)->card = rank;
+            tenant_start(&tenants[2 + rank]);
+            tenant->wall_skew_ns = tenants[2 + rank].wall_skew_ns = rank * skew_ms * (int64_t)MS;
+        }
+        EXPECT(true, machine_run(2 * SECOND));
+        uint64_t before[4];
+        for (unsigned t = 0; t < 4; t++)
+            before[t] = tenants[t].launched;
+        EXPECT(true, machine_run(8 * SECOND));
+        double got = gang_got(&tenants[0], before[0], 8, alone_rate);
+        for (unsigned single = 2; single < 4; single++) {
+            double theirs = gang_got(&tenants[single], before[single], 8, native);
+            printf("clocks apart by %lld ms: %.2f beside %.2f\n", (long long)skew_ms, theirs, got);
+            EXPECT(true, theirs >= 45);
+        }
+        machine_end();
+    }
+}
+
+/* Five milliseconds of each fifty, of high priority. */
+static void high_priority_in_a_row_is_counted_and_charged_to_nobody(void)
+{
+    static const struct tenant SHORT = {
+        .kernel_ns = MS, .host_ns = 3 * US, .batch = 5, .in_flight = 100, .rest_ns = 45 * MS};
+    double alone = gang_alone(tensor_parallel);
+    for (unsigned high = 0; high < 2; high++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, tensor_parallel, 50, 0));
+        add(2, &SHORT, 20)->card = 0;
+        tenants[2].terms.priority = high ? HETERO_PRIORITY_HIGH : HETERO_PRIORITY_LOW;
+        tenant_start(&tenants[2]);
+        EXPECT(true, machine_run(2 * SECOND));
+        uint64_t before = tenants[0].launched, charged_ns = regions[0].devices[1].gpu_ns;
+        EXPECT(true, machine_run(6 * SECOND));
+        double got = gang_got(&tenants[0], before, 6, alone);
+        double charged = (double)(regions[0].devices[1].gpu_ns - charged_ns) / (6.0 * SECOND / 100);
+        printf("%.2f, charged %.2f; %u times for %.1f ms; the other waited for %.1f ms at most\n", got, charged,
+               (unsigned)regions[0].gang.intrusions, (double)regions[0].gang.intruded_ns / 1e6,
+               (double)tenants[2].longest_ns / 1e6);
+        EXPECT(high, regions[0].gang.intrusions > 20 && regions[0].gang.intruded_ns > 200 * MS);
+        EXPECT(!high, regions[0].gang.intrusions == 0);
+        EXPECT_NEAR(50, 1, charged);
+        EXPECT(true, got >= 47);
+        EXPECT(true, !high || tenants[2].longest_ns < 20 * MS);
+        machine_end();
+    }
+}
+
+static void apart(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        for (unsigned kernel = 0; kernel < 100; kernel++) {
+            tenant_launch(tenant, 0, tenant->card == 0 ? 130 * US : 90 * US);
+            tenant_sleep(8 * US);
+        }
+        tenant_synchronise(tenant);
+        tenant_sleep(tenant->card == 0 ? 2 * MS : 300 * US);
+    }
+}
+
+/* Ten seconds after one was seen to, `hetero doctor` says that none does. */
+static void whether_processes_wait_for_each_other_is_found_out(void)
+{
+    static void (*const programs[])(struct tenant *) = {tensor_parallel, all_reduce, crossed, apart};
+    for (unsigned p = 0; p < 4; p++) {
+        double longest = 0;
+        begin_gangs();
+        for (unsigned rank = 0; rank < 2; rank++)
+            tenant_start(member(rank, 0, rank, programs[p], 50, 0));
+        for (unsigned tenth = 0; tenth < 200; tenth++) {
+            EXPECT(true, machine_run(SECOND / 10));
+            double ago = (double)(machine_now() - regions[0].gang.met_ns) / SECOND;
+            longest = ago > longest ? ago : longest;
+        }
+        printf("longest without: %.1f s\n", longest);
+        EXPECT(programs[p] == apart, longest > 10);
+        machine_end();
+    }
+}
+
 /* Grants that come at random on up to four cards, 90 of each at most, as the ledger would place them: gangs one after
  * the other, and programs of one card. */
 static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
@@ -358,6 +559,9 @@ static void no_gang_stands_still_in_a_million_rows(void)
 
 static const struct test tests[] = {
     TEST(a_gang_alone_has_its_share),
+    TEST(a_gang_on_cards_of_unlike_speed_has_its_share),
+    TEST(two_gangs_on_cards_of_unlike_speed_have_half_each),
+    TEST(a_gang_whose_processes_launch_unlike_numbers_has_its_share),
     TEST(two_gangs_on_the_same_cards_have_half_each),
     TEST(a_gang_and_programs_of_one_card_have_half_each),
     TEST(processes_that_wait_for_each_other_in_any_way_go_on),
@@ -367,6 +571,10 @@ static const struct test tests[] = {
     TEST(a_gang_of_four_has_its_share_beside_two_of_two),
     TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
     TEST(a_clock_that_jumps_costs_a_period),
+    TEST(a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say),
+    TEST(programs_beside_a_gang_of_two_nodes_keep_their_share),
+    TEST(high_priority_in_a_row_is_counted_and_charged_to_nobody),
+    TEST(whether_processes_wait_for_each_other_is_found_out),
     TEST(no_gang_stands_still_in_ten_thousand_rows),
     TEST(no_gang_stands_still_in_a_million_rows),
     TEST(gangs_and_programs_of_one_card_at_random_have_their_shares),

@@ -228,16 +228,21 @@ def _told(process: "subprocess.Popen[str]") -> Any:
 
 def mutated(edits: tuple[tuple[str, str, str], ...], copy: Path, api: str = "cuda") -> Path:
     """Build a limiter in `copy` with edits, each (file, text, its replacement); its library."""
+    library, layouts = f"hetero_limiters/lib/libhetero-{api}.so", "hetero_limiters/lib/layouts"
+    return mutated_part(edits, copy, library, layouts)
+
+
+def mutated_part(edits: tuple[tuple[str, str, str], ...], copy: Path, *parts: str) -> Path:
+    """Build parts of the limiters in `copy` with edits as `mutated` does; the first of them."""
     shutil.copytree(LIMITER.parents[2], copy, ignore=shutil.ignore_patterns("build", "lib"))
     for file, before, after in edits:
         source = copy / file
         source.write_text(source.read_text().replace(before, after))
-    library, layouts = f"hetero_limiters/lib/libhetero-{api}.so", "hetero_limiters/lib/layouts"
     environment = {**os.environ, "MAKEFLAGS": ""}
     # What is left unused is not the point.
-    command = ["make", "-s", "-C", str(copy), "CC=cc -w", library, layouts]
+    command = ["make", "-s", "-C", str(copy), "CC=cc -w", *parts]
     subprocess.run(command, check=True, env=environment)
-    return copy / library
+    return copy / parts[0]
 
 
 def in_front(directory: Path, library: Path, source: str, *flags: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from attrs import evolve
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from hetero.model import Ask, Gang, Policy, Request
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
+from hetero.node.current_periods import CurrentPeriods
+from hetero.node.ledger.board import BY_HAND
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.rows import LEAST, GangRow, gang_row, place_rows
 from hetero.node.node import Node
@@ -188,6 +191,13 @@ def test_where_all_of_a_card_is_given_no_row_is_longer_than_its_share(node: Node
         drop(handle)
 
 
+def test_a_board_says_that_a_row_is_by_hand(node: Node) -> None:
+    handle, _ = node.admit(asked(50, Gang(name="us", row=1, rows=2)), command=["job"])
+
+    assert [(5000 | BY_HAND, 0, 50_000_000, PERIOD)] == next(on_boards(node))
+    drop(handle)
+
+
 def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:
     handle, _ = node.admit(asked(50, Gang(off=True)), command=["job"])
 
@@ -198,12 +208,33 @@ def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:
 
 def test_the_settings_say_how_long_a_period_is(node: Node) -> None:
     periods = read_settings({"gangs": {"period": 40, "overrun": 20}}).periods
-    node = evolve(node, ledger=evolve(node.ledger, periods=periods))
+    node = evolve(node, ledger=evolve(node.ledger, periods=lambda: periods))
     handle, _ = node.admit(asked(50), command=["job"])
 
     assert [(5000, 0, 21_600_000, 40_000_000)] == next(on_boards(node))
     contents = (node.ledger.boards / "memory-0/board").read_bytes()
     assert 20_000_000 == struct.unpack_from("<Q", contents, 24)[0]
+    drop(handle)
+
+
+def test_a_period_that_changes_while_a_gang_stands_is_on_the_boards_at_the_next_look(
+    node: Node, tmp_path: Path
+) -> None:
+    settings = tmp_path / "node.toml"
+    now = CurrentPeriods({"HETERO_CONFIG": str(settings)}, node.settings.periods)
+    node = evolve(node, ledger=evolve(node.ledger, periods=now))
+    handle, _ = node.admit(asked(50), command=["job"])
+
+    def told(text: str) -> tuple[int, ...]:
+        settings.write_text(text)
+        with node.ledger.admission():  # as heterod does every few seconds
+            pass
+        return next(on_boards(node))[0]
+
+    assert (5000, 0, 21_600_000, 40_000_000) == told("[gangs]\nperiod = 40\n")
+    # What is wrong changes nothing: commands say so.
+    assert (5000, 0, 21_600_000, 40_000_000) == told("[gangs]\nperiod = 7\n")
+    assert (5000, 0, 108_000_000, 200_000_000) == told("[gangs]\nperiod = 200\n")
     drop(handle)
 
 

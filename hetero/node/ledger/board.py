@@ -27,6 +27,8 @@ PAGE_BYTES = 4096
 BOARD = "board"
 _HEADER = struct.Struct("<QIIQQ")
 _ROW = struct.Struct("<48sQIIIIQQQ")
+#: Beside what a gang runs at: its user gave the row (pages.h, HETERO_GANG_BY_HAND).
+BY_HAND = 1 << 16
 _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
 SIZE = _HEADER.size + MAX_ROWS * _ROW.size
@@ -52,7 +54,8 @@ class Row:
         """Return the row as limiters read it; `inode` is its page's."""
         words = (0, 0, 0, 0)
         if self.gang:
-            words = (self.gang.core, self.gang.begin, self.gang.length, self.gang.period)
+            core = self.gang.core | BY_HAND * self.gang.by_hand
+            words = (core, self.gang.begin, self.gang.length, self.gang.period)
         terms = (inode, self.core, self.policy, self.priority)
         return _ROW.pack(self.id.encode(), *terms, *words)
 

@@ -29,7 +29,7 @@ import fcntl
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from itertools import chain
@@ -155,7 +155,7 @@ class Ledger:
     path: Path
     persistent: Path | None = field(default=None, kw_only=True)
     patience: float = field(default=PATIENCE, kw_only=True)
-    periods: Periods = field(factory=Periods, kw_only=True)
+    periods: Callable[[], Periods] = field(default=Periods, kw_only=True)
 
     @property
     def _grants(self) -> Path:
@@ -365,7 +365,7 @@ class Ledger:
         """Return the row of a grant that stands; None if it is no gang."""
         grants = self._read().grants
         held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
-        return gang_rows(grants, held, self.periods).get(identity)
+        return gang_rows(grants, held, self.periods()).get(identity)
 
     def stands(self, identity: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
@@ -466,7 +466,8 @@ class Ledger:
             with suppress(OSError, ValueError):
                 if not grant_file.holds_limits(path.read_bytes(), right):
                     grant_file.store_limits(path, limits, policy=terms.policy)
-        gangs = gang_rows(grants, held, self.periods)
+        periods = self.periods()
+        gangs = gang_rows(grants, held, periods)
         rows: dict[str, list[Row]] = {}
         for entry in grants:
             for limit in held[entry.id]:
@@ -479,7 +480,7 @@ class Ledger:
                 )
                 rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
         for name, found in rows.items():
-            write_board(self.boards / name, found, overrun=self.periods.overrun or 0)
+            write_board(self.boards / name, found, overrun=periods.overrun or 0)
         for board in self.boards.glob("*"):
             if board.name not in rows:
                 remove_board(board)

@@ -39,7 +39,7 @@ class GangRow:
     """A gang's row: `core` is the smallest of its shares, as in a grant file; times in nanoseconds.
 
     `asked` is how long the row would be by that share. No length: no row was free, and the grant
-    has time slices on each of its devices as if it were none.
+    has time slices on each of its devices as if it were none. `by_hand`: its user gave it.
     """
 
     core: int
@@ -48,6 +48,7 @@ class GangRow:
     period: int
     asked: int
     devices: frozenset[str] = field(factory=frozenset)
+    by_hand: bool = False
 
     def overlaps(self, other: GangRow) -> bool:
         """Return whether two rows have a device and any time in common."""
@@ -83,6 +84,7 @@ def gang_row(
         period=period,
         asked=length,
         devices=frozenset(limit.name for limit in limited),
+        by_hand=by_hand,
     )
 
 

@@ -27,7 +27,7 @@ DEVICE = struct.Struct("<QQQQQqQ8xQQQ40x")
 SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
 #: Instead of a PID: its process ended, and others have open what it shared.
 LEFT = 0xFFFFFFFF
-GANG = struct.Struct("<QIIQQQQQQQQQIIQ24x")
+GANG = struct.Struct("<QIIQQQQQQQQQIIQQQQ")
 MEMBERS = 128
 MEMBER = struct.Struct("<IIIIIIIIQQI12x")
 _GANG_AT = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
@@ -66,14 +66,36 @@ class Slot:
 
 
 @frozen(kw_only=True)
+class GangState:
+    """What the processes of a gang say of its rows: totals since it began, and monotonic times.
+
+    `runs`: its gates are open, or it ends a row. Since `asked_ns` a process wants a device; 0: none
+    does. Of `rows`, `overruns` ended with work in flight; `end_ns` passed from their ends until
+    all devices were idle. A grant of high priority ran in a row `intrusions` times, for
+    `intruded_ns`. At `met_ns` one device was last seen to wait for another; 0: never.
+    """
+
+    runs: bool
+    asked_ns: int
+    rows: int
+    overruns: int
+    end_ns: int
+    intrusions: int
+    intruded_ns: int
+    met_ns: int
+
+
+@frozen(kw_only=True)
 class Region:
     """One look at a region: the counts of each device, and what is in the live slots.
 
     `unknown` counts the functions of the driver that a process of the grant asked for and its
-    limiter does not know: each once a process, since the grant began.
+    limiter does not know: each once a process, since the grant began. `gang` is None for a grant
+    that has had no row.
     """
 
     unknown: int = 0
+    gang: GangState | None = None
     counts: tuple[Counts, ...] = ()
     slots: Mapping[int, Slot]
 
@@ -107,6 +129,7 @@ def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
             for number, words in enumerate(SLOT.iter_unpack(contents[: _whole(contents)]))
             if words[-1] == LEFT or is_held(descriptor, number)
         }
+        gang = _gang(os.pread(descriptor, GANG.size, _GANG_AT))
     finally:
         os.close(descriptor)
     counts = []
@@ -125,7 +148,26 @@ def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
                 borrowed_ns=borrowed_ns,
             )
         )
-    return Region(unknown=unknown, counts=tuple(counts), slots=live)
+    return Region(unknown=unknown, gang=gang, counts=tuple(counts), slots=live)
+
+
+def _gang(contents: bytes) -> GangState | None:
+    if len(contents) < GANG.size:
+        return None
+    _, phase, *rest, intrusions, _, _, intruded, met = GANG.unpack(contents)
+    asked, rows, overruns, end, _, _ = rest[-6:]
+    if not rows:
+        return None
+    return GangState(
+        runs=phase != 0,
+        asked_ns=asked,
+        rows=rows,
+        overruns=overruns,
+        end_ns=end,
+        intrusions=intrusions,
+        intruded_ns=intruded,
+        met_ns=met,
+    )
 
 
 def _whole(contents: bytes) -> int:

@@ -25,6 +25,7 @@ from hetero.node.settings import Partitioned, Settings
 from hetero.node.view.bypass import find_bypass, unowned_memory
 from hetero.node.view.containers import containers
 from hetero.node.view.excess import compare
+from hetero.node.view.gangs import apart, by_hand, clock
 from hetero.node.view.owners import Owners
 from hetero.plugin.registry import Discovery
 from hetero.plugin.vendor_row import VendorRow
@@ -63,6 +64,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_enforcing(node),
         *_bypass(node, discovery),
         *_open_to_each_other(node, discovery),
+        *_gangs(node),
     )
 
 
@@ -239,6 +241,19 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
         if name in shared and len(grants) > 1:
             says = f"are programs of {user} without containers: each can write the others' files"
             yield Finding(f"device {name[:12]}", Verdict.NOTE, f"grants {', '.join(grants)} {says}")
+
+
+def _gangs(node: Node) -> Iterator[Finding]:
+    """Yield what keeps rows in time from being of use."""
+    for grant, says in apart(node):
+        yield Finding(f"grant {grant}", Verdict.NOTE, says)
+    if any(map(by_hand, node.snapshot().grants)):
+        try:
+            found = clock()
+        except OSError as error:
+            yield Finding("clock", Verdict.NOTE, f"is not known to be kept: {error.strerror}")
+            return
+        yield Finding("clock", Verdict.OK if found.synchronised else Verdict.NOTE, str(found))
 
 
 def _ledger(node: Node) -> Iterator[Finding]:

@@ -16,7 +16,15 @@ from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, 
 from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
-from hetero.node.ledger.ledger import ALIVE, Container, Grant, Snapshot, Unreadable
+from hetero.node.ledger.ledger import (
+    ALIVE,
+    Container,
+    Grant,
+    Snapshot,
+    Unreadable,
+    gang_rows,
+)
+from hetero.node.ledger.rows import GangRow
 from hetero.node.ledger.usage_region import Region, read_region, slots_of
 from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
@@ -78,6 +86,28 @@ class Process:
 
 
 @frozen(kw_only=True)
+class RowView:
+    """The row of a gang: from `begin` on, `length` of each `period`, all in milliseconds.
+
+    No `length`: none was free. `runs`: it is in a row now. The rest are totals since the grant
+    began, None where no process says: of `rows`, `overruns` ended with work in flight, and
+    `end` are the milliseconds from the end of a row until all devices were idle, a mean. Grants of
+    high priority ran in a row `intrusions` times, for `intruded` milliseconds, which nobody is
+    charged for.
+    """
+
+    begin: float
+    length: float
+    period: float
+    runs: bool = False
+    rows: int | None = None
+    overruns: int | None = None
+    end: float | None = None
+    intrusions: int | None = None
+    intruded: float | None = None
+
+
+@frozen(kw_only=True)
 class GrantView:
     """A grant that stands: whose, since when (UTC), its processes, its share of each device.
 
@@ -85,7 +115,7 @@ class GrantView:
     each of its `processes`.
     `bypass` says which of its processes have memory or device time past the limiter. `unknown`
     counts the driver's functions that they asked for and the limiter does not know (None: unread).
-    `hurt` is what ended its programs on a device that a service shares.
+    `hurt` is what ended its programs on a device that a service shares. `row`: it is a gang.
     """
 
     id: str
@@ -103,6 +133,7 @@ class GrantView:
     bypass: tuple[Bypass, ...] = ()
     unknown: int | None = None
     hurt: str | None = None
+    row: RowView | None = None
 
 
 @frozen(kw_only=True)
@@ -306,6 +337,8 @@ def _views(
         {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
     )
     past = find_bypass(node, snapshot, seen)
+    held = {entry.id: _in_force(node, entry) for entry in snapshot.grants}
+    rows = gang_rows(snapshot.grants, held, node.ledger.periods())
     views = (
         GrantView(
             id=entry.id,
@@ -323,7 +356,7 @@ def _views(
             running=_running(node, entry, processes[entry.id], inside, regions[entry.id]),
             shares=_shares(
                 entry,
-                _in_force(node, entry),
+                held[entry.id],
                 numbers,
                 driver={
                     uuid: sum(counted.get(pid, 0) for pid in processes[entry.id])
@@ -338,6 +371,7 @@ def _views(
             bypass=tuple(found for found in past if found.grant == entry.id),
             hurt=hurt(node, entry.id),
             unknown=region.unknown if (region := regions[entry.id]) else None,
+            row=_row(rows[entry.id], regions[entry.id]) if entry.id in rows else None,
         )
         for entry in snapshot.grants
     )
@@ -381,6 +415,22 @@ def _unused(share: Share) -> float:
 def _place(view: GrantView) -> tuple[float, str, str]:
     numbers = [share.number for share in view.shares if share.number is not None]
     return min(numbers, default=float("inf")), view.since, view.id
+
+
+def _row(row: GangRow, region: Region | None) -> RowView:
+    view = RowView(begin=row.begin / 1e6, length=row.length / 1e6, period=row.period / 1e6)
+    gang = region.gang if region else None
+    if gang is None:
+        return view
+    return evolve(
+        view,
+        runs=gang.runs and gang.asked_ns != 0,
+        rows=gang.rows,
+        overruns=gang.overruns,
+        end=gang.end_ns / gang.rows / 1e6,
+        intrusions=gang.intrusions,
+        intruded=gang.intruded_ns / 1e6,
+    )
 
 
 def _region(node: Node, entry: Grant) -> Region | None:

@@ -48,6 +48,54 @@ static inline void data_parallel(struct tenant *tenant)
     }
 }
 
+/* The same of a transformer, as PyTorch launches it: kernels of many lengths, far ahead of the card; all-reduces beside
+ * the gradients' kernels; an optimizer that waits for all of them; and a loss that is read. The second card takes
+ * `slower` per cent longer, and the second process launches `more` kernels a step that the first does not. */
+static struct {
+    unsigned slower, more;
+    uint64_t rng[TENANTS];
+} transformer;
+
+static inline unsigned roll(const struct tenant *tenant, unsigned most)
+{
+    uint64_t *rng = &transformer.rng[tenant - tenants];
+    *rng = *rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (unsigned)(*rng >> 33) % most;
+}
+
+static inline void transformer_kernel(struct tenant *tenant, uint64_t ns)
+{
+    tenant_launch(tenant, 0, tenant->card == 1 ? ns + ns * transformer.slower / 100 : ns);
+    tenant_sleep((4 + roll(tenant, 9)) * US + (roll(tenant, 400) == 0 ? roll(tenant, 300) * US : 0));
+}
+
+static inline void train_transformer(struct tenant *tenant)
+{
+    static const uint64_t lengths_us[] = {8, 10, 60, 8, 20, 30, 9, 12, 8, 70, 35, 9};
+    transformer.rng[tenant - tenants] = 77 + tenant->card;
+    for (;; tenant->steps++) {
+        for (unsigned kernel = 0; kernel < 500; kernel++)
+            transformer_kernel(tenant, lengths_us[kernel % 12] * US);
+        for (unsigned kernel = 0; kernel < 6; kernel++)
+            transformer_kernel(tenant, 900 * US);
+        for (unsigned kernel = 0; kernel < 1000; kernel++) {
+            transformer_kernel(tenant, lengths_us[kernel % 12] * US);
+            if (kernel % 125 != 124)
+                continue;
+            tenant_follow(tenant, 1);
+            tenant_meet(tenant, 1, 0, kernel == 999 ? 700 * US : 150 * US);
+            tenant_sleep(20 * US);
+        }
+        tenant_follow(tenant, 0);
+        for (unsigned kernel = 0; kernel < 80; kernel++)
+            transformer_kernel(tenant, 150 * US);
+        tenant_synchronise(tenant);
+        tenant_sleep(300 * US);
+        for (unsigned kernel = 0; tenant->card == 1 && kernel < transformer.more; kernel++)
+            transformer_kernel(tenant, 5 * US);
+    }
+}
+
 /* Nothing but all-reduces. */
 static inline void all_reduce(struct tenant *tenant)
 {
@@ -200,7 +248,7 @@ static inline struct tenant *member(unsigned number, unsigned gang, unsigned car
     tenant->each_ns = 700 * US;
     if (percent < 100)
         tenant->row = (struct hetero_board_row){
-            .gang_core = percent * 100,
+            .gang_core = (uint16_t)(percent * 100),
             .begin_ns = from_percent * PERIOD_NS / 100,
             .length_ns = percent * PERIOD_NS / 100,
             .period_ns = PERIOD_NS,

@@ -352,7 +352,8 @@ int virtual_clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (machine.task == NULL)
         return clock_gettime(clock, time);
-    uint64_t now = clock == CLOCK_REALTIME ? machine.now_ns + (uint64_t)machine.wall_ns : task_now();
+    uint64_t wall_ns = machine.now_ns + (uint64_t)(machine.wall_ns + machine.task->tenant->wall_skew_ns);
+    uint64_t now = clock == CLOCK_REALTIME ? wall_ns : task_now();
     *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000), .tv_nsec = (long)(now % 1000000000)};
     return 0;
 }
@@ -686,11 +687,17 @@ static bool has_work(struct tenant *tenant)
     return ready_ns(tenant) > 0 || spins(tenant);
 }
 
+/* What tells the processes that meet from others. */
+static const void *group_of(const struct tenant *tenant)
+{
+    return tenant->meets != NULL ? tenant->meets : tenant->region;
+}
+
 static bool all_arrived(const struct tenant *tenant, const struct stop *stop)
 {
     for (unsigned i = 0; i < machine.tenant_count; i++) {
         const struct tenant *other = machine.tenants[i];
-        if (other->region == tenant->region && other->arrived[stop->communicator] < stop->until)
+        if (group_of(other) == group_of(tenant) && other->arrived[stop->communicator] < stop->until)
             return false;
     }
     return true;
@@ -1139,6 +1146,12 @@ void tenant_synchronise(struct tenant *tenant)
         task_wait(machine.now_ns + 20 * US);
 }
 
+void tenant_wait(struct tenant *tenant, unsigned stream)
+{
+    for (card_work(); *asked_of(tenant, stream) > *done_of(tenant, stream); card_work())
+        task_wait(machine.now_ns + 20 * US);
+}
+
 void tenant_sleep(uint64_t ns)
 {
     task_wait(machine.now_ns + ns);
@@ -1264,6 +1277,7 @@ static void write_row(const struct tenant *tenant)
     for (unsigned g = 0; g <= grant; g++) /* others of the card may have none there */
         snprintf(board->rows[g].id, sizeof board->rows[g].id, "%u", g);
     row->gang_core = tenant->row.gang_core;
+    row->gang_flags = tenant->row.gang_flags;
     row->begin_ns = tenant->row.begin_ns;
     row->length_ns = tenant->row.length_ns;
     row->period_ns = tenant->row.period_ns;

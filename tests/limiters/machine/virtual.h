@@ -52,8 +52,10 @@ struct tenant {
     bool lies;                  /* says at every launch that as much is owed to it as can be */
     struct hetero_region_device *account;
     unsigned card;
-    struct hetero_region *region;        /* of a gang, whose processes it tells from others; the account is in it */
-    struct hetero_board_row row;         /* of it, what the node says of its row */
+    struct hetero_region *region; /* of a gang, whose processes it tells from others; the account is in it */
+    const void *meets;            /* what tells those that meet it, where they are of several nodes; NULL: the region */
+    int64_t wall_skew_ns;         /* how far CLOCK_REALTIME of its node is ahead */
+    struct hetero_board_row row;  /* of it, what the node says of its row */
     void (*body)(struct tenant *tenant); /* what the program does, in place of launching one kernel after the other */
     uint64_t each_ns, met_every;         /* for bodies */
 
@@ -88,6 +90,7 @@ void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, 
 void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns); /* in one call of the driver */
 void tenant_follow(struct tenant *tenant, unsigned stream);
 void tenant_synchronise(struct tenant *tenant);
+void tenant_wait(struct tenant *tenant, unsigned stream); /* for one of its streams */
 void tenant_sleep(uint64_t ns);
 void tenant_thread(struct tenant *tenant, void (*body)(struct tenant *tenant));
 

@@ -1,0 +1,36 @@
+"""Follows the settings' [gangs] table while a process lives: heterod outlives what it read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from attrs import define
+
+from hetero.model.errors import BadInput
+from hetero.node.ledger.rows import Periods
+from hetero.node.settings import DEFAULT, load_settings
+
+
+@define
+class CurrentPeriods:
+    """How time is cut for gangs by the settings as they are now: heterod lives longer than those.
+
+    What cannot be read, or is wrong, leaves it as it was: each command says the line to mend.
+    """
+
+    environ: Mapping[str, str]
+    last: Periods
+    _stamp: tuple[int, int, int] | None = None
+
+    def __call__(self) -> Periods:
+        """Return it."""
+        stamp = None
+        with suppress(OSError, BadInput):
+            found = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()
+            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if stamp != self._stamp:
+                self.last = load_settings(self.environ).periods
+        self._stamp = stamp
+        return self.last

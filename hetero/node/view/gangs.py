@@ -1,0 +1,92 @@
+"""Looks for what makes rows of no use: processes that wait for nobody, a clock that is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from hetero.model.frozen import frozen
+from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.ledger import Grant
+from hetero.node.ledger.usage_region import Region, read_region
+from hetero.node.node import Node
+
+#: Seconds for which no process of a gang waited for another, until that is told.
+APART = 10.0
+
+#: adjtimex(2): the clock is not synchronised.
+_TIME_ERROR = 5
+
+
+@frozen
+class Clock:
+    """What the kernel says of CLOCK_REALTIME: by how many milliseconds it may be wrong."""
+
+    synchronised: bool
+    error: float
+    most: float
+
+    def __str__(self) -> str:
+        if not self.synchronised:
+            return (
+                "the clock is not synchronised: rows by hand (--gang NAME --row N/M) begin at "
+                "another time on each node: run chrony or ntpd"
+            )
+        return (
+            f"the clock is {self.error:.3g} ms from true time by the kernel's estimate, "
+            f"{self.most:.3g} ms at most: rows by hand are so far apart on two nodes, added"
+        )
+
+
+class _Timex(ctypes.Structure):
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        *((name, ctypes.c_long) for name in ("offset", "freq", "maxerror", "esterror")),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+def clock() -> Clock:
+    """Return what the kernel says of its clock; raises `OSError` where it says nothing."""
+    told = _Timex()
+    libc = ctypes.CDLL(None, use_errno=True)
+    state = libc.adjtimex(ctypes.byref(told))
+    if state < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return Clock(state != _TIME_ERROR, told.esterror / 1000, told.maxerror / 1000)
+
+
+def by_hand(grant: Grant) -> bool:
+    """Return whether the grant's row was chosen by its user: another node may have the rest."""
+    gang = grant.allocation.gang
+    return gang is not None and gang.row is not None
+
+
+def apart(node: Node) -> Iterator[tuple[str, str]]:
+    """Yield the gangs whose processes each use one device and do not wait for each other, by id."""
+    for grant in node.snapshot().grants:
+        with suppress(OSError, ValueError):  # it ended, or is another user's
+            region = read_region(node.directory(grant.id) / USAGE, devices=len(grant.limits))
+            seconds = _apart_for(region, time.monotonic_ns())
+            if seconds >= APART:
+                yield (
+                    grant.id,
+                    "its processes each use one device, and none was seen to wait for another for "
+                    f"{seconds:.0f} s: `--gang off`, or a grant each, leaves no device idle",
+                )
+
+
+def _apart_for(region: Region, now: int) -> float:
+    """Return for how many seconds nobody waited for another; 0 where they may, or it is unknown."""
+    used = [{n for n, held in enumerate(slot.used) if held} for slot in region.slots.values()]
+    used = [each for each in used if each]
+    if region.gang is None or not region.gang.asked_ns or any(len(each) > 1 for each in used):
+        return 0.0
+    if len(set().union(*used)) < 2:
+        return 0.0
+    return max(0.0, (now - max(region.gang.asked_ns, region.gang.met_ns)) / 1e9)

@@ -1,0 +1,292 @@
+/* Lets launchers through at the end of a row, until the devices of the gang are idle (gang_end.h). */
+#include "gang_end.h"
+
+#include "../core/log.h"
+
+#include <stdio.h>
+
+/* A member that has launched so much less than another is not behind it: it makes other launches. What is in flight is
+ * three fences of 64 launches (gate.c), and devices may be as far apart. */
+#define BEHIND_MOST 1024
+
+/* One that is known to be behind may make a few at a time, this many at most; and twice as many the next time if its
+ * device has done them within so long. */
+#define FEW_MOST 64u
+#define FEW_NS   (1000 * US)
+
+/* One that was seen to wait for another waits for so long; then it is tried out, so often at most, unless what it
+ * launches takes longer than that. Well below the ten seconds after which `hetero doctor` says that nobody waits. */
+#define MET_NS           (4000 * MS)
+#define PROBE_EVERY_NS   (1500 * MS)
+#define PROBE_LONGEST_NS (5 * MS)
+
+/* How slowly it is forgotten what the end of a row takes. */
+#define ENDS_FADE 8
+
+static void doubt(struct gang *gang, bool known)
+{
+    if (known)
+        gang->doubt -= gang->doubt > 0;
+    else
+        gang->doubt = gang->doubt + DOUBT < DOUBT_MOST ? gang->doubt + DOUBT : DOUBT_MOST;
+}
+
+/* Another stands still, and nobody else can be behind. */
+static void find_behind(struct gang *gang, const struct census *census, uint32_t number)
+{
+    bool known = ahead_of(position(&gang->shared->members[number]), census->front) > 0;
+    atomic_store(&gang->shared->met_ns, gang->led_ns);
+    if (gang->probes && known) { /* that was to be seen: it catches up as ever */
+        gang->probes = false;
+        return;
+    }
+    doubt(gang, known);
+    gang->miscounted = true;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+        gang->seen[n].behind = false;
+    gang->seen[number].behind = true;
+}
+
+/* How many launches a member may make at the end of a row, as fast as it does: as many as a busy one is ahead of it;
+ * or, where one is known to be behind, a few at a time for as long as others wait for it. */
+static uint32_t may_launch(struct gang *gang, const struct census *census, uint32_t n, uint64_t now_ns)
+{
+    const struct hetero_region_member *member = &gang->shared->members[n];
+    int32_t behind = ahead_of(position(member), census->front), left = ahead_of(member->launches, member->allowed);
+    if (!member->taken || !census->busy)
+        return 0;
+    if (launches_count(gang))
+        return behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
+    if (!gang->seen[n].behind || !census->waited_for || now_ns - census->others_moved_ns <= STUCK_NS)
+        return 0;
+    if (left > 0 || (member->says & MEMBER_BUSY))
+        return left > 0 ? (uint32_t)left : 0;
+    uint32_t few = gang->seen[n].few;
+    few = now_ns - gang->seen[n].few_ns > FEW_NS ? few / 2 : few * 2;
+    gang->seen[n].few = few < 1 ? 1 : few < FEW_MOST ? few : FEW_MOST;
+    gang->seen[n].few_ns = now_ns;
+    return gang->seen[n].few;
+}
+
+/* Let members that are behind catch up. Whether any may that might not before. */
+static bool let_catch_up(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint32_t reached = atomic_load(&shared->reached);
+    bool helped = false;
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        struct hetero_region_member *member = &shared->members[n];
+        uint32_t launches = member->launches, may = may_launch(gang, census, n, now_ns);
+        int32_t left = ahead_of(launches, member->allowed);
+        left = left > 0 ? left : 0;
+        if ((uint32_t)left == may)
+            continue;
+        atomic_store(&member->allowed, launches + may);
+        if ((uint32_t)left < may) {
+            atomic_fetch_add(&shared->passes, may - (uint32_t)left);
+            helped = true;
+        }
+    }
+    return helped;
+}
+
+static void let_through(struct gang *gang, struct hetero_region_member *member)
+{
+    atomic_store(&member->passes, member->passes + 1);
+    atomic_fetch_add(&gang->shared->passes, 1);
+}
+
+/* A busy device may wait for a launch of another that is kept at its gate: let such through. */
+static void help(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint32_t reached = atomic_load(&shared->reached);
+    bool helped = let_catch_up(gang, census, now_ns);
+    if (helped)
+        gang->helped_ns = now_ns;
+    uint64_t since_ns = census->moved_ns > gang->let_ns ? census->moved_ns : gang->let_ns;
+    if (census->moved_ns > gang->let_ns)
+        gang->crossed_ns = stuck_ns(gang);
+    uint64_t crossed_ns = gang->crossed_ns + (census->idle_waits ? 2 * patience_ns(gang) : 0);
+    bool crossed = now_ns > since_ns && now_ns - since_ns > crossed_ns;
+    for (uint32_t pass = 0; pass < 2 && !helped && (pass == 0 || crossed); pass++)
+        for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+            struct hetero_region_member *member = &shared->members[n];
+            uint32_t says = member->says;
+            if (!member->taken || !(says & MEMBER_WAITS) || member->passed != member->passes ||
+                now_ns - member->stamp_ns > STALE_NS)
+                continue;
+            if (ahead_of(member->launches, member->allowed) > 0)
+                continue;
+            /* First those of idle devices, which are behind because one stands still. */
+            bool idle = !(says & MEMBER_BUSY), known = idle && gang->seen[n].behind && census->waited_for;
+            if (pass == 0 && !known && !(idle && census->stuck))
+                continue;
+            if (pass == 0 && !known)
+                find_behind(gang, census, n);
+            let_through(gang, member);
+            gang->helped_ns = now_ns;
+            helped = true;
+            if (pass == 1)
+                gang->let_ns = now_ns;
+        }
+    if (helped && gang->let_ns == now_ns)
+        gang->crossed_ns *= 2;
+}
+
+/* All are idle. One may have come further than another in what waits for nothing, so that launches tell no more who is
+ * behind if that were forgotten. But one that was waited for was behind. */
+static void note_settled(struct gang *gang)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint32_t reached = atomic_load(&shared->reached), front = 0, least = 0;
+    bool any = false, other = false;
+    uint32_t others = 0;
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        const struct hetero_region_member *member = &shared->members[n];
+        uint32_t at = position(member);
+        if (!member->taken)
+            continue;
+        front = !any || ahead_of(front, at) > 0 ? at : front;
+        least = !any || ahead_of(least, at) < 0 ? at : least;
+        any = true;
+        if (gang->seen[n].behind)
+            continue;
+        others = !other || ahead_of(others, at) > 0 ? at : others;
+        other = true;
+    }
+    bool anew = any && ahead_of(least, front) > BEHIND_MOST; /* it came later, or makes launches of its own */
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        struct hetero_region_member *member = &shared->members[n];
+        if (anew)
+            member->settled = member->launches;
+        else if (gang->seen[n].behind && other && ahead_of(others, position(member)) > 0)
+            member->settled = member->launches - others;
+    }
+}
+
+void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    bool several = (census->devices & (census->devices - 1)) != 0;
+    if (gang->probes || !several || now_ns - shared->met_ns < MET_NS || now_ns - gang->probed_ns < PROBE_EVERY_NS)
+        return;
+    if (gang->moves_ns > PROBE_LONGEST_NS) { /* who waits for whom would not show for too long */
+        atomic_store(&shared->met_ns, now_ns);
+        return;
+    }
+    uint32_t reached = shared->reached < HETERO_REGION_MEMBERS ? shared->reached : HETERO_REGION_MEMBERS;
+    for (uint32_t n = 0; n < reached && !gang->probes; n++) {
+        gang->probed = (gang->probed + 1) % reached;
+        struct hetero_region_member *member = &shared->members[gang->probed];
+        gang->probes = member->taken && (member->says & MEMBER_ACTIVE);
+        if (gang->probes)
+            atomic_store(&member->held_back, 1);
+    }
+    gang->probed_ns = now_ns;
+}
+
+/* --------------------------------------------------------------------------------------------------------- the trace
+ */
+
+/* Members beyond these are not shown: a line of the log is not longer. */
+#define SHOWN 4u
+
+void gang_end_opened(struct gang *gang, uint64_t now_ns)
+{
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
+        atomic_store(&gang->shared->members[n].held_back, 0);
+    gang->opened_ns = now_ns;
+    gang->trace.opened_row = gang->shared->rows;
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
+        gang->trace.charged_ns[device] = gang->devices[device].gpu_ns;
+}
+
+void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    const struct hetero_region_gang *shared = gang->shared;
+    struct row_trace *trace = &gang->trace;
+    trace->asked_ns = trace->looked_ns = now_ns;
+    trace->asked_row = shared->rows;
+    trace->passes = shared->passes;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
+        trace->busy_ns[n] = 0;
+        trace->behind[n] = ahead_of(position(&shared->members[n]), census->front);
+    }
+}
+
+static void look(struct gang *gang, uint64_t now_ns)
+{
+    const struct hetero_region_gang *shared = gang->shared;
+    struct row_trace *trace = &gang->trace;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++)
+        if (shared->members[n].says & MEMBER_BUSY)
+            trace->busy_ns[n] += now_ns - trace->looked_ns;
+    trace->looked_ns = now_ns;
+}
+
+static unsigned long long us(uint64_t ns)
+{
+    return ns / US;
+}
+
+static void show(const struct gang *gang, bool over, uint64_t now_ns)
+{
+    const struct hetero_region_gang *shared = gang->shared;
+    const struct row_trace *trace = &gang->trace;
+    if (trace->opened_row != shared->rows || trace->asked_row != shared->rows)
+        return; /* another had the lead for a part of it */
+    char members[320] = "";
+    size_t length = 0;
+    for (uint32_t n = 0, shown = 0; n < HETERO_REGION_MEMBERS && n < shared->reached && shown < SHOWN; n++) {
+        const struct hetero_region_member *member = &shared->members[n];
+        uint32_t device = member->device % HETERO_MAX_DEVICES;
+        if (!member->taken)
+            continue;
+        shown++;
+        length += (size_t)snprintf(members + length, sizeof members - length,
+                                   "; device %u: %llu charged, %d behind, busy %llu of the end%s", (unsigned)device,
+                                   us(gang->devices[device].gpu_ns - trace->charged_ns[device]), trace->behind[n],
+                                   us(trace->busy_ns[n]), gang->seen[n].behind ? ", waited for" : "");
+        length = length < sizeof members ? length : sizeof members - 1;
+    }
+    log_line(LOG_DEBUG, "gang: row %llu, us: open %llu, end %llu%s, %llu let through%s%s",
+             (unsigned long long)shared->rows, us(trace->asked_ns - gang->opened_ns), us(now_ns - trace->asked_ns),
+             over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes),
+             launches_count(gang) ? "" : ", launches do not tell", members);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- over
+ */
+
+/* The gates were closed so long before all were idle: on average of late. */
+static void learn_end(struct hetero_region_gang *shared, uint64_t took_ns)
+{
+    uint64_t known_ns = shared->ends_ns;
+    shared->ends_ns = known_ns - known_ns / ENDS_FADE + took_ns / ENDS_FADE;
+}
+
+bool gang_end_is_over(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint64_t since_ns = atomic_load(&shared->since_ns), took_ns = now_ns > since_ns ? now_ns - since_ns : 0;
+    bool over = now_ns >= shared->until_ns;
+    look(gang, now_ns);
+    if (!over && (census->busy || census->late)) {
+        help(gang, census, now_ns);
+        return false;
+    }
+    atomic_fetch_add(&shared->overruns, over);
+    if (!over)
+        note_settled(gang);
+    if (!over && !gang->miscounted)
+        doubt(gang, true);
+    learn_end(shared, took_ns);
+    atomic_fetch_add(&shared->overrun_ns, took_ns);
+    show(gang, over, now_ns);
+    gang->crossed_ns = stuck_ns(gang);
+    gang->miscounted = gang->probes = false;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+        gang->seen[n].behind = false;
+    return true;
+}

@@ -1,0 +1,128 @@
+/* What a gang's members know, and what the one with the lead counts (gang.h). */
+#ifndef HETERO_GANG_STATE_H
+#define HETERO_GANG_STATE_H
+
+#include "engine.h"
+
+#include "../core/region.h"
+
+enum gang_phase { GANG_CLOSED = 0, GANG_OPEN, GANG_ENDS };
+
+/* What a member says. */
+enum {
+    MEMBER_ACTIVE = 1,    /* it launches, has work in flight, or did a moment ago */
+    MEMBER_BUSY = 2,      /* its device has work of it, or is about to */
+    MEMBER_WAITS = 4,     /* launchers wait at its gate */
+    MEMBER_HELD = 8,      /* another grant, not of high priority, runs on its device */
+    MEMBER_INTRUDED = 16, /* one of high priority does */
+};
+
+/* Where the time of a row went, for the log. */
+struct row_trace {
+    uint64_t opened_row, asked_row;          /* which row had its gates opened and closed by this lead */
+    uint64_t asked_ns, looked_ns, passes;    /* when it was to end, and what `passes` of the gang was then */
+    uint64_t charged_ns[HETERO_MAX_DEVICES]; /* when the gates were opened */
+    uint64_t busy_ns[HETERO_REGION_MEMBERS]; /* of the end */
+    int32_t behind[HETERO_REGION_MEMBERS];   /* by launches, when it was to end */
+};
+
+struct gang {
+    struct hetero_region_gang *shared;    /* NULL: the grant cannot be a gang; constant */
+    struct hetero_region_device *devices; /* the accounts of all devices of the grant; constant */
+    uint32_t device;                      /* ours; constant */
+    struct hetero_region_member *member;  /* ours; NULL: it has none */
+    uint32_t policy;                      /* enum hetero_policy */
+
+    /* With the lead: what was seen of each member, and since when. */
+    struct {
+        uint32_t moved;
+        uint64_t moved_ns;
+        bool behind;  /* in this end of a row another waited for it */
+        uint32_t few; /* how many launches it may make at a time then */
+        uint64_t few_ns;
+    } seen[HETERO_REGION_MEMBERS];
+    uint64_t soft_ns;    /* since when a row by hand goes on beyond its end; 0: it does not */
+    uint64_t idle_ns;    /* since when its devices are idle then */
+    bool intruded;       /* a grant of high priority ran at the last look */
+    bool begun;          /* a device had work since the gates were opened */
+    uint64_t led_ns;     /* when it had the lead last */
+    uint64_t opened_ns;  /* when it opened the gates last */
+    uint64_t used_ns;    /* when a member was last busy or had launchers waiting */
+    bool miscounted;     /* in this end of a row launches do not tell who is behind */
+    unsigned doubt;      /* whether they do at all (gang.c) */
+    bool probes;         /* this row shows whether its processes wait for each other */
+    uint64_t probed_ns;  /* when one did last */
+    uint32_t probed;     /* the member that was held back */
+    uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
+    uint64_t helped_ns;  /* when any launcher was let through last */
+    uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
+    uint64_t let_ns;     /* when some were let through last */
+    struct row_trace trace;
+};
+
+/* A member that says nothing for longer is stopped, or gets no processor: nothing is known of its device. */
+#define STALE_NS (20 * MS)
+
+/* While no work of a member has come further for so long, and twice as long as it takes it to, it may wait for
+ * another's launch. What a kernel takes is not known before fences have passed. */
+#define STUCK_NS (200 * US)
+
+/* Where launches tell who is behind, it takes so much longer until one that is not counts as behind: what stands still
+ * may be a long kernel. */
+#define PATIENCE_NS (8 * MS)
+
+/* How much a row whose launches did not tell who is behind counts against those in which they did, and the most. */
+#define DOUBT      4u
+#define DOUBT_MOST 16u
+
+/* What the members say. */
+struct census {
+    bool active, busy, waits, held, intruded, died, stopped;
+    bool idle_waits;          /* a launcher waits whose device has nothing to do */
+    bool waited_for;          /* a busy member is not known to be behind others */
+    bool stuck;               /* a busy member has come no further for a while */
+    bool late;                /* one has not followed the phase yet */
+    uint32_t front;           /* the position of the busy one that is furthest */
+    uint64_t claimed_ns;      /* when another grant last wanted one of the devices */
+    uint32_t devices;         /* bits: where there are members */
+    uint32_t busy_devices;    /* bits */
+    uint64_t moved_ns;        /* when work of a busy one last came further */
+    uint64_t others_moved_ns; /* and of one that is not known to be behind */
+};
+
+/* How long work of a member does not come further before it is taken to wait for another's. */
+static inline uint64_t stuck_ns(const struct gang *gang)
+{
+    return STUCK_NS + 2 * gang->moves_ns;
+}
+
+static inline uint64_t later(uint64_t one_ns, uint64_t other_ns)
+{
+    return one_ns > other_ns ? one_ns : other_ns;
+}
+
+/* How many more launches one at `from` would have made at `to`; negative: fewer. Counters wrap around. */
+static inline int32_t ahead_of(uint32_t from, uint32_t to)
+{
+    return (int32_t)(to - from);
+}
+
+/* What a member launched, as far as others make the same. */
+static inline uint32_t position(const struct hetero_region_member *member)
+{
+    return member->launches - member->settled;
+}
+
+/* Launches tell who is behind where all make the same; how far that is so shows where one is waited for. */
+static inline bool launches_count(const struct gang *gang)
+{
+    return !gang->miscounted && !gang->probes && gang->doubt < DOUBT_MOST / 2;
+}
+
+/* How much longer it takes until one that by its launches is not behind counts as behind. */
+static inline uint64_t patience_ns(const struct gang *gang)
+{
+    return launches_count(gang) ? PATIENCE_NS : gang->probes && !gang->miscounted ? PATIENCE_NS / 4 : 0;
+}
+
+#endif

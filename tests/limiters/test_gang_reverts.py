@@ -1,0 +1,81 @@
+"""Without the lines that keep ranks together, a program of several devices misses its share."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tenancy import LIMITER, mutated_part
+
+HERE = Path(__file__).parent
+LIMITERS = LIMITER.parents[2]
+
+Edit = tuple[str, str, str]
+#: By what is taken out: in which file which text becomes which, and the test that fails then.
+REVERTS: dict[str, tuple[Edit, str]] = {
+    "rows": (
+        ("timeshare/gang_run.c", "return row_is(&pages->row);", "return false;"),
+        "a_gang_alone_has_its_share",
+    ),
+    "what keeps clear of rows": (
+        (
+            "timeshare/time_slice.c",
+            "    return neighbour->state >= PAGE_WANTS &&\n           (row_left",
+            "    return false && (row_left",
+        ),
+        "a_gang_and_programs_of_one_card_have_half_each",
+    ),
+    "the common end": (
+        ("timeshare/gang_end.c", "        help(gang, census, now_ns);\n", ""),
+        "a_gang_alone_has_its_share",
+    ),
+    "who is behind by its launches": (
+        ("timeshare/gang_end.c", "let_catch_up(gang, census, now_ns);", "false;"),
+        "a_gang_on_cards_of_unlike_speed_has_its_share",
+    ),
+    "who is behind because one stands": (
+        ("timeshare/gang_end.c", "!(idle && census->stuck)", "true"),
+        "a_gang_whose_processes_launch_unlike_numbers_has_its_share",
+    ),
+    "busy devices whose launchers wait": (
+        ("timeshare/gang_end.c", "pass < 2 && !helped", "pass < 1 && !helped"),
+        "processes_that_wait_for_each_other_in_any_way_go_on",
+    ),
+    "what goes on until a step of several nodes is done": (
+        (
+            "timeshare/gang.c",
+            "row_is_by_hand(row) && !census->died && goes_on",
+            "false && goes_on",
+        ),
+        "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
+    ),
+    "what high priority is not charged": (
+        (
+            "timeshare/gang.c",
+            "        spent_ns = 0;\n    }\n    gang->intruded",
+            "    }\n    gang->intruded",
+        ),
+        "high_priority_in_a_row_is_counted_and_charged_to_nobody",
+    ),
+}
+
+
+def test_each_line_that_keeps_ranks_together_is_there_once() -> None:
+    for (file, before, _), _test in REVERTS.values():
+        assert 1 == (LIMITERS / file).read_text().count(before), (file, before)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", REVERTS)
+def test_without_what_keeps_ranks_together_a_gang_misses_its_share(
+    tmp_path: Path, name: str
+) -> None:
+    edit, test = REVERTS[name]
+    shutil.copytree(HERE, tmp_path / "tests" / "limiters")  # what the sources are built with
+    program = mutated_part((edit,), tmp_path / "limiters", "build/gangs_test")
+    done = subprocess.run([program, test], capture_output=True, text=True, timeout=600, check=False)
+    print(done.stdout)
+    assert 1 == done.returncode, done.stdout + done.stderr
