@@ -6,6 +6,7 @@
 #include "device.h"
 #include "driver.h"
 #include "ends.h"
+#include "libraries.h"
 #include "uncounted.h"
 
 #include "../core/log.h"
@@ -51,6 +52,14 @@ static result_t charge_context(device_t ordinal)
     return answer;
 }
 
+static result_t settle_context(context_t context, device_t ordinal)
+{
+    result_t answer = charge_context(ordinal);
+    if (answer != RESULT_OK || libraries_enter(context, device_of(ordinal)))
+        return answer;
+    return ERROR(OUT_OF_MEMORY);
+}
+
 result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *context, device_t device)
 {
     struct measured measured = context_begins(device_of(device));
@@ -58,11 +67,11 @@ result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *cont
     context_made(&measured, answer == RESULT_OK ? *context : NULL);
     if (answer != RESULT_OK)
         return answer;
-    answer = charge_context(device);
-    if (answer != RESULT_OK)
-        DRIVER(DevicePrimaryCtxRelease_v2)(device);
-    else if (device >= 0 && device < ORDINALS)
+    answer = settle_context(*context, device);
+    if (device >= 0 && device < ORDINALS)
         atomic_store(&primaries[device], *context);
+    if (answer != RESULT_OK)
+        release_primary(DRIVER(DevicePrimaryCtxRelease_v2), device);
     return answer;
 }
 
@@ -73,9 +82,9 @@ result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *cont
         context_made(&measured, answer == RESULT_OK ? *context : NULL);                                                \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
-        answer = charge_context(device);                                                                               \
+        answer = settle_context(*context, device);                                                                     \
         if (answer != RESULT_OK)                                                                                       \
-            DRIVER(CtxDestroy_v2)(*context);                                                                           \
+            destroy_context(DRIVER(CtxDestroy_v2), *context);                                                          \
         return answer;                                                                                                 \
     } while (0)
 

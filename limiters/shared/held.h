@@ -13,18 +13,21 @@ enum {
     CONTEXT_ATTACHED, /* key: context; bytes: how often beyond its making */
     CONTEXT_LIMIT,    /* + one of the first three limit; key: context; bytes: charged; link: what it had by itself */
     HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: &piece, or NULL */
-    HELD_MODULE,                    /* key: module or library; bytes: the arrays it declares */
-    HELD_ARRAY,                     /* key: array or mipmappedArray */
-    HELD_HANDLE,                    /* key: VMM handle; bytes: references it stands for; link: block */
-    HELD_MAPPING,                   /* key: address; bytes: length; link: block */
-    HELD_OPENED,                    /* key: address; owner: context; bytes: how often it is open */
-    HELD_IMPORTED,                  /* key: a pool of another process's, or an address in one; bytes: 1 */
-    HELD_TILES,                     /* key: array and block; owner: array; link: block */
-    HELD_GREEN,                     /* key: greenCtx; owner: its device's primary context */
-    GREEN_CONTEXT,                  /* key: the context of one; owner: as that one's; link: greenCtx */
-    STREAM_DEVICE,                  /* key: stream */
-    CAPTURE,                        /* key: what it is known by (capture.c) */
-    HELD_EXEC, /* + device; key: graphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */
+    HELD_MODULE,      /* key: module or library; bytes: what is charged for it; link: bytes of code that it may have */
+    HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.c) */
+    HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
+    STANDING_CONTEXT, /* key, owner: context */
+    HELD_ARRAY,       /* key: array or mipmappedArray */
+    HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
+    HELD_MAPPING,     /* key: address; bytes: length; link: block */
+    HELD_OPENED,      /* key: address; owner: context; bytes: how often it is open */
+    HELD_IMPORTED,    /* key: a pool of another process's, or an address in one; bytes: 1 */
+    HELD_TILES,       /* key: array and block; owner: array; link: block */
+    HELD_GREEN,       /* key: greenCtx; owner: its device's primary context */
+    GREEN_CONTEXT,    /* key: the context of one; owner: as that one's; link: greenCtx */
+    STREAM_DEVICE,    /* key: stream */
+    CAPTURE,          /* key: what it is known by (capture.c) */
+    HELD_EXEC,        /* + device; key: graphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */
 };
 
 #endif

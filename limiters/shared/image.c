@@ -1,6 +1,8 @@
-/* Reads images of device code (image.h). What is not understood counts as nothing: the driver's figure tells after the
- * load. */
+/* Reads images of device code (image.h). What is not understood counts as nothing and is said to be unread: the
+ * driver's figure tells after the load. */
 #include "image.h"
+
+#include "fat.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -9,19 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Magic numbers, and where a fat binary has its size: fatbinary_section.h and fatBinaryCtl.h of the CUDA toolkit. */
+/* What points to a fat binary: fatbinary_section.h of the CUDA toolkit. From version 2 on it has more of them, which
+ * are linked with it. */
 #define WRAPPER_MAGIC UINT32_C(0x466243b1)
-#define FAT_MAGIC     UINT32_C(0xba55ed50)
 
 struct wrapper {
     uint32_t magic, version;
     const void *data;
-};
-
-struct fat {
-    uint32_t magic;
-    uint16_t version, header;
-    uint64_t size;
 };
 
 static uint64_t product(uint64_t one, uint64_t other)
@@ -73,28 +69,32 @@ static void add_section(struct image *image, const Elf64_Shdr *section, bool arr
     if (arrays)
         image->globals = sum(aligned(image->globals, section->sh_addralign), section->sh_size);
     else if ((section->sh_flags & SHF_ALLOC) != 0 && section->sh_type != SHT_NOBITS)
-        image->bytes = sum(image->bytes, section->sh_size);
+        image->code = sum(image->code, section->sh_size);
+}
+
+/* Whether there are sections, with names. */
+static bool has_sections(const Elf64_Ehdr *head, uint64_t size)
+{
+    return head->e_ident[EI_CLASS] == ELFCLASS64 && head->e_shentsize == sizeof(Elf64_Shdr) &&
+           head->e_shstrndx < head->e_shnum && sum(head->e_shoff, (uint64_t)head->e_shnum * sizeof(Elf64_Shdr)) <= size;
 }
 
 /* Arrays are in .nv.global and .nv.global.init, whose sizes are those on the device. What else is loaded is code. */
 static struct image read_elf(const char *data, uint64_t size)
 {
-    Elf64_Ehdr head;
-    memcpy(&head, data, sizeof head);
-    struct image image = {.calls = true};
-    uint64_t end = sum(head.e_shoff, (uint64_t)head.e_shnum * sizeof(Elf64_Shdr));
-    if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_shentsize != sizeof(Elf64_Shdr) ||
-        head.e_shstrndx >= head.e_shnum || end > size)
-        return image;
-    if (head.e_machine == EM_AMDGPU)
-        image.globals = segments(data, size, &head);
+    Elf64_Ehdr head = {0};
+    memcpy(&head, data, size < sizeof head ? size : sizeof head);
+    if (!has_sections(&head, size))
+        return (struct image){.calls = true, .unread = true};
+    struct image image = {.calls = true, .globals = head.e_machine == EM_AMDGPU ? segments(data, size, &head) : 0};
     const char *sections = data + head.e_shoff;
     Elf64_Shdr names, section;
     memcpy(&names, sections + head.e_shstrndx * sizeof names, sizeof names);
+    bool named = sum(names.sh_offset, names.sh_size) <= size;
     for (unsigned i = 0; i < head.e_shnum; i++) {
         memcpy(&section, sections + i * sizeof section, sizeof section);
         add_section(&image, &section,
-                    section.sh_name < names.sh_size && sum(names.sh_offset, names.sh_size) <= size &&
+                    named && section.sh_name < names.sh_size &&
                         starts(data + names.sh_offset + section.sh_name, ".nv.global"));
     }
     return image;
@@ -255,12 +255,18 @@ static const char *next_place(const char *at, char *before)
     return next;
 }
 
+/* An instruction is 16 bytes of code, and seldom less than as many characters; loops are unrolled. Chosen, not
+ * measured.
+ */
+#define CODE_OF_TEXT 2
+
 static struct image read_ptx(const char *text)
 {
     struct image image = {0};
+    uint64_t characters = 0;
     bool outside = false; /* declared .extern: another image has it; or where a parameter points to */
     char before = '\n';
-    for (const char *at = skip_space(text); *at != '\0'; image.bytes++) {
+    for (const char *at = skip_space(text); *at != '\0'; characters++) {
         if (starts(at, ".extern") || starts(at, ".ptr") || *at == ';')
             outside = *at == '.';
         image.calls = image.calls || (starts(at, "call") && !in_word(before));
@@ -272,6 +278,7 @@ static struct image read_ptx(const char *text)
             at = next_place(at, &before);
         }
     }
+    image.code = product(characters, CODE_OF_TEXT);
     return image;
 }
 
@@ -305,18 +312,39 @@ static struct image read_bundle(const char *data, uint64_t size)
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
+/* The driver takes one image of them: what may be the most of each is meant. */
+static struct image read_fat(const void *data, uint64_t size)
+{
+    struct image most = {.unread = fat_size(data, size) == 0};
+    struct fat_image part;
+    for (uint64_t at = 0; fat_next(data, size, &at, &part); free(part.copy)) {
+        struct image image = {.calls = true, .unread = true};
+        if (part.data != NULL && part.text)
+            image = read_ptx(part.data);
+        else if (part.data != NULL && part.size > SELFMAG && memcmp(part.data, ELFMAG, SELFMAG) == 0)
+            image = read_elf(part.data, part.size);
+        most.code = image.code > most.code ? image.code : most.code;
+        most.globals = image.globals > most.globals ? image.globals : most.globals;
+        most.calls = most.calls || image.calls;
+        most.unread = most.unread || image.unread;
+    }
+    return most;
+}
+
 static struct image read_sized(const void *data, uint64_t size)
 {
     uint32_t magic;
     memcpy(&magic, data, sizeof magic);
+    bool linked = false;
     if (magic == WRAPPER_MAGIC && size == UINT64_MAX) {
+        linked = ((const struct wrapper *)data)->version > 1;
         data = ((const struct wrapper *)data)->data;
         memcpy(&magic, data, sizeof magic);
     }
     if (magic == FAT_MAGIC) {
-        struct fat fat;
-        memcpy(&fat, data, sizeof fat);
-        return (struct image){.bytes = sum(fat.header, fat.size), .calls = true};
+        struct image image = read_fat(data, size);
+        image.unread = image.unread || linked;
+        return image;
     }
     if (memcmp(&magic, "__CL", sizeof magic) == 0 && is_bundle(data, size))
         return read_bundle(data, size);
@@ -328,13 +356,14 @@ struct image image_read(const void *data)
     return data == NULL ? (struct image){0} : read_sized(data, UINT64_MAX);
 }
 
-/* PTX gets an end. */
+#define ZEROS 16 /* so that PTX has an end, and a name */
+
 struct image image_of_file(const char *path)
 {
     struct image image = {0};
     int file = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     off_t size = file >= 0 ? lseek(file, 0, SEEK_END) : -1;
-    char *data = size > (off_t)sizeof(Elf64_Ehdr) ? calloc((size_t)size + 1, 1) : NULL;
+    char *data = size > 0 ? calloc((size_t)size + ZEROS, 1) : NULL;
     if (data != NULL && pread(file, data, (size_t)size, 0) == size)
         image = read_sized(data, (uint64_t)size);
     free(data);

@@ -1,13 +1,23 @@
 /* Modules and libraries: the arrays that an image declares are charged before it is loaded. What else it takes, and
- * what it does not say, is told by the driver's figure afterwards (uncounted.h).
+ * what it does not say, is told by the driver's figure afterwards (uncounted.h): all of it is charged where some of the
+ * image could not be read.
  */
+#include "module.h"
+
 #include "blocks.h"
 #include "bodies.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
 #include "image.h"
+#include "libraries.h"
 #include "uncounted.h"
+
+void module_gone(const struct entry *entry)
+{
+    code_refused((uintptr_t)entry->link);
+    give_back_bytes(entry);
+}
 
 /* Give back what is charged for a module or a library that the driver unloaded, or keep it where it did not. */
 static result_t settle_unloaded(result_t answer, bool ours, const struct entry *entry)
@@ -34,9 +44,23 @@ result_t unload_module(result_t (*real)(TYPE(module)), TYPE(module) module)
     UNLOAD(module);
 }
 
-result_t unload_library(result_t (*real)(TYPE(library)), TYPE(library) library)
+static result_t no_call(TYPE(library) library)
+{
+    (void)library;
+    return RESULT_OK;
+}
+
+static result_t unload(result_t (*real)(TYPE(library)), TYPE(library) library)
 {
     UNLOAD(library);
+}
+
+result_t unload_library(result_t (*real)(TYPE(library)), TYPE(library) library)
+{
+    result_t answer = unload(library_is_gone((uintptr_t)library) ? no_call : real, library);
+    if (answer == RESULT_OK)
+        library_unloaded((uintptr_t)library);
+    return answer;
 }
 
 /* Where an image goes: the current device, or the only one while there is no context yet. */
@@ -46,24 +70,65 @@ static int device_of_image(void)
     return device == DEVICE_NONE ? device_only() : device;
 }
 
+/* One load, from before the driver is asked until it has answered. */
+struct load {
+    struct image image;
+    struct measured measured;
+    int device;
+    uint64_t bytes; /* charged before */
+};
+
+/* Small arrays of a module lie in blocks, which its figure tells of when it is loaded. A library is loaded when nobody
+ * looks. */
+static result_t load_begins(struct load *load, int device, const struct image *image, bool lazy)
+{
+    *load = (struct load){.image = *image, .device = device, .bytes = blocks_for(image->globals)};
+    if (lazy && load->bytes == 0)
+        load->bytes = image->globals;
+    result_t answer = charge(device, load->bytes);
+    if (answer != RESULT_OK)
+        return answer;
+    code_loaded(image->code, image->calls);
+    if (image->unread)
+        load->measured = context_begins(device);
+    return RESULT_OK;
+}
+
+/* False: it was loaded, and there is no room for what it took. */
+static bool load_ends(struct load *load, result_t answer, uint64_t key)
+{
+    uint64_t grew = 0;
+    if (load->image.unread)
+        context_grew(&load->measured, &grew);
+    if (answer == RESULT_OK && grew > load->bytes) {
+        charge_held(load->device, grew - load->bytes);
+        load->bytes = grew;
+    }
+    settle(answer, HELD_MODULE, key, load->device, load->bytes, (void *)(uintptr_t)load->image.code);
+    if (answer != RESULT_OK) {
+        code_refused(load->image.code);
+        return true;
+    }
+    return uncounted_settle(load->device) && charge_within(load->device);
+}
+
 /* What an image took beyond the limit goes back with it. */
-#define LOAD(module, read, undo, call)                                                                                 \
+#define LOAD(module, read, lazy, undo, call)                                                                           \
     do {                                                                                                               \
         int device = device_of_image();                                                                                \
         if (!counted(device))                                                                                          \
             return call;                                                                                               \
         struct image image = read;                                                                                     \
-        uint64_t bytes = blocks_for(image.globals);                                                                    \
-        result_t answer = charge(device, bytes);                                                                       \
+        struct load load;                                                                                              \
+        result_t answer = load_begins(&load, device, &image, lazy);                                                    \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
-        code_loaded(image.bytes, image.calls);                                                                         \
         answer = call;                                                                                                 \
-        answer = settle(answer, HELD_MODULE, answer == RESULT_OK ? (uint64_t)(uintptr_t)*module : 0, device, bytes,    \
-                        NULL);                                                                                         \
-        if (answer != RESULT_OK)                                                                                       \
-            code_refused(image.bytes);                                                                                 \
-        if (answer != RESULT_OK || uncounted_settle(device))                                                           \
+        uint64_t key = answer == RESULT_OK ? (uintptr_t)*module : 0;                                                   \
+        bool fits = load_ends(&load, answer, key);                                                                     \
+        if (lazy && answer == RESULT_OK && fits)                                                                       \
+            fits = library_loaded(key, load.bytes, image.unread);                                                      \
+        if (fits)                                                                                                      \
             return answer;                                                                                             \
         undo;                                                                                                          \
         return ERROR(OUT_OF_MEMORY);                                                                                   \
@@ -71,30 +136,30 @@ static int device_of_image(void)
 
 result_t load_module(result_t (*real)(TYPE(module) *, const char *), TYPE(module) *module, const char *path)
 {
-    LOAD(module, image_of_file(path), unload_module(DRIVER(ModuleUnload), *module), real(module, path));
+    LOAD(module, image_of_file(path), false, unload_module(DRIVER(ModuleUnload), *module), real(module, path));
 }
 
 result_t load_image(result_t (*real)(TYPE(module) *, const void *), TYPE(module) *module, const void *image_)
 {
-    LOAD(module, image_read(image_), unload_module(DRIVER(ModuleUnload), *module), real(module, image_));
+    LOAD(module, image_read(image_), false, unload_module(DRIVER(ModuleUnload), *module), real(module, image_));
 }
 
 result_t load_image_with(result_t (*real)(TYPE(module) *, const void *, unsigned, TYPE(jit_option) *, void **),
                          TYPE(module) *module, const void *image_, unsigned count, TYPE(jit_option) *options,
                          void **values)
 {
-    LOAD(module, image_read(image_), unload_module(DRIVER(ModuleUnload), *module),
+    LOAD(module, image_read(image_), false, unload_module(DRIVER(ModuleUnload), *module),
          real(module, image_, count, options, values));
 }
 
-/* A library is loaded where and when it is first used: it is charged before that. */
+/* A library is loaded where and when it is first used: it is charged before that, in each context. */
 result_t load_library(result_t (*real)(TYPE(library) *, const void *, TYPE(jit_option) *, void **, unsigned,
                                        TYPE(libraryOption) *, void **, unsigned),
                       TYPE(library) *library, const void *image_, TYPE(jit_option) *options, void **values,
                       unsigned count, TYPE(libraryOption) *library_options, void **library_values,
                       unsigned library_count)
 {
-    LOAD(library, image_read(image_), unload_library(DRIVER(LibraryUnload), *library),
+    LOAD(library, image_read(image_), true, unload_library(DRIVER(LibraryUnload), *library),
          real(library, image_, options, values, count, library_options, library_values, library_count));
 }
 
@@ -104,35 +169,47 @@ result_t load_library_file(result_t (*real)(TYPE(library) *, const char *, TYPE(
                            unsigned count, TYPE(libraryOption) *library_options, void **library_values,
                            unsigned library_count)
 {
-    LOAD(library, image_of_file(path), unload_library(DRIVER(LibraryUnload), *library),
+    LOAD(library, image_of_file(path), true, unload_library(DRIVER(LibraryUnload), *library),
          real(library, path, options, values, count, library_options, library_values, library_count));
 }
 
 /* Of what is used of a library now, the driver's figure tells. */
-#define USE(call)                                                                                                      \
-    do {                                                                                                               \
-        result_t answer = call;                                                                                        \
-        return answer != RESULT_OK || uncounted_look(device_current()) ? answer : ERROR(OUT_OF_MEMORY);                \
-    } while (0)
+static result_t settle_used(result_t answer)
+{
+    return answer != RESULT_OK || uncounted_look(device_current()) ? answer : ERROR(OUT_OF_MEMORY);
+}
 
 result_t module_of_library(result_t (*real)(TYPE(module) *, TYPE(library)), TYPE(module) *module, TYPE(library) library)
 {
-    USE(real(module, library));
+    return library_used((uintptr_t)library) ? settle_used(real(module, library)) : ERROR(OUT_OF_MEMORY);
 }
 
 result_t global_of_library(result_t (*real)(pointer_t *, size_t *, TYPE(library), const char *), pointer_t *pointer,
                            size_t *bytes, TYPE(library) library, const char *name)
 {
-    USE(real(pointer, bytes, library, name));
+    return library_used((uintptr_t)library) ? settle_used(real(pointer, bytes, library, name)) : ERROR(OUT_OF_MEMORY);
+}
+
+/* A kernel can be launched as it is, and then loads its library. */
+result_t kernel_of_library(result_t (*real)(TYPE(kernel) *, TYPE(library), const char *), TYPE(kernel) *kernel,
+                           TYPE(library) library, const char *name)
+{
+    return library_used((uintptr_t)library) ? real(kernel, library, name) : ERROR(OUT_OF_MEMORY);
+}
+
+result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(library)), TYPE(kernel) *kernels,
+                            unsigned count, TYPE(library) library)
+{
+    return library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
 }
 
 result_t function_of_kernel(result_t (*real)(TYPE(function) *, TYPE(kernel)), TYPE(function) *function,
                             TYPE(kernel) kernel)
 {
-    USE(real(function, kernel));
+    return settle_used(real(function, kernel));
 }
 
 result_t load_function(result_t (*real)(TYPE(function)), TYPE(function) function)
 {
-    USE(real(function));
+    return settle_used(real(function));
 }

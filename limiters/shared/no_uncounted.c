@@ -42,3 +42,13 @@ bool uncounted_look(int device)
     (void)device;
     return true;
 }
+
+struct measured context_begins(int device)
+{
+    return (struct measured){.device = device};
+}
+
+void context_grew(const struct measured *measured, uint64_t *bytes)
+{
+    (void)measured, (void)bytes;
+}

@@ -11,6 +11,7 @@
 #include "governors.h"
 #include "known.h"
 #include "launch.h"
+#include "module.h"
 #include "pools.h"
 #include "room.h"
 #include "uncounted.h"
@@ -64,11 +65,12 @@ static void prepare_charges(void)
     give_back_by(HELD_BLOCK, block_over);
     give_back_by(HELD_CHUNK, pointer_freed);
     give_back_by(HELD_ARRAY, array_gone);
-    give_back_by(HELD_MODULE, give_back_bytes);
+    give_back_by(HELD_MODULE, module_gone);
+    give_back_by(HELD_RESIDENCE, give_back_bytes);
     give_back_by(HELD_OPENED, opened_over);
     give_back_by(HELD_IMPORTED, opened_over);
     give_back_by(HELD_GREEN, give_back_bytes);
-    for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_MODULE; limit++)
+    for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);
     more_room_by(make_room);
 }

@@ -13,10 +13,9 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Code is not charged: up to this multiple of its image, which may be compressed, and up to so much in all. Both are
- * chosen to be above what frameworks load, and were not measured. What is beyond is charged. */
-#define CODE_OF_IMAGE 8
-#define CODE_MOST     (UINT64_C(512) << 20)
+/* Code is not charged: as far as images are known to have it, and up to so much in all. Chosen to be what frameworks
+ * load of it where it is loaded as it is used, and not measured. What is beyond is charged. */
+#define CODE_MOST (UINT64_C(128) << 20)
 
 /* What stacks are enlarged by for each thread that a device can hold, when kernels call functions, and what comes with
  * that: measured on an NVIDIA H100 (132 x 2048 threads, 136 to 138 MiB), driver 580.159.04, 2026-11-23. */
@@ -159,7 +158,7 @@ void context_over(context_t context)
 /* What the code of one image may take. */
 static uint64_t of_image(uint64_t bytes)
 {
-    return bytes > CODE_MOST / CODE_OF_IMAGE ? CODE_MOST : bytes * CODE_OF_IMAGE;
+    return bytes > CODE_MOST ? CODE_MOST : bytes;
 }
 
 void code_loaded(uint64_t bytes, bool calls)

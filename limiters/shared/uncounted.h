@@ -28,8 +28,8 @@ void context_grew(const struct measured *measured, uint64_t *bytes);
 /* A context ended. */
 void context_over(context_t context);
 
-/* An image of so many bytes was loaded: its code may take a multiple of them on the device. Where its kernels call
- * functions, each context has larger stacks from then on. */
+/* An image was loaded whose code may take so many bytes of the device. Where its kernels call functions, each context
+ * has larger stacks from then on. */
 void code_loaded(uint64_t bytes, bool calls);
 
 /* The driver did not load it after all. */

@@ -323,7 +323,9 @@ EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
                                                 each(                                                                          \
                                                     CUDA_ERROR_CAPTURED_EVENT,                                                 \
                                                     "operation not permitted on an event last recorded in a capturing stream") \
-                                                    each(CUDA_ERROR_UNKNOWN, "unknown error")
+                                                    each(CUDA_ERROR_NO_BINARY_FOR_GPU,                                         \
+                                                         "no kernel image is available for execution on the device")           \
+                                                        each(CUDA_ERROR_UNKNOWN, "unknown error")
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 {

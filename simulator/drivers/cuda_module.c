@@ -69,14 +69,14 @@ static void module_free(struct module *module)
     object_free(module);
 }
 
-/* PTX is text; anything else must look like what nvcc or nvrtc make: an ELF cubin or a fat binary. */
-static CUresult load(const void *image, struct context *context, struct module **loaded)
+/* PTX is text; anything else must be an ELF cubin. */
+static CUresult load_one(const void *image, struct context *context, struct module **loaded)
 {
     if (!image || !loaded)
         return CUDA_ERROR_INVALID_VALUE;
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
-    bool binary = magic == 0x464c457fu || magic == 0xba55ed50u || magic == 0x466243b1u;
+    bool binary = magic == 0x464c457fu;
     if (!binary && !strstr(image, ".version"))
         return CUDA_ERROR_INVALID_IMAGE;
     struct module *module = object_new(OBJECT_MODULE);
@@ -86,6 +86,19 @@ static CUresult load(const void *image, struct context *context, struct module *
         module_free(module);
     else
         *loaded = module;
+    return result;
+}
+
+/* A library is loaded where there may be no context: its image is chosen for the first device. */
+static CUresult load(const void *image, struct context *context, struct module **loaded)
+{
+    if (!image || !image_is_fat(image))
+        return load_one(image, context, loaded);
+    char *chosen;
+    struct context *here = context ? context : current_context();
+    CHECK(image_of_fat(image, here ? here->device : &driver.devices[0], &chosen));
+    CUresult result = load_one(chosen, context, loaded);
+    free(chosen);
     return result;
 }
 

@@ -392,6 +392,8 @@ CUresult limits_need_printf(struct context *context);
 CUresult limits_need_heap(struct context *context);
 
 /* Modules. */
+bool image_is_fat(const void *image);
+CUresult image_of_fat(const void *image, const struct device *device, char **chosen);
 void image_read(struct module *module, const char *image, bool binary);
 bool image_declares(const struct module *module, const char *name); /* this kernel */
 bool image_mallocs(const struct module *module, const char *name);  /* this kernel does */

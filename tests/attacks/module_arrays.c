@@ -155,6 +155,169 @@ static void after_comments(void)
     cu.load(&module, elf_of(320 * MIB, false));
 }
 
+/* ---------------------------------------------------------------------------------------------------- fat binaries */
+
+/* As nvcc makes them (fatBinaryCtl.h, and for the entries what public tools read). */
+enum { KIND_PTX = 1, KIND_ELF = 2, BY_LZ4 = 0x2000, BY_ZSTD = 0x8000 };
+
+struct fat_entry {
+    uint16_t kind, version;
+    uint32_t header;
+    uint64_t size;
+    uint32_t compressed, unknown;
+    uint16_t minor, major;
+    uint32_t processor, name, name_size;
+    uint64_t flags, zero, expanded;
+};
+
+static struct {
+    uint32_t magic;
+    uint16_t version, header;
+    uint64_t size;
+    char entries[8192];
+} fat = {.magic = 0xba55ed50, .version = 1, .header = 16};
+
+static struct {
+    uint32_t magic, version;
+    const void *data;
+    void *more;
+} wrapped = {0x466243b1, 1, &fat, NULL};
+
+/* One block of LZ4: what is given as literals. */
+static size_t lz4(char *to, const void *from, size_t size)
+{
+    char *at = to;
+    size_t left = size - 15;
+    *at++ = (char)0xf0;
+    for (; left >= 255; left -= 255)
+        *at++ = (char)255;
+    *at++ = (char)left;
+    memcpy(at, from, size);
+    return (size_t)(at - to) + size;
+}
+
+/* One frame of zstd with one block, which is not compressed (RFC 8878). */
+static size_t zstd(char *to, const void *from, size_t size)
+{
+    uint32_t content = (uint32_t)size, block = (uint32_t)size << 3 | 1;
+    memcpy(to, "\x28\xb5\x2f\xfd\xa0", 5);
+    memcpy(to + 5, &content, 4);
+    memcpy(to + 9, &block, 3);
+    memcpy(to + 12, from, size);
+    return 12 + size;
+}
+
+static void add_entry(unsigned kind, unsigned flags, const void *from, size_t size)
+{
+    char *at = fat.entries + fat.size;
+    int major = 5, minor = 0;
+    if (kind == KIND_ELF) {
+        CU(cuDeviceGetAttribute)(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0);
+        CU(cuDeviceGetAttribute)(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
+    }
+    struct fat_entry entry = {.kind = (uint16_t)kind,
+                              .version = 0x101,
+                              .header = sizeof entry,
+                              .processor = (uint32_t)(major * 10 + minor),
+                              .flags = flags | 0x11};
+    size_t packed = flags == BY_LZ4    ? lz4(at + sizeof entry, from, size)
+                    : flags == BY_ZSTD ? zstd(at + sizeof entry, from, size)
+                                       : size;
+    if (flags == 0)
+        memcpy(at + sizeof entry, from, size);
+    entry.size = (packed + 7) / 8 * 8;
+    entry.compressed = flags == 0 ? 0 : (uint32_t)packed;
+    entry.expanded = flags == 0 ? 0 : size;
+    memcpy(at, &entry, sizeof entry);
+    fat.size += sizeof entry + entry.size;
+}
+
+/* With an array of 8 MiB. */
+static void make_fat(unsigned kind, unsigned flags)
+{
+    fat.size = 0;
+    if (kind == KIND_ELF)
+        add_entry(kind, flags, elf_of(8 * MIB - 1, true), sizeof image);
+    else
+        add_entry(kind, flags, spellings[0], strlen(spellings[0]) + 1);
+}
+
+static void load_fat(void)
+{
+    CUmodule module;
+    for (unsigned i = 0; i < times(8 * MIB); i++)
+        if (i % 2 == 0)
+            cu.load((void **)&module, &fat);
+        else
+            CU(cuModuleLoadFatBinary)(&module, &wrapped);
+}
+
+/* Its library is loaded by a launch of its kernel, as it is. */
+static void launch_fat(unsigned count)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    for (unsigned i = 0; i < count; i++)
+        if (CU(cuLibraryLoadData)(&library, &wrapped, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS &&
+            CU(cuLibraryGetKernel)(&kernel, library, "touch") == CUDA_SUCCESS)
+            CU(cuLaunchKernel)((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+#define FAT(name, kind, flags)                                                                                         \
+    static void name(void)                                                                                             \
+    {                                                                                                                  \
+        open_card();                                                                                                   \
+        make_fat(kind, flags);                                                                                         \
+        load_fat();                                                                                                    \
+    }                                                                                                                  \
+    static void name##_launched(void)                                                                                  \
+    {                                                                                                                  \
+        open_card();                                                                                                   \
+        make_fat(kind, flags);                                                                                         \
+        launch_fat(times(8 * MIB));                                                                                    \
+    }
+FAT(fat_ptx, KIND_PTX, 0)
+FAT(fat_elf, KIND_ELF, 0)
+FAT(fat_lz4, KIND_PTX, BY_LZ4)
+FAT(fat_zstd, KIND_PTX, BY_ZSTD)
+
+/* The first image is for no card, and has nothing. */
+static void fat_of_several(void)
+{
+    static const char nothing[] = DECLARING("");
+    open_card();
+    make_fat(KIND_PTX, BY_LZ4);
+    add_entry(KIND_PTX, 0, nothing, sizeof nothing);
+    load_fat();
+}
+
+/* Arrays of less than a block each. */
+static void small_launched(void)
+{
+    static const char small[] = DECLARING(".visible .global .b8 a[1048575];");
+    open_card();
+    fat.size = 0;
+    add_entry(KIND_PTX, 0, small, sizeof small);
+    launch_fat(times(MIB));
+}
+
+/* A library that has much code, which is never used: room for arrays that cannot be read. */
+static void beside_code(void)
+{
+    static char text[3 * MIB];
+    CUlibrary library;
+    open_card();
+    for (size_t at = 0; at < sizeof text - 1; at++)
+        text[at] = "add.u32 r,r,r;\n"[at % 15];
+    memcpy(text, PTX_HEAD ".entry much(){", sizeof PTX_HEAD ".entry much(){" - 1);
+    strcpy(text + sizeof text - 16, "call f;}");
+    for (unsigned i = 0; i < 40; i++)
+        CU(cuLibraryLoadData)(&library, text, NULL, NULL, 0, NULL, NULL, 0);
+    make_fat(KIND_PTX, BY_ZSTD);
+    load_fat();
+    launch_fat(times(8 * MIB));
+}
+
 int main(void)
 {
     static const struct part parts[] = {
@@ -166,6 +329,17 @@ int main(void)
         {"arrays far apart", far_apart},
         {"after images that are refused", after_refused},
         {"after an image of comments", after_comments},
+        {"fat binaries of PTX", fat_ptx},
+        {"fat binaries of ELF", fat_elf},
+        {"fat binaries, by LZ4", fat_lz4},
+        {"fat binaries, by zstd", fat_zstd},
+        {"fat binaries of several images", fat_of_several},
+        {"launches of fat libraries", fat_ptx_launched},
+        {"launches of fat libraries of ELF", fat_elf_launched},
+        {"launches of fat libraries, by LZ4", fat_lz4_launched},
+        {"launches of fat libraries, by zstd", fat_zstd_launched},
+        {"launches of libraries of small arrays", small_launched},
+        {"fat binaries beside code that is not used", beside_code},
     };
     RUN_PARTS(parts);
 }

@@ -139,13 +139,63 @@ static void green(void)
     }
 }
 
+static const char library_text[] = ".version 6.4\n.target sm_50\n.address_size 64\n"
+                                   ".visible .global .b8 a[25165824];\n.visible .entry touch() { ret; }\n";
+
+static void use_library(CUlibrary library)
+{
+    CUkernel kernel;
+    if (CU(cuLibraryGetKernel)(&kernel, library, "touch") == CUDA_SUCCESS)
+        CU(cuLaunchKernel)((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static CUlibrary library_of(const char *text)
+{
+    CUlibrary library = NULL;
+    CU(cuLibraryLoadData)(&library, text, NULL, NULL, 0, NULL, NULL, 0);
+    return library;
+}
+
+/* A library is in each context in which its kernel is launched. */
+static void libraries(void)
+{
+    open_card();
+    CUcontext other = another();
+    for (unsigned i = 0; i < 4; i++) {
+        CUlibrary library = library_of(library_text);
+        cu.set(cu.context);
+        use_library(library);
+        cu.set(other);
+        use_library(library);
+    }
+}
+
+/* It outlives the context that it was loaded in. */
+static void libraries_outlive(void)
+{
+    CUlibrary loaded[8];
+    open_card();
+    CUcontext other = another();
+    for (unsigned i = 0; i < 8; i++)
+        loaded[i] = library_of(library_text);
+    CU(cuCtxDestroy_v2)(other);
+    cu.set(cu.context);
+    for (unsigned i = 0; i < 8; i++)
+        use_library(loaded[i]);
+}
+
 int main(void)
 {
     static const struct part parts[] = {
-        {"first blocks", first_blocks},      {"contexts made again", made_again},
-        {"attached and detached", detached}, {"retained and released", retained_twice},
-        {"modules", with_modules},           {"stacks", with_stacks},
+        {"first blocks", first_blocks},
+        {"contexts made again", made_again},
+        {"attached and detached", detached},
+        {"retained and released", retained_twice},
+        {"modules", with_modules},
+        {"stacks", with_stacks},
         {"green contexts", green},
+        {"a library in several", libraries},
+        {"libraries of one that ended", libraries_outlive},
     };
     RUN_PARTS(parts);
 }

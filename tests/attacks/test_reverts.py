@@ -81,8 +81,12 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "outliving_graphs": _GROWTH_FREE,
     "module_arrays": (
-        ("shared/module.c", "bytes = blocks_for(image.globals);", "bytes = 0;"),
-        ("shared/module.c", "uncounted_settle(device))", "true)"),
+        ("shared/module.c", ".bytes = blocks_for(image->globals)}", ".bytes = 0}"),
+        (
+            "shared/module.c",
+            "uncounted_settle(load->device) && charge_within(load->device)",
+            "true",
+        ),
     ),
     "pools_of_a_byte": _GROWTH_FREE,
     "context_limits": (("shared/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
@@ -192,8 +196,25 @@ OF_OTHERS: dict[str, tuple[tuple[str, str, str], ...]] = {
 SECOND: dict[str, tuple[tuple[str, str, str], ...]] = {
     "signal_handler": (("timeshare/gate.c", "atomic_store(outer->cell, WAITS);", ""),),
 }
+#: Further holds of libraries and fat binaries, each by itself.
+FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
+    ("module_arrays", (("shared/image.c", "if (magic == FAT_MAGIC) {", "if (false) {"),)),
+    ("module_arrays", (("shared/libraries.c", "library.link = &used_one;", "return true;"),)),
+    ("module_arrays", (("shared/module.c", "answer == RESULT_OK && grew > load->bytes", "false"),)),
+    ("module_arrays", (("shared/module.c", "lazy && load->bytes == 0", "false"),)),
+    (
+        "other_contexts",
+        (
+            (
+                "shared/libraries.c",
+                "fits && next_of(STANDING_CONTEXT",
+                "false && next_of(STANDING_CONTEXT",
+            ),
+        ),
+    ),
+]
 TABLES = (REVERTS, OF_TIME, OF_OTHERS, SECOND)
-ALL = [(name, edits) for table in TABLES for name, edits in table.items()]
+ALL = [(name, edits) for table in TABLES for name, edits in table.items()] + FURTHER
 
 
 def test_each_attack_that_is_held_has_the_lines_that_hold_it() -> None:

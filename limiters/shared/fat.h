@@ -1,0 +1,28 @@
+/* Fat binaries: several images in one, of which the driver takes one. Each may be compressed. */
+#ifndef HETERO_SHARED_FAT_H
+#define HETERO_SHARED_FAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FAT_MAGIC UINT32_C(0xba55ed50)
+
+/* Of a fat binary, of which at most `size` bytes are there, with all its entries: 0: it has no such form. */
+uint64_t fat_size(const void *data, uint64_t size);
+
+/* One image. */
+struct fat_image {
+    const char *data; /* 16 bytes of zeros follow where it was copied; NULL: it is compressed otherwise, or torn */
+    uint64_t size;
+    bool text;  /* PTX, with a NUL at its end */
+    void *copy; /* to be freed */
+};
+
+/* The image at `*at`, an offset that is 0 at first and is moved to the next one. False: there is none. */
+bool fat_next(const void *data, uint64_t size, uint64_t *at, struct fat_image *image);
+
+/* Expand one LZ4 block into at most `room` bytes: how many they were; 0: it is none, or does not fit. */
+uint64_t lz4_expand(const void *block, uint64_t size, void *to, uint64_t room);
+
+#endif
