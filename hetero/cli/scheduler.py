@@ -41,6 +41,14 @@ from hetero.model.errors import BadInput
     metavar="USER",
     help="The agents' service account: nodes without a ready pod of it take nobody.",
 )
+@click.option(
+    "--scheduler-name",
+    "schedulers",
+    multiple=True,
+    metavar="NAME",
+    help="A name by which pods are for kube-scheduler: one that tries none of them for 10 s is "
+    "started anew.",
+)
 @metrics_options
 @listen_options
 def command(
@@ -52,6 +60,7 @@ def command(
     kube_scheduler: str | None,
     mix: str | None,
     agent: str | None,
+    schedulers: tuple[str, ...],
     metrics: int | None,
     insecure_metrics: bool,
     insecure: bool,
@@ -85,6 +94,7 @@ def command(
         config=config,
         mix=mix,
         agent=agent,
+        schedulers=schedulers,
         metrics=listen(insecure=insecure or insecure_metrics, **at) if metrics else None,
         environ=os.environ,
     )

@@ -21,10 +21,15 @@ from tests.kube.fake_api import FakeApi
 PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/hetero-scheduler"
 #: An extender that knows the cluster at once and does nothing else.
 EXTENDER = """
-import asyncio, os
+import asyncio, os, pathlib
 from hetero.kube.api.leadership import Leadership
 open(os.environ["STARTED"], "a").write(f"{os.getpid()}\\n")
-asyncio.run(Leadership.of(os.environ).follow(lambda: True))
+untried = pathlib.Path(os.environ["STARTED"]).with_name("untried")
+def says():
+    if found := untried.exists():
+        untried.unlink()
+    return found
+asyncio.run(Leadership.of(os.environ).follow(lambda: True, says))
 """
 
 
@@ -182,3 +187,16 @@ def test_a_kube_scheduler_that_starts_is_waited_for(tmp_path: Path) -> None:
 
     with kube_scheduler(threading.Event()) as healthz:
         play(tmp_path, act, healthz)
+
+
+def test_a_kube_scheduler_that_tries_no_pod_is_started_anew_and_nobody_else(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        scene.started.with_name("untried").touch()
+        await scene.until(lambda: scene.told[-1] == b"0", seconds=2)
+        assert scene.holder == "pod-a_1"
+        await scene.until(scene.leads)
+        await asyncio.sleep(1)
+        assert scene.leads()
+        assert 1 == len(scene.extenders)
+
+    play(tmp_path, act)

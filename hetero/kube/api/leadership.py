@@ -18,8 +18,9 @@ from hetero.model.errors import HeteroError
 
 #: In the child's environment: the descriptor of its end.
 DESCRIPTOR = "HETERO_LEADERSHIP"
-#: What the child says: it does not know the cluster yet, it can lead, it reads long lists.
-STARTING, READY, BUSY = b"starting", b"ready", b"busy"
+#: What the child says: it does not know the cluster yet, it can lead, it reads long lists, and
+#: kube-scheduler tries none of the pods that wait.
+STARTING, READY, BUSY, UNTRIED = b"starting", b"ready", b"busy", b"untried"
 #: Seconds between two words.
 BEAT = 0.25
 #: The longest message of either, in bytes.
@@ -56,10 +57,13 @@ class Leadership:
         """Have the parent be patient: thousands of objects are about to be read in one go."""
         self._say(BUSY)
 
-    async def follow(self, ready: Callable[[], bool]) -> None:
-        """Say that this process lives and hear whether it leads, until the parent ends: raise."""
+    async def follow(self, ready: Callable[[], bool], untried: Callable[[], bool]) -> None:
+        """Say that this process lives and hear whether it leads, until the parent ends: raise.
+
+        `untried` says, once each time, that kube-scheduler is to be started anew.
+        """
         self.connection.setblocking(False)
-        beating = asyncio.ensure_future(self._beat(ready))
+        beating = asyncio.ensure_future(self._beat(ready, untried))
         try:
             while said := await self._hear():
                 self._until = float(said)
@@ -74,9 +78,11 @@ class Leadership:
             return await asyncio.get_running_loop().sock_recv(self.connection, MOST)
         return b""
 
-    async def _beat(self, ready: Callable[[], bool]) -> None:
+    async def _beat(self, ready: Callable[[], bool], untried: Callable[[], bool]) -> None:
         while True:
             self._say(READY if ready() else STARTING)
+            if untried():
+                self._say(UNTRIED)
             await asyncio.sleep(BEAT)
 
     def _say(self, word: bytes) -> None:

@@ -50,6 +50,7 @@ from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.kube.scheduler.signatures import Signatures
+from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
@@ -118,6 +119,7 @@ class Scheduler:
     previous: PublicKeys = field(factory=PublicKeys)  # by which those before this one signed
     lease: Leadership | None = None
     agents: Agents | None = None  # None: every node is taken to have one that serves
+    untried: UntriedPods = field(factory=UntriedPods)
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
@@ -288,6 +290,7 @@ class Scheduler:
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)
+        self.untried.pods_listed(uids)
         if self.agents:
             self.agents.pods_listed(uids)
         for pod in sorted(pods, key=_created):  # in the order they arrived in
@@ -301,6 +304,7 @@ class Scheduler:
     def _pod_changed(self, event: str, pod: Plain) -> None:
         uid, metadata = pod["metadata"]["uid"], pod["metadata"]
         self.groups.pod_changed(event, pod)
+        self.untried.pod_changed(event, pod)
         of_agent = self.agents.pod_changed(event, pod) if self.agents else None
         if of_agent is not None:
             self._agent_changed(of_agent)
@@ -406,6 +410,7 @@ class Scheduler:
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
             started, result = monotonic(), "error"
+            self.untried.heard()
             try:
                 said = await request.read()
                 await self._until_ready()

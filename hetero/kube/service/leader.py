@@ -2,9 +2,9 @@
 
 The extender is its child and is started anew here: a kubelet would wait longer each time. When the
 extender is silent for a second, or kube-scheduler for three, kube-scheduler is ended and the Lease
-given up, in this order, so that another replica leads a moment later. While the API server is away
-nobody else can have the Lease, and everything stays as it is. docs/decisions/leader.md says why it
-is built so.
+given up, in this order, so that another replica leads a moment later. A kube-scheduler that answers
+and tries no pod is started anew by itself. While the API server is away nobody else can have the
+Lease, and everything stays as it is. docs/decisions/leader.md says why it is built so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import aiohttp
 from attrs import define, field
 
 from hetero.kube.api.client import Access, Api
-from hetero.kube.api.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, pair
+from hetero.kube.api.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, UNTRIED, pair
 from hetero.kube.api.lease import Lease
 from hetero.model.errors import BadInput
 
@@ -38,6 +38,8 @@ _SUPERVISOR_SILENT = 2.0
 #: Seconds that a kube-scheduler which has answered once may go without an answer, and between two
 #: questions. It answers without the API server, too.
 _UNANSWERED, _ASK = 3.0, 0.5
+#: Seconds in which the supervisor ends a kube-scheduler that is to be started anew.
+_RESTARTS = 1.0
 #: Seconds until an extender that ended is started anew: the second time and later, if none of them
 #: was ready, twice as many up to the second number.
 _PAUSE, _LONGEST_PAUSE = 0.5, 8.0
@@ -67,6 +69,7 @@ class Leader:
     # When kube-scheduler answered last, or was told to start, and how long it may be silent then.
     _heard: tuple[float, float] = field(default=(0.0, _STARTS), init=False)
     _hangs: bool = field(default=False, init=False)  # kube-scheduler was silent for longer
+    _rests_until: float = field(default=0.0, init=False)  # kube-scheduler, which then starts anew
     _changed: asyncio.Event = field(factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
@@ -152,7 +155,7 @@ class Leader:
             with suppress(OSError):  # it has ended, which is heard of soon
                 self._socket.send(repr(until).encode())
         if self._supervised is not None:
-            leads = self._leads and self._fit
+            leads = self._leads and self._fit and monotonic() >= self._rests_until
             self._supervised.write(_LEAD if leads else _STAND_BY)
 
     async def _beat(self) -> None:
@@ -199,11 +202,20 @@ class Leader:
             if not said:
                 return "ended"
             patience = _READS if said == BUSY else _SILENT
-            if said != BUSY and self._ready != (said == READY):
+            if said == UNTRIED:
+                self._start_scheduler_anew()
+            elif said != BUSY and self._ready != (said == READY):
                 self._ready = said == READY
                 self._changed.set()
 
     # --- kube-scheduler ---------------------------------------------------------------------------
+
+    def _start_scheduler_anew(self) -> None:
+        """Have the supervisor end kube-scheduler and start another; the Lease is kept."""
+        log.warning("kube-scheduler tries none of the pods that wait: starting it anew")
+        self._rests_until = monotonic() + _RESTARTS
+        self._heard = (self._rests_until, _STARTS)
+        self._tell()
 
     async def _ask_scheduler(self) -> None:
         """Notice for ever a kube-scheduler that runs and does not answer."""

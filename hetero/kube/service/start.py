@@ -23,6 +23,7 @@ from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.way import AllocationWay
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import PERIOD, Certificates, ExpiryMetric, Port, proved, serve
@@ -48,14 +49,16 @@ def scheduler(
     config: Path | None,
     mix: str | None,
     agent: str | None,
+    schedulers: Iterable[str],
     metrics: Listen | None,
     environ: Mapping[str, str],
 ) -> None:
     """Run the extender until it is told to stop.
 
     `agent` is the user that agents are: nodes without one that serves take nobody. `mix` is the
-    ConfigMap of the expected mix, as `namespace/name`. The environment says whether it is the child
-    of one that holds a Lease; without one it leads.
+    ConfigMap of the expected mix, as `namespace/name`. `schedulers` are the names by which pods are
+    for the kube-scheduler that it serves. The environment says whether it is the child of one that
+    holds a Lease; without one it leads.
     """
     if mix is not None and not all(mix.partition("/")):
         raise BadInput(f"mix {mix!r}: write namespace/name")
@@ -73,6 +76,7 @@ def scheduler(
                 previous=previous,
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
+                untried=UntriedPods(frozenset(schedulers)),
                 node_placement=chosen.node_placement,
                 device_placement=chosen.device_placement,
                 choose=chosen.choose,
@@ -90,7 +94,12 @@ def scheduler(
             ]
             beside += _expiry(listen, api, made.scheduler_metrics.registry, environ)
             if leadership:
-                beside.append(leadership.follow(lambda: made.knows_all))
+                beside.append(
+                    leadership.follow(
+                        lambda: made.knows_all,
+                        lambda: made.untried.is_silent(held=leadership.held),
+                    )
+                )
             if made.mix:
                 beside.append(made.mix.follow())
             await serve(
