@@ -55,7 +55,11 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "modules are not charged": (
         ("shared/module.c", ".bytes = blocks_for(image->globals)};", ".bytes = 0};"),
-        ("shared/module.c", "uncounted_settle(load->device) && charge_within(load->device)", "true"),
+        (
+            "shared/module.c",
+            "uncounted_settle(load->device) && charge_within(load->device)",
+            "true",
+        ),
     ),
     "limits are not charged": (("shared/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
     "tiles hold no block": (
