@@ -21,6 +21,9 @@
 #define LIGHT_MOST_PERCENT  60u
 #define LIGHT_ALONE_PERCENT 85u
 
+/* One that needs all of the device has what its time slices are, and these are charged by its power, too (power.h). */
+#define LIGHT_ALL_PERCENT 100u
+
 /* With so many fences in flight, one behind the other, the device surely works; how often that is so is the mean of so
  * many looks. */
 #define LIGHT_QUEUED 2u
@@ -152,12 +155,12 @@ static inline bool light_heavy(const struct light *light, bool alone)
     return need * 100 >= (alone ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
 }
 
-/* Whether what it needs is known so well that it may be charged for that alone, however much it is. Work that waits
- * behind work is surely all of the device. */
+/* Whether what it needs is less than all of the device, and known so well that it may be charged for that alone. Work
+ * that waits behind work is surely all of it. */
 static inline bool light_exact(const struct light *light)
 {
     return light_counted(light)->error < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
-           light->queued * 100 < LIGHT_ALONE_PERCENT;
+           light->queued * 100 < LIGHT_ALONE_PERCENT && light->need * 100 < LIGHT_ALL_PERCENT;
 }
 
 /* It was looked at while nobody else had work in flight. */

@@ -58,7 +58,7 @@ def test_two_processes_of_one_grant_share_its_share(rack: Rack) -> None:
 def _charge_rates(directory: Path, model: str, power: int) -> list[int]:
     directory.mkdir()
     rack = Rack.of(directory, more=f"power = {power}\npower_limit = 700", model=model)
-    job = rack.grant(Terms(core=5000)).job("--seconds", "4", HETERO_LOG="debug")
+    job = rack.grant(Terms(core=5000)).job("--seconds", "2", HETERO_LOG="debug")
     said = job.communicate()[1]
     return [int(rate) for rate in re.findall(r"device time at (\d+)/1024", said)]
 
