@@ -92,8 +92,8 @@ class RowView:
     No `length`: none was free. `runs`: it is in a row now. The rest are totals since the grant
     began, None where no process says: of `rows`, `overruns` ended with work in flight, and
     `end` are the milliseconds from the end of a row until all devices were idle, a mean. Grants of
-    high priority ran in a row `intrusions` times, for `intruded` milliseconds, which nobody is
-    charged for.
+    high priority ran in a row `intrusions` times, for `intruded` milliseconds that are not charged
+    to the gang.
     """
 
     begin: float
