@@ -14,6 +14,7 @@ from attrs import evolve
 from prometheus_client import generate_latest
 
 from hetero.kube.agent.agent import Options, node_of
+from hetero.kube.api import settings
 from hetero.kube.api.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
@@ -192,6 +193,31 @@ def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bo
                 await one.wait()
 
             assert (-9 if killed else None) == ended
+
+    run(story)
+
+
+def test_what_becomes_of_a_program_past_its_limiter_may_be_said_for_all_pods(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "settings").write_text('[nodes."*".heterod]\non_bypass = "kill"\n')
+    said = settings.load(tmp_path / "settings").of_node("n1")
+
+    async def story() -> None:
+        async with world() as at:
+            at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
+            await at.crash()
+            at.node = evolve(at.node, settings=said)
+            await at.start()
+            pod = at.bind("pod", memory=GiB)  # it says nothing of it
+            await at.kubelet.admit(pod)
+            (entry,) = at.node.snapshot().grants
+            with (at.node.directory(entry.id) / USAGE).open("r+b") as usage:  # it is the grant's
+                program = await asyncio.create_subprocess_exec("sleep", "60", stdin=usage)
+            counts = {program.pid: 3 * GiB}
+            at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=None, processes=counts)
+
+            assert -9 == await asyncio.wait_for(program.wait(), 30)
 
     run(story)
 

@@ -75,10 +75,12 @@ class Settings:
     [vendors]
     allow = ["hetero-a"]          # distributions whose vendors the services and the agents may run
 
-    [nodes."*".cards]             # what nodes give out, by patterns of their names: the tables of
-    max_sharers = 10              # `hetero.node.settings`; what a later pattern says, it says
-    [nodes."old-*".scale]         # instead of an earlier one
-    memory = 1.5
+    [nodes."*".cards]             # by a pattern of nodes' names any table of a node's settings
+    max_sharers = 10              # of two patterns for a node the later one counts
+    [nodes."*".heterod]
+    on_bypass = "kill"            # a program without a limiter is ended, where its pod does not say
+    [nodes."old-*".scale]
+    memory = 1.5                  # what does not fit on a card then lies with the host
     """
 
     node_placement: str = "fragmentation"
