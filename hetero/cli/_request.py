@@ -44,7 +44,8 @@ _OPTIONS = (
         "--policy",
         type=click.Choice([policy.value for policy in Policy]),
         default=Policy.FIXED.value,
-        help="fixed: never above the share (default); elastic: idle time is lent; off: no limiter.",
+        help="fixed: the share of device time, idle or not (default); elastic: idle time is lent; "
+        "off: no limiter.",
     ),
     click.option(
         "--priority",

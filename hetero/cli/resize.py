@@ -22,7 +22,7 @@ from hetero.node.resize import resize
 @click.option(
     "--policy",
     type=click.Choice([Policy.FIXED.value, Policy.ELASTIC.value]),
-    help="fixed: never above the share; elastic: idle time is lent.",
+    help="fixed: the share of device time, idle or not; elastic: idle time is lent.",
 )
 @click.option(
     "--device",

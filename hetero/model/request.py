@@ -20,7 +20,7 @@ class Truth(Enum):
 class Policy(str, Enum):
     """What happens to core time a grant does not use."""
 
-    FIXED = "fixed"  # never above the share
+    FIXED = "fixed"  # held to the share of device time, whether the device is idle or not
     ELASTIC = "elastic"  # idle time is lent out and taken back
     OFF = "off"  # no limiter at all
 
