@@ -136,17 +136,24 @@ def test_the_guides_slices_keep_the_contract(project: Path, tmp_path: Path) -> N
 
 def _with_slices(project: Path, path: Path) -> None:
     """Write the guide's vendor with slices, its driver and its test to `path`."""
-    (example,) = re.findall(r"and add:\n\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    declared, hooks = example.split("\n\n\n", 1)
+    guide = GUIDE.read_text()
+    (declared,) = re.findall(r"before `VENDOR`:\n\n```python\n(.*?)```", guide, re.DOTALL)
+    (hooks,) = re.findall(r"at the end of the file:\n\n```python\n(.*?)```", guide, re.DOTALL)
+    (model,) = re.findall(r"its model is then\n`plugin.(.+?)`", guide)
+    (enforcement,) = re.findall(r"`_device` says\n`(.+?)`", guide)
     source = (project / "hetero_zephyr.py").read_text()
-    shared = "granularity=plugin.Fractional(memory=plugin.Step(64 * MiB)), slots=8"
-    assert shared in source
-    source = source.replace(shared, "core=8, slots=8, granularity=_MENU")
-    source = source.replace("VENDOR = plugin.Vendor(", f"{declared}\n\nVENDOR = plugin.Vendor(")
+    for old, new in (
+        (r"Model\(\s+match=\"Z2\*\".*?\)\), slots=8\s+\)", model),
+        (r"enforcement=[\w.]+", enforcement),
+        (r"VENDOR = plugin.Vendor\(", f"{declared}\n\nVENDOR = plugin.Vendor("),
+    ):
+        source, count = re.subn(old, new, source, count=1, flags=re.DOTALL)
+        assert 1 == count
     (path / "hetero_zephyr.py").write_text(f"{source}\n\n{hooks}")
-    fake = [project / "fake.c", Path(__file__).with_name("zephyr_slices.c")]
-    build = ["cc", "-Wall", "-Werror", "-shared", "-fPIC", "-o", path / "libzephyr.so"]
-    subprocess.run(list(map(str, (*build, *fake))), check=True)
+    (build,) = re.findall(r"^cc .* fake.c path/to/hetero/.*$", guide, re.MULTILINE)
+    build = build.replace("path/to/hetero", str(GUIDE.parent.parent)).replace("cc ", "cc -Wall ", 1)
+    shutil.copy(project / "fake.c", path)
+    subprocess.run(build.split(), cwd=path, check=True)
     (path / "test_zephyr.py").write_text((project / "test_zephyr.py").read_text())
 
 
