@@ -2,7 +2,7 @@
 
     python docs/make_reference.py FOLDER         (`make docs` does it, into build/)
 
-Nothing generated is committed. `tests/docs/test_reference.py` holds that nothing is left out.
+Nothing generated is committed. `tests/docs/test_site.py` holds that nothing is left out.
 """
 
 from __future__ import annotations

@@ -236,6 +236,20 @@ def test_python_is_compiled_and_its_imports_are_there(block: Block) -> None:
         )
     }
     assert [] == [name for name in imported - own if importlib.util.find_spec(name) is None]
+    named = {
+        (node.module or "", alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module not in own
+        for alias in node.names
+    } | {
+        ("hetero.plugin", node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "plugin"
+    }
+    there = [(module, name) for module, name in named if hasattr(import_module(module), name)]
+    assert [] == sorted(named - set(there))
 
 
 def test_the_vendor_in_the_readme_is_the_example() -> None:
