@@ -133,6 +133,24 @@ def test_a_command_that_hetero_has_not_is_found(words: list[str]) -> None:
         parsed(words)
 
 
+def test_a_command_in_a_sentence_is_there() -> None:
+    """What it works on may be left out there."""
+    wrong, found = [], 0
+    for path in documents():
+        text = "\n".join(line for _, line in prose(path))
+        for code in re.findall(r"`(hetero [^`]+)`", text):
+            found += 1
+            try:
+                with suppress(click.exceptions.Exit, click.MissingParameter):
+                    parsed(shlex.split(code.replace("…", ""))[1:])
+            except click.exceptions.NoArgsIsHelpError:
+                pass
+            except click.ClickException as error:
+                wrong.append(f"{path.relative_to(ROOT)}: {code}: {error.format_message()}")
+    assert [] == wrong
+    assert found > 100
+
+
 #: What takes root, a cluster, a card, minutes, or a person at a terminal.
 ELSEWHERE = {
     "agent", "bench", "certificates", "daemon", "demo", "explain", "install", "runtime",
