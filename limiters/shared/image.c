@@ -214,10 +214,23 @@ static uint64_t value_of(const char **at, unsigned strength)
     return value;
 }
 
-/* What an array's size is written as. 0: it is something else. */
+/* More parentheses than a compiler writes in the size of an array: each within another takes some of the stack. */
+#define MOST_PARENTHESES 100
+
+static bool too_deep(const char *at)
+{
+    unsigned opened = 0;
+    for (; *at != ']' && *at != '\0' && opened <= MOST_PARENTHESES; at = skip_space(at + 1))
+        opened += *at == '(';
+    return opened > MOST_PARENTHESES;
+}
+
+/* What an array's size is written as. 0: it is something else; as much as there is: it is not followed. */
 static uint64_t size_of_array(const char **at)
 {
     ++*at;
+    if (too_deep(*at))
+        return UINT64_MAX;
     uint64_t elements = value_of(at, 0);
     bool closed = **at == ']';
     *at += closed;
