@@ -2,6 +2,7 @@
 #include "ends.h"
 
 #include "bodies.h"
+#include "borrowed.h"
 #include "capturing.h"
 #include "charge.h"
 #include "governors.h"
@@ -33,9 +34,12 @@ void after_context_ended(context_t context, struct card_use before)
     captures_over(context);
     room_context_over(context);
     struct entry shared = shared_in(context);
+    int opened = take_opened(context);
     refund_context(context);
     pools_context_over(context);
     shared_context_over(&shared, before);
+    if (opened > 0)
+        say_opened(-opened); /* what ended processes shared may be given back then, which is in what this one lost */
     context_over(context);
 }
 
@@ -50,6 +54,7 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
     pools_stream_over(stream);
+    room_stream_over(stream);
     result_t answer = real(stream);
     if (answer == RESULT_OK)
         capture_over((uintptr_t)stream); /* abandoned */
