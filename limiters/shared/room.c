@@ -66,8 +66,7 @@ void free_in_order(const struct entry *entry, stream_t stream)
         free(freed);
     } else {
         pthread_mutex_lock(&counting);
-        *freed = (struct freed){
-            .entry = *entry, .event = event, .context = context, .stream = stream, .next = list};
+        *freed = (struct freed){.entry = *entry, .event = event, .context = context, .stream = stream, .next = list};
         list = freed;
         atomic_fetch_add(&pending, 1);
         pthread_mutex_unlock(&counting);

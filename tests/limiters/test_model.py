@@ -366,7 +366,7 @@ FOUND = {
         *("CREATE 0 0 0", "ALLOCATE 0 1 3", "SHARE 0 1 0", "OPEN 1 1 0", "DESTROY 0 0 0"),
         *("STREAM 0 0 0", "RELEASE 0 0 0", "LOOK 0 0 0"),
     ),
-    "a context that ends when an owner that ended is let go": (
+    "a context that ends with what an ended owner shared": (
         *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 1 0 0", "SHARE 1 0 0", "OPEN 0 0 0"),
         *("ALLOCATE 0 0 0", "SHARE 0 0 0", "END 1 0 0", "RELEASE 0 0 0", "LOOK 0 0 0"),
     ),
