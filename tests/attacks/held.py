@@ -5,9 +5,9 @@ held.py UUID CONTEXTS PROGRAM [ARGUMENT …]
 The program writes a line before each part and waits for a byte, which it gets when the card has
 back what the part before held. The first part is a context and nothing else. The last line of the
 output is the program's own, with `held` false where a part held more than ATTACK_MEMORY, 2 MiB for
-each context and what maps them for longer than 100 ms. Contexts are counted as the processes that NVML
-lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PRELOAD is the program's
-LD_PRELOAD: what asks NVML is under no grant.
+each context and what maps them for longer than 100 ms. Contexts are counted as the processes that
+NVML lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PRELOAD is the
+program's LD_PRELOAD: what asks NVML is under no grant.
 """
 
 from __future__ import annotations
