@@ -176,17 +176,20 @@ result_t detach_context(result_t (*real)(context_t), context_t context)
 
 result_t settle_stream(stream_t stream, int device)
 {
-    if (uncounted_settle(device))
+    if (uncounted_settle(device)) {
+        if (device >= 0)
+            stream_made(device);
         return RESULT_OK;
+    }
     DRIVER(StreamDestroy_v2)(stream);
     uncounted_settle(device);
     return ERROR(OUT_OF_MEMORY);
 }
 
-/* What a stream takes of its context, which keeps it when the stream is destroyed: so it has to fit before. */
+/* What a context takes for streams it keeps when they are destroyed: so that has to fit before. */
 static bool stream_fits(int device)
 {
-    if (uncounted_fits(device, BLOCK))
+    if (device < 0 || !stream_takes_more(device) || uncounted_fits(device, BLOCK))
         return true;
     more_room(device, BLOCK);
     return uncounted_fits(device, BLOCK);

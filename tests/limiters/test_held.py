@@ -141,6 +141,32 @@ input()
     assert held <= 64 + 2
 
 
+def test_streams_take_what_a_context_may_and_no_block_beyond_the_limit(grant: Grant) -> None:
+    """A context keeps what it took for streams, so one that does not fit is never made."""
+    program = grant.start(
+        f"""
+start()
+for _ in range(32):
+    take("plain", {2 * MIB})
+def stream():
+    made = c_void_p()
+    return driver.code("cuStreamCreate", byref(made), c_uint(1)) or made
+four = [stream() for _ in range(4)]
+seen = [isinstance(each, int) for each in four] + [stream()]
+call("cuStreamDestroy_v2", four[0])
+say([*seen, isinstance(stream(), int)])
+input()
+"""
+    )
+    assert program.stdout
+    told = json.loads(program.stdout.readline())
+    held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
+    program.communicate("\n")
+
+    assert [False] * 4 + [2, False] == told
+    assert 64 + 2 == held
+
+
 def test_a_destroyed_pool_holds_what_is_pending_and_is_charged_for_it(grant: Grant) -> None:
     told = grant.run(
         LEFT
