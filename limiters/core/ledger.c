@@ -77,10 +77,23 @@ void ledger_release(struct region *region, unsigned device, uint64_t bytes)
     /* A child that frees what its parent allocated before the fork holds nothing of that. */
     if (region->own[device] >= bytes) {
         region->own[device] -= bytes;
+        region->returned[device] += bytes;
         region_slot(region)->used[device] = region->own[device];
         region->shared->devices[device].used -= bytes;
     }
     region_unlock(region);
+}
+
+bool ledger_returned(struct region *region, unsigned device, uint64_t *own, uint64_t *others)
+{
+    if (!region_lock(region))
+        return false;
+    region_sweep(region);
+    const struct hetero_region_device *total = &region->shared->devices[device];
+    *own = region->returned[device];
+    *others = total->granted - total->used - *own;
+    region_unlock(region);
+    return true;
 }
 
 uint64_t ledger_own(struct region *region, unsigned device)

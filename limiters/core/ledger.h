@@ -21,6 +21,10 @@ bool ledger_fits(struct region *region, unsigned device, uint64_t bytes, uint64_
 /* Give back `bytes` that this process reserved. */
 void ledger_release(struct region *region, unsigned device, uint64_t bytes);
 
+/* Bytes that this process has given back so far, and those that the grant's others have, who may have ended: of use is
+ * by how much they grow. False: the region cannot be trusted. */
+bool ledger_returned(struct region *region, unsigned device, uint64_t *own, uint64_t *others);
+
 /* Bytes that this process reserved and did not give back. */
 uint64_t ledger_own(struct region *region, unsigned device);
 

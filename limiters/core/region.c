@@ -100,6 +100,7 @@ void region_forget(struct region *region)
 {
     region->slot = -1;
     memset(region->own, 0, sizeof region->own);
+    memset(region->returned, 0, sizeof region->returned);
     memset(region->said, 0, sizeof region->said);
     memset((void *)region->owed, 0, sizeof region->owed);
     pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
@@ -237,7 +238,9 @@ static void give_back_what_is_owed(struct region *region)
         uint64_t owed = atomic_load_explicit(&region->owed[d], memory_order_relaxed);
         if (__builtin_expect(owed != 0, 0)) {
             atomic_fetch_sub(&region->owed[d], owed);
-            region->own[d] -= owed < region->own[d] ? owed : region->own[d];
+            owed = owed < region->own[d] ? owed : region->own[d];
+            region->own[d] -= owed;
+            region->returned[d] += owed;
         }
     }
 }

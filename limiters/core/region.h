@@ -144,6 +144,7 @@ struct region {
     void *keeper;                     /* the page that keeps its lock */
     uint32_t pid;                     /* ours, for people to look at; known with the slot */
     uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
+    uint64_t returned[HETERO_MAX_DEVICES];                /* bytes it has given back so far */
     uint64_t said[HETERO_SAID_KINDS][HETERO_MAX_DEVICES]; /* as in the slot, as only it can know */
     _Atomic uint64_t owed[HETERO_MAX_DEVICES];            /* bytes that it gave back while it could not have the lock */
 };

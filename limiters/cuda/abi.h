@@ -727,6 +727,8 @@ CUresult cuLibraryEnumerateKernels(CUkernel *, unsigned, CUlibrary);
 CUresult cuLibraryGetModule(CUmodule *, CUlibrary);
 CUresult cuLibraryGetGlobal(CUdeviceptr *, size_t *, CUlibrary, const char *);
 CUresult cuLibraryGetManaged(CUdeviceptr *, size_t *, CUlibrary, const char *);
+CUresult cuLibraryGetUnifiedFunction(void **, CUlibrary, const char *);
+CUresult cuLibraryGetKernelCount(unsigned *, CUlibrary);
 CUresult cuKernelGetFunction(CUfunction *, CUkernel);
 CUresult cuKernelGetLibrary(CUlibrary *, CUkernel);
 CUresult cuKernelGetName(const char **, CUkernel);

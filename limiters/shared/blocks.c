@@ -193,8 +193,7 @@ static uint64_t piece_gone(const struct entry *entry, bool kept)
     pthread_mutex_lock(&counting);
     bool last = table_add(HELD_BLOCK, entry->key / BLOCK, -1, &block) && block.bytes == 0 && block.link == &charged &&
                 !kept;
-    if (last)
-        table_take(HELD_BLOCK, block.key, &block);
+    last = last && table_take(HELD_BLOCK, block.key, &block); /* its context may end in another thread */
     pthread_mutex_unlock(&counting);
     return last ? BLOCK : 0;
 }

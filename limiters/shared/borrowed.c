@@ -15,23 +15,49 @@
 
 #include <stdatomic.h>
 
-struct card_use card_use(int device)
+/* The process's figure lies between the card's two, so that of what its other threads take and free meanwhile, none is
+ * taken for what the card gets back: before, the card's use is the less of them, and afterwards the more. */
+static struct card_use look(int device, bool after)
 {
     const char *uuid = tenant_terms(device)->uuid;
     struct card_use use = {0};
-    uint64_t figure;
+    uint64_t figure, again = 0;
     use.known = management_card_memory(uuid, &use.card);
     use.listed = management_process_memory(uuid, &figure);
     use.process = (use.listed ? (int64_t)figure : 0) + unseen_bytes(device);
+    use.known = use.known && management_card_memory(uuid, &again);
+    use.card = after == (use.card > again) ? use.card : again;
     return use;
 }
 
+static bool look_at_grant(int device, struct card_use *use)
+{
+    struct region *region = tenant_region();
+    return region != NULL && ledger_returned(region, (unsigned)device, &use->own, &use->others);
+}
+
+struct card_use card_use(int device)
+{
+    struct card_use grant = {0};
+    bool known = look_at_grant(device, &grant);
+    struct card_use use = look(device, false);
+    use.known = use.known && known;
+    use.own = grant.own;
+    use.others = grant.others;
+    return use;
+}
+
+/* What others gave back went before they said so, and is looked at last. */
 bool card_got_back(int device, struct card_use before, uint64_t bytes)
 {
-    struct card_use after = card_use(device); /* with no context it is in no list */
+    if (!before.known)
+        return false;
+    struct card_use after = look(device, true); /* with no context it is in no list */
+    if (!after.known || !look_at_grant(device, &after) || after.card > before.card)
+        return false;
     uint64_t lost = before.listed && after.process < before.process ? (uint64_t)(before.process - after.process) : 0;
-    return before.known && after.known && after.card <= before.card &&
-           before.card - after.card >= (lost > bytes ? lost : bytes);
+    uint64_t others = after.others - before.others + (before.listed ? 0 : after.own - before.own);
+    return others < UINT64_MAX / 2 && before.card - after.card >= (lost > bytes ? lost : bytes) + others;
 }
 
 void stays_charged(int device, uint64_t bytes)
@@ -195,7 +221,21 @@ result_t close_shared(result_t (*real)(pointer_t), pointer_t pointer)
     LOOK_AFTER(answer);
 }
 
-void opened_over(const struct entry *entry)
+static bool opened_in(const struct entry *entry, const void *context)
+{
+    return entry->kind == HELD_OPENED && entry->owner == context;
+}
+
+int take_opened(context_t context)
+{
+    struct entry entry;
+    int count = 0;
+    while (context != NULL && table_take_match(opened_in, context, &entry))
+        count += (int)entry.bytes;
+    return count;
+}
+
+void imported_over(const struct entry *entry)
 {
     say_opened(-(int)entry->bytes);
 }

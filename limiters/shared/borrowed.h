@@ -11,12 +11,15 @@
 
 /* What is used of a card, and of that by this process, asked before the driver is told to let go of `bytes` that others
  * may have, too: did the card get them back? The driver counts them for nobody, or for another: then the process loses
- * more than the card gets. What else the process frees in that moment is in both. A co-tenant that takes as much in
- * that moment hides that they came back: then they stay charged, which is never too little. */
+ * more than the card gets. What else the process frees in that moment is in both, and what other processes of the grant
+ * free is in what they have given back. Who takes as much in that moment hides that they came back: then they stay
+ * charged, which is never too little. Not told apart is what another grant frees in that moment.
+ */
 struct card_use {
     bool known, listed; /* listed: the driver says what the process has */
     uint64_t card;
-    int64_t process; /* with what is charged and not in its figure */
+    int64_t process;      /* with what is charged and not in its figure */
+    uint64_t own, others; /* what this process and the grant's others have given back so far */
 };
 struct card_use card_use(int device);
 bool card_got_back(int device, struct card_use before, uint64_t bytes);
@@ -27,8 +30,11 @@ bool card_got_back(int device, struct card_use before, uint64_t bytes);
 void say_shared(int device, int64_t bytes);
 void say_opened(int change);
 
-/* What was open in a context ended with it. */
-void opened_over(const struct entry *entry);
+/* A pool of another process's, or an address in one, is given up. */
+void imported_over(const struct entry *entry);
+
+/* Take out what was open in a context that ended: how often. */
+int take_opened(context_t context);
 
 /* Take out a pool of another process's, or an address in one, by its name. It lives until the last of them is gone. */
 bool take_imported(uint64_t key, struct entry *entry);

@@ -1,6 +1,7 @@
 /* Contexts are made and destroyed here, and what one takes by itself is charged. */
 #include "context.h"
 
+#include "blocks.h"
 #include "bodies.h"
 #include "charge.h"
 #include "device.h"
@@ -175,15 +176,29 @@ result_t detach_context(result_t (*real)(context_t), context_t context)
 
 result_t settle_stream(stream_t stream, int device)
 {
-    if (uncounted_settle(device))
+    if (uncounted_settle(device)) {
+        if (device >= 0)
+            stream_made(device);
         return RESULT_OK;
+    }
     DRIVER(StreamDestroy_v2)(stream);
     uncounted_settle(device);
     return ERROR(OUT_OF_MEMORY);
 }
 
+/* What a context takes for streams it keeps when they are destroyed: so that has to fit before. */
+static bool stream_fits(int device)
+{
+    if (device < 0 || !stream_takes_more(device) || uncounted_fits(device, BLOCK))
+        return true;
+    more_room(device, BLOCK);
+    return uncounted_fits(device, BLOCK);
+}
+
 result_t create_stream(result_t (*real)(stream_t *, unsigned), stream_t *stream, unsigned flags)
 {
+    if (!stream_fits(device_current()))
+        return ERROR(OUT_OF_MEMORY);
     result_t answer = real(stream, flags);
     return answer == RESULT_OK ? settle_stream(*stream, device_current()) : answer;
 }
@@ -191,6 +206,8 @@ result_t create_stream(result_t (*real)(stream_t *, unsigned), stream_t *stream,
 result_t create_stream_priority(result_t (*real)(stream_t *, unsigned, int), stream_t *stream, unsigned flags,
                                 int priority)
 {
+    if (!stream_fits(device_current()))
+        return ERROR(OUT_OF_MEMORY);
     result_t answer = real(stream, flags, priority);
     return answer == RESULT_OK ? settle_stream(*stream, device_current()) : answer;
 }

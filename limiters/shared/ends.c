@@ -2,13 +2,17 @@
 #include "ends.h"
 
 #include "bodies.h"
+#include "borrowed.h"
 #include "capturing.h"
 #include "charge.h"
+#include "device.h"
 #include "governors.h"
 #include "held.h"
 #include "pools.h"
 #include "room.h"
 #include "uncounted.h"
+
+#include <stdatomic.h>
 
 struct card_use before_context_ends(context_t context)
 {
@@ -33,10 +37,38 @@ void after_context_ended(context_t context, struct card_use before)
     captures_over(context);
     room_context_over(context);
     struct entry shared = shared_in(context);
+    int opened = take_opened(context);
     refund_context(context);
     pools_context_over(context);
     shared_context_over(&shared, before);
+    if (opened > 0)
+        say_opened(-opened); /* what ended processes shared may be given back then, which is in what this one lost */
     context_over(context);
+}
+
+/* Of each device: streams that are there, which contexts may have taken along, and the most that there were. */
+static struct {
+    atomic_uint live, most;
+} streams[HETERO_MAX_DEVICES];
+
+void stream_made(int device)
+{
+    unsigned live = atomic_fetch_add(&streams[device].live, 1) + 1, most = atomic_load(&streams[device].most);
+    while (live > most && !atomic_compare_exchange_weak(&streams[device].most, &most, live))
+        ;
+}
+
+bool stream_takes_more(int device)
+{
+    unsigned most = atomic_load(&streams[device].most);
+    return most % STREAMS_OF_A_BLOCK == 0 && atomic_load(&streams[device].live) >= most;
+}
+
+static void stream_ended(int device)
+{
+    unsigned live = device < 0 ? 0 : atomic_load(&streams[device].live);
+    while (live > 0 && !atomic_compare_exchange_weak(&streams[device].live, &live, live - 1))
+        ;
 }
 
 result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
@@ -50,8 +82,12 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
     pools_stream_over(stream);
+    room_stream_over(stream);
+    int of = device_of_stream(stream);
     result_t answer = real(stream);
-    if (answer == RESULT_OK)
+    if (answer == RESULT_OK) {
+        stream_ended(of);
         capture_over((uintptr_t)stream); /* abandoned */
+    }
     return answer;
 }

@@ -9,4 +9,12 @@
 struct card_use before_context_ends(context_t context);
 void after_context_ended(context_t context, struct card_use before);
 
+/* A context takes a block for so many streams, and keeps it when they are destroyed (an NVIDIA H100, driver
+ * 580.159.04, 2026-11-23). */
+#define STREAMS_OF_A_BLOCK 4
+
+/* A stream was made on a device of the grant. Whether one more may have its context take a block. */
+void stream_made(int device);
+bool stream_takes_more(int device);
+
 #endif

@@ -163,16 +163,21 @@ static uint64_t type_bytes(const char *at, size_t length)
     return bits * (pair ? 2 : 1) / 8;
 }
 
-static uint64_t value_of(const char **at, unsigned strength);
+/* More than a compiler writes within each other in a size: each takes some of the stack. */
+#define MOST_PARENTHESES 100
 
-/* A number or what is in parentheses. */
-static uint64_t operand(const char **at)
+static uint64_t value_of(const char **at, unsigned strength, unsigned depth);
+
+/* A number or what is in parentheses. With too many nothing of the text is read any more. */
+static uint64_t operand(const char **at, unsigned depth)
 {
     *at = skip_space(*at);
     bool inner = **at == '(';
-    if (inner)
+    if (inner && depth == MOST_PARENTHESES)
+        *at = "";
+    else if (inner)
         ++*at;
-    uint64_t value = inner ? value_of(at, 0) : number(at);
+    uint64_t value = inner ? value_of(at, 0, depth + 1) : number(at);
     *at = skip_space(*at);
     *at += (inner && **at == ')') || (!inner && **at == 'U');
     *at = skip_space(*at);
@@ -203,22 +208,24 @@ static uint64_t combined(char sign, uint64_t one, uint64_t other)
 }
 
 /* A constant expression of operators that bind more strongly than `strength`. */
-static uint64_t value_of(const char **at, unsigned strength)
+static uint64_t value_of(const char **at, unsigned strength, unsigned depth)
 {
-    uint64_t value = operand(at);
+    uint64_t value = operand(at, depth);
     for (unsigned binds; (binds = strength_of(*at)) > strength;) {
         char sign = **at;
         *at += binds == 1 ? 2 : 1;
-        value = combined(sign, value, value_of(at, binds));
+        value = combined(sign, value, value_of(at, binds, depth));
     }
     return value;
 }
 
-/* What an array's size is written as. 0: it is something else. */
+/* What an array's size is written as. 0: it is something else; as much as there is: it has no end. */
 static uint64_t size_of_array(const char **at)
 {
     ++*at;
-    uint64_t elements = value_of(at, 0);
+    uint64_t elements = value_of(at, 0, 0);
+    if (**at == '\0')
+        return UINT64_MAX;
     bool closed = **at == ']';
     *at += closed;
     return closed ? elements : 0;

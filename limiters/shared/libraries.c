@@ -69,6 +69,19 @@ static bool is_first(uint64_t library, const void *context, int device)
     return first.owner == context;
 }
 
+/* Another thread may have entered it meanwhile: it is there once. What each `measured` is a part of that; else each has
+ * charged all of it. */
+static void keep_residence(const struct entry *entry, bool measured)
+{
+    struct entry previous;
+    if (!table_put(entry, &previous) || previous.kind == 0)
+        return;
+    if (!measured)
+        refund(entry->device, previous.bytes);
+    else
+        table_add(entry->kind, entry->key, (int64_t)previous.bytes, &previous);
+}
+
 static bool enter(const struct entry *library, context_t context, int device)
 {
     struct entry previous, entry = {.kind = HELD_RESIDENCE,
@@ -87,7 +100,7 @@ static bool enter(const struct entry *library, context_t context, int device)
         fits = charge(device, entry.bytes) == RESULT_OK;
         entry.bytes = fits ? entry.bytes : 0;
     }
-    table_put(&entry, &previous);
+    keep_residence(&entry, library->link == &used_one);
     return fits;
 }
 
@@ -133,10 +146,13 @@ bool library_used(uint64_t key)
         return true;
     if (library.link == &gone_one)
         return false;
+    bool before = library.link == &used_one;
     library.link = &used_one;
     table_put(&library, &previous);
     if (enter_all(&library))
         return true;
+    if (before) /* the program has its kernels */
+        return false;
     library.link = &gone_one;
     table_put(&library, &previous);
     DRIVER(LibraryUnload)((TYPE(library))(uintptr_t)key);

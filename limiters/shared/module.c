@@ -203,6 +203,19 @@ result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(libr
     return library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
 }
 
+/* It can be called by a kernel of another library. */
+result_t unified_of_library(result_t (*real)(void **, TYPE(library), const char *), void **function,
+                            TYPE(library) library, const char *name)
+{
+    return library_used((uintptr_t)library) ? settle_used(real(function, library, name)) : ERROR(OUT_OF_MEMORY);
+}
+
+/* It loads nothing, and the driver is not to be asked of one that is gone. */
+result_t count_of_library(result_t (*real)(unsigned *, TYPE(library)), unsigned *count, TYPE(library) library)
+{
+    return library_is_gone((uintptr_t)library) ? ERROR(OUT_OF_MEMORY) : real(count, library);
+}
+
 result_t function_of_kernel(result_t (*real)(TYPE(function) *, TYPE(kernel)), TYPE(function) *function,
                             TYPE(kernel) kernel)
 {

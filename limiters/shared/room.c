@@ -7,6 +7,7 @@
 #include "device.h"
 #include "driver.h"
 #include "pools.h"
+#include "uncounted.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ struct freed {
     struct entry entry;
     event_t event;
     context_t context; /* the stream's, which the event ends with, and the waiting */
+    stream_t stream;   /* NULL: it was destroyed before it had passed */
     struct freed *next;
 };
 
@@ -64,7 +66,7 @@ void free_in_order(const struct entry *entry, stream_t stream)
         free(freed);
     } else {
         pthread_mutex_lock(&counting);
-        *freed = (struct freed){.entry = *entry, .event = event, .context = context, .next = list};
+        *freed = (struct freed){.entry = *entry, .event = event, .context = context, .stream = stream, .next = list};
         list = freed;
         atomic_fetch_add(&pending, 1);
         pthread_mutex_unlock(&counting);
@@ -111,13 +113,35 @@ static void give_all_back(struct freed *taken, bool destroy)
     }
 }
 
+/* What waited for a stream that was destroyed may be on the card still (an NVIDIA H100 had 16 MiB then that nobody was
+ * charged for, driver 580.159.04, 2026-11-25): the process's figure tells, and it is charged again. */
 void room_settle(void)
+{
+    unsigned devices = 0;
+    if (atomic_load_explicit(&pending, memory_order_relaxed) == 0)
+        return;
+    TYPE(streamCaptureMode) mode = relax_captures();
+    struct freed *taken = take(NULL);
+    for (const struct freed *freed = taken; freed != NULL; freed = freed->next)
+        devices |= freed->stream == NULL ? 1u << freed->entry.device : 0;
+    give_all_back(taken, true);
+    restore_captures(mode);
+    for (int device = 0; devices >> device != 0; device++)
+        if (devices >> device & 1)
+            uncounted_settle(device);
+}
+
+void room_stream_over(stream_t stream)
 {
     if (atomic_load_explicit(&pending, memory_order_relaxed) == 0)
         return;
     TYPE(streamCaptureMode) mode = relax_captures();
-    give_all_back(take(NULL), true);
+    bool passed = DRIVER(StreamQuery)(stream) == RESULT_OK && DRIVER(StreamSynchronize)(stream) == RESULT_OK;
     restore_captures(mode);
+    pthread_mutex_lock(&counting);
+    for (struct freed *freed = list; freed != NULL && !passed; freed = freed->next)
+        freed->stream = freed->stream == stream ? NULL : freed->stream;
+    pthread_mutex_unlock(&counting);
 }
 
 void room_context_over(context_t context)

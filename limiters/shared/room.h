@@ -17,6 +17,10 @@ void free_in_order(const struct entry *entry, stream_t stream);
 void room_settle(void);
 void room_context_over(context_t context);
 
+/* A stream that is to be destroyed is waited for where it has passed all: afterwards nobody can, and a card keeps what
+ * was freed in its order until somebody does. */
+void room_stream_over(stream_t stream);
+
 void room_after_fork(void);
 
 #endif

@@ -67,8 +67,7 @@ static void prepare_charges(void)
     give_back_by(HELD_ARRAY, array_gone);
     give_back_by(HELD_MODULE, module_gone);
     give_back_by(HELD_RESIDENCE, give_back_bytes);
-    give_back_by(HELD_OPENED, opened_over);
-    give_back_by(HELD_IMPORTED, opened_over);
+    give_back_by(HELD_IMPORTED, imported_over);
     give_back_by(HELD_GREEN, give_back_bytes);
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);

@@ -230,6 +230,18 @@ bool uncounted_settle(int device)
     return within;
 }
 
+bool uncounted_fits(int device, uint64_t bytes)
+{
+    int64_t beyond;
+    if (!counted(device) || tenant_region() == NULL || charge_fits(device, bytes))
+        return true;
+    pthread_mutex_lock(&measuring);
+    bool known = devices[device].count > 0 && beyond_charges(device, &beyond);
+    bool fits = !known || beyond + (int64_t)bytes <= (int64_t)expected(device);
+    pthread_mutex_unlock(&measuring);
+    return fits;
+}
+
 bool uncounted_look(int device)
 {
     static _Atomic uint64_t looked_ms;

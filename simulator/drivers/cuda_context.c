@@ -373,7 +373,7 @@ static CUresult synchronize(CUcontext handle)
         all.condition = condition_both(all.condition, it->last.condition);
     }
     wait_for(context->device, all);
-    pools_settle(context->device);
+    pools_settle(context->device, FOR_A_CONTEXT);
     return CUDA_SUCCESS;
 }
 

@@ -44,6 +44,29 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const cha
     return get(handle, name, (struct function **)kernel);
 }
 
+/* Addresses of functions for other kernels: none is simulated. */
+EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary handle, const char *name)
+{
+    LOCKED;
+    NEEDS(function);
+    if (!object_find(handle, OBJECT_MODULE))
+        return CUDA_ERROR_INVALID_HANDLE;
+    return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary handle)
+{
+    LOCKED;
+    NEEDS(count);
+    const struct module *module = object_find(handle, OBJECT_MODULE);
+    if (!module)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *count = 0;
+    for (const char *at = module->ptx; at && (at = strstr(at, ".entry")); at++)
+        ++*count;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel handle)
 {
     LOCKED;

@@ -293,7 +293,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
     struct device *device = memory->device;
     wait_for(device, memory->context->legacy->last); /* a free waits for the work that may use it */
     memory_retire(memory_find(pointer), NULL);
-    pools_settle(device);
+    pools_settle(device, FOR_A_STREAM);
     return CUDA_SUCCESS;
 }
 

@@ -217,6 +217,16 @@ EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *size, CUlibrary
     return global_of(pointer, size, handle, name);
 }
 
+/* No image has managed memory here. */
+EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *size, CUlibrary handle, const char *name)
+{
+    LOCKED;
+    (void)pointer, (void)size;
+    if (!name)
+        return CUDA_ERROR_INVALID_VALUE;
+    return object_find(handle, OBJECT_MODULE) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
 EXPORT CUresult cuLibraryGetModule(CUmodule *result, CUlibrary handle)
 {
     LOCKED;

@@ -46,6 +46,7 @@ struct departure { /* freed in the order of a stream that is not there yet: stil
     struct pool *pool;
     uint64_t bytes;     /* of the pool */
     struct piece piece; /* of memory without a pool */
+    bool alone;         /* its stream is destroyed */
     struct departure *next;
 };
 static struct departure *departures; /* under driver.lock */
@@ -63,13 +64,20 @@ static void depart_at(const struct stream *stream, const struct departure *what)
 }
 
 /* An H100 has memory without a pool back when the program next waits for the stream, an event or the context, however
- * long the stream has passed it by then (driver 580.159.04, 2026-11-23). */
+ * long the stream has passed it by then (driver 580.159.04, 2026-11-23). If the stream is destroyed before, it is taken
+ * to need a wait for the context: an H100 held a block more then than such waits explain (2026-11-25). */
 void depart(const struct stream *stream, const struct piece *piece)
 {
     if (!stream)
         piece_give(piece);
     else
         depart_at(stream, &(struct departure){.piece = *piece});
+}
+
+void departures_alone(const struct stream *stream)
+{
+    for (struct departure *it = departures; it; it = it->next)
+        it->alone = it->alone || (!it->pool && it->stream == stream->object.number);
 }
 
 void pool_free(struct pool *pool)
@@ -105,14 +113,15 @@ void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
     }
 }
 
-static bool is_free(const struct departure *it, const struct context *ending, bool waited)
+static bool is_free(const struct departure *it, const struct context *ending, enum waited waited)
 {
     const struct block *block = it->piece.block;
     return (ending && (it->context == ending || (block && block->context == ending))) ||
-           (it->pool && !it->pool->device->contexts) || ((it->pool || waited) && reached(it->device, it->at));
+           (it->pool && !it->pool->device->contexts) ||
+           ((it->pool || waited > it->alone) && reached(it->device, it->at));
 }
 
-static void settle_after(const struct context *ending, bool waited)
+static void settle_after(const struct context *ending, enum waited waited)
 {
     for (struct departure **link = &departures, *it; (it = *link);) {
         if (!is_free(it, ending, waited)) {
@@ -133,7 +142,7 @@ static void settle_after(const struct context *ending, bool waited)
 
 void settle(const struct context *ending)
 {
-    settle_after(ending, false);
+    settle_after(ending, FOR_NOTHING);
 }
 
 /* So many bytes of what the stream itself freed may be its next allocation's: nobody else's, before it is there. */
@@ -184,9 +193,9 @@ bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes)
     return true;
 }
 
-void pools_settle(struct device *device)
+void pools_settle(struct device *device, enum waited waited)
 {
-    settle_after(NULL, true);
+    settle_after(NULL, waited);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
             pool_trim(pool, pool->threshold);

@@ -125,6 +125,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
     else if (stream->capture)
         return capture_spoil(stream->capture);
     stream->context->streams--;
+    departures_alone(stream);
     object_free(stream);
     return CUDA_SUCCESS;
 }
@@ -152,7 +153,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle)
     struct device *device = stream->context->device;
     wait_for(device, stream->last);
     if (device->account)
-        pools_settle(device);
+        pools_settle(device, FOR_A_STREAM);
     return CUDA_SUCCESS;
 }
 
@@ -309,7 +310,7 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
     if (event->recorded)
         wait_for(device, event->at);
     if (device->account)
-        pools_settle(device);
+        pools_settle(device, FOR_A_STREAM);
     return CUDA_SUCCESS;
 }
 

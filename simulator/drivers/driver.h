@@ -372,7 +372,10 @@ void pool_free(struct pool *pool);
 struct pool *pool_new(struct device *device, uint64_t threshold);
 bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes);
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes);
-void pools_settle(struct device *device); /* at a synchronisation: what pools may not keep is the card's again */
+/* What a program waited for, each with what is before it. */
+enum waited { FOR_NOTHING, FOR_A_STREAM, FOR_A_CONTEXT };
+void pools_settle(struct device *device, enum waited); /* what pools may not keep is the card's again */
+void departures_alone(const struct stream *stream);    /* it is destroyed */
 void depart(const struct stream *stream, const struct piece *piece);
 void settle(const struct context *ending); /* what streams have passed, and all of a context that ends, is free now */
 struct memory *memory_insert(const struct memory *range);

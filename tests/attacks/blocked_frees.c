@@ -91,6 +91,23 @@ static void streams_destroyed(void)
     }
 }
 
+/* The same of streams that have come past it: nobody waits for them, and afterwards nobody can. */
+static void passed_and_destroyed(void)
+{
+    CUdeviceptr pointer;
+    CUstream stream;
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN) && CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS; i++) {
+        bool got = cu.allocate((uint64_t *)&pointer, TAKEN) == 0;
+        if (got)
+            CU(cuMemFreeAsync)(pointer, stream);
+        usleep(1000);
+        CU(cuStreamDestroy_v2)(stream);
+        if (!got)
+            break;
+    }
+}
+
 static void pools_destroyed(void)
 {
     CUdeviceptr pointer;
@@ -119,6 +136,7 @@ int main(void)
         {"passed, and waited for by nobody", passed},
         {"a thread's own default stream", own_default_stream},
         {"streams destroyed", streams_destroyed},
+        {"streams destroyed that have passed", passed_and_destroyed},
         {"pools destroyed", pools_destroyed},
     };
     RUN_PARTS(parts);

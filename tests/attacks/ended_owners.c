@@ -93,6 +93,18 @@ static void of_killed_owners(void)
     take_over(open_pointer);
 }
 
+/* `whole`: in a context of its own, of which there is one at a time. */
+static bool share_one(uint64_t bytes, bool whole, CUcontext *context, CUdeviceptr *pointer, CUipcMemHandle *handle)
+{
+    if (whole && CU(cuCtxCreate_v2)(context, 0, 0) != CUDA_SUCCESS)
+        return false;
+    bool shared = cu.allocate((uint64_t *)pointer, bytes) == 0 &&
+                  CU(cuIpcGetMemHandle)(handle, *pointer + inside) == CUDA_SUCCESS;
+    if (whole && !shared)
+        CU(cuCtxDestroy_v2)(*context);
+    return shared;
+}
+
 /* The owner lives, and lets go of what is open elsewhere: of so much, so often. `whole`: by the end of its context. */
 static void let_go(uint64_t bytes, unsigned count, bool whole)
 {
@@ -116,13 +128,11 @@ static void let_go(uint64_t bytes, unsigned count, bool whole)
     close(pair[0]);
     up = pair[1];
     open_card();
+    if (whole)
+        must(CU(cuDevicePrimaryCtxRelease_v2)(0), "cuDevicePrimaryCtxRelease");
     for (unsigned i = 0; bytes < MIB && i < 2; i++) /* the block that the context keeps is full */
         must(!whole && cu.allocate((uint64_t *)&pointer, MIB - 512) != 0, "cuMemAlloc");
-    for (unsigned i = 0; i < count; i++) {
-        if ((whole && CU(cuCtxCreate_v2)(&context, 0, 0) != CUDA_SUCCESS) ||
-            cu.allocate((uint64_t *)&pointer, bytes) != 0 ||
-            CU(cuIpcGetMemHandle)(&shared.handle, pointer + inside) != CUDA_SUCCESS)
-            break;
+    for (unsigned i = 0; i < count && share_one(bytes, whole, &context, &pointer, &shared.handle); i++) {
         hand_over(&shared);
         must(read(up, &done, 1) != 1, "read");
         if (whole)
@@ -164,6 +174,61 @@ static void contexts(void)
 static void blocks_of_contexts(void)
 {
     let_go(512, times(2 * MIB), true);
+}
+
+/* The owner lets go of what is open elsewhere, and in that moment who has it open frees as much of its own, so that the
+ * card's use falls as if it had that back. Letting go waits for a host function, which tells the other to. */
+#define MEANWHILE (16 * MIB)
+
+static void free_meanwhile(void *none)
+{
+    char byte = 0;
+    (void)none;
+    if (write(up, &byte, 1) == 1 && read(up, &byte, 1) < 0)
+        _exit(1);
+}
+
+static void __attribute__((noreturn)) open_and_free(void)
+{
+    struct shared shared;
+    CUdeviceptr pointer;
+    char byte = 0;
+    open_card();
+    while (read(up, &shared, sizeof shared) == sizeof shared) {
+        open_pointer(up, &shared);
+        bool got = cu.allocate((uint64_t *)&pointer, MEANWHILE) == 0;
+        must(write(up, &byte, 1) != 1 || read(up, &byte, 1) != 1, "a socket");
+        if (got)
+            cu.release(pointer);
+        must(write(up, &byte, 1) != 1, "write");
+    }
+    hold();
+    _exit(0);
+}
+
+static void freed_meanwhile(void)
+{
+    struct shared shared;
+    CUdeviceptr pointer;
+    char byte;
+    int pair[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+    pid_t child = fork();
+    up = pair[child == 0];
+    close(pair[child != 0]);
+    if (child == 0)
+        open_and_free();
+    open_card();
+    for (unsigned i = 0; i < times(MEANWHILE) && cu.allocate((uint64_t *)&pointer, MEANWHILE) == 0 &&
+                         CU(cuIpcGetMemHandle)(&shared.handle, pointer) == CUDA_SUCCESS;
+         i++) {
+        hand_over(&shared);
+        must(read(up, &byte, 1) != 1, "read");
+        must(CU(cuLaunchHostFunc)(NULL, free_meanwhile, NULL), "cuLaunchHostFunc");
+        cu.release(pointer);
+    }
+    shutdown(up, SHUT_WR);
+    waitpid(child, NULL, 0);
 }
 
 /* ------------------------------------------------------------------------------------------------- descriptors */
@@ -247,6 +312,7 @@ int main(void)
         {"pieces freed by their owner", pieces},
         {"pointers whose context ends", contexts},
         {"pieces whose context ends", blocks_of_contexts},
+        {"pointers freed while who has them frees as much", freed_meanwhile},
         {"blocks whose owners end", blocks},
         {"pools whose owners end", pools},
     };

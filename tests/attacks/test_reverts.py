@@ -202,6 +202,8 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
     ("module_arrays", (("shared/libraries.c", "library.link = &used_one;", "return true;"),)),
     ("module_arrays", (("shared/module.c", "answer == RESULT_OK && grew > load->bytes", "false"),)),
     ("module_arrays", (("shared/module.c", "lazy && load->bytes == 0", "false"),)),
+    ("ended_owners", (("shared/borrowed.c", "lost : bytes) + others;", "lost : bytes);"),)),
+    ("blocked_frees", (("shared/ends.c", "    room_stream_over(stream);\n", ""),)),
     (
         "other_contexts",
         (

@@ -23,13 +23,7 @@
 #define LIMIT UINT64_C(1000000)
 #define MOST  8192u /* bytes of an input */
 
-#define REQUIRE(truth)                                                                                                 \
-    do {                                                                                                               \
-        if (!(truth)) {                                                                                                \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #truth);                                        \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "mutate.h"
 
 static void read_grant(const uint8_t *bytes, size_t size)
 {
@@ -162,7 +156,6 @@ static void live(const uint8_t *bytes, size_t size)
     machine_end();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     if (size > 0 && bytes[0] == 'G')
@@ -173,62 +166,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         live(bytes + 1, size - 1);
     return 0;
 }
-
-#ifndef HETERO_LIBFUZZER
-
-static uint64_t rng = UINT64_C(0x9e3779b97f4a7c15);
-
-static uint64_t roll(uint64_t sides)
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return rng % sides;
-}
-
-/* Change a few places after the first byte. */
-static size_t mutate(uint8_t *bytes, size_t size)
-{
-    for (uint64_t changes = 1 + roll(8); changes > 0 && size > 1; changes--) {
-        size_t at = 1 + roll(size - 1), other = 1 + roll(size - 1), most = size - (at > other ? at : other);
-        switch (roll(6)) {
-        case 0: bytes[at] ^= (uint8_t)(1u << roll(8)); break;
-        case 1: bytes[at] = (uint8_t)roll(256); break;
-        case 2: bytes[at] = roll(2) ? 0xff : 0; break;
-        case 3: memmove(bytes + at, bytes + other, roll(most + 1)); break;
-        case 4:
-            if (roll(8) == 0)
-                size = at;
-            break;
-        default:
-            if (size + 16 <= MOST) {
-                memmove(bytes + at + 16, bytes + at, size - at);
-                for (unsigned i = 0; i < 16; i++)
-                    bytes[at + i] = (uint8_t)roll(256);
-                size += 16;
-            }
-        }
-    }
-    return size;
-}
-
-int main(int count, char **arguments)
-{
-    if (count < 3)
-        return 2;
-    for (int i = 2; i < count; i++) {
-        uint8_t original[MOST], bytes[MOST];
-        FILE *file = fopen(arguments[i], "rb");
-        REQUIRE(file != NULL);
-        size_t size = fread(original, 1, sizeof original, file);
-        fclose(file);
-        LLVMFuzzerTestOneInput(original, size);
-        for (long rounds = atol(arguments[1]) / (count - 2); rounds > 0; rounds--) {
-            memcpy(bytes, original, size);
-            LLVMFuzzerTestOneInput(bytes, mutate(bytes, size));
-        }
-    }
-    return 0;
-}
-
-#endif

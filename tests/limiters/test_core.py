@@ -13,7 +13,12 @@ LIMITERS = LIMITER.parents[2]
 BUILD = LIMITERS / "build"
 #: What a fuzzer starts from, by what it is about.
 CORPUS = {
-    kind: sorted((HERE / "corpus").glob(f"{kind}-*")) for kind in ("grant", "region", "tenant")
+    kind: sorted((HERE / "corpus").glob(f"{kind}-*"))
+    for kind in ("grant", "region", "tenant", "image")
+}
+#: What runs it, and the same as libFuzzer has it.
+FUZZERS = dict.fromkeys(CORPUS, ("fuzz", "libfuzzer")) | {
+    "image": ("image_fuzz", "libfuzzer_of_images")
 }
 #: Every test of theirs, by the program it is in.
 TESTS = {
@@ -116,13 +121,14 @@ def test_core_has_no_data_race(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "mutations"), [("grant", 10_000), ("region", 3_000), ("tenant", 100)]
+    ("kind", "mutations"),
+    [("grant", 10_000), ("region", 3_000), ("tenant", 100), ("image", 20_000)],
 )
 @pytest.mark.usefixtures("instrumented")
 def test_no_input_of_the_fuzzers_and_no_mutation_of_one_harms_the_core(
     kind: str, mutations: int
 ) -> None:
-    _run("address/fuzz", mutations, *CORPUS[kind])
+    _run(f"address/{FUZZERS[kind][0]}", mutations, *CORPUS[kind])
 
 
 @pytest.mark.measured
@@ -140,11 +146,12 @@ def test_minutes_of_virtual_time_leave_memory_whole(name: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("kind", "mutations"), [("grant", 500_000), ("region", 500_000), ("tenant", 5_000)]
+    ("kind", "mutations"),
+    [("grant", 500_000), ("region", 500_000), ("tenant", 5_000), ("image", 2_000_000)],
 )
 @pytest.mark.usefixtures("instrumented")
 def test_a_million_mutations_harm_the_core_no_more(kind: str, mutations: int) -> None:
-    _run("address/fuzz", mutations, *CORPUS[kind], timeout=3600)
+    _run(f"address/{FUZZERS[kind][0]}", mutations, *CORPUS[kind], timeout=3600)
 
 
 @pytest.mark.soak
@@ -188,7 +195,9 @@ def test_in_a_million_time_slices_nobody_is_kept_from_a_card() -> None:
     reason="libFuzzer comes with clang (Debian: apt-get install clang)",
 )
 def test_libfuzzer_finds_nothing_in_ten_minutes(tmp_path: Path, kind: str) -> None:
-    subprocess.run(["make", "-s", "-C", LIMITERS, "build/libfuzzer"], check=True, timeout=300)
+    fuzzer = FUZZERS[kind][1]
+    subprocess.run(["make", "-s", "-C", LIMITERS, f"build/{fuzzer}"], check=True, timeout=300)
     for seed in CORPUS[kind]:
         shutil.copy(seed, tmp_path)
-    _run("libfuzzer", "-max_total_time=600", "-max_len=2113", tmp_path, timeout=900)
+    length = max(seed.stat().st_size for seed in CORPUS[kind])
+    _run(fuzzer, "-max_total_time=600", f"-max_len={max(length, 2113)}", tmp_path, timeout=900)

@@ -122,7 +122,10 @@ def test_streams_that_are_blocked_one_after_another_hold_no_more_than_the_grant(
         + BLOCKED
         + f"""
 def round():
-    pointer, stream = c_uint64(), blocked()
+    try:
+        pointer, stream = c_uint64(), blocked()
+    except Refused as refused:
+        return refused.code
     code = driver.code("cuMemAllocAsync", byref(pointer), {32 * MIB}, stream)
     return code or driver.code("cuMemFreeAsync", pointer.value, stream)
 say([round() for _ in range(4)])
@@ -136,6 +139,32 @@ input()
 
     assert [0, 0, 2, 2] == told
     assert held <= 64 + 2
+
+
+def test_streams_take_what_a_context_may_and_no_block_beyond_the_limit(grant: Grant) -> None:
+    """A context keeps what it took for streams, so one that does not fit is never made."""
+    program = grant.start(
+        f"""
+start()
+for _ in range(32):
+    take("plain", {2 * MIB})
+def stream():
+    made = c_void_p()
+    return driver.code("cuStreamCreate", byref(made), c_uint(1)) or made
+four = [stream() for _ in range(4)]
+seen = [isinstance(each, int) for each in four] + [stream()]
+call("cuStreamDestroy_v2", four[0])
+say([*seen, isinstance(stream(), int)])
+input()
+"""
+    )
+    assert program.stdout
+    told = json.loads(program.stdout.readline())
+    held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
+    program.communicate("\n")
+
+    assert [False] * 4 + [2, False] == told
+    assert 64 + 2 == held
 
 
 def test_a_destroyed_pool_holds_what_is_pending_and_is_charged_for_it(grant: Grant) -> None:

@@ -94,7 +94,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shared/room.c", " || freed->context == over;", ";"),
     ),
     "what was open in a context stays open": (
-        ("shared/shim.c", "    give_back_by(HELD_OPENED, opened_over);\n", ""),
+        ("shared/ends.c", "        say_opened(-opened);", "        (void)opened;"),
     ),
     "a context's own block is free for others": (
         ("shared/blocks.c", "if (!is_piece(held) || !table_get", "if (true || !table_get"),
@@ -356,6 +356,19 @@ FOUND = {
     "a piece in its context's own block, which ends": (
         *("START 1 0 0", "RETAIN 1 0 0", "CREATE 0 0 0", "ALLOCATE 0 1 3", "SHARE 0 0 0"),
         *("OPEN 1 0 0", "DESTROY 0 0 0", "LOOK 0 0 0", "END 0 0 0"),
+    ),
+    "a pointer that another has open, whose context ends": (
+        *("START 1 0 0", "RETAIN 1 0 0", "CREATE 0 0 0", "ALLOCATE 0 1 0", "SHARE 0 0 0"),
+        *("OPEN 1 0 0", "DESTROY 0 0 0", "LOOK 0 0 0", "CLOSE 1 0 0", "LOOK 0 0 0"),
+    ),
+    "two contexts whose blocks another has open": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 3", "SHARE 0 0 0", "OPEN 1 0 0"),
+        *("CREATE 0 0 0", "ALLOCATE 0 1 3", "SHARE 0 1 0", "OPEN 1 1 0", "DESTROY 0 0 0"),
+        *("STREAM 0 0 0", "RELEASE 0 0 0", "LOOK 0 0 0"),
+    ),
+    "a context that ends with what an ended owner shared": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 1 0 0", "SHARE 1 0 0", "OPEN 0 0 0"),
+        *("ALLOCATE 0 0 0", "SHARE 0 0 0", "END 1 0 0", "RELEASE 0 0 0", "LOOK 0 0 0"),
     ),
     "a pointer of a context that ends with managed memory": (
         *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0", "OPEN 1 0 0"),
