@@ -126,6 +126,11 @@ static bool is_other_active(const struct gang *gang, uint64_t now_ns, bool anywh
     return false;
 }
 
+bool gang_goes_on(const struct gang *gang, uint64_t now_ns)
+{
+    return is_other_active(gang, now_ns, true);
+}
+
 static void enter(struct gang *gang, enum gang_phase phase, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
@@ -223,9 +228,10 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             gang->seen[n].moved = moved;
             gang->seen[n].moved_ns = now_ns;
         }
+        if (says & (MEMBER_ACTIVE | MEMBER_STAYS))
+            census.devices |= device;
         if (!(says & MEMBER_ACTIVE))
             continue;
-        census.devices |= device;
         census.active = true;
         census.waits = census.waits || (says & MEMBER_WAITS);
         census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;

@@ -20,8 +20,10 @@
 /* Launchers are woken so long before the gates are opened. */
 #define READY_NS (300 * US)
 
-/* With nothing launched and nothing in flight for so long it rests. */
-#define REST_NS (20 * MS)
+/* With nothing launched and nothing in flight for so long it rests; but for a while not as long as others of the gang
+ * do not. A thread that launches on several devices waits at the gate of the first for the row of all. */
+#define REST_NS  (20 * MS)
+#define STAYS_NS (1000 * MS)
 
 /* A launcher that was let through has come by then, or does not. */
 #define COMES_NS (2 * MS)
@@ -157,7 +159,9 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     charge_own(governor, busy && gate_opens(atomic_load(&gate->state)), run->looked_ns, now);
     run->launches = launches;
     run->looked_ns = now;
-    says |= now - run->active_ns < REST_NS ? MEMBER_ACTIVE : 0;
+    uint64_t rests_ns = now - run->active_ns;
+    says |= rests_ns < REST_NS ? MEMBER_ACTIVE : 0;
+    says |= rests_ns >= REST_NS && rests_ns < STAYS_NS && gang_goes_on(&governor->gang, now) ? MEMBER_STAYS : 0;
     says |= busy ? MEMBER_BUSY : 0;
     says |= waits ? MEMBER_WAITS : 0;
     says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
@@ -219,7 +223,7 @@ void gang_run(struct governor *governor)
         uint64_t overrun_ns = pages->board->overrun_ns != 0 ? pages->board->overrun_ns : pages->row.period_ns;
         gang_lead(gang, &time_slice->siblings, &pages->row, overrun_ns, now, wall_ns());
         say_to_others(governor);
-        if (!(says & MEMBER_ACTIVE))
+        if (!(says & (MEMBER_ACTIVE | MEMBER_STAYS)))
             break;
         engine->pause(rest_ns(governor, engine->now()));
     }

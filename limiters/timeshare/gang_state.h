@@ -15,6 +15,7 @@ enum {
     MEMBER_WAITS = 4,     /* launchers wait at its gate */
     MEMBER_HELD = 8,      /* another grant, not of high priority, runs on its device */
     MEMBER_INTRUDED = 16, /* one of high priority does */
+    MEMBER_STAYS = 32,    /* it is not active, and will be: others of the gang are */
 };
 
 /* Where the time of a row went, for the log. */
