@@ -2,7 +2,7 @@
 
     benchmarks/gangs.py [--cells alone,beside,hami,four] [--programs tp,ddp-gpt2 ...]
                         [--shares 30,50,70] [--seconds 10] [--starts 2] [--within 530]
-                        [--hami /usr/local/vgpu/libvgpu.so] [--json FILE]
+                        [--hami /usr/local/vgpu/libvgpu.so] [--json FILE] [--log FOLDER]
 
 alone   each program on two cards without hetero and at each share, in percent of the former, beside
         what the law says: min(100, 100 share/b), where b is the part of the time for which it keeps
@@ -11,6 +11,9 @@ beside  two gangs on the same cards, without hetero and under fixed and elastic 
         program on each of its cards.
 hami    two of the programs under HAMi-core at 50, of which the library's path is given.
 four    programs on four cards, and a gang of four with two gangs of two.
+
+With --log, what the limiters of each program say at HETERO_LOG=debug is in a file of the folder,
+which is made: a line for each row of a gang (docs/decisions/gangs.md).
 
 A line is printed as soon as its run has ended, and the JSON file is written anew. A program that
 hangs is killed, and the next start goes on. What cannot be had is "not run". Exit status 1: a
@@ -72,6 +75,7 @@ class Bench:
     ends: float
     file: Path | None
     report: dict[str, Any]
+    logs: Path | None = None
     misses: list[str] = field(factory=list)
 
     def cell(self, *tenants: Tenant) -> Cell:
@@ -96,6 +100,7 @@ class Bench:
                 patience=min(self.patience, left),
                 overrun=min(OVERRUN, left),
                 variables=tuple(variables),
+                logs=self.logs,
             ) as fleet:
                 body(fleet)
         except HeteroError as error:
@@ -328,6 +333,18 @@ def writable(text: str) -> Path:
     return Path(text)
 
 
+def folder(text: str) -> Path:
+    """Return an empty folder, made if it is not there."""
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise argparse.ArgumentTypeError(f"{text!r} is not empty")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from None
+    return path
+
+
 def parser() -> argparse.ArgumentParser:
     """Return what reads the command line."""
     made = argparse.ArgumentParser(description="Measures what programs of several cards get.")
@@ -341,6 +358,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--within", type=length, default=530.0, help="seconds for all")
     made.add_argument("--hami", type=library, help="libvgpu.so of HAMi-core")
     made.add_argument("--json", type=writable)
+    made.add_argument("--log", type=folder, help="folder for what limiters say")
     return made
 
 
@@ -383,7 +401,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **{name: [] for name in CELLS},
     }
     ends = begun + asked.within
-    bench = Bench(machines, asked.seconds, asked.starts, asked.patience, ends, asked.json, report)
+    bench = Bench(
+        machines,
+        asked.seconds,
+        asked.starts,
+        asked.patience,
+        ends,
+        asked.json,
+        report,
+        asked.log,
+    )
     print(f"{len(machines)} of {first.card}, driver {first.driver}, {first.date}", flush=True)
     for cell in asked.cells:
         measure(bench, cell, asked)
