@@ -24,8 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
 import sys
 import tempfile
 import time
@@ -50,6 +48,7 @@ from hetero_benchmarks.gang_goals import (
     missed,
     natives,
 )
+from hetero_benchmarks.options import folder, library, number, some_of, writable
 from hetero_benchmarks.rates import Pace, swing
 from hetero_benchmarks.rates import share as percent_of
 from hetero_benchmarks.trial import Machine, find_machines
@@ -281,33 +280,6 @@ def four(bench: Bench, programs: Sequence[str]) -> None:
             beside(bench, [Together(name=name, tenants=tenants)], "four")
 
 
-def some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what checks a list of some of these."""
-
-    def check(text: str) -> list[str]:
-        for each in text.split(","):
-            if each not in known:
-                raise argparse.ArgumentTypeError(f"{each!r} is none of {', '.join(known)}")
-        return text.split(",")
-
-    return check
-
-
-def number(least: float, most: float, what: str) -> Callable[[str], float]:
-    """Return what checks a number."""
-
-    def check(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return value
-
-    return check
-
-
 def some_shares(text: str) -> list[int]:
     """Return shares in percent."""
     check = number(1, 99, "1 to 99 percent")
@@ -317,32 +289,6 @@ def some_shares(text: str) -> list[int]:
 def times(text: str) -> int:
     """Return how often a program starts."""
     return int(number(1, 9, "1 to 9 starts")(text))
-
-
-def library(text: str) -> Path:
-    """Return a file that is there."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file")
-    return Path(text).resolve()
-
-
-def writable(text: str) -> Path:
-    """Return a file that can be written."""
-    if not os.access(Path(text).parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{Path(text).parent} cannot be written")
-    return Path(text)
-
-
-def folder(text: str) -> Path:
-    """Return an empty folder, made if it is not there."""
-    path = Path(text)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
-            raise argparse.ArgumentTypeError(f"{text!r} is not empty")
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from None
-    return path
 
 
 def parser() -> argparse.ArgumentParser:
@@ -400,17 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seconds": asked.seconds,
         **{name: [] for name in CELLS},
     }
-    ends = begun + asked.within
-    bench = Bench(
-        machines,
-        asked.seconds,
-        asked.starts,
-        asked.patience,
-        ends,
-        asked.json,
-        report,
-        asked.log,
-    )
+    runs = (asked.seconds, asked.starts, asked.patience, begun + asked.within)
+    bench = Bench(machines, *runs, asked.json, report, asked.log)
     print(f"{len(machines)} of {first.card}, driver {first.driver}, {first.date}", flush=True)
     for cell in asked.cells:
         measure(bench, cell, asked)
