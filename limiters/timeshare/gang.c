@@ -39,6 +39,13 @@
 #define RESCUE_NS  (500 * MS)
 #define RESCUED_NS (10 * MS)
 
+/* A launcher may be ahead of its device by so much in a row, and by half of what is left of that where others follow:
+ * what is in flight is known by what came before. A host that is busy elsewhere for milliseconds, as in an optimizer,
+ * would leave the device idle else, or have others' spin. */
+#define DEEP_NS   (24 * MS)
+#define DEEP_PART 2
+#define FENCE_NS  MS /* gate.c */
+
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
 
@@ -46,12 +53,19 @@
 #define SOFT_IDLE_NS (60 * US)
 #define SOFT_NS      (400 * US)
 
+/* Where nobody else wants its devices, any row does, for so long at most. */
+#define STEP_NS (60 * MS)
+
 /* What waits for another node is not charged for so long, while nobody else wants the devices. */
 #define FREE_SPIN_NS (120 * MS)
 
 /* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
  * most. */
 #define ENDS_PART 2
+
+/* But only by so much of it: an end takes more or less than the last ones, and what is left of a row when all are idle
+ * is nobody's, while who follows waits for what is in flight. */
+#define ENDS_BEFORE 2
 
 /* What an elastic gang has in hand of time that nobody else wants. */
 #define ELASTIC_NS (10 * MS)
@@ -329,7 +343,7 @@ static int64_t ahead(const struct gang *gang, const struct census *census, const
 static uint64_t left_before_end(const struct gang *gang, const struct hetero_board_row *row, uint64_t wall_ns)
 {
     uint64_t left_ns = row_left(row, wall_ns), ends_ns = gang->shared->ends_ns, most_ns = row->length_ns / ENDS_PART;
-    ends_ns = ends_ns < most_ns ? ends_ns : most_ns;
+    ends_ns = (ends_ns < most_ns ? ends_ns : most_ns) / ENDS_BEFORE;
     return left_ns > ends_ns ? left_ns - ends_ns : 0;
 }
 
@@ -411,10 +425,22 @@ static bool goes_on(struct gang *gang, const struct census *census, uint64_t ove
     return census->active && now_ns - gang->idle_ns < SOFT_IDLE_NS && now_ns - gang->soft_ns < overrun_ns;
 }
 
+/* Say how far launchers may be ahead of their devices. */
+static void deepen(struct gang *gang, const struct census *census, bool claimed, uint64_t left_ns, uint64_t now_ns)
+{
+    uint64_t most_ns = left_ns / DEEP_PART, one_ns = gang->moves_ns > FENCE_NS ? gang->moves_ns : FENCE_NS;
+    most_ns = !claimed || most_ns > DEEP_NS ? DEEP_NS : most_ns;
+    if (gang->probes || gang_end_probes(gang, census, now_ns)) /* what is in flight would hide who waits for whom */
+        most_ns = 0;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
+        atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / one_ns));
+}
+
 /* Open: say until when. */
 static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
                     uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
 {
+    gang_end_looked(gang, now_ns);
     int64_t left = ahead(gang, census, row, now_ns, wall_ns);
     uint64_t row_ns = left_before_end(gang, row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
     if (claimed)
@@ -432,9 +458,12 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
+    bool alone = !claimed && !probed && rescue_ns == 0;
+    uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
+    deepen(gang, census, claimed, most_ns, now_ns);
     if (most_ns > 0)
         gang->soft_ns = 0;
-    else if (row_is_by_hand(row) && !census->died && goes_on(gang, census, overrun_ns, now_ns)) {
+    else if ((row_is_by_hand(row) || alone) && !census->died && goes_on(gang, census, soft_ns, now_ns)) {
         atomic_store(&gang->shared->until_ns, now_ns + SOFT_NS);
         return;
     }

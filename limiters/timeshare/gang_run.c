@@ -25,6 +25,9 @@
 #define REST_NS  (20 * MS)
 #define STAYS_NS (1000 * MS)
 
+/* A fence behind nothing passes so soon. */
+#define FENCE_PASSES_NS (8 * US)
+
 /* A launcher that was let through has come by then, or does not. */
 #define COMES_NS (2 * MS)
 
@@ -102,6 +105,7 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
         bool soon = opens_ns != 0 && opens_ns < now + READY_NS;
         close_gate(governor, soon ? GATE_READY : GATE_CLOSED, now);
     }
+    gate_deepen(gate, member != NULL && phase == GANG_OPEN ? atomic_load(&member->depth) : 0);
     if (member != NULL && run->passes != atomic_load(&member->passes)) {
         run->passes = atomic_load(&member->passes);
         run->let_at = gate_launches(gate);
@@ -144,11 +148,24 @@ static void say_to_others(struct governor *governor)
     pages_say(&governor->time_slice.pages, comes && phase <= GANG_ENDS ? states[phase] : PAGE_IDLE);
 }
 
+/* Whether its device has work of ours. A fence that was only set to ask passes a moment later where it has none: to
+ * take that for work would charge each pause of the program for a look more, and miss short ones. */
+static bool is_busy(struct governor *governor)
+{
+    struct gate *gate = &governor->gate;
+    bool busy = !gate_is_idle(gate);
+    if (busy && gate_opens(atomic_load(&gate->state)) && atomic_load(&gate->backlog) == 0) {
+        governor->engine->pause(FENCE_PASSES_NS);
+        busy = !gate_is_idle(gate);
+    }
+    return busy;
+}
+
 static uint32_t look(struct governor *governor, struct member_run *run, uint64_t now, uint32_t epoch)
 {
     struct gate *gate = &governor->gate;
     struct time_slice *time_slice = &governor->time_slice;
-    bool waits = atomic_load(&gate->waiting) > 0, busy = !gate_is_idle(gate);
+    bool waits = atomic_load(&gate->waiting) > 0, busy = is_busy(governor);
     uint32_t launches = gate_launches(gate), says = 0;
     time_slice_busy(time_slice, busy);
     if (run->let_ns != 0 && (launches != run->let_at || now - run->let_ns > COMES_NS))

@@ -20,11 +20,14 @@ enum {
 
 /* Where the time of a row went, for the log. */
 struct row_trace {
-    uint64_t opened_row, asked_row;          /* which row had its gates opened and closed by this lead */
-    uint64_t asked_ns, looked_ns, passes;    /* when it was to end, and what `passes` of the gang was then */
-    uint64_t charged_ns[HETERO_MAX_DEVICES]; /* when the gates were opened */
-    uint64_t busy_ns[HETERO_REGION_MEMBERS]; /* of the end */
-    int32_t behind[HETERO_REGION_MEMBERS];   /* by launches, when it was to end */
+    uint64_t opened_row, asked_row;           /* which row had its gates opened and closed by this lead */
+    uint64_t asked_ns, looked_ns, passes;     /* when it was to end, and what `passes` of the gang was then */
+    uint64_t charged_ns[HETERO_MAX_DEVICES];  /* when the gates were opened */
+    uint64_t began_ns[HETERO_REGION_MEMBERS]; /* how long after that its device had work; 0: not yet */
+    uint64_t idle_ns[HETERO_REGION_MEMBERS];  /* for which it had none from then on, the gates open */
+    uint64_t stood_ns[HETERO_REGION_MEMBERS]; /* for which it came no further than for STOOD_NS already */
+    uint64_t busy_ns[HETERO_REGION_MEMBERS];  /* of the end */
+    int32_t behind[HETERO_REGION_MEMBERS];    /* by launches, when it was to end */
 };
 
 struct gang {
@@ -67,6 +70,9 @@ struct gang {
 /* While no work of a member has come further for so long, and twice as long as it takes it to, it may wait for
  * another's launch. What a kernel takes is not known before fences have passed. */
 #define STUCK_NS (200 * US)
+
+/* For the log: what comes no further for so long spins, or is long. */
+#define STOOD_NS (2 * MS)
 
 /* Where launches tell who is behind, it takes so much longer until one that is not counts as behind: what stands still
  * may be a long kernel. */
