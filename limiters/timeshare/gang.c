@@ -257,6 +257,8 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             continue;
         uint64_t moved_ns = later(gang->seen[n].moved_ns, since_ns);
         census.busy_devices |= device;
+        census.beside[member->device % HETERO_MAX_DEVICES] = says / MEMBER_BESIDE;
+        census.stood_ns = later(gang->seen[n].moved_ns, census.stood_ns);
         if (!gang->seen[n].behind) {
             census.waited_for = true;
             census.others_moved_ns = later(moved_ns, census.others_moved_ns);
@@ -280,6 +282,14 @@ static bool waits_for_a_node(const struct gang *gang, const struct census *censu
     return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
 }
 
+/* Whether what is in flight has stood still for long, and a device of the grant has nothing: a process of it may not
+ * have come yet, or come again. */
+static bool waits_for_a_process(const struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    unsigned busy = (unsigned)__builtin_popcount(census->busy_devices);
+    return census->busy && busy < gang->count && now_ns - census->stood_ns > (uint64_t)PAGES_STOPPED_NS;
+}
+
 /* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
  * one. */
 static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
@@ -295,6 +305,8 @@ static void charge(struct gang *gang, const struct census *census, const struct 
     bool holds = claimed && shared->phase != GANG_CLOSED && gang->begun;
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
+        spent_ns = 0;
+    if (!claimed && waits_for_a_process(gang, census, now_ns))
         spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
     bool intruded = census->intruded && shared->phase == GANG_OPEN;
@@ -312,6 +324,8 @@ static void charge(struct gang *gang, const struct census *census, const struct 
             continue;
         struct hetero_region_device *account = &gang->devices[device];
         uint64_t used_ns = holds || (census->busy_devices & bit) ? spent_ns : 0;
+        if (shared->phase == GANG_CLOSED) /* others have their time slices */
+            used_ns /= 1 + census->beside[device];
         int64_t least = budget_balance(account, shared->asked_ns, now_ns, core);
         budget_settle(account, shared->asked_ns, now_ns, core, used_ns);
         least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
@@ -382,6 +396,10 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
     uint64_t whole_ns = row_left(row, wall_ns);
     if (census->busy && census->idle_waits && (!claimed || whole_ns > 0)) {
         begin_end(gang, census, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
+        return;
+    }
+    if (waits_for_a_process(gang, census, now_ns)) { /* a row would be of no use to it */
+        atomic_store(&shared->opens_ns, 0);
         return;
     }
     bool late = row_is_by_hand(row) || now_ns - shared->since_ns > RESCUE_NS; /* or others are on another node */

@@ -183,6 +183,7 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     says |= waits ? MEMBER_WAITS : 0;
     says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
     says |= time_slice_held_by_high(time_slice) ? MEMBER_INTRUDED : 0;
+    says |= MEMBER_BESIDE * time_slice_others(time_slice);
     struct hetero_region_member *member = governor->gang.member;
     if (member != NULL) {
         if (time_slice_sought(time_slice))

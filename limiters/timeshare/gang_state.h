@@ -16,6 +16,7 @@ enum {
     MEMBER_HELD = 8,      /* another grant, not of high priority, runs on its device */
     MEMBER_INTRUDED = 16, /* one of high priority does */
     MEMBER_STAYS = 32,    /* it is not active, and will be: others of the gang are */
+    MEMBER_BESIDE = 256,  /* times how many other grants have work in flight on its device; the bits from here on */
 };
 
 /* Where the time of a row went, for the log. */
@@ -33,7 +34,7 @@ struct row_trace {
 struct gang {
     struct hetero_region_gang *shared;    /* NULL: the grant cannot be a gang; constant */
     struct hetero_region_device *devices; /* the accounts of all devices of the grant; constant */
-    uint32_t device;                      /* ours; constant */
+    uint32_t device, count;               /* ours, and how many the grant has; constant */
     struct hetero_region_member *member;  /* ours; NULL: it has none */
     uint32_t policy;                      /* enum hetero_policy */
 
@@ -85,16 +86,18 @@ struct gang {
 /* What the members say. */
 struct census {
     bool active, busy, waits, held, intruded, died, stopped;
-    bool idle_waits;          /* a launcher waits whose device has nothing to do */
-    bool waited_for;          /* a busy member is not known to be behind others */
-    bool stuck;               /* a busy member has come no further for a while */
-    bool late;                /* one has not followed the phase yet */
-    uint32_t front;           /* the position of the busy one that is furthest */
-    uint64_t claimed_ns;      /* when another grant last wanted one of the devices */
-    uint32_t devices;         /* bits: where there are members */
-    uint32_t busy_devices;    /* bits */
-    uint64_t moved_ns;        /* when work of a busy one last came further */
-    uint64_t others_moved_ns; /* and of one that is not known to be behind */
+    bool idle_waits;                     /* a launcher waits whose device has nothing to do */
+    bool waited_for;                     /* a busy member is not known to be behind others */
+    bool stuck;                          /* a busy member has come no further for a while */
+    bool late;                           /* one has not followed the phase yet */
+    uint32_t front;                      /* the position of the busy one that is furthest */
+    uint64_t claimed_ns;                 /* when another grant last wanted one of the devices */
+    uint32_t devices;                    /* bits: where there are members */
+    uint32_t busy_devices;               /* bits */
+    uint64_t moved_ns;                   /* when work of a busy one last came further */
+    uint64_t stood_ns;                   /* when it last did, in or out of this phase */
+    unsigned beside[HETERO_MAX_DEVICES]; /* how many other grants have work in flight there */
+    uint64_t others_moved_ns;            /* and of one that is not known to be behind */
 };
 
 /* How long work of a member does not come further before it is taken to wait for another's. */

@@ -59,8 +59,8 @@ static double transformer_got(unsigned percent, unsigned slower, unsigned more, 
 /* The one card comes further than the other in what waits for nothing, so that it has launched more at each end. */
 static void a_gang_on_cards_of_unlike_speed_has_its_share(void)
 {
-    static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10};
-    for (unsigned s = 0; s < 3; s++) {
+    static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10, 20};
+    for (unsigned s = 0; s < 4; s++) {
         transformer.slower = slower[s];
         transformer.more = 0;
         double alone = gang_alone(train_transformer);
