@@ -172,11 +172,13 @@ bool gang_rest(struct gang *gang, uint64_t now_ns)
 /* The word has until when in all but its last eight bits, and in those the member. */
 #define WHO UINT64_C(0xff)
 
-/* Work of a member came further, after so long. */
+/* Work of a member came further, after so long. One that took far longer than those before may have waited for another
+ * node; long kernels come again and again. */
 static void note_move(struct gang *gang, uint64_t after_ns)
 {
     uint64_t known = gang->moves_ns - gang->moves_ns / MOVES_FADE;
     after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
+    after_ns = after_ns < 2 * known + MS ? after_ns : 2 * known + MS;
     gang->moves_ns = after_ns > known ? after_ns : known;
 }
 
