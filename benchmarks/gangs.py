@@ -2,7 +2,7 @@
 
     benchmarks/gangs.py [--cells alone,beside,hami,four] [--programs tp,ddp-gpt2 ...]
                         [--shares 30,50,70] [--seconds 10] [--starts 2] [--within 530]
-                        [--hami /usr/local/vgpu/libvgpu.so] [--json FILE]
+                        [--hami /usr/local/vgpu/libvgpu.so] [--json FILE] [--log FOLDER]
 
 alone   each program on two cards without hetero and at each share, in percent of the former, beside
         what the law says: min(100, 100 share/b), where b is the part of the time for which it keeps
@@ -11,6 +11,9 @@ beside  two gangs on the same cards, without hetero and under fixed and elastic 
         program on each of its cards.
 hami    two of the programs under HAMi-core at 50, of which the library's path is given.
 four    programs on four cards, and a gang of four with two gangs of two.
+
+With --log, what the limiters of each program say at HETERO_LOG=debug is in a file of the folder,
+which is made: a line for each row of a gang (docs/decisions/gangs.md).
 
 A line is printed as soon as its run has ended, and the JSON file is written anew. A program that
 hangs is killed, and the next start goes on. What cannot be had is "not run". Exit status 1: a
@@ -21,8 +24,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
 import sys
 import tempfile
 import time
@@ -47,6 +48,7 @@ from hetero_benchmarks.gang_goals import (
     missed,
     natives,
 )
+from hetero_benchmarks.options import folder, library, number, some_of, writable
 from hetero_benchmarks.rates import Pace, swing
 from hetero_benchmarks.rates import share as percent_of
 from hetero_benchmarks.trial import Machine, find_machines
@@ -72,6 +74,7 @@ class Bench:
     ends: float
     file: Path | None
     report: dict[str, Any]
+    logs: Path | None = None
     misses: list[str] = field(factory=list)
 
     def cell(self, *tenants: Tenant) -> Cell:
@@ -96,6 +99,7 @@ class Bench:
                 patience=min(self.patience, left),
                 overrun=min(OVERRUN, left),
                 variables=tuple(variables),
+                logs=self.logs,
             ) as fleet:
                 body(fleet)
         except HeteroError as error:
@@ -276,33 +280,6 @@ def four(bench: Bench, programs: Sequence[str]) -> None:
             beside(bench, [Together(name=name, tenants=tenants)], "four")
 
 
-def some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what checks a list of some of these."""
-
-    def check(text: str) -> list[str]:
-        for each in text.split(","):
-            if each not in known:
-                raise argparse.ArgumentTypeError(f"{each!r} is none of {', '.join(known)}")
-        return text.split(",")
-
-    return check
-
-
-def number(least: float, most: float, what: str) -> Callable[[str], float]:
-    """Return what checks a number."""
-
-    def check(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return value
-
-    return check
-
-
 def some_shares(text: str) -> list[int]:
     """Return shares in percent."""
     check = number(1, 99, "1 to 99 percent")
@@ -312,20 +289,6 @@ def some_shares(text: str) -> list[int]:
 def times(text: str) -> int:
     """Return how often a program starts."""
     return int(number(1, 9, "1 to 9 starts")(text))
-
-
-def library(text: str) -> Path:
-    """Return a file that is there."""
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f"{text!r} is no file")
-    return Path(text).resolve()
-
-
-def writable(text: str) -> Path:
-    """Return a file that can be written."""
-    if not os.access(Path(text).parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{Path(text).parent} cannot be written")
-    return Path(text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -341,6 +304,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--within", type=length, default=530.0, help="seconds for all")
     made.add_argument("--hami", type=library, help="libvgpu.so of HAMi-core")
     made.add_argument("--json", type=writable)
+    made.add_argument("--log", type=folder, help="folder for what limiters say")
     return made
 
 
@@ -382,8 +346,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seconds": asked.seconds,
         **{name: [] for name in CELLS},
     }
-    ends = begun + asked.within
-    bench = Bench(machines, asked.seconds, asked.starts, asked.patience, ends, asked.json, report)
+    runs = (asked.seconds, asked.starts, asked.patience, begun + asked.within)
+    bench = Bench(machines, *runs, asked.json, report, asked.log)
     print(f"{len(machines)} of {first.card}, driver {first.driver}, {first.date}", flush=True)
     for cell in asked.cells:
         measure(bench, cell, asked)

@@ -94,7 +94,7 @@ class Fleet:
     Cards of tenants are the machine's and `others`, by their UUIDs. A program may take `patience`
     seconds to start, and `overrun` longer than it was told to run. Programs of several cards are
     started with `variables`, NAME=VALUE. `sharing` is how those with a grant share the card, as the
-    node's settings say it.
+    node's settings say it. In the folder `logs`, each program has a file for what its limiters say.
     """
 
     machine: Machine
@@ -103,6 +103,7 @@ class Fleet:
     overrun: float = PATIENCE
     variables: tuple[str, ...] = ()
     sharing: str = "time"
+    logs: Path | None = None
     _standing: dict[Key, _Resident] = field(factory=dict, init=False)
     _failed: dict[Key, str] = field(factory=dict, init=False)
     _iterations: dict[str, int] = field(factory=dict, init=False)
@@ -177,6 +178,8 @@ class Fleet:
         for key, tenant in active:
             self._standing[key].program.bear(cell.lead + cell.seconds + self.overrun)
             with self._failing(key, errors):
+                if self.logs is not None:
+                    self._standing[key].program.note(f"{tenant}: {cell.seconds:g} s")
                 self._standing[key].program.tell(f"{window.end!r} {tenant.rest!r}")
         # All are heard, even when one failed: what it said would stand in the way of the next.
         for key in [key for key, _ in active if key in self._standing]:
@@ -226,6 +229,10 @@ class Fleet:
             )
             if share.core in (None, FULL):
                 apart = {"HETERO_STATE": tempfile.mkdtemp(dir=self._folder)}
+        log, logged = None, dict[str, str]()
+        if self.logs is not None:
+            name = f"{len(list(self.logs.iterdir())):02}-{tenant.job}-{number}"
+            log, logged = self.logs / f"{name}.log", {"HETERO_LOG": "debug"}
         first, *others = [(self.machine.uuid, *self.others)[card] for card in tenant.cards]
         program = Program(
             self._command(tenant),
@@ -233,8 +240,9 @@ class Fleet:
             grant,
             name=str(tenant) if grant is None or apart else f"{tenant.name} under a grant",
             others=others,
-            environment=self._settings | apart if grant else dict(tenant.settings),
+            environment=self._settings | apart | logged if grant else dict(tenant.settings),
             patience=self.patience,
+            log=log,
         )
         return _Resident(program.__enter__(), label)
 

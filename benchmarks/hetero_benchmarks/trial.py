@@ -106,6 +106,8 @@ class Program:
 
     It has the cards of UUIDs `others`, too, and each as much of them as of the first.
 
+    Its standard error is written to the new file `log`, if there is one.
+
     It is killed when it has not ended after `patience` seconds, or when `bear` says. Every method
     raises `HeteroError` with the program's last words if it failed or hung.
     """
@@ -120,9 +122,11 @@ class Program:
         others: Sequence[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
         patience: float = PATIENCE,
+        log: Path | None = None,
     ) -> None:
         self._name = name
-        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        # Closed by __exit__.
+        self._complaints = log.open("x+") if log else tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             _command(words, (machine.uuid, *others), grant),
             env={
@@ -177,6 +181,10 @@ class Program:
             print(line, file=self._input, flush=True)
         except BrokenPipeError:
             raise self._failed() from None
+
+    def note(self, line: str) -> None:
+        """Write a line of ours among what it says on its standard error."""
+        print(line, file=self._complaints, flush=True)
 
     def _failed(self) -> HeteroError:
         code = self._process.wait()

@@ -29,7 +29,7 @@ static struct governor *prepare(int device)
     prepared[device] = governor_new(&driver_engine, tenant_terms(device), &shared->devices[device], tenant_directory(),
                                     (unsigned)device);
     if (prepared[device] != NULL)
-        governor_share(prepared[device], &shared->gang, shared->devices, (unsigned)device);
+        governor_share(prepared[device], &shared->gang, shared->devices, (unsigned)device, tenant_grant->device_count);
     return prepared[device];
 }
 

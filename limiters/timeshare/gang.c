@@ -39,6 +39,13 @@
 #define RESCUE_NS  (500 * MS)
 #define RESCUED_NS (10 * MS)
 
+/* A launcher may be ahead of its device by so much in a row, and by half of what is left of that where others follow:
+ * what is in flight is known by what came before. A host that is busy elsewhere for milliseconds, as in an optimizer,
+ * would leave the device idle else, or have others' spin. */
+#define DEEP_NS   (24 * MS)
+#define DEEP_PART 2
+#define FENCE_NS  MS /* gate.c */
+
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
 
@@ -46,12 +53,19 @@
 #define SOFT_IDLE_NS (60 * US)
 #define SOFT_NS      (400 * US)
 
+/* Where nobody else wants its devices, any row does, for so long at most. */
+#define STEP_NS (60 * MS)
+
 /* What waits for another node is not charged for so long, while nobody else wants the devices. */
 #define FREE_SPIN_NS (120 * MS)
 
 /* Where others follow, the gates are closed so much sooner as the end of a row takes, which is of the row this part at
  * most. */
 #define ENDS_PART 2
+
+/* But only by so much of it: an end takes more or less than the last ones, and what is left of a row when all are idle
+ * is nobody's, while who follows waits for what is in flight. */
+#define ENDS_BEFORE 2
 
 /* What an elastic gang has in hand of time that nobody else wants. */
 #define ELASTIC_NS (10 * MS)
@@ -126,6 +140,11 @@ static bool is_other_active(const struct gang *gang, uint64_t now_ns, bool anywh
     return false;
 }
 
+bool gang_goes_on(const struct gang *gang, uint64_t now_ns)
+{
+    return is_other_active(gang, now_ns, true);
+}
+
 static void enter(struct gang *gang, enum gang_phase phase, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
@@ -153,11 +172,13 @@ bool gang_rest(struct gang *gang, uint64_t now_ns)
 /* The word has until when in all but its last eight bits, and in those the member. */
 #define WHO UINT64_C(0xff)
 
-/* Work of a member came further, after so long. */
+/* Work of a member came further, after so long. One that took far longer than those before may have waited for another
+ * node; long kernels come again and again. */
 static void note_move(struct gang *gang, uint64_t after_ns)
 {
     uint64_t known = gang->moves_ns - gang->moves_ns / MOVES_FADE;
     after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
+    after_ns = after_ns < 2 * known + MS ? after_ns : 2 * known + MS;
     gang->moves_ns = after_ns > known ? after_ns : known;
 }
 
@@ -223,9 +244,10 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             gang->seen[n].moved = moved;
             gang->seen[n].moved_ns = now_ns;
         }
+        if (says & (MEMBER_ACTIVE | MEMBER_STAYS))
+            census.devices |= device;
         if (!(says & MEMBER_ACTIVE))
             continue;
-        census.devices |= device;
         census.active = true;
         census.waits = census.waits || (says & MEMBER_WAITS);
         census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
@@ -237,6 +259,8 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             continue;
         uint64_t moved_ns = later(gang->seen[n].moved_ns, since_ns);
         census.busy_devices |= device;
+        census.beside[member->device % HETERO_MAX_DEVICES] = says / MEMBER_BESIDE;
+        census.stood_ns = later(gang->seen[n].moved_ns, census.stood_ns);
         if (!gang->seen[n].behind) {
             census.waited_for = true;
             census.others_moved_ns = later(moved_ns, census.others_moved_ns);
@@ -260,6 +284,14 @@ static bool waits_for_a_node(const struct gang *gang, const struct census *censu
     return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
 }
 
+/* Whether what is in flight has stood still for long, and a device of the grant has nothing: a process of it may not
+ * have come yet, or come again. */
+static bool waits_for_a_process(const struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    unsigned busy = (unsigned)__builtin_popcount(census->busy_devices);
+    return census->busy && busy < gang->count && now_ns - census->stood_ns > (uint64_t)PAGES_STOPPED_NS;
+}
+
 /* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
  * one. */
 static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
@@ -275,6 +307,8 @@ static void charge(struct gang *gang, const struct census *census, const struct 
     bool holds = claimed && shared->phase != GANG_CLOSED && gang->begun;
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
+        spent_ns = 0;
+    if (!claimed && waits_for_a_process(gang, census, now_ns))
         spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
     bool intruded = census->intruded && shared->phase == GANG_OPEN;
@@ -292,6 +326,8 @@ static void charge(struct gang *gang, const struct census *census, const struct 
             continue;
         struct hetero_region_device *account = &gang->devices[device];
         uint64_t used_ns = holds || (census->busy_devices & bit) ? spent_ns : 0;
+        if (shared->phase == GANG_CLOSED) /* others have their time slices */
+            used_ns /= 1 + census->beside[device];
         int64_t least = budget_balance(account, shared->asked_ns, now_ns, core);
         budget_settle(account, shared->asked_ns, now_ns, core, used_ns);
         least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
@@ -323,7 +359,7 @@ static int64_t ahead(const struct gang *gang, const struct census *census, const
 static uint64_t left_before_end(const struct gang *gang, const struct hetero_board_row *row, uint64_t wall_ns)
 {
     uint64_t left_ns = row_left(row, wall_ns), ends_ns = gang->shared->ends_ns, most_ns = row->length_ns / ENDS_PART;
-    ends_ns = ends_ns < most_ns ? ends_ns : most_ns;
+    ends_ns = (ends_ns < most_ns ? ends_ns : most_ns) / ENDS_BEFORE;
     return left_ns > ends_ns ? left_ns - ends_ns : 0;
 }
 
@@ -362,6 +398,10 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
     uint64_t whole_ns = row_left(row, wall_ns);
     if (census->busy && census->idle_waits && (!claimed || whole_ns > 0)) {
         begin_end(gang, census, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
+        return;
+    }
+    if (waits_for_a_process(gang, census, now_ns)) { /* a row would be of no use to it */
+        atomic_store(&shared->opens_ns, 0);
         return;
     }
     bool late = row_is_by_hand(row) || now_ns - shared->since_ns > RESCUE_NS; /* or others are on another node */
@@ -405,10 +445,22 @@ static bool goes_on(struct gang *gang, const struct census *census, uint64_t ove
     return census->active && now_ns - gang->idle_ns < SOFT_IDLE_NS && now_ns - gang->soft_ns < overrun_ns;
 }
 
+/* Say how far launchers may be ahead of their devices. */
+static void deepen(struct gang *gang, const struct census *census, bool claimed, uint64_t left_ns, uint64_t now_ns)
+{
+    uint64_t most_ns = left_ns / DEEP_PART, one_ns = gang->moves_ns > FENCE_NS ? gang->moves_ns : FENCE_NS;
+    most_ns = !claimed || most_ns > DEEP_NS ? DEEP_NS : most_ns;
+    if (gang->probes || gang_end_probes(gang, census, now_ns)) /* what is in flight would hide who waits for whom */
+        most_ns = 0;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
+        atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / one_ns));
+}
+
 /* Open: say until when. */
 static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
                     uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
 {
+    gang_end_looked(gang, now_ns);
     int64_t left = ahead(gang, census, row, now_ns, wall_ns);
     uint64_t row_ns = left_before_end(gang, row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
     if (claimed)
@@ -426,9 +478,12 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
+    bool alone = !claimed && !probed && rescue_ns == 0;
+    uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
+    deepen(gang, census, claimed, most_ns, now_ns);
     if (most_ns > 0)
         gang->soft_ns = 0;
-    else if (row_is_by_hand(row) && !census->died && goes_on(gang, census, overrun_ns, now_ns)) {
+    else if ((row_is_by_hand(row) || alone) && !census->died && goes_on(gang, census, soft_ns, now_ns)) {
         atomic_store(&gang->shared->until_ns, now_ns + SOFT_NS);
         return;
     }

@@ -28,6 +28,9 @@ void gang_join(struct gang *gang, const struct descriptor *usage);
 /* Say what is so of our device at this moment, once the phase of this epoch was followed. */
 void gang_say(struct gang *gang, uint64_t now_ns, uint32_t says, uint32_t epoch);
 
+/* Whether another member is active, on any device. */
+bool gang_goes_on(const struct gang *gang, uint64_t now_ns);
+
 /* Say that we are no longer active. Whether no other member of the same device is. */
 bool gang_rest(struct gang *gang, uint64_t now_ns);
 

@@ -165,11 +165,16 @@ static void note_settled(struct gang *gang)
     }
 }
 
+bool gang_end_probes(const struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    bool several = (census->devices & (census->devices - 1)) != 0;
+    return several && now_ns - gang->shared->met_ns >= MET_NS && now_ns - gang->probed_ns >= PROBE_EVERY_NS;
+}
+
 void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
-    bool several = (census->devices & (census->devices - 1)) != 0;
-    if (gang->probes || !several || now_ns - shared->met_ns < MET_NS || now_ns - gang->probed_ns < PROBE_EVERY_NS)
+    if (gang->probes || !gang_end_probes(gang, census, now_ns))
         return;
     if (gang->moves_ns > PROBE_LONGEST_NS) { /* who waits for whom would not show for too long */
         atomic_store(&shared->met_ns, now_ns);
@@ -196,10 +201,29 @@ void gang_end_opened(struct gang *gang, uint64_t now_ns)
 {
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
         atomic_store(&gang->shared->members[n].held_back, 0);
-    gang->opened_ns = now_ns;
+    gang->opened_ns = gang->trace.looked_ns = now_ns;
     gang->trace.opened_row = gang->shared->rows;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
+        gang->trace.began_ns[n] = gang->trace.idle_ns[n] = gang->trace.stood_ns[n] = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
         gang->trace.charged_ns[device] = gang->devices[device].gpu_ns;
+}
+
+void gang_end_looked(struct gang *gang, uint64_t now_ns)
+{
+    const struct hetero_region_gang *shared = gang->shared;
+    struct row_trace *trace = &gang->trace;
+    uint64_t since_ns = now_ns - trace->looked_ns;
+    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
+        bool busy = shared->members[n].says & MEMBER_BUSY;
+        if (busy && trace->began_ns[n] == 0)
+            trace->began_ns[n] = now_ns - gang->opened_ns;
+        else if (!busy && trace->began_ns[n] != 0)
+            trace->idle_ns[n] += since_ns;
+        else if (busy && now_ns - later(gang->seen[n].moved_ns, gang->opened_ns) > STOOD_NS)
+            trace->stood_ns[n] += since_ns;
+    }
+    trace->looked_ns = now_ns;
 }
 
 void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now_ns)
@@ -211,7 +235,7 @@ void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now
     trace->passes = shared->passes;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         trace->busy_ns[n] = 0;
-        trace->behind[n] = ahead_of(position(&shared->members[n]), census->front);
+        trace->behind[n] = census->busy ? ahead_of(position(&shared->members[n]), census->front) : 0;
     }
 }
 
@@ -236,7 +260,7 @@ static void show(const struct gang *gang, bool over, uint64_t now_ns)
     const struct row_trace *trace = &gang->trace;
     if (trace->opened_row != shared->rows || trace->asked_row != shared->rows)
         return; /* another had the lead for a part of it */
-    char members[320] = "";
+    char members[360] = "";
     size_t length = 0;
     for (uint32_t n = 0, shown = 0; n < HETERO_REGION_MEMBERS && n < shared->reached && shown < SHOWN; n++) {
         const struct hetero_region_member *member = &shared->members[n];
@@ -244,15 +268,17 @@ static void show(const struct gang *gang, bool over, uint64_t now_ns)
         if (!member->taken)
             continue;
         shown++;
-        length += (size_t)snprintf(members + length, sizeof members - length,
-                                   "; device %u: %llu charged, %d behind, busy %llu of the end%s", (unsigned)device,
-                                   us(gang->devices[device].gpu_ns - trace->charged_ns[device]), trace->behind[n],
-                                   us(trace->busy_ns[n]), gang->seen[n].behind ? ", waited for" : "");
+        length += (size_t)snprintf(
+            members + length, sizeof members - length,
+            "; device %u: charged %llu, began %llu, idle %llu, stood %llu, behind %d, end %llu%s", (unsigned)device,
+            us(gang->devices[device].gpu_ns - trace->charged_ns[device]), us(trace->began_ns[n]), us(trace->idle_ns[n]),
+            us(trace->stood_ns[n]), trace->behind[n], us(trace->busy_ns[n]), gang->seen[n].behind ? " waited for" : "");
         length = length < sizeof members ? length : sizeof members - 1;
     }
-    log_line(LOG_DEBUG, "gang: row %llu, us: open %llu, end %llu%s, %llu let through%s%s",
-             (unsigned long long)shared->rows, us(trace->asked_ns - gang->opened_ns), us(now_ns - trace->asked_ns),
-             over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes),
+    log_line(LOG_DEBUG, "gang: row %llu, us: open %llu, %llu of it over, end %llu%s, %llu let through, moves %llu%s%s",
+             (unsigned long long)shared->rows, us(trace->asked_ns - gang->opened_ns),
+             us(gang->soft_ns != 0 ? trace->asked_ns - gang->soft_ns : 0), us(now_ns - trace->asked_ns),
+             over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes), us(gang->moves_ns),
              launches_count(gang) ? "" : ", launches do not tell", members);
 }
 

@@ -7,11 +7,13 @@
 
 /* The gates are opened; and from here on they are closed. */
 void gang_end_opened(struct gang *gang, uint64_t now_ns);
+void gang_end_looked(struct gang *gang, uint64_t now_ns); /* while they are open */
 void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now_ns);
 
 /* In the last PROBE_NS of a row: where nobody was seen for long to wait for another, hold a member back, so that
  * whoever waits for it shows. */
 #define PROBE_NS (2 * MS)
+bool gang_end_probes(const struct gang *gang, const struct census *census, uint64_t now_ns); /* in this row */
 void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns);
 
 /* Whether the row is over. If not, let those through that others may wait for. */

@@ -20,8 +20,13 @@
 /* Launchers are woken so long before the gates are opened. */
 #define READY_NS (300 * US)
 
-/* With nothing launched and nothing in flight for so long it rests. */
-#define REST_NS (20 * MS)
+/* With nothing launched and nothing in flight for so long it rests; but for a while not as long as others of the gang
+ * do not. A thread that launches on several devices waits at the gate of the first for the row of all. */
+#define REST_NS  (20 * MS)
+#define STAYS_NS (1000 * MS)
+
+/* A fence behind nothing passes so soon. */
+#define FENCE_PASSES_NS (8 * US)
 
 /* A launcher that was let through has come by then, or does not. */
 #define COMES_NS (2 * MS)
@@ -100,6 +105,7 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
         bool soon = opens_ns != 0 && opens_ns < now + READY_NS;
         close_gate(governor, soon ? GATE_READY : GATE_CLOSED, now);
     }
+    gate_deepen(gate, member != NULL && phase == GANG_OPEN ? atomic_load(&member->depth) : 0);
     if (member != NULL && run->passes != atomic_load(&member->passes)) {
         run->passes = atomic_load(&member->passes);
         run->let_at = gate_launches(gate);
@@ -142,11 +148,24 @@ static void say_to_others(struct governor *governor)
     pages_say(&governor->time_slice.pages, comes && phase <= GANG_ENDS ? states[phase] : PAGE_IDLE);
 }
 
+/* Whether its device has work of ours. A fence that was only set to ask passes a moment later where it has none: to
+ * take that for work would charge each pause of the program for a look more, and miss short ones. */
+static bool is_busy(struct governor *governor)
+{
+    struct gate *gate = &governor->gate;
+    bool busy = !gate_is_idle(gate);
+    if (busy && gate_opens(atomic_load(&gate->state)) && atomic_load(&gate->backlog) == 0) {
+        governor->engine->pause(FENCE_PASSES_NS);
+        busy = !gate_is_idle(gate);
+    }
+    return busy;
+}
+
 static uint32_t look(struct governor *governor, struct member_run *run, uint64_t now, uint32_t epoch)
 {
     struct gate *gate = &governor->gate;
     struct time_slice *time_slice = &governor->time_slice;
-    bool waits = atomic_load(&gate->waiting) > 0, busy = !gate_is_idle(gate);
+    bool waits = atomic_load(&gate->waiting) > 0, busy = is_busy(governor);
     uint32_t launches = gate_launches(gate), says = 0;
     time_slice_busy(time_slice, busy);
     if (run->let_ns != 0 && (launches != run->let_at || now - run->let_ns > COMES_NS))
@@ -157,11 +176,14 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     charge_own(governor, busy && gate_opens(atomic_load(&gate->state)), run->looked_ns, now);
     run->launches = launches;
     run->looked_ns = now;
-    says |= now - run->active_ns < REST_NS ? MEMBER_ACTIVE : 0;
+    uint64_t rests_ns = now - run->active_ns;
+    says |= rests_ns < REST_NS ? MEMBER_ACTIVE : 0;
+    says |= rests_ns >= REST_NS && rests_ns < STAYS_NS && gang_goes_on(&governor->gang, now) ? MEMBER_STAYS : 0;
     says |= busy ? MEMBER_BUSY : 0;
     says |= waits ? MEMBER_WAITS : 0;
     says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
     says |= time_slice_held_by_high(time_slice) ? MEMBER_INTRUDED : 0;
+    says |= MEMBER_BESIDE * time_slice_others(time_slice);
     struct hetero_region_member *member = governor->gang.member;
     if (member != NULL) {
         if (time_slice_sought(time_slice))
@@ -219,7 +241,7 @@ void gang_run(struct governor *governor)
         uint64_t overrun_ns = pages->board->overrun_ns != 0 ? pages->board->overrun_ns : pages->row.period_ns;
         gang_lead(gang, &time_slice->siblings, &pages->row, overrun_ns, now, wall_ns());
         say_to_others(governor);
-        if (!(says & MEMBER_ACTIVE))
+        if (!(says & (MEMBER_ACTIVE | MEMBER_STAYS)))
             break;
         engine->pause(rest_ns(governor, engine->now()));
     }

@@ -15,21 +15,26 @@ enum {
     MEMBER_WAITS = 4,     /* launchers wait at its gate */
     MEMBER_HELD = 8,      /* another grant, not of high priority, runs on its device */
     MEMBER_INTRUDED = 16, /* one of high priority does */
+    MEMBER_STAYS = 32,    /* it is not active, and will be: others of the gang are */
+    MEMBER_BESIDE = 256,  /* times how many other grants have work in flight on its device; the bits from here on */
 };
 
 /* Where the time of a row went, for the log. */
 struct row_trace {
-    uint64_t opened_row, asked_row;          /* which row had its gates opened and closed by this lead */
-    uint64_t asked_ns, looked_ns, passes;    /* when it was to end, and what `passes` of the gang was then */
-    uint64_t charged_ns[HETERO_MAX_DEVICES]; /* when the gates were opened */
-    uint64_t busy_ns[HETERO_REGION_MEMBERS]; /* of the end */
-    int32_t behind[HETERO_REGION_MEMBERS];   /* by launches, when it was to end */
+    uint64_t opened_row, asked_row;           /* which row had its gates opened and closed by this lead */
+    uint64_t asked_ns, looked_ns, passes;     /* when it was to end, and what `passes` of the gang was then */
+    uint64_t charged_ns[HETERO_MAX_DEVICES];  /* when the gates were opened */
+    uint64_t began_ns[HETERO_REGION_MEMBERS]; /* how long after that its device had work; 0: not yet */
+    uint64_t idle_ns[HETERO_REGION_MEMBERS];  /* for which it had none from then on, the gates open */
+    uint64_t stood_ns[HETERO_REGION_MEMBERS]; /* for which it came no further than for STOOD_NS already */
+    uint64_t busy_ns[HETERO_REGION_MEMBERS];  /* of the end */
+    int32_t behind[HETERO_REGION_MEMBERS];    /* by launches, when it was to end */
 };
 
 struct gang {
     struct hetero_region_gang *shared;    /* NULL: the grant cannot be a gang; constant */
     struct hetero_region_device *devices; /* the accounts of all devices of the grant; constant */
-    uint32_t device;                      /* ours; constant */
+    uint32_t device, count;               /* ours, and how many the grant has; constant */
     struct hetero_region_member *member;  /* ours; NULL: it has none */
     uint32_t policy;                      /* enum hetero_policy */
 
@@ -67,6 +72,9 @@ struct gang {
  * another's launch. What a kernel takes is not known before fences have passed. */
 #define STUCK_NS (200 * US)
 
+/* For the log: what comes no further for so long spins, or is long. */
+#define STOOD_NS (2 * MS)
+
 /* Where launches tell who is behind, it takes so much longer until one that is not counts as behind: what stands still
  * may be a long kernel. */
 #define PATIENCE_NS (8 * MS)
@@ -78,16 +86,18 @@ struct gang {
 /* What the members say. */
 struct census {
     bool active, busy, waits, held, intruded, died, stopped;
-    bool idle_waits;          /* a launcher waits whose device has nothing to do */
-    bool waited_for;          /* a busy member is not known to be behind others */
-    bool stuck;               /* a busy member has come no further for a while */
-    bool late;                /* one has not followed the phase yet */
-    uint32_t front;           /* the position of the busy one that is furthest */
-    uint64_t claimed_ns;      /* when another grant last wanted one of the devices */
-    uint32_t devices;         /* bits: where there are members */
-    uint32_t busy_devices;    /* bits */
-    uint64_t moved_ns;        /* when work of a busy one last came further */
-    uint64_t others_moved_ns; /* and of one that is not known to be behind */
+    bool idle_waits;                     /* a launcher waits whose device has nothing to do */
+    bool waited_for;                     /* a busy member is not known to be behind others */
+    bool stuck;                          /* a busy member has come no further for a while */
+    bool late;                           /* one has not followed the phase yet */
+    uint32_t front;                      /* the position of the busy one that is furthest */
+    uint64_t claimed_ns;                 /* when another grant last wanted one of the devices */
+    uint32_t devices;                    /* bits: where there are members */
+    uint32_t busy_devices;               /* bits */
+    uint64_t moved_ns;                   /* when work of a busy one last came further */
+    uint64_t stood_ns;                   /* when it last did, in or out of this phase */
+    unsigned beside[HETERO_MAX_DEVICES]; /* how many other grants have work in flight there */
+    uint64_t others_moved_ns;            /* and of one that is not known to be behind */
 };
 
 /* How long work of a member does not come further before it is taken to wait for another's. */

@@ -103,6 +103,13 @@ static uint32_t most_in_flight(struct gate *gate)
     return one ? IN_FLIGHT_ONE : IN_FLIGHT;
 }
 
+/* The same of those that wait to enter: where more may be in flight, the others enter as fast as ever. */
+static uint32_t bound(struct gate *gate)
+{
+    uint32_t most = most_in_flight(gate), deep = atomic_load_explicit(&gate->deep, memory_order_relaxed);
+    return most == IN_FLIGHT && deep > most ? deep : most;
+}
+
 static void pop_fence(struct gate *gate, unsigned at)
 {
     struct gate_fence popped = gate->fences[at];
@@ -154,10 +161,10 @@ static void throttle(struct gate *gate)
     uint64_t since = gate->engine->now();
     while (lock(gate)) {
         pop_passed(gate);
-        if (gate->backlog >= most_in_flight(gate) && gate->engine->now() - since > THROTTLE_NS)
+        if (gate->backlog >= bound(gate) && gate->engine->now() - since > THROTTLE_NS)
             pop_fence(gate, 0);
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
-        bool enough = gate->backlog < most_in_flight(gate) || (atomic_load(&gate->state) == GATE_ENDS && !allows(gate));
+        bool enough = gate->backlog < bound(gate) || (atomic_load(&gate->state) == GATE_ENDS && !allows(gate));
         unlock(gate);
         if (enough)
             return;
@@ -537,7 +544,7 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
 static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
 {
     for (bool let_through = false;;) {
-        if (!let_through && atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= most_in_flight(gate))
+        if (!let_through && atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate))
             throttle(gate);
         step_in(gate, stream);
         if (let_through)
@@ -689,6 +696,11 @@ void gate_allow(struct gate *gate, uint32_t launches)
     atomic_store(&gate->allowed, launches);
     if (allows(gate) && atomic_load(&gate->waiting) > 0)
         futex_wake(&gate->state);
+}
+
+void gate_deepen(struct gate *gate, uint32_t fences)
+{
+    atomic_store_explicit(&gate->deep, fences, memory_order_relaxed);
 }
 
 uint32_t gate_moved(struct gate *gate)

@@ -15,7 +15,8 @@
 #include <pthread.h>
 #include <signal.h>
 
-#define GATE_FENCES 8u
+/* Fences at once; in a gang's row all but a few may be in flight (gate_deepen). */
+#define GATE_FENCES 32u
 
 /* So many threads at once are known to be between enter and leave; more are only counted. */
 #define GATE_CELLS 16u
@@ -56,6 +57,7 @@ struct gate {
     _Atomic uint64_t popped_ns;    /* when a fence was last seen to have passed */
     _Atomic bool long_kernels;     /* one fence stands for much, or that is not known yet */
     _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as a fence stands for; or 0 */
+    _Atomic uint32_t deep;         /* so many fences may be in flight, if more than else; written by the thread */
     _Atomic bool low_latency;      /* a high-priority grant may want the device at any time; written by the thread */
     _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's that is between enter and leave, or 0 (gate.c) */
 
@@ -111,6 +113,10 @@ void gate_set(struct gate *gate, uint32_t state);
  * many launches were made since the start. */
 void gate_let_through(struct gate *gate);
 void gate_allow(struct gate *gate, uint32_t launches);
+
+/* Let so many fences be in flight, where kernels are short: a launcher that would wait for the device goes on, as it
+ * does where there is no gate. */
+void gate_deepen(struct gate *gate, uint32_t fences);
 
 /* How many fences have passed since the start, as far as was asked; it wraps around. */
 uint32_t gate_moved(struct gate *gate);

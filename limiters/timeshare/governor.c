@@ -606,8 +606,9 @@ struct governor *governor_new(const struct engine *engine, const struct hetero_g
 }
 
 void governor_share(struct governor *governor, struct hetero_region_gang *gang, struct hetero_region_device *devices,
-                    unsigned device)
+                    unsigned device, unsigned count)
 {
+    governor->gang.count = count;
     governor->gang.shared = gang;
     governor->gang.devices = devices;
     governor->gang.device = device;

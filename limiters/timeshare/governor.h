@@ -16,9 +16,10 @@
 struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,
                               struct hetero_region_device *account, const char *directory, unsigned device);
 
-/* Before it is used: what the processes of the grant agree on where it is a gang, and its accounts of all devices. */
+/* Before it is used: what the processes of the grant agree on where it is a gang, and its accounts of all its `count`
+ * devices. */
 void governor_share(struct governor *governor, struct hetero_region_gang *gang, struct hetero_region_device *devices,
-                    unsigned device);
+                    unsigned device, unsigned count);
 
 /* At exit: no governor calls its engine any more, and launchers are held to the share without it (gate.h). */
 void governor_retire(struct governor *governor);

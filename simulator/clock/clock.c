@@ -5,7 +5,8 @@
  * One thread of all these processes runs at a time. What it computes takes no time, but for a little at each look at
  * the clock; when it sleeps or waits, the one that is due next goes on, and the clock says when that was. So what
  * programs, drivers and limiters do together does not depend on the machine's speed and load. Nothing passes before so
- * many processes as VIRTUAL_CLOCK says have come. FILE keeps the time for those that come when they have ended.
+ * many processes as VIRTUAL_CLOCK says have come. FILE keeps the time for those that come when they have ended. With
+ * VIRTUAL_SKEW=NS the time of day of a process is so much ahead of the others', as on another node.
  *
  * A limiter finds libc's functions in libc's files by name, so that no preload comes between (limiters/core/libc.c). It
  * looks in libpthread's first: hence the name of this library. No limiter is built or linked otherwise for it.
@@ -84,6 +85,8 @@ static struct clock {
 } *shared;
 
 static pid_t process;
+/* How far the time of day of this process is ahead of the others. */
+static uint64_t skew_ns;
 static __thread int own = -1;       /* this thread's task */
 static __thread uint64_t looked_ns; /* looks at the clock since it moved last */
 static __thread unsigned looks;     /* since this thread waited last */
@@ -437,7 +440,7 @@ __attribute__((constructor)) static void start(void)
 {
     uint32_t parties;
     char path[4096];
-    const char *text = getenv("VIRTUAL_CLOCK");
+    const char *text = getenv("VIRTUAL_CLOCK"), *skew = getenv("VIRTUAL_SKEW");
     find_real();
     if (text == NULL || sscanf(text, "%u:%4095s", &parties, path) != 2)
         return;
@@ -451,6 +454,7 @@ __attribute__((constructor)) static void start(void)
     }
     close(file);
     unsetenv("VIRTUAL_CLOCK"); /* for what it starts */
+    skew_ns = skew != NULL ? strtoull(skew, NULL, 10) : 0;
     pthread_atfork(NULL, NULL, leave_in_child);
     shared = mapped;
     process = getpid();
@@ -465,6 +469,12 @@ static bool is_of_processor(clockid_t clock)
     return clock < 0 || clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID;
 }
 
+/* What is to be added for the time of day. */
+static uint64_t to_realtime(void)
+{
+    return shared->to_realtime_ns + skew_ns;
+}
+
 static bool is_of_day(clockid_t clock)
 {
     return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_TAI;
@@ -474,7 +484,7 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (is_of_processor(clock) || !is_task())
         return real.clock_gettime(clock, time);
-    *time = time_of(look(LOOK_NS) + (is_of_day(clock) ? shared->to_realtime_ns : 0));
+    *time = time_of(look(LOOK_NS) + (is_of_day(clock) ? to_realtime() : 0));
     return 0;
 }
 
@@ -504,7 +514,7 @@ EXPORT int usleep(useconds_t us)
 static uint64_t absolute(const struct timespec *time)
 {
     uint64_t ns = ns_of(time);
-    return ns > shared->to_realtime_ns / 2 ? ns - shared->to_realtime_ns : ns;
+    return ns > to_realtime() / 2 ? ns - to_realtime() : ns;
 }
 
 EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time, struct timespec *left)

@@ -121,6 +121,24 @@ def test_a_gang_that_hangs_is_killed_and_leaves_nobody(fleet: Fleet) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("rack")
+def test_what_limiters_say_of_rows_is_in_a_file_for_each_program(tmp_path: Path) -> None:
+    first, second = find_machines()
+    tenant = Tenant(job="simulated", cards=(0, 1), share=Share(core=50))
+    cell = Cell(tenants=(tenant,), seconds=0.5, lead=0.2)
+    (tmp_path / "logs").mkdir()
+
+    with Fleet(first, others=(second.uuid,), overrun=5, logs=tmp_path / "logs") as fleet:
+        fleet.prepare([cell])
+        fleet.measure(cell)
+
+    (log,) = (tmp_path / "logs").iterdir()
+    said = log.read_text()
+    assert "00-simulated-0.log" == log.name
+    assert "simulated on 0+1 at 50 %: 0.5 s" in said
+    assert "gang: row" in said
+
+
 def test_a_gang_ends_when_a_rank_dies(fleet: Fleet) -> None:
     cell, ranks = _started(fleet)
     os.kill(ranks[1], signal.SIGKILL)
@@ -227,6 +245,7 @@ def test_each_program_of_pytorch_is_a_function_there() -> None:
         ("--starts", "x"),
         ("--hami", "/nowhere/libvgpu.so"),
         ("--json", "/nowhere/gangs.json"),
+        ("--log", "/"),
     ],
 )
 def test_bad_options_are_refused(

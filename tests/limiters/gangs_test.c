@@ -59,8 +59,8 @@ static double transformer_got(unsigned percent, unsigned slower, unsigned more, 
 /* The one card comes further than the other in what waits for nothing, so that it has launched more at each end. */
 static void a_gang_on_cards_of_unlike_speed_has_its_share(void)
 {
-    static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10};
-    for (unsigned s = 0; s < 3; s++) {
+    static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10, 20};
+    for (unsigned s = 0; s < 4; s++) {
         transformer.slower = slower[s];
         transformer.more = 0;
         double alone = gang_alone(train_transformer);
@@ -187,6 +187,20 @@ static double beside_singles(void (*body)(struct tenant *), void (*second)(struc
     return worse;
 }
 
+/* Natively launches are far enough ahead for the cards to work on meanwhile. */
+static void a_gang_whose_host_is_busy_elsewhere_has_its_share(void)
+{
+    static const uint64_t host_ms[] = {3, 8};
+    transformer.slower = transformer.more = 0;
+    for (unsigned h = 0; h < 2; h++)
+        for (unsigned singles = 0; singles < 2; singles++) {
+            transformer.host_ns = host_ms[h] * MS;
+            double got, worse = beside_singles(train_transformer, train_transformer, 0, singles > 0, &got);
+            EXPECT_NEAR(50, 2.5, got);
+            EXPECT(true, worse >= 47);
+        }
+}
+
 static void processes_that_wait_for_each_other_in_any_way_go_on(void)
 {
     static const struct {
@@ -195,10 +209,10 @@ static void processes_that_wait_for_each_other_in_any_way_go_on(void)
         double least, singles;
     } cases[] = {
         {"a lock held at a gate", compute_under_lock, compute_under_lock, 20, 47},
-        {"communicators crossed", crossed, crossed, 45, 47},
-        {"one thread, two cards", on_two_cards, nothing, 45, 47},
-        {"two cards in one call", together_on_two_cards, nothing, 45, 47},
-        {"a rank in its data loader", with_data, with_data, 45, 45},
+        {"communicators crossed", crossed, crossed, 47, 47},
+        {"one thread, two cards", on_two_cards, nothing, 48, 47},
+        {"two cards in one call", together_on_two_cards, nothing, 48, 47},
+        {"a rank in its data loader", with_data, with_data, 47, 47},
     };
     for (unsigned c = 0; c < sizeof cases / sizeof *cases; c++)
         for (unsigned singles = 0; singles < 2; singles++) {
@@ -363,7 +377,7 @@ static double on_two_nodes(void (*body)(struct tenant *), double alone, bool one
 static void a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say(void)
 {
     static void (*const programs[])(struct tenant *) = {data_parallel, train_transformer, tensor_parallel};
-    static const double points[] = {4, 4, 15};
+    static const double points[] = {4, 4, 3};
     static const int64_t skews_ms[] = {0, 1, 5};
     transformer.slower = transformer.more = 0;
     for (unsigned p = 0; p < 3; p++) {
@@ -473,7 +487,7 @@ static void whether_processes_wait_for_each_other_is_found_out(void)
  * the other, and programs of one card. */
 static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
 {
-    enum { SEEDS = 12, WARM_S = 3, WATCHED_S = 5 };
+    enum { SEEDS = 12, WARM_S = 3, WATCHED_S = 10 };
     static void (*const programs[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce, crossed};
     double natives[4], native = alone(&KERNELS) / RUN_S;
     machine_end();
@@ -564,6 +578,7 @@ static const struct test tests[] = {
     TEST(a_gang_whose_processes_launch_unlike_numbers_has_its_share),
     TEST(two_gangs_on_the_same_cards_have_half_each),
     TEST(a_gang_and_programs_of_one_card_have_half_each),
+    TEST(a_gang_whose_host_is_busy_elsewhere_has_its_share),
     TEST(processes_that_wait_for_each_other_in_any_way_go_on),
     TEST(a_graph_overruns_a_row_by_one_operation),
     TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),

@@ -43,11 +43,15 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gang_end.c", "pass < 2 && !helped", "pass < 1 && !helped"),
         "processes_that_wait_for_each_other_in_any_way_go_on",
     ),
+    "how far launchers may be ahead": (
+        ("timeshare/gate.c", "deep > most ? deep : most", "deep > most ? most : most"),
+        "a_gang_whose_host_is_busy_elsewhere_has_its_share",
+    ),
     "what goes on until a step of several nodes is done": (
         (
             "timeshare/gang.c",
-            "row_is_by_hand(row) && !census->died && goes_on",
-            "false && goes_on",
+            "(row_is_by_hand(row) || alone) && !census->died",
+            "false",
         ),
         "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
     ),

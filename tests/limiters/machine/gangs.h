@@ -49,10 +49,12 @@ static inline void data_parallel(struct tenant *tenant)
 }
 
 /* The same of a transformer, as PyTorch launches it: kernels of many lengths, far ahead of the card; all-reduces beside
- * the gradients' kernels; an optimizer that waits for all of them; and a loss that is read. The second card takes
- * `slower` per cent longer, and the second process launches `more` kernels a step that the first does not. */
+ * the gradients' kernels; an optimizer that waits for all of them, before which the host is busy for `host_ns`; and a
+ * loss that is read. The second card takes `slower` per cent longer, and the second process launches `more` kernels a
+ * step that the first does not. */
 static struct {
     unsigned slower, more;
+    uint64_t host_ns;
     uint64_t rng[TENANTS];
 } transformer;
 
@@ -87,6 +89,8 @@ static inline void train_transformer(struct tenant *tenant)
             tenant_sleep(20 * US);
         }
         tenant_follow(tenant, 0);
+        if (transformer.host_ns > 0)
+            tenant_sleep(transformer.host_ns);
         for (unsigned kernel = 0; kernel < 80; kernel++)
             transformer_kernel(tenant, 150 * US);
         tenant_synchronise(tenant);

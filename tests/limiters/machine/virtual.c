@@ -1289,6 +1289,11 @@ static void write_row(const struct tenant *tenant)
     board->generation++;
 }
 
+void tenant_resize(const struct tenant *tenant)
+{
+    write_row(tenant);
+}
+
 void tenant_start(struct tenant *tenant)
 {
     char directory[32];
@@ -1298,7 +1303,8 @@ void tenant_start(struct tenant *tenant)
         tenant->account = &tenant->region->devices[tenant->card];
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, directory, tenant->card);
     if (tenant->governor != NULL && tenant->region != NULL)
-        governor_share(tenant->governor, &tenant->region->gang, tenant->region->devices, tenant->card);
+        governor_share(tenant->governor, &tenant->region->gang, tenant->region->devices, tenant->card,
+                       tenant->several > 0 ? tenant->several : 2);
     machine.several = machine.several || tenant->card > 0;
     demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own != NULL, "no page");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;

@@ -52,6 +52,7 @@ struct tenant {
     bool lies;                  /* says at every launch that as much is owed to it as can be */
     struct hetero_region_device *account;
     unsigned card;
+    unsigned several;             /* of a gang on more or fewer than two cards: how many */
     struct hetero_region *region; /* of a gang, whose processes it tells from others; the account is in it */
     const void *meets;            /* what tells those that meet it, where they are of several nodes; NULL: the region */
     int64_t wall_skew_ns;         /* how far CLOCK_REALTIME of its node is ahead */
@@ -82,6 +83,9 @@ void machine_end(void);
 
 /* Start a tenant's program; `tenant` stays the caller's. */
 void tenant_start(struct tenant *tenant);
+
+/* What the node says of it is changed: its share, and its row. */
+void tenant_resize(const struct tenant *tenant);
 
 /* For bodies. Launch a kernel, or one in which all processes of the gang meet, through the gate; have a stream wait for
  * what the other one has by now; wait until the card has done all; sleep; start another thread of the process. */
