@@ -18,18 +18,22 @@ uint64_t threads_of(int device)
     return (uint64_t)processors * (uint64_t)threads;
 }
 
-/* With one device there is nothing to ask. */
-int device_only(void)
+static __attribute__((noinline)) int ask_only(void)
 {
-    int seen = atomic_load_explicit(&only, memory_order_relaxed), count;
-    if (__builtin_expect(seen != NOT_ASKED, 1))
-        return seen - 3;
+    int count;
     if (DRIVER(DeviceGetCount)(&count) != RESULT_OK)
         return DEVICE_NONE;
     int found = count == 1 ? device_of(0) : DEVICE_NONE;
     if (count != 1 || found != DEVICE_NONE)
         atomic_store_explicit(&only, (int8_t)(found + 3), memory_order_relaxed);
     return found;
+}
+
+/* With one device there is nothing to ask. */
+int device_only(void)
+{
+    int seen = atomic_load_explicit(&only, memory_order_relaxed);
+    return __builtin_expect(seen != NOT_ASKED, 1) ? seen - 3 : ask_only();
 }
 
 static atomic_bool any_green; /* set with the first, never cleared */
@@ -64,11 +68,8 @@ int device_current(void)
     return DRIVER(CtxGetDevice)(&device) == RESULT_OK ? device_of(device) : DEVICE_NONE;
 }
 
-int device_of_stream(stream_t stream)
+static __attribute__((noinline)) int find_device(stream_t stream)
 {
-    int device = device_only();
-    if (device != DEVICE_NONE)
-        return device;
     if (stream == STREAM_LEGACY || stream == STREAM_PER_THREAD)
         return device_current();
     struct entry entry, previous;
@@ -82,6 +83,13 @@ int device_of_stream(stream_t stream)
     DRIVER(CtxPopCurrent_v2)(&context);
     table_put(&entry, &previous);
     return entry.device;
+}
+
+/* For every launch: no registers are saved where there is nothing to ask. */
+int device_of_stream(stream_t stream)
+{
+    int device = device_only();
+    return __builtin_expect(device != DEVICE_NONE, 1) ? device : find_device(stream);
 }
 
 context_t context_of_stream(stream_t stream)

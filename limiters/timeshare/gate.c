@@ -95,7 +95,7 @@ static bool lock(struct gate *gate)
 
 /* ----------------------------------------------------------------------------------------------------------- fences */
 
-static uint32_t most_in_flight(struct gate *gate)
+static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate *gate)
 {
     bool one = atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ||
                (atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
@@ -482,7 +482,7 @@ static struct tracked_stream *find_stream(struct gate *gate, const struct stream
     return stream;
 }
 
-static bool is_last(const struct gate *gate, const struct stream_key *key)
+static inline __attribute__((always_inline)) bool is_last(const struct gate *gate, const struct stream_key *key)
 {
     return last.gate == gate->number && same_stream(&last.key, key) &&
            last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed);
@@ -535,9 +535,19 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
     struct tracked_stream *stream = is_last(gate, key) ? last.stream : find_stream(gate, key);
     if (stream == NULL || !lock(gate))
         return;
-    if (is_alone(gate) && hold_begin(&gate->hold, stream, key) && !is_alone(gate))
-        hold_spoil(&gate->hold);
+    if (is_alone(gate) && hold_begin(&gate->hold, stream, key)) {
+        gate->strode = atomic_exchange(&gate->stride, 0);
+        if (!is_alone(gate))
+            hold_spoil(&gate->hold);
+    }
     unlock(gate);
+}
+
+/* With the lock: the hold is over, and fences are as far apart as before it. */
+static void end_hold(struct gate *gate)
+{
+    if (gate->stride == 0)
+        atomic_store(&gate->stride, gate->strode);
 }
 
 /* Nothing of ours is called where nothing has to be waited for: the registers of a call cost as much as the rest. */
@@ -583,10 +593,11 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream)
         entry->stream = *stream;
         set_depth(1);
         bool inside = take_cell(gate, entry, first_cell(), &whose);
-        if (__builtin_expect(inside && atomic_load(&gate->state) == GATE_OPEN &&
-                                 atomic_load_explicit(&gate->first_ns, memory_order_relaxed) != 0,
-                             1))
-            return true;
+        if (__builtin_expect(inside && atomic_load_explicit(&gate->first_ns, memory_order_relaxed) != 0, 1)) {
+            uint32_t state = atomic_load(&gate->state);
+            if (__builtin_expect(state == GATE_OPEN, 1) || (state == GATE_HOLDS && !hold_may_begin(&gate->hold)))
+                return true;
+        }
         if (inside)
             atomic_store(entry->cell, 0);
         set_depth(0);
@@ -594,16 +605,16 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream)
     return wait_to_enter(gate, stream);
 }
 
-/* A launch was made while the thread wants a hold, or has one. Whether it is held, or nothing could be. */
+/* A launch was made while a hold was on a moment ago. Whether it is held, or nothing could be. */
 static bool note(struct gate *gate, const struct stream_key *key)
 {
-    if (!hold_is_on(&gate->hold))
-        return false;
     if (!lock(gate))
         return true;
     bool held = hold_is_on(&gate->hold);
     if (held)
         hold_note(&gate->hold, key);
+    if (!hold_is_on(&gate->hold))
+        end_hold(gate);
     unlock(gate);
     return held;
 }
@@ -621,9 +632,9 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
             flush(gate, key);
         else
             atomic_store(&stream->dirty, true);
-        uint32_t stride = atomic_load_explicit(&gate->stride, memory_order_relaxed);
-        bool held = stride == 0 && note(gate, key);
-        if (!held && count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >= stride)
+        bool held = atomic_load_explicit(&gate->stride, memory_order_relaxed) == 0 && note(gate, key);
+        if (!held && count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
+                         atomic_load_explicit(&gate->stride, memory_order_relaxed))
             set_fence(gate, stream);
     }
     step_out(gate);
@@ -770,7 +781,6 @@ bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns
     if (!lock(gate))
         return false;
     hold_ask(&gate->hold, most, skip);
-    gate->strode = atomic_exchange(&gate->stride, 0);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
     uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;
@@ -785,7 +795,7 @@ bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns
     atomic_store(&gate->state, GATE_OPEN);
     bool lives = lock(gate);
     if (lives) {
-        atomic_store(&gate->stride, gate->strode);
+        end_hold(gate);
         unlock(gate);
     }
     return lives;

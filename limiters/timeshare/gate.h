@@ -52,7 +52,7 @@ struct gate {
     _Atomic uint32_t others;       /* launchers between enter and leave that found no cell */
     _Atomic uint64_t first_ns;     /* when the time slice's first launch came; 0: not yet */
     _Atomic uint32_t backlog;      /* fences set and not yet passed */
-    _Atomic uint32_t stride;       /* launches between two fences; 0: each launch is counted, for a hold */
+    _Atomic uint32_t stride;       /* launches between two fences; 0: a hold is on, or was: each is counted for it */
     _Atomic uint32_t fenced;       /* the launch count at the last fence */
     _Atomic uint64_t popped_ns;    /* when a fence was last seen to have passed */
     _Atomic bool long_kernels;     /* one fence stands for much, or that is not known yet */
@@ -67,7 +67,7 @@ struct gate {
     uint64_t logged_ns; /* when it was last logged that the thread could not be started; 0: never */
     struct tracked_streams streams;
     struct hold hold;
-    uint32_t strode; /* what the stride was before the hold */
+    uint32_t strode; /* what the stride was before the hold that is on */
     struct gate_fence {
         void *fence;
         uint64_t set_ns;
