@@ -235,7 +235,7 @@ def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> No
             await at.kubelet.start()
             assert not at.agent.serves
             await until(lambda: at.agent.serves)
-            assert at.awaited in at.kubelet.devices
+            await until(lambda: at.awaited in at.kubelet.devices)
 
     run(story)
 
