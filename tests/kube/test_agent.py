@@ -254,6 +254,22 @@ def test_a_pod_without_an_allocation_is_refused() -> None:
     run(story)
 
 
+def test_a_container_that_hides_what_would_limit_it_is_given_nothing() -> None:
+    async def story() -> None:
+        async with world() as at:
+            pod = at.bind("hides")
+            (main,) = pod["spec"]["containers"]
+            main["volumeMounts"] = [{"name": "own", "mountPath": "/etc/ld.so.preload"}]
+            at.api.put("pods", pod, event="MODIFIED")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await at.kubelet.admit(pod)
+
+            assert "mounts its own at /etc/ld.so.preload" in refusal(caught)
+            assert [] == at.given()
+
+    run(story)
+
+
 @pytest.mark.parametrize("forgery", ["changed", "replayed", "signature"])
 def test_a_forged_allocation_is_refused(forgery: str) -> None:
     async def story() -> None:
