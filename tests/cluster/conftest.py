@@ -18,6 +18,8 @@ from tests.kube.binaries import LABS, ROOT, node_binaries
 from tests.kube.control_plane import wait_for
 
 CARD = "nvidia.com/gpu"
+#: What HAMi's example ai-benchmark-2 asks for: its size goes before its percentage.
+AI_BENCHMARK_2 = {CARD: "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpumem-percentage": "50"}
 #: Uninstalls what the others use, and reads what all of them did.
 LAST = Path(__file__).with_name("test_permissions.py")
 

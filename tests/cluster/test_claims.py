@@ -24,6 +24,7 @@ from tests.cluster.claims import (
     run_with,
     same_card,
 )
+from tests.cluster.conftest import AI_BENCHMARK_2
 from tests.cluster.lab import Lab
 from tests.cluster.release import Release
 from tests.cluster.test_shares import documents
@@ -242,12 +243,10 @@ def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
 
     A template that a tenant made does not keep others from being made.
     """
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
-    limits["nvidia.com/gpumem-percentage"] = "50"
     tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 3"
     notes = {"hetero.io/by-claims": "true"}
     lab.ask(lab.api, "POST", TEMPLATES, deep())
-    made = lab.add("named", limits, "sh", "-c", tries, notes=notes)
+    made = lab.add("named", AI_BENCHMARK_2, "sh", "-c", tries, notes=notes)
     (template,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]
     grants = wait_for(lambda: [one for node in NODES for one in lab.standing(node)])
     ended(lab, "named")

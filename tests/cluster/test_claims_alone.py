@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +11,12 @@ import pytest
 import yaml
 
 from hetero.model.units import GiB, MiB
-from tests.cluster.claims import GROUP, PODS, TEMPLATES, claim, cleared, run_with
+from tests.cluster.claims import GROUP, JOB, PODS, TEMPLATES, claim, cleared, ended, run_with
+from tests.cluster.conftest import AI_BENCHMARK_2
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_claim_health import ill
+from tests.cluster.test_shares import documents
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
 
@@ -124,6 +127,18 @@ def test_an_example_runs_with_the_cards_that_it_asks_for(
             one["core"],
         )
     assert ("elastic" if name == "elastic" else "fixed") == grant["allocation"]["policy"]
+
+
+def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(lab: Lab) -> None:
+    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 3"
+    lab.add("named", AI_BENCHMARK_2, "sh", "-c", tries)
+    grants = wait_for(lambda: held(lab))
+    ended(lab, "named")
+
+    assert [3000 * MiB] == [one["allocation"]["pieces"][0]["takes"]["memory"] for one in grants]
+    fits, over = map(json.loads, documents(lab.output("named")))
+    assert {"allocated": 2400 * MiB} == fits
+    assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
 
 def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(lab: Lab) -> None:

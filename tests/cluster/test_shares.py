@@ -11,7 +11,7 @@ import pytest
 from hetero_simulator import job
 
 from hetero.model.units import MiB
-from tests.cluster.conftest import CARD, ended, run_all, share
+from tests.cluster.conftest import AI_BENCHMARK_2, CARD, ended, run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import Release
 from tests.kube.binaries import minor
@@ -43,6 +43,17 @@ def test_the_limit_holds_in_an_empty_environment(lab: Lab) -> None:
     ended(lab, "pod")
 
     assert "CUDA_ERROR_OUT_OF_MEMORY" in lab.output("pod")
+
+
+def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(either: Release) -> None:
+    """In the classic way; by claims in test_claims.py and test_claims_alone.py."""
+    lab = either.lab
+    lab.add("named", AI_BENCHMARK_2, "sh", "-c", f"{JOB} --alloc 2900MiB; {JOB} --alloc 3001MiB")
+    ended(lab, "named")
+
+    fits, over = map(json.loads, documents(lab.output("named")))
+    assert {"allocated": 2900 * MiB} == fits
+    assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
 
 def test_what_does_not_fit_waits_with_its_reason_and_runs_when_there_is_room(lab: Lab) -> None:

@@ -19,7 +19,6 @@ import asyncio
 import base64
 import json
 import re
-import shutil
 import socket
 import ssl
 import sys
@@ -47,6 +46,7 @@ from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.secrets import CANARY, SECRETS, leaks, note_secrets, root_of
+from tests.cluster.stand_in import given, runtime_of_nvidia
 from tests.kube.control_plane import Authority, wait_for
 from tests.kube.test_chart import chart
 
@@ -83,7 +83,8 @@ def _said(lab: Lab, who: Mapping[str, str], method: str, path: str, body: Any, k
         tls = ssl._create_unverified_context()
         with closing(HTTPSConnection(host, context=tls, timeout=10)) as connection:
             headers = {**who, "Content-Type": kind}
-            connection.request(method, path, json.dumps(body), headers)
+            text = body if isinstance(body, str) else json.dumps(body)
+            connection.request(method, path, text, headers)
             answer = connection.getresponse()
             said = answer.read()
         if answer.status >= 400:
@@ -255,34 +256,6 @@ def test_a_tenant_says_of_no_devices_that_they_are_taken(either: Release, tenant
 
 # --- which cards a vendor's own runtime gives -----------------------------------------------------
 
-#: What a CUDA image says for itself, and what stands in for a runtime of NVIDIA's before runc: it
-#: notes which cards it would give each container, by the final environment.
-STAND_IN = """#!{python} -SE
-import json, sys, os
-if "create" in sys.argv:
-    with open(sys.argv[sys.argv.index("--bundle") + 1] + "/config.json") as file:
-        spec = json.load(file)
-    said = dict(one.partition("=")[::2] for one in spec["process"]["env"])
-    notes = spec["annotations"]
-    names = [notes.get("io.kubernetes.cri." + one) for one in ("sandbox-name", "container-name")]
-    with open("{log}", "a") as file:
-        print(json.dumps([*names, said.get("NVIDIA_VISIBLE_DEVICES", "all")]), file=file)
-os.execv("{runc}", sys.argv)
-"""
-
-
-@contextmanager
-def runtime_of_nvidia(lab: Lab, node: str) -> Iterator[Path]:
-    """Have NVIDIA's runtime be a node's default one; what it gives is in the file."""
-    runc, log, stand_in = (lab.folder / name for name in ("runc", "given", "stand-in"))
-    shutil.copy("/usr/sbin/runc", runc)
-    log.write_text("")
-    stand_in.write_text(STAND_IN.format(python=sys.executable, log=log, runc=runc))
-    stand_in.chmod(0o755)
-    lab.put_over(node, "/usr/sbin/runc", stand_in)
-    yield log
-    stand_in.write_text(f'#!/bin/sh\nexec {runc} "$@"\n')
-
 
 def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no_others(
     either: Release, tenant: str
@@ -300,12 +273,12 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
         lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside])
         lab.add("plain", {}, nodeSelector=here)
         run_all(lab, "shares", "plain")
-        given = {(p, c): seen for p, c, seen in map(json.loads, log.read_text().splitlines())}
+        seen = {name: one.by_variable for name, one in given(log).items()}
 
     allocation = lab.pods()["shares"]["metadata"]["annotations"][ALLOCATION]
-    assert {"void"} == {given["shares", "beside"], given["plain", "main"]}
-    assert given["shares", "main"].startswith("GPU-")
-    assert f'"{given["shares", "main"]}"' in allocation
+    assert {"void"} == {seen["shares", "beside"], seen["plain", "main"]}
+    assert seen["shares", "main"].startswith("GPU-")
+    assert f'"{seen["shares", "main"]}"' in allocation
 
 
 # --- what a pod holds at most ---------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> No
             await at.kubelet.start()
             assert not at.agent.serves
             await until(lambda: at.agent.serves)
-            assert at.awaited in at.kubelet.devices
+            await until(lambda: at.awaited in at.kubelet.devices)
 
     run(story)
 
@@ -250,6 +250,22 @@ def test_a_pod_without_an_allocation_is_refused() -> None:
 
             assert "the scheduler gave container main no share" in refusal(caught)
             assert {} == at.standing()
+
+    run(story)
+
+
+def test_a_container_that_hides_what_would_limit_it_is_given_nothing() -> None:
+    async def story() -> None:
+        async with world() as at:
+            pod = at.bind("hides")
+            (main,) = pod["spec"]["containers"]
+            main["volumeMounts"] = [{"name": "own", "mountPath": "/etc/ld.so.preload"}]
+            at.api.put("pods", pod, event="MODIFIED")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await at.kubelet.admit(pod)
+
+            assert "mounts its own at /etc/ld.so.preload" in refusal(caught)
+            assert [] == at.given()
 
     run(story)
 

@@ -131,6 +131,22 @@ def test_a_claim_whose_status_is_not_of_this_node_is_not_prepared(
     story(act)
 
 
+def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared() -> None:
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        pod = pod_named("one", "main")
+        (main,) = pod["spec"]["containers"]
+        main["resources"] = {"claims": [{"name": "card"}]}
+        main["terminationMessagePath"] = "/etc/hetero/grant"
+        pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "one"}]
+        at.api.put("pods", pod, event="MODIFIED")
+        sentence = "claim default/one: container main: mounts its own at /etc/hetero/grant"
+        assert sentence in (await prepare(at, "one")).error
+        assert ({}, {}) == (at.standing(), specs(at))
+
+    story(act)
+
+
 def test_a_claim_that_took_anothers_name_is_not_prepared_for_it() -> None:
     async def act(at: World) -> None:
         allocated(at, "one")

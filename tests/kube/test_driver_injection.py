@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import hetero_nvidia
 import pytest
 from attrs import evolve
 
@@ -99,6 +100,34 @@ def test_a_runtime_that_is_to_bring_nothing_is_told_so_in_every_way(root: Path) 
         )
     for way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI):
         assert ({"VISIBLE": "void"}, EDITS.cdi) == (told(way, root).env, told(way, root).cdi)
+
+
+@pytest.mark.parametrize("way", InjectionWay)
+def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
+    way: InjectionWay, tmp_path: Path
+) -> None:
+    """Its device nodes by the agent, beside what a runtime of NVIDIA's is told; or a spec's."""
+    mig, nodes = "MIG-1", ("/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13")
+    edits = evolve(EDITS, env={"NVIDIA_VISIBLE_DEVICES": mig}, device_nodes=nodes)
+    edits = evolve(edits, cdi=(f"nvidia.com/gpu={mig}",))
+    spec = tmp_path / "run/cdi/nvidia.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(f'{{"kind": "nvidia.com/gpu", "devices": [{{"name": "{mig}"}}]}}')
+    injection = DriverInjection(way=way, root=tmp_path)
+    injection.note_kubelet({"kubeletVersion": "v1.34.1"})
+    made = injection.into({"spec": {}}, edits, (hetero_nvidia.VENDOR,))
+    said = answered(made, injection.annotations(made, grant="a1b2"))
+
+    by_spec = way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
+    assert [() if by_spec else nodes] == [tuple(one.host_path for one in said.devices)]
+    named = {*said.annotations.values(), *(one.name for one in said.cdi_devices)}
+    assert (f"nvidia.com/gpu={mig}" in named) == by_spec
+    seen = {InjectionWay.VOLUME_MOUNTS: "/var/run/nvidia-container-devices"}
+    variable = "void" if by_spec else seen.get(way, mig)
+    assert variable == said.envs["NVIDIA_VISIBLE_DEVICES"]
+    mounted = [one.container_path for one in said.mounts if one.host_path == "/dev/null"]
+    by_mounts = [f"/var/run/nvidia-container-devices/{mig}"]
+    assert (by_mounts if way is InjectionWay.VOLUME_MOUNTS else []) == mounted
 
 
 def test_annotations_name_devices_where_the_kubelet_does_not(root: Path) -> None:

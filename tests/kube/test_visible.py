@@ -61,6 +61,7 @@ def elsewhere() -> dict[str, Any]:
         pod({"cpu": "1"}, env={"CAMBRICON_VISIBLE_DEVICES": "0"}),
         mounting("/var/run/nvidia-container-devices/GPU-1"),
         mounting("/var/run/../run//nvidia-container-devices"),
+        mounting("//var/run/nvidia-container-devices/all"),
         referring(),
         elsewhere(),
     ],
@@ -96,6 +97,22 @@ def test_a_container_that_is_added_to_look_at_a_pod_names_no_cards_either() -> N
     assert added("debug", rights={("alice", "team", POLICY)})
     assert added("debug", old=("debug",))  # whoever adds another has nothing to do with it
     assert not added("debug", "more", old=("debug",))
+
+
+def test_a_container_that_is_added_sees_no_card_by_what_its_image_says() -> None:
+    def hidden(limits: dict[str, str], *, hide: bool = False) -> dict[str, Any]:
+        old = pod(limits)
+        old["spec"]["ephemeralContainers"] = [{"name": "before"}]
+        plain = pod(limits)
+        plain["spec"]["ephemeralContainers"] = [{"name": "before"}, {"name": "debug"}]
+        change = {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": old}
+        made = json.loads(base64.b64decode(answer(plain, hide=hide, **change).get("patch", "W10=")))
+        return {one["path"]: one["value"] for one in made}
+
+    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    there = {"/spec/ephemeralContainers/1/env": void}
+    assert (there, {}) == (hidden(SHARE), hidden({"cpu": "1"}))
+    assert there == hidden({"cpu": "1"}, hide=True)
 
 
 def test_containers_beside_one_with_a_share_see_no_card_by_what_their_image_says() -> None:

@@ -161,9 +161,31 @@ def pinned() -> dict[str, Any]:
     return made
 
 
+def covering(limits: dict[str, str], **container: Any) -> dict[str, Any]:
+    made = pod(limits)
+    made["spec"]["containers"][0] |= container
+    return made
+
+
+def at_the_preload_file(path: str = "/etc/../etc/ld.so.preload") -> dict[str, Any]:
+    return {"volumeMounts": [{"name": "own", "mountPath": path}]}
+
+
+HIDES = "container main: mounts its own at /etc/"
+
+
 @pytest.mark.parametrize(
     ("plain", "sentence"),
     [
+        (covering(SHARE, **at_the_preload_file()), HIDES),
+        (covering(SHARE, **at_the_preload_file("//etc/hetero/grant")), HIDES),
+        (covering(SHARE, **at_the_preload_file("etc/hetero")), HIDES),
+        (covering(SHARE, terminationMessagePath="/etc/ld.so.preload"), HIDES),
+        (covering(SHARE, volumeDevices=[{"name": "a", "devicePath": "/etc/hetero/usage"}]), HIDES),
+        (
+            covering({}, resources={"claims": [{"name": "c"}]}, **at_the_preload_file()),
+            HIDES,
+        ),
         (privileged(), "hetero: container main: is privileged"),
         (pinned(), "nodeName is set, which passes the scheduler by: use a nodeSelector"),
         (pod({"nvidia.com/gpucores": "130"}), "is more than a card has"),
@@ -172,6 +194,18 @@ def pinned() -> dict[str, Any]:
 )
 def test_nonsense_is_refused_in_one_sentence(plain: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal(plain)
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        covering({"cpu": "1"}, **at_the_preload_file()),
+        covering(SHARE, **at_the_preload_file("/etc")),
+        covering(SHARE, **at_the_preload_file("/etc/hetero-of-mine")),
+    ],
+)
+def test_what_hides_nothing_may_be_mounted(plain: dict[str, Any]) -> None:
+    assert admit(plain)["allowed"]
 
 
 def test_nobody_but_the_scheduler_changes_an_allocation() -> None:

@@ -36,6 +36,7 @@ from hetero.kube.api.pod import (
     containers_of,
     ended,
     ending,
+    expect_unhidden,
     full_name,
     identity_of,
     initialized,
@@ -230,7 +231,13 @@ class Allocator:
         return None
 
     def _signed(self, pod: Plain, container: str) -> SignedContainer:
-        """Return what the scheduler gave the container. Raises `BadInput` on a forgery."""
+        """Return what the scheduler gave the container.
+
+        Raises `BadInput` on a forgery, and where the container hides what would limit it.
+        """
+        for one in containers_of(pod):
+            if one["name"] == container:
+                expect_unhidden(one)
         for wanted in signed(pod, PublicKeys.read(self.public_keys), node=self.name):
             if wanted.container == container:
                 return wanted

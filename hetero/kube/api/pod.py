@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from posixpath import normpath
 
 from attrs import evolve, frozen
 
+from hetero.container.preload import PLACE, TARGET
 from hetero.kube.api.annotations import read_assignment
 from hetero.kube.api.client import ApiCalls, Plain
 from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Gang
+from hetero.model.errors import BadInput
 
 
 async def read_pod(api: ApiCalls, namespace: str, name: str) -> Plain | None:
@@ -76,6 +79,29 @@ def signed(pod: Plain, keys: PublicKeys, *, node: str) -> list[SignedContainer]:
 def containers_of(pod: Plain) -> tuple[Plain, ...]:
     """Return the containers of a pod in the order the kubelet admits them."""
     return (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+
+
+def mounted(container: Plain) -> Iterator[str]:
+    """Yield where a container has files of its pod's own, as a runtime reads the paths."""
+    volumes = (one["mountPath"] for one in container.get("volumeMounts") or ())
+    blocks = (one["devicePath"] for one in container.get("volumeDevices") or ())
+    last_words = container.get("terminationMessagePath") or ()
+    for path in (*volumes, *blocks, *([last_words] if last_words else ())):
+        yield normpath(f"/{path.lstrip('/')}")
+
+
+def expect_unhidden(container: Plain) -> None:
+    """Raise `BadInput` if a container's own mounts would hide what limits its cards.
+
+    A kubelet mounts them after ours. One above ours hides nothing: runtimes mount the shorter path
+    first.
+    """
+    for path in mounted(container):
+        if f"{path}/".startswith((f"{PLACE}/", f"{TARGET}/")):
+            raise BadInput(
+                f"container {container['name']}: mounts its own at {path}, where what limits its "
+                "cards is: mount it elsewhere"
+            )
 
 
 def asking(pod: Plain, resource: str) -> Iterator[str]:

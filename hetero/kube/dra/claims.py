@@ -5,7 +5,7 @@ A claim is one grant: what it consumes of one device under several requests is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -129,6 +129,16 @@ def beside(pod: Plain, claim: str) -> dict[str, str]:
         if claim in claims:
             found |= dict.fromkeys(claims - {claim}, container["name"])
     return found
+
+
+def users(pod: Plain, claim: str) -> Iterator[Plain]:
+    """Yield the containers of a pod that use one of its claims by name."""
+    spec = pod["spec"]
+    names = {name for name, one in used_by(pod).items() if one == claim}
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        used = (container.get("resources") or {}).get("claims") or ()
+        if not names.isdisjoint(one["name"] for one in used):
+            yield container
 
 
 def config_of(entries: Iterable[Plain], results: Iterable[Plain] = ()) -> Allocation:

@@ -20,8 +20,9 @@ from attrs import define, evolve, field
 from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
 from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.api.pod import expect_unhidden
 from hetero.kube.dra.admin_access import AdminAccess
-from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by
+from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
 from hetero.kube.dra.device_status import differ, statuses
 from hetero.kube.dra.offers import DRIVER, offers
 from hetero.kube.dra.proto import dra_pb2 as wire
@@ -82,6 +83,8 @@ class NodeClaims:
             raise Refused("another claim of this name has taken its place")
         held = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
         pod = await self._reserved(claim)
+        for container in users(pod, asked.name):
+            expect_unhidden(container)
         if held.admin:
             names = await asyncio.to_thread(self._show, asked, held, pod)
             log.info("%s: prepared, with admin access and no grant", named(asked))

@@ -420,7 +420,7 @@ class Scheduler:
             except HeteroError as error:
                 log.warning("%s: %s", verb.__name__, error)
                 return _response({"Error": str(error)})
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
                 sentence = f"{verb.__name__}: not what kube-scheduler sends: {error!r}"
                 log.warning("%s", sentence)
                 return _response({"Error": sentence}, status=400)

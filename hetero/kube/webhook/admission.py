@@ -11,7 +11,7 @@ import fnmatch
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +19,7 @@ from attrs import field, frozen
 
 from hetero.kube.api.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
 from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.api.pod import expect_unhidden
 from hetero.kube.api.pod_request import INIT_PARTS, Asked, Vocabulary
 from hetero.kube.api.quantity import quantity
 from hetero.kube.api.quota import Quotas, limits
@@ -81,7 +82,7 @@ class Webhook:
             review = await request.json()
             asked = review["request"]
             answer = {"uid": asked["uid"], **await self.admit(asked)}
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error!r}") from None
         return web.json_response(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
@@ -90,10 +91,13 @@ class Webhook:
     async def admit(self, asked: Plain) -> Plain:
         """Return the response to an admission request for a pod."""
         try:
-            if asked["operation"] == "UPDATE":
+            if asked["operation"] == "CREATE":
+                patches = await self._create(asked)
+            elif asked.get("subResource") == "ephemeralcontainers":
+                patches = await self._debugged(asked)
+            else:
                 await self._update(asked)
-                return {"allowed": True}
-            patches = await self._create(asked)
+                patches = []
         except HeteroError as error:
             return {"allowed": False, "status": {"code": 403, "message": f"hetero: {error}"}}
         if not patches:
@@ -102,9 +106,6 @@ class Webhook:
         return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
 
     async def _update(self, asked: Plain) -> None:
-        if asked.get("subResource") == "ephemeralcontainers":
-            await self._debugged(asked)
-            return
         old, new = asked["oldObject"], asked["object"]
         was, notes = _notes(old), _notes(new)
         self._expect_writer(
@@ -116,12 +117,19 @@ class Webhook:
             every = self.vocabulary.asked(new)
             await self.rights.expect(asked, used(every, self.vocabulary.defaults))
 
-    async def _debugged(self, asked: Plain) -> None:
-        """Look at containers that somebody adds to a pod which runs."""
-        if "spec" in asked["object"]:  # before Kubernetes 1.22 it is another object, and alpha
-            before = [one["name"] for _, one in containers(asked["oldObject"])]
-            named = self.visible.named(asked["object"], known=before)
-            await self.rights.expect(asked, ((name, POLICY) for name in named))
+    async def _debugged(self, asked: Plain) -> list[Plain]:
+        """Look at containers that somebody adds to a pod which runs, and hide its cards from them.
+
+        The rest of the pod cannot be changed so.
+        """
+        pod = asked["object"]
+        if "spec" not in pod:  # before Kubernetes 1.22 it is another object, and alpha
+            return []
+        before = [one["name"] for _, one in containers(asked["oldObject"])]
+        named = self.visible.named(pod, known=before)
+        await self.rights.expect(asked, ((name, POLICY) for name in named))
+        every = self._understood(pod) or self._understood(templates.with_words(pod)) or ()
+        return [*self.visible.patches(pod, every, known=before)]
 
     def _expect_writer(self, request: Plain, changed: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
@@ -156,6 +164,7 @@ class Webhook:
         if not ours and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
+        _expect_unhidden(spec, {asked.container for asked in every})
         said = every
         if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
             said = self.vocabulary.asked(templates.with_words(pod))
@@ -222,6 +231,13 @@ class Webhook:
             notes = {**_notes(pod), INIT_PARTS: json.dumps(noted, sort_keys=True)}
             patches.append({"op": "add", "path": "/metadata/annotations", "value": notes})
         return patches
+
+
+def _expect_unhidden(spec: Plain, asking: Container[str]) -> None:
+    """Raise `BadInput` if a container that asks, by names or claims, hides what limits it."""
+    for one in (*spec["containers"], *(spec.get("initContainers") or ())):
+        if one["name"] in asking or (one.get("resources") or {}).get("claims"):
+            expect_unhidden(one)
 
 
 def _with_count(resources: Plain, asked: Asked) -> Plain:

@@ -34,7 +34,7 @@ class Inventories:
         try:
             said = await request.json()
             token, text = str(said["token"]), str(said["inventory"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")
         try:
             node = await self._node_of(token)

@@ -8,12 +8,12 @@ the API server, as of the other policies (`rights`). What a ConfigMap brings int
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from posixpath import normpath
+from collections.abc import Collection, Iterable, Iterator
 
 from attrs import frozen
 
 from hetero.kube.api.client import Plain
+from hetero.kube.api.pod import mounted
 from hetero.kube.api.pod_request import Asked
 from hetero.plugin.vendor import Vendor
 
@@ -37,15 +37,20 @@ class VisibleDevices:
             ):
                 yield container["name"]
 
-    def patches(self, pod: Plain, every: Iterable[Asked]) -> Iterator[Plain]:
+    def patches(
+        self, pod: Plain, every: Iterable[Asked], *, known: Collection[str] = ()
+    ) -> Iterator[Plain]:
         """Yield what hides a vendor's cards from the containers that ask for none of them.
 
-        Beside a container that asks all are told, elsewhere where the cluster is set so.
+        Beside a container that asks all are told, elsewhere where the cluster is set so. Those
+        that are known stay as they are.
         """
         asking = {(vendor, one.container) for one in every for vendor in one.request.vendor.include}
         if not asking and not self.hide:
             return
         for where, container in containers(pod):
+            if container["name"] in known:
+                continue
             variables = [one["name"] for one in container.get("env") or ()]
             hiding = {
                 name: text
@@ -69,8 +74,9 @@ class VisibleDevices:
             ):
                 return True
         below = vendor.runtime_mounts
-        paths = (normpath(one["mountPath"]) for one in container.get("volumeMounts") or ())
-        return below is not None and any(f"{path}/".startswith(f"{below}/") for path in paths)
+        return below is not None and any(
+            f"{path}/".startswith(f"{below}/") for path in mounted(container)
+        )
 
 
 def containers(pod: Plain) -> Iterator[tuple[str, Plain]]:
