@@ -39,8 +39,8 @@ void code_refused(uint64_t bytes);
  */
 bool uncounted_settle(int device);
 
-/* Whether so much more that no call tells fits: into the limit, or into what contexts and code may take and do not. True
- * where that is not known. */
+/* Whether so much more that no call tells fits: into the limit, or into what contexts and code may take and do not.
+ * True where that is not known. */
 bool uncounted_fits(int device, uint64_t bytes);
 
 /* The same as uncounted_settle(), where it was not looked at in the last 10 ms. */
