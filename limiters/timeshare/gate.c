@@ -114,7 +114,7 @@ static void pop_fence(struct gate *gate, unsigned at)
 {
     struct gate_fence popped = gate->fences[at];
     gate->passed++;
-    gate->popped++;
+    atomic_fetch_add_explicit(&gate->popped, 1, memory_order_relaxed);
     unsigned left = atomic_fetch_sub(&gate->backlog, 1) - 1;
     for (; at < left; at++)
         gate->fences[at] = gate->fences[at + 1];
@@ -716,7 +716,8 @@ void gate_deepen(struct gate *gate, uint32_t fences)
 
 uint32_t gate_moved(struct gate *gate)
 {
-    return __atomic_load_n(&gate->popped, __ATOMIC_RELAXED) + __atomic_load_n(&gate->streams.moved, __ATOMIC_RELAXED);
+    return atomic_load_explicit(&gate->popped, memory_order_relaxed) +
+           atomic_load_explicit(&gate->streams.moved, memory_order_relaxed);
 }
 
 static bool is_settled(struct gate *gate)

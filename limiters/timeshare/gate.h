@@ -73,14 +73,14 @@ struct gate {
         uint64_t set_ns;
         struct tracked_stream *stream;
         unsigned generation;
-    } fences[GATE_FENCES]; /* the first `backlog` of them, in the order in which they were set */
-    uint64_t asked_ns;     /* when it was last asked whether fences have passed */
-    uint64_t timed_ns;     /* a moment of this time slice; 0: there was no fence in it yet */
-    uint32_t passed;       /* fences that passed since then */
-    uint32_t popped;       /* fences that passed, or that were given up; it wraps around */
-    uint64_t exits_ns;     /* since when launches are charged without the thread; 0: it is not retired, or none came */
-    uint64_t spent_ns;     /* by them */
-    uint64_t since_ns;     /* when the last of them was made whose end is not known; 0: all are done */
+    } fences[GATE_FENCES];   /* the first `backlog` of them, in the order in which they were set */
+    uint64_t asked_ns;       /* when it was last asked whether fences have passed */
+    uint64_t timed_ns;       /* a moment of this time slice; 0: there was no fence in it yet */
+    uint32_t passed;         /* fences that passed since then */
+    _Atomic uint32_t popped; /* fences that passed, or that were given up; it wraps around; read without the lock */
+    uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
+    uint64_t spent_ns; /* by them */
+    uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
 };
 
 extern atomic_bool gates_retired; /* the process is exiting: set once, never cleared */

@@ -116,7 +116,7 @@ bool tracked_streams_settled(struct tracked_streams *streams)
             tracked_stream_flush(streams, stream);
         if (stream->pending && streams->engine->passed(stream->tail)) {
             stream->pending = false;
-            streams->moved++;
+            atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
         }
         settled = settled && idle(stream);
     }

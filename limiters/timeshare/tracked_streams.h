@@ -38,8 +38,8 @@ struct tracked_stream {
 struct tracked_streams {
     const struct engine *engine;
     struct tracked_stream *chunks[TRACKED_STREAM_CHUNKS];
-    unsigned highest; /* entries beyond were never used */
-    uint32_t moved;   /* tail fences that were seen to have passed; it wraps around */
+    unsigned highest;       /* entries beyond were never used */
+    _Atomic uint32_t moved; /* tail fences that were seen to have passed; it wraps around; read without the lock */
 };
 
 static inline bool same_stream(const struct stream_key *one, const struct stream_key *other)

@@ -189,6 +189,18 @@ def test_in_a_million_time_slices_nobody_is_kept_from_a_card() -> None:
 
 
 @pytest.mark.soak
+def test_in_a_million_rows_and_time_slices_gangs_and_programs_of_one_card_have_their_shares() -> (
+    None
+):
+    name = "gangs_and_programs_of_one_card_at_random_have_their_shares"
+    printed = _run("gangs_test", name, 1, 1_500, 1.5, timeout=3600)
+    print(printed.splitlines()[-1])
+    counted = re.search(r"(\d+) rows and (\d+) time slices", printed)
+    assert counted is not None
+    assert int(counted[1]) + int(counted[2]) >= 1_000_000
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", CORPUS)
 @pytest.mark.skipif(

@@ -1,7 +1,9 @@
 """The whole limiter under ASan, UBSan and TSan, in front of the fake driver."""
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import hetero_simulator
@@ -110,3 +112,27 @@ def test_threads_of_one_program_meet_no_data_race(tmp_path: Path, limit: int) ->
     assert 320 < grant.usage().launches
     assert grant.usage().peak <= limit * MIB
     assert (limit == 3) == (grant.usage().denied > 0)
+
+
+def test_threads_of_a_gang_meet_no_data_race(tmp_path: Path) -> None:
+    """Two governors of one process agree on rows that are short, so that there are many."""
+    (tmp_path / "rack").write_text("[device]\nvendor = nvidia\nmodel = Card\nmemory = 1 GiB\n" * 2)
+    program = f"LD_PRELOAD= exec {BUILD / 'thread/threads'}"  # the limiter is linked in
+    limits = ("--count", "2", "--core", "3", "--memory", "256Mi")
+    done = subprocess.run(
+        [sys.executable, "-m", "hetero.cli", "run", "-q", *limits, "--", "sh", "-c", program],
+        env={
+            **os.environ,
+            "HETERO_RACK": str(tmp_path / "rack"),
+            "HETERO_STATE": str(tmp_path / "state"),
+            "HETERO_LOG": "debug",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    said = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]
+    assert (0, []) == (done.returncode, said)
+    assert done.stderr.count("gang: row") > 2

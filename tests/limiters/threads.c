@@ -7,11 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { THREADS = 4, ROUNDS = 40, PIECE = 2 << 20 };
+enum { CARDS = 2, THREADS = 4, ROUNDS = 40, PIECE = 2 << 20 };
 
-/* Written by main before a thread is started. */
-static CUcontext context;
-static CUfunction kernel;
+/* Of as many cards as there are, two at most; written by main before a thread is started. */
+static struct card {
+    CUcontext context;
+    CUfunction kernel;
+} cards[CARDS];
+static int card_count;
 
 static const char KERNEL[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry empty()\n{\n    ret;\n}\n";
 
@@ -25,9 +28,9 @@ static void expect(CUresult answer, const char *call)
 
 #define CALL(name, ...) expect(name(__VA_ARGS__), #name)
 
-static void launch(CUstream stream)
+static void launch(const struct card *card, CUstream stream)
 {
-    CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    CALL(cuLaunchKernel, card->kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
 }
 
 static void allocate(CUstream stream)
@@ -43,12 +46,12 @@ static void allocate(CUstream stream)
         CALL(cuMemFree_v2, plain);
 }
 
-static void capture(CUstream stream)
+static void capture(const struct card *card, CUstream stream)
 {
     CUgraph graph;
     CUgraphExec made;
     CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-    launch(stream);
+    launch(card, stream);
     CALL(cuStreamEndCapture, stream, &graph);
     CALL(cuGraphInstantiateWithFlags, &made, graph, 0);
     CALL(cuGraphLaunch, made, stream);
@@ -58,15 +61,16 @@ static void capture(CUstream stream)
 static void *work(void *number)
 {
     CUstream stream;
-    CALL(cuCtxSetCurrent, context);
+    const struct card *card = &cards[(int)(size_t)number % card_count];
+    CALL(cuCtxSetCurrent, card->context);
     for (int round = 0; round < ROUNDS; round++) {
         if (round % 10 == 0)
             CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-        launch(stream);
-        launch(NULL);
+        launch(card, stream);
+        launch(card, NULL);
         allocate(stream);
         if ((round + (int)(size_t)number) % 4 == 0)
-            capture(stream);
+            capture(card, stream);
         if (round % 10 == 9)
             CALL(cuStreamDestroy_v2, stream);
     }
@@ -78,10 +82,14 @@ int main(void)
     CUmodule module;
     pthread_t threads[THREADS];
     CALL(cuInit, 0);
-    CALL(cuDevicePrimaryCtxRetain, &context, 0);
-    CALL(cuCtxSetCurrent, context);
-    CALL(cuModuleLoadData, &module, KERNEL);
-    CALL(cuModuleGetFunction, &kernel, module, "empty");
+    CALL(cuDeviceGetCount, &card_count);
+    card_count = card_count < CARDS ? card_count : CARDS;
+    for (int card = 0; card < card_count; card++) {
+        CALL(cuDevicePrimaryCtxRetain, &cards[card].context, card);
+        CALL(cuCtxSetCurrent, cards[card].context);
+        CALL(cuModuleLoadData, &module, KERNEL);
+        CALL(cuModuleGetFunction, &cards[card].kernel, module, "empty");
+    }
     for (size_t t = 0; t < THREADS; t++)
         if (pthread_create(&threads[t], NULL, work, (void *)t) != 0)
             return 1;

@@ -1408,7 +1408,7 @@ double tenant_got(const struct tenant *tenant, unsigned from_s, unsigned to_s)
 
 void machine_end(void)
 {
-    for (struct task *task = tasks; task < tasks + machine.tasks; task++)
-        forget_governor(task->tenant);
+    for (unsigned i = 0; i < machine.tenant_count; i++) /* one whose program has ended has no task */
+        forget_governor(machine.tenants[i]);
     machine.tasks = 0;
 }
