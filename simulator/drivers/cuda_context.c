@@ -11,8 +11,9 @@ static __thread unsigned depth;
 
 static struct context *context_of(void *handle)
 {
-    struct green *green = object_find(handle, OBJECT_GREEN);
-    return green ? green->primary : object_find(handle, OBJECT_CONTEXT);
+    struct context *context = object_find(handle, OBJECT_CONTEXT);
+    struct green *green = context ? NULL : object_find(handle, OBJECT_GREEN);
+    return green ? green->primary : context;
 }
 
 struct context *current_context(void)
@@ -288,7 +289,8 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
 {
     LOCKED;
     NEEDS(handle);
-    *handle = current_context() ? stack[depth - 1] : NULL;
+    void *current = depth ? stack[depth - 1] : NULL; /* looked up once: counts of a launch have it */
+    *handle = context_of(current) ? current : NULL;
     return CUDA_SUCCESS;
 }
 
