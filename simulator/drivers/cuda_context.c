@@ -11,9 +11,8 @@ static __thread unsigned depth;
 
 static struct context *context_of(void *handle)
 {
-    struct context *context = object_find(handle, OBJECT_CONTEXT);
-    struct green *green = context ? NULL : object_find(handle, OBJECT_GREEN);
-    return green ? green->primary : context;
+    struct green *green = object_find(handle, OBJECT_CONTEXT) ? NULL : object_find(handle, OBJECT_GREEN);
+    return green ? green->primary : object_find(handle, OBJECT_CONTEXT);
 }
 
 struct context *current_context(void)
@@ -289,8 +288,8 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
 {
     LOCKED;
     NEEDS(handle);
-    void *current = depth ? stack[depth - 1] : NULL; /* looked up once: counts of a launch have it */
-    *handle = context_of(current) ? current : NULL;
+    *handle = depth ? stack[depth - 1] : NULL; /* looked up once: counts of a launch have it */
+    *handle = context_of(*handle) ? *handle : NULL;
     return CUDA_SUCCESS;
 }
 
