@@ -22,8 +22,9 @@ from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_mac
 
 #: Calls by name, each with its "median" and "p99" in nanoseconds; what is called once has no "p99".
 Timed = Mapping[str, Mapping[str, float]]
-#: How many launches two processes make of which the instructions are counted.
-_COUNTED = (1024, 2048)
+#: How many launches two processes make of which the instructions are counted. With the first ones
+#: the limiter learns how long they take, and holds the stream more often than later.
+_COUNTED = (8192, 16384)
 
 NATIVE = "native"
 #: The ways a program meets the driver: its grant, and whether the limiter is preloaded without one.
@@ -55,7 +56,11 @@ class Cost:
 
 @frozen(kw_only=True)
 class Count:
-    """How many instructions a launch is under one variant, all of the driver's included."""
+    """How many instructions a launch is under one variant, all of the driver's included.
+
+    Counted by a clock that moves only while all threads wait: how often a launcher looks whether
+    the device has gone on, and how far fences are apart, does not depend on the machine's speed.
+    """
 
     variant: str
     instructions: float
@@ -170,13 +175,49 @@ def _counts(machine: Machine) -> Iterator[Count]:
 def _instructions(name: str, machine: Machine, launches: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "profile"
-        valgrind = ("valgrind", "--quiet", "--tool=callgrind", "--toggle-collect=launch")
-        before = (*valgrind, f"--callgrind-out-file={out}")
+        before = (
+            *("env", f"VIRTUAL_CLOCK=1:{folder}/clock"),
+            *("valgrind", "--quiet", "--tool=callgrind", "--toggle-collect=launch"),
+            f"--callgrind-out-file={out}",
+            # By the loader, because valgrind's own launcher is not to have that clock.
+            *(_loader(), "--preload", str(hetero_simulator.clock())),
+        )
         _run(name, machine, "--launches", str(launches), before=before)
-        found = re.search(r"^summary: (\d+)$", out.read_text(), re.MULTILINE)
+        found = instructions(out.read_text(), without=hetero_simulator.clock().name)
     if not found:
         raise HeteroError(f"valgrind counted nothing for {name}")
-    return int(found[1])
+    return found
+
+
+def _loader() -> str:
+    """Return the path of the loader that started this program."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split()[-1]
+        if Path(path).name.startswith("ld-linux"):
+            return path
+    raise NotFound("--count needs a Python that glibc's loader has started")
+
+
+def instructions(profile: str, *, without: str) -> int:
+    """Return how many instructions callgrind counted outside of the library of that name.
+
+    A line of costs is a position and a number; behind `calls=` it is what was called, and counted
+    there. `ob=` names the object of the lines that follow, once in full: `(7) path`, then `(7)`.
+    """
+    names: dict[str, str] = {}
+    total, counts, called = 0, True, False
+    for line in profile.splitlines():
+        if named := re.match(r"(c?ob)=(\(\d+\))(?: (.*))?$", line):
+            kind, number, path = named.groups()
+            names.setdefault(number, path or "")
+            if kind == "ob":
+                counts = Path(names[number]).name != without
+        elif line.startswith("calls="):
+            called = True
+        elif cost := re.match(r"[-+*\d]\d* (\d+)$", line):
+            total += int(cost[1]) if counts and not called else 0
+            called = False
+    return total
 
 
 def costs(samples: Mapping[str, Sequence[Timed]]) -> tuple[Cost, ...]:

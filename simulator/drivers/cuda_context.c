@@ -11,7 +11,7 @@ static __thread unsigned depth;
 
 static struct context *context_of(void *handle)
 {
-    struct green *green = object_find(handle, OBJECT_GREEN);
+    struct green *green = object_find(handle, OBJECT_CONTEXT) ? NULL : object_find(handle, OBJECT_GREEN);
     return green ? green->primary : object_find(handle, OBJECT_CONTEXT);
 }
 
@@ -288,7 +288,8 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
 {
     LOCKED;
     NEEDS(handle);
-    *handle = current_context() ? stack[depth - 1] : NULL;
+    *handle = depth ? stack[depth - 1] : NULL; /* looked up once: counts of a launch have it */
+    *handle = context_of(*handle) ? *handle : NULL;
     return CUDA_SUCCESS;
 }
 

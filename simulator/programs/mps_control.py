@@ -4,7 +4,8 @@
 It speaks for simulated cards: its clients are the programs that have its pipe directory in their
 environment and a simulated driver mapped. `-d` starts the daemon; without, the lines of the
 standard input are commands to it. The file `fault` in the pipe directory stands for a program that
-failed in a kernel, $MPS_OLD for a driver that knows no `-multiuser-server`.
+failed in a kernel, $MPS_OLD for a driver that knows no `-multiuser-server`. The daemon ends with
+the process whose PID $MPS_ENDS_WITH has: a test that is interrupted ends none.
 """
 
 from __future__ import annotations
@@ -105,8 +106,12 @@ class Daemon:
 
     def serve(self, listener: socket.socket) -> None:
         """Answer until told to quit."""
-        while True:
-            connection, _ = listener.accept()
+        listener.settimeout(1)
+        while lasts():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
             with connection:
                 command = connection.makefile().readline().strip()
                 quits = command.split()[:1] == ["quit"]
@@ -119,6 +124,13 @@ class Daemon:
                     connection.sendall(said.encode())
             if quits:
                 return
+        self.stop_server()
+
+
+def lasts() -> bool:
+    """Return whether who the daemon ends with is there."""
+    whose = os.environ.get("MPS_ENDS_WITH")
+    return whose is None or alive(int(whose))
 
 
 def alive(pid: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import hetero_simulator
 import pytest
+from hetero_benchmarks import overhead
 
 #: How far a share may be from what was asked, in points.
 ERROR = 8
@@ -120,6 +121,26 @@ def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     assert ("the calls of vLLM's cumem allocator", True) in verdicts
     assert {("JAX", None), ("NCCL on two cards", None)} <= verdicts
     assert not [check for check in told["checks"] if check["passed"] is False]
+
+
+def test_a_count_leaves_out_one_library_and_what_was_called_is_counted_there() -> None:
+    profile = """ob=(1) /lib/ours.so
+fn=(1) launch
+10 7
+cob=(2) /lib/clock.so
+cfn=(2) look
+calls=3 0
++1 40
+-2 5
+ob=(2)
+fn=(2)
+20 40
+ob=(1)
+fn=(3) leave
+* 2
+totals: 54
+"""
+    assert 14 == overhead.instructions(profile, without="clock.so")
 
 
 def test_every_call_is_timed_under_every_variant_and_a_launch_counted(bench: Bench) -> None:

@@ -34,6 +34,7 @@ def settings(tmp_path: Path) -> Path:
 @pytest.fixture
 def environ(environ: dict[str, str], settings: Path) -> Iterator[dict[str, str]]:
     own = {"HETERO_RACK": "one", "HETERO_CONFIG": str(settings), "PYTHONPATH": ""}
+    own["MPS_ENDS_WITH"] = str(os.getpid())  # also where these tests are interrupted
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most
         yield {**environ, **own, "HETERO_STATE": short}
@@ -352,3 +353,42 @@ def test_a_service_that_is_killed_is_started_anew(
 
     eventually(lambda: int((place / "pipe/nvidia-cuda-mps-control.pid").read_text()) != before)
     eventually(lambda: clients(place) == [str(job.pid)])
+
+
+def test_a_service_outlives_the_daemon_that_started_it(
+    begin: Begin, command: tuple[str, ...], service: Find
+) -> None:
+    """The next one finds it by its directory. Its group is none that ends with the first one."""
+    first = begin(*command, "daemon")
+    job = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "60")
+    eventually(lambda: (place := service()) and clients(place) == [str(job.pid)])
+    place = service()
+    assert place is not None
+    control = (place / "pipe/nvidia-cuda-mps-control.pid").read_text().strip()
+    groups = Path(f"/proc/{control}/cgroup").read_text().splitlines()
+    theirs = Path(f"/proc/{first.pid}/cgroup").read_text().splitlines()
+    apart = [*Path("/sys/fs/cgroup").glob("**/hetero-services/cgroup.procs")]
+
+    first.kill()
+    first.wait()
+    begin(*command, "daemon")
+    beside = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "60")
+
+    eventually(lambda: clients(place) == sorted((str(job.pid), str(beside.pid)), key=int))
+    assert control == (place / "pipe/nvidia-cuda-mps-control.pid").read_text().strip()
+    assert job.poll() is None
+    assert len(apart) == sum(group.endswith("/hetero-services") for group in groups)
+    assert not any(group.endswith("/hetero-services") for group in theirs)
+
+
+def test_a_simulated_service_ends_with_the_test_that_was_interrupted(tmp_path: Path) -> None:
+    environ = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    with subprocess.Popen(["sleep", "60"]) as test:
+        started = {**environ, "MPS_ENDS_WITH": str(test.pid)}
+        subprocess.run([CONTROL, "-d"], env=started, check=True, timeout=20)
+        daemon = int((tmp_path / "nvidia-cuda-mps-control.pid").read_text())
+        there = Path(f"/proc/{daemon}").exists()
+        test.kill()
+
+    assert there
+    eventually(lambda: not Path(f"/proc/{daemon}").exists(), within=20)

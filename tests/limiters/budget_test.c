@@ -46,11 +46,20 @@ static void an_account_of_garbage_is_bounded(void)
         }
 }
 
+/* However much of it the account says. */
+static void an_hour_of_debt_is_the_most_that_is_waited_out(void)
+{
+    struct hetero_region_device wild = {.balance_ns = INT64_MIN};
+    int64_t balance = budget_balance(&wild, 5000 * MS, 6000 * MS, 3000);
+    EXPECT_NEAR(3600e9 / 0.3, 1e6, (double)budget_wait(balance, 3000));
+}
+
 static const struct test tests[] = {
     TEST(a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest),
     TEST(one_that_was_kept_waiting_keeps_what_it_is_owed),
     TEST(debt_is_carried_in_full),
     TEST(an_account_of_garbage_is_bounded),
+    TEST(an_hour_of_debt_is_the_most_that_is_waited_out),
 };
 
 int main(int count, char **arguments)

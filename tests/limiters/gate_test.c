@@ -184,7 +184,74 @@ static void of_five_thousand_streams_each_is_waited_for(void)
     EXPECT(true, streams.highest <= 5000);
 }
 
+/* A clock and a device of the next test's own. */
+static uint64_t moment_ns, done_ns;
+
+static uint64_t moment(void)
+{
+    return moment_ns;
+}
+
+static void wait_for(uint64_t ns)
+{
+    moment_ns += ns;
+}
+
+static bool set_at_once(void *fence, void *stream)
+{
+    (void)stream;
+    *(uint64_t *)fence = done_ns;
+    return true;
+}
+
+static bool is_done(void *fence)
+{
+    return *(uint64_t *)fence <= moment_ns;
+}
+
+/* The most kernels of so many nanoseconds that are in flight when another may follow, once they are known. */
+static uint64_t in_flight_before_another(uint64_t kernel_ns)
+{
+    static const struct engine engine = {
+        .now = moment,
+        .pause = wait_for,
+        .begin = nothing,
+        .stream_context = stream_context,
+        .make = make_fence,
+        .drop = free,
+        .set = set_at_once,
+        .passed = is_done,
+    };
+    static struct gate gates[2];
+    static unsigned made;
+    struct gate *gate = &gates[made++];
+    struct stream_key stream = {.stream = stream_handles};
+    uint64_t most = 0;
+    moment_ns = done_ns = 1000 * MS;
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    gate_make(gate, &engine, &terms, NULL, NULL, NULL);
+    gate_set(gate, GATE_OPEN);
+    for (int launch = 0; launch < 20; launch++) {
+        EXPECT(true, gate_enter(gate, &stream));
+        done_ns = done_ns > moment_ns ? done_ns : moment_ns;
+        uint64_t in_flight = (done_ns - moment_ns + kernel_ns - 1) / kernel_ns;
+        most = launch >= 5 && in_flight > most ? in_flight : most;
+        done_ns += kernel_ns;
+        gate_leave(gate, &stream);
+    }
+    gate_before_stream_ends(gate, &stream);
+    return most;
+}
+
+/* What is in flight when a time slice ends delays the next tenant. */
+static void kernels_of_more_than_20_ms_are_in_flight_alone(void)
+{
+    EXPECT(2, in_flight_before_another(18 * MS));
+    EXPECT(0, in_flight_before_another(22 * MS));
+}
+
 static const struct test tests[] = {
+    TEST(kernels_of_more_than_20_ms_are_in_flight_alone),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
     TEST(of_five_thousand_streams_each_is_waited_for),
