@@ -208,6 +208,13 @@ def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
     assert set() == kinds & {"Job", "CronJob"}
 
 
+def test_metrics_are_insecure_by_that_name_alone() -> None:
+    flag = "--insecure-metrics"
+
+    assert flag not in rendered()
+    assert flag in rendered(metrics="insecure")
+
+
 def test_schedulers_are_kept_on_the_nodes_that_the_values_say() -> None:
     """Who is root there has the key that signs."""
     labels = {"node-role.kubernetes.io/control-plane": ""}
