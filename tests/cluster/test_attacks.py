@@ -563,6 +563,7 @@ def test_who_posts_nonsense_to_webhook_and_extender_is_told_so(
 ) -> None:
     """With and without a certificate; a scheduler's own answers nobody else (test_security.py)."""
     lab, before = either.lab, restarts(either)
+    assert 2 == len(either.pods("hetero-webhook")) == len(either.pods("hetero-scheduler"))
     faults = []
     for one in either.pods("hetero-webhook").values():
         server = f"https://{one['status']['podIP']}:8444"

@@ -1,14 +1,35 @@
 """What tenants and stolen parts of the release try at the cluster's trust boundary, in each row.
 
-docs/security.md names the boundaries and these tests. What is tried, by number:
+docs/security.md names the boundaries and these tests. Each sentence that holds, by number, with
+what tries it, here where no file is named:
 
-1 policies and priority 0: "who may use the words" below. 2 keys: "keys". 3 slow and greedy clients:
-"clients that are slow" and "the API server's own certificate". 4 failover: test_failover.py.
-5 init containers and sidecars: "what a pod holds at most". 6 ports: "ports". 7 permissions:
-test_permissions.py. 8 certificates: "certificates". 9 what kills leave: test_orphans.py and
-test_kills.py. 10 the agent's own rights: "the agent's own rights". 11 writers of allocations: "who
-says which devices a pod has" and test_security.py. 12 NVIDIA_VISIBLE_DEVICES: "which cards a
-vendor's own runtime gives".
+1 privileged words need the right, on CREATE: `a_tenant_takes_nothing`, each policy; on UPDATE and
+by status, ours and HAMi's: the same, and test_attacks.py `what_a_running_pod_says_later`. The user
+or the account suffices: `a_tenant_takes_nothing` gives it to the one, `a_controller_lends` to the
+other; controllers have none: `a_controller_lends`, and each kind of them in test_attacks.py. By
+default nobody, denied with a sentence, counted: `a_tenant_takes_nothing`. Asked by
+SubjectAccessReview: test_permissions.py, by the audit log.
+2 agents have the public key alone, an inventory is of the agent's own node, nothing is forged:
+`a_stolen_agent`; two keys while they change: `two_keys`; a kubelet's identity: test_attacks.py.
+3 mutual TLS of webhook and extender: `pods_are_admitted_for_the_api_server_alone`,
+test_security.py; a huge pod, a deadline, a slow client, no restart: `who_is_slow_or_greedy`; limits
+of size and number: tests/kube/test_sources.py; two probes: tests/kube/test_service.py; two
+replicas, and nonsense: test_attacks.py.
+4 within 6 s of the last answer, and nobody anew for 30 s without the API server: test_failover.py.
+5 init containers, sidecars and containers at their most: `a_pod_is_admitted_at_the_most`; a sidecar
+on 1.20: `a_sidecar_that_kubernetes_does_not_know`.
+6 ports: `no_port_of_the_release`, `what_agents_tell`; insecure by name: tests/kube/test_chart.py.
+7 no permission unused, none that the table lacks: test_permissions.py, over all tests, with
+upgrade, rotation, eviction and uninstallation.
+8 an hour back, metric, event, no restart: `certificates_begin_an_hour_back`.
+9 what kubelets refuse, events, orphans within 60 s: test_orphans.py, test_kills.py.
+10 capabilities and devices: `an_agent_has_three`; Pod Security: `pod_security_finds`; values for
+SELinux and AppArmor: test_permissions.py, where no policy is enforced.
+11 keys of each writer: `a_tenant_says_of_no_devices`, test_security.py; status of claims:
+test_claim_rights.py.
+12 cards, void, denial: `a_runtime_gives_a_container`; each way, by the final environment:
+test_runtimes.py; MIG instances: tests/kube/test_driver_injection.py.
+No log says a secret: `no_log_says_a_secret`, test_permissions.py.
 
 Over 400 lines because each boundary is tried by whoever would cross it, on two versions.
 """

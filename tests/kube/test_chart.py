@@ -31,8 +31,8 @@ def chart(*, kubernetes: str = render.NEWEST, **values: Any) -> list[dict[str, A
     return list(yaml.safe_load_all(rendered(kubernetes=kubernetes, **values)))
 
 
-def of(kind: str, name: str) -> dict[str, Any]:
-    (found,) = [m for m in chart() if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+def of(kind: str, name: str, **values: Any) -> dict[str, Any]:
+    (found,) = [m for m in chart(**values) if (m["kind"], m["metadata"]["name"]) == (kind, name)]
     return found
 
 
@@ -206,6 +206,23 @@ def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
     kinds = {made["kind"] for made in chart(certificates={"by": "none"})}
 
     assert set() == kinds & {"Job", "CronJob"}
+
+
+def test_metrics_are_insecure_by_that_name_alone() -> None:
+    flag = "--insecure-metrics"
+
+    assert flag not in rendered()
+    assert flag in rendered(metrics="insecure")
+
+
+def test_schedulers_are_kept_on_the_nodes_that_the_values_say() -> None:
+    """Who is root there has the key that signs."""
+    labels = {"node-role.kubernetes.io/control-plane": ""}
+    taints = [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]
+    said = {"nodeSelector": labels, "tolerations": taints}
+    spec = of("Deployment", "hetero-scheduler", scheduler=said)["spec"]["template"]["spec"]
+
+    assert said == {name: spec[name] for name in said}
 
 
 def test_the_schema_knows_every_value() -> None:

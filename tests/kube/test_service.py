@@ -1,4 +1,7 @@
-"""The services over HTTPS, with certificates made as a cluster's are."""
+"""The services over HTTPS, with certificates made as a cluster's are.
+
+Over 400 lines because who makes, renews, serves and reads certificates and keys is one story.
+"""
 
 from __future__ import annotations
 
@@ -141,6 +144,29 @@ def test_a_renewed_certificate_is_served_without_a_restart(
                 if await serial(url) != before:
                     return
             raise AssertionError("the old certificate is still served")
+
+    asyncio.run(play())
+
+
+def test_a_service_whose_certificate_ended_lives_and_is_not_ready(tmp_path: Path) -> None:
+    """It is not to be started anew, and callers are to go to another."""
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("webhook")
+    anybody = ssl._create_unverified_context()
+
+    async def probed(url: str) -> list[int]:
+        async with aiohttp.ClientSession() as session:
+            found = []
+            for path in ("livez", "readyz"):
+                async with session.get(url + path, ssl=anybody) as answer:
+                    found.append(answer.status)
+            return found
+
+    async def play() -> None:
+        async with serving(Certificates(cert=cert, key=key)) as url:
+            assert [200, 200] == await probed(url)
+            authority.issue("webhook", lasts=timedelta(days=-1))
+            assert [200, 503] == await probed(url)
 
     asyncio.run(play())
 
