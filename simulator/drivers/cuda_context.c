@@ -11,8 +11,8 @@ static __thread unsigned depth;
 
 static struct context *context_of(void *handle)
 {
-    struct green *green = object_find(handle, OBJECT_CONTEXT) ? NULL : object_find(handle, OBJECT_GREEN);
-    return green ? green->primary : object_find(handle, OBJECT_CONTEXT);
+    struct context *context = object_find(handle, OBJECT_CONTEXT);
+    return context || !object_find(handle, OBJECT_GREEN) ? context : ((struct green *)handle)->primary;
 }
 
 struct context *current_context(void)
