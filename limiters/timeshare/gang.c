@@ -435,10 +435,10 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
 
 /* A gang of several nodes has a row by hand on each, which ends there by itself. Stopped within a step it leaves others
  * waiting for it. So it goes on until its devices are idle by themselves, as at the end of a step, which others reach
- * at the same time. */
+ * at the same time. One that has its devices to itself does as well: nothing is lost by a stop within a step then. */
 static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
 {
-    if (gang->soft_ns == 0)
+    if (gang->soft_ns < gang->shared->since_ns) /* that was another row's */
         gang->soft_ns = gang->idle_ns = now_ns;
     if (census->busy)
         gang->idle_ns = now_ns;
