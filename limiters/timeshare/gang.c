@@ -53,7 +53,7 @@
 #define SOFT_IDLE_NS (60 * US)
 #define SOFT_NS      (400 * US)
 
-/* Where nobody else wants its devices, any row does, for so long at most. */
+/* Where nobody else wants its devices, any row does, for so long at most; but not one whose operations take longer. */
 #define STEP_NS (60 * MS)
 
 /* What waits for another node is not charged for so long, while nobody else wants the devices. */
@@ -478,7 +478,7 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
-    bool alone = !claimed && !probed && rescue_ns == 0;
+    bool alone = !claimed && !probed && rescue_ns == 0 && gang->moves_ns < STEP_NS;
     uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
     deepen(gang, census, claimed, most_ns, now_ns);
     if (most_ns > 0)
