@@ -53,7 +53,7 @@
 #define SOFT_IDLE_NS (60 * US)
 #define SOFT_NS      (400 * US)
 
-/* Where nobody else wants its devices, any row does, for so long at most. */
+/* Where nobody else wants its devices, any row does, for so long at most; but not one whose operations take longer. */
 #define STEP_NS (60 * MS)
 
 /* What waits for another node is not charged for so long, while nobody else wants the devices. */
@@ -435,10 +435,10 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
 
 /* A gang of several nodes has a row by hand on each, which ends there by itself. Stopped within a step it leaves others
  * waiting for it. So it goes on until its devices are idle by themselves, as at the end of a step, which others reach
- * at the same time. */
+ * at the same time. One that has its devices to itself does as well: nothing is lost by a stop within a step then. */
 static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
 {
-    if (gang->soft_ns == 0)
+    if (gang->soft_ns < gang->shared->since_ns) /* that was another row's */
         gang->soft_ns = gang->idle_ns = now_ns;
     if (census->busy)
         gang->idle_ns = now_ns;
@@ -478,7 +478,7 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     atomic_store(&gang->shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
-    bool alone = !claimed && !probed && rescue_ns == 0;
+    bool alone = !claimed && !probed && rescue_ns == 0 && gang->moves_ns < STEP_NS;
     uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
     deepen(gang, census, claimed, most_ns, now_ns);
     if (most_ns > 0)
