@@ -41,6 +41,23 @@ def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
     story(act)
 
 
+@pytest.mark.parametrize(
+    "name", ["plugins_registry/hetero.io-reg.sock", "plugins/hetero.io/dra.sock"]
+)
+def test_a_socket_that_an_agent_before_this_one_removes_is_made_anew(name: str) -> None:
+    """A kubelet looks for it, and would not hear of this driver again."""
+
+    async def act(at: World) -> None:
+        path = at.kubelet.path / name
+        await until(path.exists)
+        path.unlink()
+        await until(path.exists)
+        allocated(at, "one")
+        assert "" == (await prepare(at, "one")).error
+
+    story(act)
+
+
 def test_a_claim_is_a_grant_and_a_cdi_device_that_brings_its_limits() -> None:
     async def act(at: World) -> None:
         allocated(at, "one")
