@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.cluster.lab import TOKEN, Lab, processes
 from tests.cluster.release import NAMESPACE, Release
+from tests.kube.control_plane import wait_for
 
 SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 #: What tests send as a token.
@@ -34,8 +37,15 @@ def note_secrets(release: Release) -> set[str]:
                 found.add(plain)
     for node in release.lab.racks:
         for path in ("kubernetes.io/serviceaccount/token", "hetero/token"):
-            found.add((root_of(release, node) / "var/run/secrets" / path).read_text())
+            found.add(wait_for(partial(_token, release, node, path)))
     return found
+
+
+def _token(release: Release, node: str, path: str) -> str:
+    """Return a token of a node's agent, "" if the process that it was looked for by has ended."""
+    with suppress(FileNotFoundError):
+        return (root_of(release, node) / "var/run/secrets" / path).read_text()
+    return ""
 
 
 def leaks(lab: Lab) -> Iterator[str]:

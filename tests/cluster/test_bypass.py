@@ -10,8 +10,10 @@ from hetero_simulator import job
 
 from hetero.kube.api.pod_request import ON_BYPASS
 from hetero.model import OnBypass
-from tests.cluster.conftest import run_all, share
-from tests.cluster.lab import Lab
+from tests.cluster.claims import PODS
+from tests.cluster.conftest import ended, run_all, share
+from tests.cluster.lab import Lab, program
+from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -43,3 +45,26 @@ def test_a_program_past_its_limiter_is_ended_where_its_pod_says_so(lab: Lab) -> 
     so_far = lab.output("told")
     wait_for(lambda: len(lab.output("told")) > len(so_far), seconds=SEEN)  # it runs on
     assert "ended" not in lab.output("told")
+
+
+def test_a_program_that_hides_its_grant_by_a_link_is_ended_where_its_pod_says_so(
+    either: Release,
+) -> None:
+    """Which no path shows before: a volume's own link leads to /etc, where others are mounted."""
+    lab, hidden = either.lab, ("ld.so.preload", "hetero/grant", "hetero/usage")
+    spec = program(share(memory=2000), "sh", "-c", f"{JOB} --memory 3000MiB --seconds 200; echo $?")
+    (main,) = spec["containers"]
+    own = {"name": "own", "mountPath": "/own"}
+    links = ["sh", "-c", "ln -s /etc /own/link; : > /own/empty"]
+    first = {**main, "name": "first", "resources": {}, "command": links}
+    spec["initContainers"] = [{**first, "volumeMounts": [*main["volumeMounts"], own]}]
+    covers = [{**own, "mountPath": f"/own/link/{one}", "subPath": "empty"} for one in hidden]
+    main["volumeMounts"] = [*main["volumeMounts"], own, *covers]
+    spec["volumes"].append({"name": "own", "emptyDir": {}})
+    metadata = {"name": "hides", "annotations": {ON_BYPASS: OnBypass.KILL.value}}
+    lab.call("POST", PODS, {"metadata": metadata, "spec": {**spec, "restartPolicy": "Never"}})
+    run_all(lab, "hides")
+
+    ended(lab, "hides", seconds=SEEN)
+    assert f"{128 + signal.SIGKILL}" in lab.output("hides").splitlines()
+    assert any("hetero-job-cuda" in one and "is killed" in one for one in lab.messages("hides"))

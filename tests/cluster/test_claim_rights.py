@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from hetero.model.units import GiB
+from hetero.kube.dra.templates import ASKED
+from hetero.model.units import GiB, MiB
 from tests.cluster.claims import (
     CLAIMS,
     GROUP,
@@ -24,9 +25,10 @@ from tests.cluster.claims import (
     same_card,
     token,
 )
+from tests.cluster.conftest import AI_BENCHMARK_2
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import Release
-from tests.cluster.test_trust import bound
+from tests.cluster.test_trust import as_user, bound
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -147,6 +149,67 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
 
     lab.call("DELETE", f"{PODS}/told?gracePeriodSeconds=0")
     wait_for(lambda: not lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
+
+
+def test_a_pod_that_copies_anothers_words_names_or_claim_gets_no_more_than_it_asks(
+    lab: Lab, tenant: str
+) -> None:
+    """All in one namespace: others' claims and templates cannot even be named."""
+    by_claims = {"hetero.io/by-claims": "true"}
+    made = lab.add("first", AI_BENCHMARK_2, notes=by_claims)
+    (named,) = made["spec"]["resourceClaims"]
+    wait_for(lambda: lab.phases()["first"] == "Running")
+    ((claim_name, uid),) = [
+        (one["metadata"]["name"], one["metadata"]["uid"])
+        for one in lab.call("GET", CLAIMS)["items"]
+    ]
+    (first,) = held(lab)
+
+    def uses(name: str, claim: Mapping[str, str], notes: Mapping[str, str], *command: str) -> Plain:
+        spec = program({}, *command)
+        spec["containers"][0]["resources"] = {"claims": [{"name": "card"}]} if claim else {}
+        spec["resourceClaims"] = [{"name": "card", **claim}] if claim else []
+        return {"metadata": {"name": name, "annotations": dict(notes)}, "spec": spec}
+
+    template = {"resourceClaimTemplateName": named["resourceClaimTemplateName"]}
+    more = {ASKED: json.dumps({"main": {**AI_BENCHMARK_2, "nvidia.com/gpumem": "9000"}})}
+    lab.call("POST", PODS, uses("copy", template, more))
+    lab.call("POST", PODS, uses("shares", {"resourceClaimName": claim_name}, {}))
+    names = {f"cdi.k8s.io/mine_{one}": f"hetero.io/claim=claim-{uid}" for one in ("a", "b")}
+    tries = "ls /etc/hetero /etc/ld.so.preload; echo done; sleep 1000"
+    lab.call("POST", PODS, uses("names", {}, names, "sh", "-c", tries))
+    wait_for(lambda: {"Running"} == {*lab.phases().values()} and len(lab.phases()) == 4)
+    wait_for(lambda: "done" in lab.output("names"))
+
+    assert {"done"} == {one for one in lab.output("names").splitlines() if "No such" not in one}
+    (copy,) = [one for one in held(lab) if one["id"] != first["id"]]  # one grant for a claim of two
+    assert {3000 * MiB} == {
+        one["allocation"]["pieces"][0]["takes"]["memory"] for one in (first, copy)
+    }
+    privileged = {ASKED: json.dumps({"main": {**AI_BENCHMARK_2, "nvidia.com/priority": "0"}})}
+    with bound(lab, "edit", "editor"), pytest.raises(OSError, match="may use policy priority-0"):
+        as_user(lab, "editor", "POST", f"{PODS}?dryRun=All", uses("goes", template, privileged))
+
+    there = lab.call("GET", f"{CLAIMS}/{claim_name}")
+    (result,) = there["status"]["allocation"]["devices"]["results"]
+    of = {name: result[name] for name in ("driver", "pool", "device", "shareID")}
+    ill = [{"type": "Ready", "status": "False", "reason": "Mine", "message": "", **SINCE}]
+    reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
+    changes = {"driver": {"devices": [{**of, "conditions": ill}]}}
+    changes["binding"] = {"reservedFor": reserved}
+    for verb, change in changes.items():
+        body = {**there, "status": {**there["status"], **change}}
+        with pytest.raises(OSError, match=f"requires resource=.*resourceclaims/{verb}"):
+            lab.call("PUT", f"{CLAIMS}/{claim_name}/status", body, token=tenant)
+
+
+#: What a condition must have.
+SINCE = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+
+
+def held(lab: Lab) -> list[Plain]:
+    """Return the grants that stand on any node."""
+    return [one for node in NODES for one in lab.standing(node)]
 
 
 @contextmanager

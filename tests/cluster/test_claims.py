@@ -25,8 +25,8 @@ from tests.cluster.claims import (
     same_card,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2
-from tests.cluster.lab import Lab
-from tests.cluster.release import Release
+from tests.cluster.lab import Lab, processes
+from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.test_shares import documents
 from tests.kube.control_plane import wait_for
 
@@ -189,6 +189,22 @@ def runs(lab: Lab, name: str, *, seconds: float) -> None:
 def specs(lab: Lab, node: str) -> list[str]:
     """Return the CDI specs of claims on a node."""
     return [path.name for path in (lab.folder / f"run/nodes/{node}/cdi").glob("hetero.io-*")]
+
+
+def test_an_agent_that_ends_after_its_successor_began_leaves_claims_prepared(
+    release: Release, lab: Lab
+) -> None:
+    """As when its pod is deleted by force: it removes the sockets that both have."""
+    agent = release.agent("n1")
+    old, (status,) = agent["metadata"], agent["status"]["containerStatuses"]
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{old['name']}?gracePeriodSeconds=0"
+    lab.call("DELETE", path)
+    wait_for(lambda: not processes(status))
+    claim(lab, "after", memory="2Gi", cores=20)  # of NVIDIA's, which one node has
+    run_with(lab, "after")
+    runs(lab, "after", seconds=90)
+
+    assert old["uid"] != release.agent("n1")["metadata"]["uid"]
 
 
 def test_a_pods_status_says_that_its_card_is_healthy(lab: Lab) -> None:

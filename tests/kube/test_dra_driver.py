@@ -1,4 +1,7 @@
-"""A node whose devices are given by claims: claims as the kubelet asks for them."""
+"""A node whose devices are given by claims: claims as the kubelet asks for them.
+
+Over 400 lines because all of it is one conversation: of the kubelet, the driver and the ledger.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,23 @@ def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
         assert Path(said.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
         assert at.agent.driver is not None
         assert at.agent.driver.registered
+
+    story(act)
+
+
+@pytest.mark.parametrize(
+    "name", ["plugins_registry/hetero.io-reg.sock", "plugins/hetero.io/dra.sock"]
+)
+def test_a_socket_that_an_agent_before_this_one_removes_is_made_anew(name: str) -> None:
+    """A kubelet looks for it, and would not hear of this driver again."""
+
+    async def act(at: World) -> None:
+        path = at.kubelet.path / name
+        await until(path.exists)
+        path.unlink()
+        await until(path.exists)
+        allocated(at, "one")
+        assert "" == (await prepare(at, "one")).error
 
     story(act)
 

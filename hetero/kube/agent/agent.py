@@ -319,6 +319,8 @@ class Agent:
     async def _attend(self) -> None:
         for plugin in self.plugins.values():
             await plugin.attend()
+        if self.driver:
+            await self.driver.attend()
 
     # --- what the API says ------------------------------------------------------------------------
 

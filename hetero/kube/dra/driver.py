@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, time
 
@@ -59,6 +60,7 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
     sockets: Sockets
     registered: bool = field(init=False, default=False)
     _servers: list[grpc.aio.Server] = field(init=False, factory=list)
+    _made: dict[Path, int] = field(init=False, factory=dict)  # the inode of each socket
 
     # --- serving ----------------------------------------------------------------------------------
 
@@ -82,12 +84,21 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
             server.add_insecure_port(f"unix://{path}")
             await server.start()
             self._servers.append(server)
+            self._made[path] = _inode(path) or 0
+
+    async def attend(self) -> None:
+        """Serve anew where a socket is gone: an agent that ends late removes its successor's."""
+        if self._servers and any(_inode(path) != made for path, made in self._made.items()):
+            log.warning("claims: a socket is gone: served anew, for the kubelet to find")
+            await self.close()
+            await self.start()
 
     async def close(self) -> None:
         """Stop serving; what is prepared stays."""
         for server in self._servers:
             await server.stop(grace=None)
         self._servers.clear()
+        self._made.clear()
         self.registered = False
 
     # --- the services; their names are the protocols' ---------------------------------------------
@@ -169,6 +180,12 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
                 sent, at = found, monotonic()
                 yield _health(self.claims.name, found)
             await asyncio.sleep(_INTERVAL)
+
+
+def _inode(path: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return path.stat().st_ino
+    return None
 
 
 def _health(node: str, found: Mapping[str, str | None]) -> health.NodeWatchResourcesResponse:

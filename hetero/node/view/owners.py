@@ -1,7 +1,8 @@
 """Finds the grants of processes that a driver names, and whether a limiter is in them.
 
 A process is a grant's if it holds the grant's files, sees the grant where a container has it, or is
-in the cgroup of a container with such a process. All three are facts of the kernel's.
+in the cgroup of a container with such a process, or of a pod that the grant is for. All four are
+facts of the kernel's.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Owners:
         if grant is None and (cgroup := container_cgroup(task)):
             beside = (other for other in _processes() if container_cgroup(other) == cgroup)
             grant = next(filter(None, (_sees(other, directories) for other in beside)), None)
+            grant = grant or _of_owner(cgroup, grants)
         if grant is None:
             return None
         return Owner(grant=grant, slots=slots_of(task, directories[grant] / USAGE))
@@ -106,6 +108,16 @@ def _holds(pid: int, directories: Mapping[str, Path]) -> str | None:
 def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
     """Return the grant that a process sees where a container has its own."""
     return next((name for name, path in directories.items() if sees(pid, path / GRANT)), None)
+
+
+def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
+    """Return a grant whose owner's UID is in the name of a cgroup, as a pod's is.
+
+    Its container may have had something mounted over the grant that it would see. systemd's names
+    have no hyphens.
+    """
+    name = cgroup.replace("_", "-")
+    return next((one.id for one in grants if (uid := one.owner.get("uid")) and uid in name), None)
 
 
 def _processes() -> Iterator[int]:
