@@ -213,7 +213,7 @@ def test_a_card_changes_its_mode_when_no_grant_stands(
     assert "cards.sharing was changed for it" in refused.stderr
     ran = hetero("run", "--memory", "1Gi", "--", "env")
     assert 0 == ran.returncode
-    assert "MPS" not in ran.stdout
+    assert "CUDA_MPS" not in ran.stdout
 
 
 def test_a_grant_of_several_cards_needs_cards_without_a_service(hetero: Run) -> None:

@@ -341,7 +341,7 @@ static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
             add(0, &steps, percent);
             together(1);
             printf("%u small ones\n", small);
-            expect_of(0, percent, 1, 3, native);
+            expect_of(0, percent, 1, 4, native);
             machine_end();
         }
 }
