@@ -5,6 +5,7 @@ Over 400 lines because all that a pod can say is read in one place.
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -159,6 +160,19 @@ def test_one_core_group_of_sixteen_is_enough_for_one() -> None:
 
 def test_a_pod_without_our_words_asks_nothing() -> None:
     assert (None, ()) == (WORDS.pod_request(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
+
+
+def test_nothing_of_what_else_pods_say_is_kept() -> None:
+    """A webhook has no limit of memory, and anybody may ask it about pods."""
+    tracemalloc.start()
+    for number in range(50):
+        said = pod({"nvidia.com/gpu": "1"})
+        said["metadata"]["annotations"] = {"mine": str(number) * 100_000}
+        WORDS.asked(said)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 1_000_000
 
 
 def test_annotations_choose_cards() -> None:

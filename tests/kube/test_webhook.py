@@ -161,6 +161,20 @@ def pinned() -> dict[str, Any]:
     return made
 
 
+@pytest.mark.parametrize(
+    ("made", "sentence"), [(privileged(), "is privileged"), (pinned(), "nodeName is set")]
+)
+def test_who_opts_out_and_names_our_scheduler_keeps_to_the_rules(
+    made: dict[str, Any], sentence: str
+) -> None:
+    made["metadata"]["labels"] = {"hetero.io/webhook": "ignore"}
+    made["spec"]["schedulerName"] = "hetero-scheduler"
+    answer = asyncio.run(HOOK.admit({"uid": "r", "operation": "CREATE", "object": made}))
+
+    assert not answer["allowed"]
+    assert sentence in answer["status"]["message"]
+
+
 def covering(limits: dict[str, str], **container: Any) -> dict[str, Any]:
     made = pod(limits)
     made["spec"]["containers"][0] |= container

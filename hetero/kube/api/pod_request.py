@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
@@ -141,8 +142,9 @@ class Vocabulary:
     defaults: Defaults = field(default=Defaults())
     _spoken: tuple[tuple[frozenset[str], ResourceNames, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
-    #: What containers asked, by all that says so: most pods of a cluster are like another.
-    _read: dict[object, Asked | None] = field(init=False, factory=dict, eq=False, repr=False)
+    #: What containers asked, by a digest of all that says so, which may be megabytes of a pod's
+    #: annotations and variables: most pods of a cluster are like another.
+    _read: dict[bytes, Asked | None] = field(init=False, factory=dict, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         spoken = tuple(
@@ -236,7 +238,7 @@ class Vocabulary:
     ) -> Asked | None:
         variables = _variables(container)
         said = (amounts, notes, variables)
-        key = (container["name"], *(tuple(one.items()) for one in said))
+        key = sha256(repr((container["name"], said)).encode()).digest()
         if key not in self._read:
             if len(self._read) >= _MOST_READ:
                 self._read.clear()

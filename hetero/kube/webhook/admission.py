@@ -170,7 +170,7 @@ class Webhook:
             said = self.vocabulary.asked(templates.with_words(pod))
         await self.rights.expect(request, used(said, self.vocabulary.defaults))
         hidden = [*self.visible.patches(pod, said)]
-        if opted_out or not every:
+        if not every:
             return hidden
         if spec.get("nodeName"):
             raise BadInput(
@@ -181,6 +181,8 @@ class Webhook:
         for asked in every:
             _refuse_privileged(asked, _container(spec, asked.container))
         await _within_quota(self.api, self.vocabulary, namespace, spec, every)
+        if opted_out:  # it says by itself who schedules it, which puts no rule aside
+            return hidden
         if asks_by_claims(self.way, pod):
             return [*self._by_claims(pod, named), *hidden]
         return [*self._resources(pod, every), *self._names(spec, every), *hidden]
