@@ -162,17 +162,17 @@ def test_a_pod_without_our_words_asks_nothing() -> None:
     assert (None, ()) == (WORDS.pod_request(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
 
 
-def test_nothing_of_what_else_pods_say_is_kept() -> None:
+def test_nothing_of_what_else_pods_say_stays_in_memory() -> None:
     """A webhook has no limit of memory, and anybody may ask it about pods."""
     tracemalloc.start()
     for number in range(50):
         said = pod({"nvidia.com/gpu": "1"})
         said["metadata"]["annotations"] = {"mine": str(number) * 100_000}
         WORDS.asked(said)
-    kept, _ = tracemalloc.get_traced_memory()
+    remaining, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
-    assert kept < 1_000_000
+    assert remaining < 1_000_000
 
 
 def test_annotations_choose_cards() -> None:
