@@ -40,6 +40,7 @@ from hetero_benchmarks.cells import OPEN, Cell, Share, Tenant
 from hetero_benchmarks.fleet import Fleet
 from hetero_benchmarks.full_goals import missed
 from hetero_benchmarks.job import JOBS
+from hetero_benchmarks.options import some_of
 from hetero_benchmarks.rates import Pace
 from hetero_benchmarks.trial import Machine, Program, find_machine
 from hetero_benchmarks.ways import Settings, driver, hami_core, mps
@@ -344,36 +345,24 @@ def the_mix(text: str) -> str:
     return text
 
 
-def names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what checks a list of some of these."""
-
-    def check(text: str) -> list[str]:
-        for each in text.split(","):
-            if each not in known:
-                raise argparse.ArgumentTypeError(f"{each!r} is none of {', '.join(known)}")
-        return text.split(",")
-
-    return check
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="Measures whether anybody waits for nothing.")
-    jobs = names(tuple(JOBS))
-    parser.add_argument("steps", nargs="?", type=names(tuple(STEPS)), default=",".join(STEPS))
+    jobs = some_of(tuple(JOBS))
+    parser.add_argument("steps", nargs="?", type=some_of(tuple(STEPS)), default=",".join(STEPS))
     parser.add_argument("--mix", type=the_mix, action="append", help="JOB:SHARE,…; again for more")
     parser.add_argument("--alone", type=jobs, default="light,halves")
     parser.add_argument("--online", default="online", choices=tuple(JOBS))
     parser.add_argument("--batch", default="vit", choices=tuple(JOBS))
     parser.add_argument("--jobs", type=jobs, default=EIGHT)
-    parser.add_argument("--sharing", type=names(("time", "mps")), default="time,mps")
+    parser.add_argument("--sharing", type=some_of(("time", "mps")), default="time,mps")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each figure")
     parser.add_argument("--phase", type=float, default=PHASE, help="seconds of a phase of online")
     parser.add_argument(
-        "--configurations", type=names(CONFIGURATIONS), default=",".join(CONFIGURATIONS)
+        "--configurations", type=some_of(CONFIGURATIONS), default=",".join(CONFIGURATIONS)
     )
     events = tuple(faults.EVENTS)
-    parser.add_argument("--events", type=names(events), default=",".join(events))
+    parser.add_argument("--events", type=some_of(events), default=",".join(events))
     parser.add_argument("--hami-core", type=Path, metavar="LIBRARY")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args(arguments)

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import hetero_simulator
+from hetero_benchmarks.options import number, writable
 from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machine
 
 from hetero.model.errors import HeteroError
@@ -97,42 +95,18 @@ def missed(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _number(text: str, least: float, most: float, what: str) -> float:
-    """Return a number; argparse tells of what is none."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return number
-
-
-def length(text: str) -> float:
-    """Return the milliseconds of a kernel."""
-    return _number(text, 0.01, 60_000, "0.01 to 60000 ms")
+length = number(0.01, 60_000, "0.01 to 60000 ms")
+seconds = number(0, 3600, "0 to 3600 s")
 
 
 def lengths(text: str) -> list[float]:
-    """Return those of several."""
+    """Return the milliseconds of several kernels."""
     return [length(each) for each in text.split(",")]
 
 
 def percent(text: str) -> int:
     """Return a share of the card."""
-    return int(_number(text, 1, 100, "1 to 100 percent"))
-
-
-def seconds(text: str) -> float:
-    """Return how long two are beside each other."""
-    return _number(text, 0, 3600, "0 to 3600 s")
-
-
-def writable(text: str) -> Path:
-    """Return a file that can be written when all is measured."""
-    if not os.access(Path(text).parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{Path(text).parent} cannot be written")
-    return Path(text)
+    return int(number(1, 100, "1 to 100 percent")(text))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
