@@ -72,8 +72,8 @@ native-quiet:
 
 # The tests that bare `pytest` selects; what is measured runs alone.
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest -n 4 -m "not measured"
-	$(BIN)/pytest -m "measured" --reruns 2
+	$(BIN)/pytest -n 4 -m "not measured" --timeout 200
+	$(BIN)/pytest -m "measured" --reruns 2 --timeout 200
 
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter, attacks without what holds them
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
@@ -88,14 +88,14 @@ fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
 
 test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
-	$(BIN)/pytest -m aarch64 --no-skips tests/limiters/test_aarch64.py
+	$(BIN)/pytest -m aarch64 --timeout 200 --no-skips tests/limiters/test_aarch64.py
 
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
 	$(BIN)/pytest -m hip --timeout 120 --reruns 2 --no-skips tests/limiters/test_hip.py \
 		tests/limiters/test_isolation.py tests/cli/test_demo.py
 
 test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails
-	$(BIN)/pytest -m shells --no-skips tests/cli/test_completion.py
+	$(BIN)/pytest -m shells --timeout 120 --no-skips tests/cli/test_completion.py
 
 test-containers: setup ## run the tests with real containers; root, and a test that skips fails
 	$(BIN)/pytest -m "containers and not measured" --timeout 300 --no-skips tests/containers

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +31,9 @@ os.register_at_fork(after_in_child=gc.disable)
 # A child forked beside gRPC's threads wrote what gRPC thinks of that into the output of a command.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
+#: Where stderr goes outside tests.
+_SEEN = pytest.StashKey[int]()
+
 #: What takes a card, root, an emulator, other shells or a night: selected only where `-m` names it.
 _NAMED = ("aarch64", "cluster", "containers", "hardware", "hip", "shells", "soak")
 
@@ -48,6 +53,43 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if named else chosen).append(item)
     items[:] = chosen
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have what is printed of a test that hangs go where it is seen."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        config.stash[_SEEN] = os.dup(sys.stderr.fileno())
+
+
+def _end_if_it_hangs(item: pytest.Item) -> None:
+    """End this process, with the stacks of its threads, long after `--timeout` let the test fail.
+
+    pytest-timeout guards a test. A fixture that waits for ever kept a run from ever ending.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit = marker.args[0] if marker else item.config.getoption("timeout")
+    if limit:
+        seen = item.config.stash[_SEEN]
+        faulthandler.dump_traceback_later(2 * limit, exit=True, file=seen)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let no test be set up and run for ever."""
+    _end_if_it_hangs(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Let no test be taken down for ever."""
+    _end_if_it_hangs(item)
+
+
+def pytest_unconfigure() -> None:
+    """Let what comes after the tests take its time."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection_finish() -> None:
