@@ -166,6 +166,7 @@ struct light_watch {
     uint64_t charged; /* up to then, once it stands */
     uint64_t long_ns; /* what small kernels do not take */
     bool stands;      /* a long one is in it */
+    unsigned others;  /* so many others had work in flight meanwhile, at most: it may still wait for what they had */
     struct gate_moment moment;
 };
 
@@ -250,10 +251,13 @@ static void watch(struct governor *governor, struct light_course *course)
 {
     struct light_watch *watch = &course->watch;
     unsigned others = time_slice_others(&governor->time_slice);
+    unsigned before = others == 0 && time_slice_held(&governor->time_slice) ? 1 : others; /* it has not said so yet */
     uint64_t now = governor->engine->now();
     if (watch->since != 0) {
         bool stands = gate_stands(&governor->gate, &watch->moment);
-        watch->stands = watch->stands || (stands && now - watch->since > watch->long_ns + others * LIGHT_STOOD_EACH_NS);
+        watch->others = before > watch->others ? before : watch->others;
+        watch->stands = watch->stands ||
+                        (stands && now - watch->since > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
         if (watch->stands)
             charge_long(governor, course, now, others);
         time_slice_busy(&governor->time_slice, watch->stands && stands);
@@ -268,6 +272,7 @@ static void watch(struct governor *governor, struct light_course *course)
         return;
     uint32_t made = watch->moment.launches - done, most = watch->moment.most < made ? watch->moment.most : made;
     watch->since = watch->charged = now;
+    watch->others = before;
     watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, most) / 2;
 }
 
