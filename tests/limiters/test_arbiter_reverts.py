@@ -1,0 +1,97 @@
+"""Without the lines that decide who runs when, a program misses its share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tenancy import LIMITER, in_virtual_time_without
+
+LIMITERS = LIMITER.parents[2]
+
+Edit = tuple[str, str, str]
+#: By what is taken out: in which file which text becomes which, and the test that fails then.
+REVERTS: dict[str, tuple[Edit, str]] = {
+    "the end of a wait for a launch of one's own": (
+        (
+            "timeshare/governor.c",
+            "#define RESCUE_NS (30 * 1000 * MS)",
+            "#define RESCUE_NS (60 * 1000 * MS)",
+        ),
+        "long_kernels_test: "
+        "a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute",
+    ),
+    "that it is not ended at once": (
+        (
+            "timeshare/governor.c",
+            "#define RESCUE_NS (30 * 1000 * MS)",
+            "#define RESCUE_NS (1000 * MS)",
+        ),
+        "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
+    ),
+    "the end of a drain": (
+        (
+            "timeshare/governor.c",
+            "#define DRAIN_NS  (100 * MS)",
+            "#define DRAIN_NS  (1000000 * MS)",
+        ),
+        "long_kernels_test: "
+        "a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute",
+    ),
+    "what neighbours in debt took": (
+        (
+            "timeshare/governor.c",
+            "        account_keep(&governor->account, now - since);",
+            "        (void)since;",
+        ),
+        "long_kernels_test: what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
+    ),
+    "what a time slice leaves in flight": (
+        ("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),
+        "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
+    ),
+    "one's part of what several have": (
+        (
+            "timeshare/governor.c",
+            "budget_part(ours_ns, time_slice_beside(&governor->time_slice));",
+            "budget_part(ours_ns, 0);",
+        ),
+        "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
+    ),
+    "the book": (
+        ("timeshare/pages.c", "    if (neighbour->overdrawn) {", "    if (false) {"),
+        "shares_test: a_tenant_that_never_gives_its_time_slice_up_"
+        "costs_its_neighbour_its_own_share_at_most",
+    ),
+    "what was given back by mistake": (
+        ("timeshare/light_run.c", "    owed_ns += governor->light.refunded_ns;\n", ""),
+        "light_test: a_program_whose_steps_begin_with_small_kernels_has_its_share",
+    ),
+    "who goes on beside others": (
+        ("timeshare/light.h", "(runs && !alone ? 1 : 3)", "3"),
+        "light_test: kernels_of_a_millisecond_that_holds_seldom_meet_are_charged",
+    ),
+    "who begins again": (
+        (
+            "timeshare/light_run.c",
+            "others == 0 && time_slice_held(&governor->time_slice) ? 1 : others",
+            "others",
+        ),
+        "light_test: an_elastic_decoder_runs_beside_an_elastic_prefill",
+    ),
+}
+
+
+def test_each_line_that_decides_who_runs_is_there_once() -> None:
+    for (file, before, _), _test in REVERTS.values():
+        assert 1 == (LIMITERS / file).read_text().count(before), (file, before)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", REVERTS)
+def test_without_what_decides_who_runs_a_program_misses_its_share(
+    tmp_path: Path, name: str
+) -> None:
+    edit, test = REVERTS[name]
+    assert 1 == in_virtual_time_without(edit, test, tmp_path)
