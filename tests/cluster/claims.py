@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,28 @@ def claim(lab: Lab, name: str, *, memory: str, cores: int, **more: Any) -> Plain
 
 def run_with(lab: Lab, name: str, *command: str, claims: tuple[str, ...] = ()) -> None:
     """Make a pod that runs a command of this machine with what claims hold: those of its name."""
+    lab.call("POST", PODS, pod_with(name, command, claims=claims))
+
+
+def pod_with(
+    name: str, *commands: Sequence[str], claims: tuple[str, ...] = (), **labels: str
+) -> Plain:
+    """Return a pod with a container for each command, each with what claims hold."""
     used = claims or (name,)
-    spec = program({}, *command)
-    spec["containers"][0]["resources"] = {"claims": [{"name": one} for one in used]}
+    spec = program({})
+    (first,) = spec["containers"]
+    first["resources"] = {"claims": [{"name": one} for one in used]}
+    spec["containers"] = [
+        {**first, "name": f"main-{number}" if number else "main", "command": [*command]}
+        if command
+        else first
+        for number, command in enumerate(commands)
+    ]
     spec |= {
         "resourceClaims": [{"name": one, "resourceClaimName": one} for one in used],
         "restartPolicy": "Never",
     }
-    lab.call("POST", PODS, {"metadata": {"name": name}, "spec": spec})
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 def given(lab: Lab, name: str) -> list[Plain]:
