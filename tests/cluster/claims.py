@@ -34,13 +34,10 @@ def cleared(release: Release) -> Iterator[Release]:
     wait_for(lambda: not any(lab.standing(node) for node in lab.racks))
 
 
-def claim(lab: Lab, name: str, *, memory: str, cores: int, **more: Any) -> Plain:
-    """Make a claim of a part of a card of NVIDIA's."""
-    exactly = {
-        "deviceClassName": "nvidia.com-gpu",
-        "capacity": {"requests": {"memory": memory, "cores": str(cores)}},
-        **more,
-    }
+def claim(lab: Lab, name: str, *, memory: str = "", cores: int = 0, **more: Any) -> Plain:
+    """Make a claim of a part of a card of NVIDIA's, if no other is said; no memory: all of it."""
+    part = {"capacity": {"requests": {"memory": memory, "cores": str(cores)}}} if memory else {}
+    exactly = {"deviceClassName": "nvidia.com-gpu", **part, **more}
     spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
     made: Plain = lab.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
     return made

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from hetero.kube.api.pod import expect_unhidden
 from hetero.model.errors import BadInput
-from hetero.model.units import MiB
+from hetero.model.units import GiB, MiB
 from tests.cluster.claims import (
     CLAIMS,
     JOB,
     PODS,
     claim,
     cleared,
+    ended,
     given,
     pod_with,
     run_with,
     same_card,
 )
-from tests.cluster.lab import UNWATCHED, Lab, Plain
+from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain
 from tests.cluster.release import Release
 from tests.cluster.test_shares import documents
 from tests.kube.control_plane import wait_for
@@ -192,3 +194,105 @@ def test_a_second_pod_with_two_claims_in_a_container_gets_no_more_than_one_of_th
     wait_for(lambda: (OVER, 900 * MiB) == tried(lab, "both", "main"))
     assert "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in lab.output("both")
     assert ["default/left", "default/right"] == labels(lab)
+
+
+#: A card that its administrator has cut: only its parts are given.
+CUT = """[device]
+vendor = nvidia
+model = NVIDIA H200
+memory = 143771 MiB
+compute = 9.0
+context = 518 MiB
+pci = 0000:bb:00.0
+mig = 1g.18gb x1, 2g.35gb x1
+
+"""
+
+
+@contextmanager
+def cut_card(release: Release) -> Iterator[None]:
+    """Have a card in MIG instances on the second node meanwhile: drivers find cards once."""
+    rack = release.lab.own("n2", RACK)
+    had = rack.read_text()
+    head, first, rest = had.partition("[device]")
+    try:
+        rack.write_text(f"{head}{CUT}{first}{rest}")
+        release.replace(release.agent("n2"))
+        wait_for(lambda: any("1g-18gb" in name for name in release.devices("n2")))
+        yield
+    finally:
+        rack.write_text(had)
+        release.replace(release.agent("n2"))
+        wait_for(lambda: not any("1g-18gb" in name for name in release.devices("n2")))
+
+
+def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_other(
+    release: Release, lab: Lab
+) -> None:
+    """The simulated 1g.18gb has 18 GB, of which a context takes 518 MiB."""
+    with cut_card(release):
+        claim(lab, "part", deviceClassName="nvidia.com-mig-1g.18gb")
+        tries = f"env; {JOB} --alloc 15GiB; {JOB} --alloc 17GiB; {JOB} --device 1 --alloc 1MiB"
+        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 2")
+        ((device, uuid),) = wait_for(lambda: parts(lab, "n2"))
+        (result,) = given(lab, "part")
+        ended(lab, "part")
+        said = lab.output("part")
+        wait_for(lambda: not lab.standing("n2"))
+
+    assert uuid.startswith("MIG-")
+    assert device.startswith("GPU-")
+    assert "-1g-18gb-" in result["device"]
+    assert {f"NVIDIA_VISIBLE_DEVICES={uuid}", f"CUDA_VISIBLE_DEVICES={uuid}"} < {*said.split()}
+    fits, over = map(json.loads, documents(said))
+    assert {"allocated": 15 * GiB} == fits
+    assert OVER == over["error"]
+    assert "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in said
+
+
+def parts(lab: Lab, node: str) -> list[tuple[str, str]]:
+    """Return the cards and the parts of them that stand on a node."""
+    pieces = [one for grant in lab.standing(node) for one in grant["allocation"]["pieces"]]
+    return [(one["device"], one["part"] or "") for one in pieces]
+
+
+def test_a_whole_card_by_its_class_and_a_template_of_it_are_not_to_be_had_at_a_time(
+    release: Release, lab: Lab
+) -> None:
+    card = next(
+        one["attributes"]["uuid"]["string"]
+        for one in release.devices("n2").values()
+        if "template" in one["attributes"]
+    )
+    claim(lab, "whole", deviceClassName="huawei.com-ascend910b3", selectors=same_card(card))
+    by_template = 'device.attributes["hetero.io"].?template.orValue("") == "vir05_1c_16g"'
+    selectors = [*same_card(card), {"cel": {"expression": by_template}}]
+    run_with(lab, "whole", "sh", "-c", "env; sleep 1000")
+    wait_for(lambda: lab.phases()["whole"] == "Running")
+    claim(lab, "part", deviceClassName="hetero", selectors=selectors)
+    run_with(lab, "part", "sh", "-c", "env; sleep 1000")
+    wait_for(lambda: any("cannot allocate all claims" in one for one in lab.messages("part")))
+
+    all_of_it = {"memory": 64 * GiB, "core": 20, "aicpu": 7, "slots": 4}
+    assert [(card, all_of_it, None)] == taken(lab, "n2")
+    assert {"ASCEND_VISIBLE_DEVICES=0"} == environment(lab, "whole", "ASCEND_V")
+
+    lab.call("DELETE", f"{PODS}/whole?gracePeriodSeconds=0")
+    wait_for(lambda: lab.phases()["part"] == "Running")
+    part_of_it = {"memory": 16 * GiB, "core": 5, "aicpu": 1, "slots": 1}
+    assert [(card, part_of_it, "vir05_1c_16g")] == taken(lab, "n2")
+    assert {"ASCEND_VISIBLE_DEVICES=0", "ASCEND_VNPU_SPECS=vir05_1c_16g"} == environment(
+        lab, "part", "ASCEND_V"
+    )
+
+
+def taken(lab: Lab, node: str) -> list[tuple[str, Plain, str | None]]:
+    """Return what the grants of a node take of which cards, and by which templates."""
+    pieces = [one for grant in lab.standing(node) for one in grant["allocation"]["pieces"]]
+    return [(one["device"], one["takes"], one["template"]) for one in pieces]
+
+
+def environment(lab: Lab, pod: str, begins: str) -> set[str]:
+    """Return the variables whose names begin so, as a pod that runs `env` printed them."""
+    wait_for(lambda: begins in lab.output(pod))
+    return {line for line in lab.output(pod).split() if line.startswith(begins)}
