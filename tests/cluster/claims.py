@@ -76,6 +76,20 @@ def given(lab: Lab, name: str) -> list[Plain]:
     return found
 
 
+def runs(lab: Lab, name: str, *, seconds: float) -> None:
+    """Wait until a pod runs; where it does not, say what the cluster says of it."""
+    try:
+        wait_for(lambda: lab.phases()[name] == "Running", seconds=seconds)
+    except AssertionError as error:
+        said = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
+        raise AssertionError(f"{error}: {said}") from None
+
+
+def specs(lab: Lab, node: str) -> list[str]:
+    """Return the CDI specs of claims on a node."""
+    return [path.name for path in lab.cdi(node).glob("hetero.io-*")]
+
+
 def ended(lab: Lab, *names: str) -> None:
     wait_for(lambda: all(lab.phases()[name] in ("Succeeded", "Failed") for name in names))
 

@@ -329,7 +329,7 @@ def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
     assert {"allocated": 20 * GiB} == json.loads(lab.output("watch"))
     assert standing == [one for one in lab.standing("n1") if one["label"] == "default/held"]
     assert "default/watch" not in {one["label"] for one in lab.standing("n1")}
-    specs = lab.folder / "run/nodes/n1/cdi"
+    specs = lab.cdi("n1")
     assert [*specs.glob("hetero.io-admin_*")]
     lab.call("DELETE", f"{PODS}/watch?gracePeriodSeconds=0")
     wait_for(lambda: not [*specs.glob("hetero.io-admin_*")])
