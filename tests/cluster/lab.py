@@ -237,6 +237,19 @@ class Lab:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         self._restart("kubelet", node)
 
+    def forget_plugins(self, node: str) -> None:
+        """Have a kubelet count nothing of device plugins that are gone, as if none ever was there.
+
+        By itself it counts none of what they told it of, for five minutes.
+        """
+        (self.kubelet(node) / "device-plugins/kubelet_internal_checkpoint").unlink()
+        self.restart_kubelet(node)
+        path = f"/api/v1/nodes/{node}"
+        wait_for(lambda: self.ready(node))
+        told = [name for name in self.call("GET", path)["status"]["capacity"] if "/" in name]
+        none = dict.fromkeys(told)
+        self.patch(f"{path}/status", {"status": {"capacity": none, "allocatable": none}})
+
     def restart_containerd(self, node: str) -> None:
         """End the container runtime of a node by kill -9 and start it again."""
         self._restart("containerd", node)
