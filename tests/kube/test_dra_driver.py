@@ -5,6 +5,7 @@ Over 400 lines because all of it is one conversation: of the kubelet, the driver
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import grpc
@@ -21,7 +22,7 @@ from hetero.node.ledger.grant_file import DeviceLimit, read_limits
 from hetero.node.node import inventory_of
 from tests.kube.api_server import Plain
 from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
-from tests.kube.world import CARD, World, pod_named, until
+from tests.kube.world import CARD, World, cut_short, pod_named, until
 
 
 def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
@@ -40,6 +41,26 @@ def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
         assert Path(said.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
         assert at.agent.driver is not None
         assert at.agent.driver.registered
+
+    story(act)
+
+
+def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
+    async def act(at: World) -> None:
+        assert at.agent.driver is not None
+        await at.crash()
+        sockets = at.agent.driver.sockets
+        async for _ in cut_short(at.agent.driver.start):
+            await at.agent.driver.close()
+            for path in (sockets.plugin, sockets.registration):
+                with (
+                    pytest.raises((FileNotFoundError, ConnectionRefusedError)),
+                    socket.socket(socket.AF_UNIX) as one,
+                ):
+                    one.connect(str(path))
+        await at.start()
+        allocated(at, "one")
+        assert "" == (await prepare(at, "one")).error
 
     story(act)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -98,9 +98,10 @@ class World:
             self._running.cancel()
             with suppress(asyncio.CancelledError):
                 await self._running
-        ended, self._threads = self._threads, ThreadPoolExecutor()
-        asyncio.get_running_loop().set_default_executor(self._threads)
-        await asyncio.to_thread(ended.shutdown)
+        for _ in range(2):  # what was cancelled may have needed a thread for its end
+            ended, self._threads = self._threads, ThreadPoolExecutor()
+            asyncio.get_running_loop().set_default_executor(self._threads)
+            await asyncio.to_thread(ended.shutdown)
 
     def bind(
         self, name: str, *containers: str, node: str = "n1", card: str = CARD, **asked: Any
@@ -167,6 +168,18 @@ async def until(true: Callable[[], object], *, seconds: float = 30) -> None:
     while not true():
         assert asyncio.get_running_loop().time() < deadline, "waited in vain"
         await asyncio.sleep(0.02)
+
+
+async def cut_short(begin: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[int]:
+    """Begin something again and again, and cancel it one step of the event loop later each time."""
+    for steps in range(20):
+        begun = asyncio.ensure_future(begin())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        begun.cancel()
+        with suppress(asyncio.CancelledError):
+            await begun
+        yield steps
 
 
 @asynccontextmanager

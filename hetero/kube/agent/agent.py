@@ -189,10 +189,10 @@ class Agent:
                 lost=_lost("node"),
             ),
         ]
-        if self.driver and self.publisher:
-            await self.driver.start()
-            tasks.append(self.publisher.follow())
         try:
+            if self.driver and self.publisher:
+                await self.driver.start()
+                tasks.append(self.publisher.follow())
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:
