@@ -71,7 +71,7 @@ _REASONS: dict[type[Finding], str] = {
 _NEEDED = {
     "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
     "spec": ("containers", "initContainers", "nodeName", "resourceClaims", "runtimeClassName"),
-    "status": ("conditions", "phase", "resourceClaimStatuses"),
+    "status": ("conditions", "extendedResourceClaimStatus", "phase", "resourceClaimStatuses"),
 }
 
 
