@@ -378,6 +378,9 @@ FOUND = {
         *("BLOCK 0 0 12", "EXPORT 0 0 0", "START 1 0 0", "IMPORT 1 0 0", "EXPORT 1 0 0"),
         "HANDLE_RELEASE 1 0 0",
     ),
+    "a stream with the name of one that was destroyed on another device": (
+        *("RETAIN 0 1 0", "STREAM 0 1 0", "STREAM_DESTROY 0 0 0", "STREAM 0 0 0", "POOLED 0 0 10"),
+    ),
 }
 
 
