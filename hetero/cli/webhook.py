@@ -38,6 +38,13 @@ from hetero.cli._listen import listen, listen_options
     "card, so it is noted in an annotation.",
 )
 @click.option(
+    "--vendor-runtime",
+    "vendor_runtimes",
+    multiple=True,
+    metavar="NAME",
+    help="A runtime class that brings cards by itself: it brings none to pods that ask for none.",
+)
+@click.option(
     "--allocation",
     type=click.Choice(["classic", "dra", "both"]),
     default="classic",
@@ -61,6 +68,7 @@ from hetero.cli._listen import listen, listen_options
 @listen_options
 def command(
     *,
+    vendor_runtimes: tuple[str, ...],
     client_ca: Path | None,
     client_names: tuple[str, ...],
     config: Path | None,
@@ -93,6 +101,7 @@ def command(
         agent=agent,
         old_kubelets=old_kubelets,
         allocation=AllocationWay(allocation),
+        vendor_runtimes=vendor_runtimes,
         client_names=client_names,
         environ=os.environ,
     )

@@ -125,6 +125,7 @@ def webhook(
     agent: str,
     old_kubelets: bool,
     allocation: AllocationWay,
+    vendor_runtimes: Iterable[str],
     client_names: Iterable[str],
     environ: Mapping[str, str],
 ) -> None:
@@ -148,6 +149,7 @@ def webhook(
                 api=api,
                 runtime_classes=chosen.runtime_classes,
                 hide_unasked=chosen.hide_unasked,
+                vendor_runtimes=frozenset((*vendor_runtimes, *chosen.runtime_classes.values())),
                 old_kubelets=old_kubelets,
                 way=allocation,
             )
