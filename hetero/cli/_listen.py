@@ -65,10 +65,12 @@ def listen(
     insecure: bool,
     client_ca: Path | None = None,
     optional: bool = False,
+    caller: Path | None = None,
 ) -> Listen:
     """Return where to listen. Raises `BadInput`.
 
-    Callers have a certificate of `client_ca`; if it is `optional`, those who need one.
+    Callers have a certificate of `client_ca`; if it is `optional`, those who need one. The end of
+    theirs, `caller`, is told of, too.
     """
     from hetero.kube.service.https import Certificates
     from hetero.kube.service.start import Listen
@@ -77,5 +79,7 @@ def listen(
         return Listen(host=host, port=port, certificates=None)
     if cert is None or key is None:
         raise BadInput("give --cert and --key")
-    certificates = Certificates(cert=cert, key=key, client_ca=client_ca, optional=optional)
+    certificates = Certificates(
+        cert=cert, key=key, client_ca=client_ca, optional=optional, caller=caller
+    )
     return Listen(host=host, port=port, certificates=certificates)

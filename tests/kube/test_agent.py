@@ -110,6 +110,34 @@ def test_whose_devices_were_preferred_is_not_given_those_of_another() -> None:
     run(story)
 
 
+def test_a_pod_that_the_kubelet_refused_for_another_reason_takes_nobodys_devices() -> None:
+    """Neither while its owner changes it, nor when the API knows that it failed and we do not."""
+
+    async def story() -> None:
+        async with world(4 * GiB, 4 * GiB) as at:
+            refused, waits = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
+            at.kubelet.known.append(refused)
+            await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.keys())
+            refused["metadata"]["labels"] = {"changed": "later"}
+            at.api.put("pods", refused)
+            changed = refused["metadata"]["resourceVersion"]
+            known = at.agent.allocator.pods
+            await until(lambda: known["uid-one"]["metadata"]["resourceVersion"] == changed)
+            answer = (await at.kubelet.admit(waits))["main"]
+            assert "memory-1" == answer.envs["MEMORY_VISIBLE_DEVICES"]
+
+        async with world(4 * GiB, 4 * GiB) as at:
+            waits, refused = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
+            at.kubelet.known.append(refused)
+            await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.keys())
+            failed = {**refused, "status": {"phase": "Failed", "reason": "SysctlForbidden"}}
+            at.api.pods["default", "two"] = failed  # whose watchers hear of it later
+            answer = (await at.kubelet.admit(waits))["main"]
+            assert "memory-0" == answer.envs["MEMORY_VISIBLE_DEVICES"]
+
+    run(story)
+
+
 def test_the_api_may_know_of_a_pod_before_the_agent_heard_of_it() -> None:
     async def story() -> None:
         async with world() as at:
