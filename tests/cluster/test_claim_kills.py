@@ -37,7 +37,15 @@ POINTS = ("before", "after")
 
 @pytest.fixture
 def release(by_claims: Release) -> Iterator[Release]:
+    lab = by_claims.lab
     with cleared(by_claims):
+        if not lock_files(lab):  # there is no ledger before a node's first grant
+            claim(lab, "first", memory="2Gi", cores=10)
+            run_with(lab, "first")
+            runs(lab, "first", seconds=60)
+            lab.call("DELETE", f"{PODS}/first?gracePeriodSeconds=0")
+            lab.call("DELETE", f"{CLAIMS}/first")
+            wait_for(lambda: not grants(lab) and not claims(lab))
         yield by_claims
 
 
@@ -46,10 +54,15 @@ def lab(release: Release) -> Lab:
     return release.lab
 
 
+def lock_files(lab: Lab) -> list[Path]:
+    """Return what the node's ledger is locked by, once there is one."""
+    return [*lab.own(NODE, "/run/hetero").glob("sim-*/lock")]
+
+
 @contextmanager
 def held_ledger(lab: Lab) -> Iterator[None]:
     """Hold the ledger of the node: whoever prepares or unprepares there waits for it."""
-    (path,) = lab.own(NODE, "/run/hetero").glob("sim-*/lock")
+    (path,) = lock_files(lab)
     descriptor = os.open(path, os.O_RDWR)
     try:
         assert locks.lock(descriptor, within=30)
@@ -225,6 +238,7 @@ def test_a_claim_that_goes_while_it_is_prepared_leaves_nothing(release: Release,
         lab.call("DELETE", f"{PODS}/brief?gracePeriodSeconds=0")
         lab.call("DELETE", f"{CLAIMS}/brief")
         wait_for(lambda: not claims(lab))
+    wait_for(lambda: "claim default/brief: prepared, grant" in release.agent_log(NODE))
     wait_for(lambda: not grants(lab) and not specs(lab, NODE), seconds=90)
 
 
