@@ -98,10 +98,9 @@ class World:
             self._running.cancel()
             with suppress(asyncio.CancelledError):
                 await self._running
-        for _ in range(2):  # what was cancelled may have needed a thread for its end
-            ended, self._threads = self._threads, ThreadPoolExecutor()
-            asyncio.get_running_loop().set_default_executor(self._threads)
-            await asyncio.to_thread(ended.shutdown)
+        ended, self._threads = self._threads, ThreadPoolExecutor()
+        asyncio.get_running_loop().set_default_executor(self._threads)
+        await asyncio.to_thread(ended.shutdown)
 
     def bind(
         self, name: str, *containers: str, node: str = "n1", card: str = CARD, **asked: Any
@@ -197,8 +196,9 @@ async def world(
     )
     shapes = (ResourceNames(count=f"example.com/{shape}", shape=shape) for shape in named_shapes)
     vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
-    # Not pytest's directory: a socket's path has at most 107 characters.
-    with tempfile.TemporaryDirectory(prefix="k") as path:
+    # Not pytest's directory: a socket's path has at most 107 characters. grpc waits for no handler
+    # that it cancelled: one may still write while the directory is removed.
+    with tempfile.TemporaryDirectory(prefix="k", ignore_cleanup_errors=True) as path:
         made = World(Path(path), vendor, awaited=awaited, registry=registry, allocation=allocation)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agent, "DISCOVER", DISCOVER)
