@@ -37,7 +37,15 @@ POINTS = ("before", "after")
 
 @pytest.fixture
 def release(by_claims: Release) -> Iterator[Release]:
+    lab = by_claims.lab
     with cleared(by_claims):
+        if not lock_files(lab):  # there is no ledger before a node's first grant
+            claim(lab, "first", memory="2Gi", cores=10)
+            run_with(lab, "first")
+            runs(lab, "first", seconds=60)
+            lab.call("DELETE", f"{PODS}/first?gracePeriodSeconds=0")
+            lab.call("DELETE", f"{CLAIMS}/first")
+            wait_for(lambda: not grants(lab) and not claims(lab))
         yield by_claims
 
 
@@ -46,10 +54,15 @@ def lab(release: Release) -> Lab:
     return release.lab
 
 
+def lock_files(lab: Lab) -> list[Path]:
+    """Return what the node's ledger is locked by, once there is one."""
+    return [*lab.own(NODE, "/run/hetero").glob("sim-*/lock")]
+
+
 @contextmanager
 def held_ledger(lab: Lab) -> Iterator[None]:
     """Hold the ledger of the node: whoever prepares or unprepares there waits for it."""
-    (path,) = lab.own(NODE, "/run/hetero").glob("sim-*/lock")
+    (path,) = lock_files(lab)
     descriptor = os.open(path, os.O_RDWR)
     try:
         assert locks.lock(descriptor, within=30)
@@ -214,3 +227,62 @@ def started_again(lab: Lab, name: str) -> bool:
 def claims(lab: Lab) -> list[Plain]:
     found: list[Plain] = lab.call("GET", CLAIMS)["items"]
     return found
+
+
+def test_a_claim_that_goes_while_it_is_prepared_leaves_nothing(release: Release, lab: Lab) -> None:
+    """Its pod is deleted by force, and the claim with it, before the agent has made the grant."""
+    claim(lab, "brief", memory="2Gi", cores=10)
+    with held_ledger(lab):
+        run_with(lab, "brief")
+        wait_for(lambda: asked(lab, "brief"))
+        lab.call("DELETE", f"{PODS}/brief?gracePeriodSeconds=0")
+        lab.call("DELETE", f"{CLAIMS}/brief")
+        wait_for(lambda: not claims(lab))
+    wait_for(lambda: "claim default/brief: prepared, grant" in release.agent_log(NODE))
+    wait_for(lambda: not grants(lab) and not specs(lab, NODE), seconds=90)
+
+
+def test_what_goes_while_there_is_no_agent_is_taken_back_by_the_next(
+    release: Release, lab: Lab
+) -> None:
+    claim(lab, "left", memory="2Gi", cores=10)
+    run_with(lab, "left")
+    runs(lab, "left", seconds=60)
+    release.stop_agent(NODE)
+    try:
+        lab.call("DELETE", f"{PODS}/left?gracePeriodSeconds=0")
+        lab.call("DELETE", f"{CLAIMS}/left")
+        wait_for(lambda: not claims(lab))
+        assert ["default/left"] == labels(lab)
+    finally:
+        release.start_agent(NODE)
+    wait_for(lambda: not grants(lab) and not specs(lab, NODE), seconds=90)
+
+
+@pytest.mark.soak
+def test_a_kubelet_that_starts_with_old_notes_of_claims_gives_nothing_twice(
+    release: Release, lab: Lab
+) -> None:
+    """As a node restored from a backup: a claim of the same name is another by now.
+
+    The kubelet takes a minute to forget the one before.
+    """
+    notes = lab.kubelet(NODE) / "dra_manager_state"
+    first = claim(lab, "again", memory="2Gi", cores=10)
+    run_with(lab, "again")
+    runs(lab, "again", seconds=60)
+    old = notes.read_text()
+    lab.call("DELETE", f"{PODS}/again?gracePeriodSeconds=0")
+    lab.call("DELETE", f"{CLAIMS}/again")
+    wait_for(lambda: not claims(lab) and not labels(lab))
+    notes.write_text(old)
+    lab.restart_kubelet(NODE)
+    second = claim(lab, "again", memory="3Gi", cores=10)
+    run_with(lab, "again")
+    runs(lab, "again", seconds=90)
+
+    (grant,) = lab.standing(NODE)
+    assert second["metadata"]["uid"] == grant["owner"]["claim-uid"]
+    wait_for(lambda: first["metadata"]["uid"] not in notes.read_text())
+    assert [grant["id"]] == [path.name for path in grants(lab)]
+    assert 1 == len(specs(lab, NODE))

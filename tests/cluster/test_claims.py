@@ -24,7 +24,7 @@ from tests.cluster.claims import (
     same_card,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2
-from tests.cluster.lab import Lab, processes
+from tests.cluster.lab import Lab, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.test_shares import documents
 from tests.kube.control_plane import wait_for
@@ -152,22 +152,47 @@ def test_a_pods_status_says_that_its_card_is_healthy(lab: Lab) -> None:
 
 
 def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
-    """At 2 GiB an allocation fits that no longer does at 1 GiB; nothing is started anew."""
+    """Memory and cores, each never above what is consumed; nothing is started anew.
+
+    At 2 GiB an allocation fits that no longer does at 1 GiB.
+    """
     claim(lab, "sized", memory="2Gi", cores=20)
     tries = f"while sleep 1; do {JOB} --alloc 1GiB; done"
     run_with(lab, "sized", "sh", "-c", tries)
+    runs(lab, "sized", seconds=60)
 
     def last() -> str:
-        lines = documents(lab.output("sized")) if lab.phases()["sized"] == "Running" else []
+        lines = documents(lab.output("sized"))
         return lines[-1] if lines else ""
 
-    wait_for(lambda: "allocated" in last())
-    lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": "memory=1Gi"}}})
-    wait_for(lambda: "CUDA_ERROR_OUT_OF_MEMORY" in last(), seconds=90)
-    lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": "memory=3Gi"}}})
-    sentence = "3 GiB of memory is more than the claim consumes, 2 GiB"
-    wait_for(lambda: any(sentence in said for said in lab.messages("sized")), seconds=90)
+    def says(size: str) -> None:
+        lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": size}}})
+        # Agents look every 30 s, and when a pod of their node goes.
+        spec = {**program({}), "nodeName": "n1"}
+        lab.call("POST", PODS, {"metadata": {"name": "goes"}, "spec": spec})
+        runs(lab, "goes", seconds=60)
+        lab.call("DELETE", f"{PODS}/goes?gracePeriodSeconds=0")
 
+    def limits() -> list[tuple[int, int]]:
+        return [(one["memory"], one["core"]) for one in lab.standing("n1")[0]["limits"]]
+
+    wait_for(lambda: "allocated" in last())
+    assert [(2 * GiB, 2000)] == limits()
+    says("memory=1Gi,cores=10")
+    wait_for(lambda: [(1 * GiB, 1000)] == limits())
+    wait_for(lambda: "CUDA_ERROR_OUT_OF_MEMORY" in last())
+    for more, sentence in (
+        ("memory=3Gi", "3 GiB of memory is more than the claim consumes, 2 GiB"),
+        ("cores=21", "21 cores are more than the claim consumes, 20"),
+    ):
+        says(more)
+        wait_for(lambda sentence=sentence: any(sentence in one for one in lab.messages("sized")))
+        assert [(1 * GiB, 1000)] == limits()
+    says("")
+    wait_for(lambda: [(2 * GiB, 2000)] == limits())
+    wait_for(lambda: "allocated" in last())
+    status = lab.call("GET", f"{CLAIMS}/sized")["status"]["devices"][0]["data"]
+    assert ("2Gi", 20) == (status["memory"], status["cores"])
     assert 0 == lab.pods()["sized"]["status"]["containerStatuses"][0]["restartCount"]
 
 
