@@ -28,17 +28,18 @@ struct governor {
     struct pace pace;
     struct light light;
     struct gang gang;
-    uint64_t light_ns;      /* what neighbours had used without a time slice when the device was charged last */
-    uint64_t light_left_ns; /* of that, what was not taken off a charge yet */
-    uint64_t siblings_ns;   /* what siblings had used */
-    uint64_t siblings_at;   /* when that was last more than before; 0: never */
-    uint64_t others_at;     /* when others last wanted the device or used it; 0: never */
-    uint32_t paced_at;      /* the charge rate when `pace` began, unity or more */
-    uint64_t waived_ns;     /* of what was not charged yet */
-    uint64_t trails_ns;     /* work of an ended time slice is in flight, and charged up to then; 0: none is */
-    uint64_t began_ns;      /* when the last time slice did */
-    uint64_t closed_ns;     /* and when its gate was closed */
-    uint32_t missed;        /* looks of launchers at the gate when a time slice ended to which none came */
+    uint64_t light_ns;          /* what neighbours had used without a time slice when the device was charged last */
+    uint64_t light_left_ns;     /* of that, what was not taken off a charge yet */
+    uint64_t light_switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
+    uint64_t siblings_ns;       /* what siblings had used */
+    uint64_t siblings_at;       /* when that was last more than before; 0: never */
+    uint64_t others_at;         /* when others last wanted the device or used it; 0: never */
+    uint32_t paced_at;          /* the charge rate when `pace` began, unity or more */
+    uint64_t waived_ns;         /* of what was not charged yet */
+    uint64_t trails_ns;         /* work of an ended time slice is in flight, and charged up to then; 0: none is */
+    uint64_t began_ns;          /* when the last time slice did */
+    uint64_t closed_ns;         /* and when its gate was closed */
+    uint32_t missed;            /* looks of launchers at the gate when a time slice ended to which none came */
     uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
     uint64_t rng;
 };

@@ -1,7 +1,8 @@
 /* What is known of a program that leaves the device idle between its launches: how long the device works for one of
  * them, and so how much of the device the program needs (docs/decisions/busy-time.md).
  *
- * It is learnt from streams that are held now and then (hold.h).
+ * It is learnt from streams that are held now and then (hold.h). Over 400 lines because each constant stands beside
+ * what it decides.
  */
 #ifndef HETERO_LIGHT_H
 #define HETERO_LIGHT_H
@@ -12,8 +13,13 @@
 #define LIGHT_HOLDS  12u
 #define LIGHT_FADING 1024u
 
+/* A launch is charged so many times as long at most, for those before it; and at once so much at most. */
+#define LIGHT_RECKONED_MOST    4u
+#define LIGHT_RECKONED_MOST_NS (100 * MS)
+
 /* With a larger standard error it is held more often. */
-#define LIGHT_ERROR 0.03
+#define LIGHT_ERROR  0.03
+#define LIGHT_COARSE 0.06
 
 /* What needs more of the device than this while it runs takes time slices. Beside another the driver gives each context
  * time slices of its own, and what needs most of the device would get half of it. Nobody is kept waiting by one that is
@@ -105,6 +111,11 @@ struct light_sums {
     double error;        /* of that mean, as a part of it */
 };
 
+/* So many launches were charged that much by number, the older the fainter; and `small` more without what looks see. */
+struct light_reckoned {
+    double launches, small, ns;
+};
+
 struct light {
     struct light_sums all;
     struct light_sums small; /* without holds that met a kernel which looks see */
@@ -125,7 +136,9 @@ struct light {
     uint64_t rng;
     uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
     uint32_t charged;
-    bool settled;   /* until this */
+    bool settled;         /* until this */
+    uint64_t refunded_ns; /* of it, until it is known well */
+    struct light_reckoned reckoned;
     double need;    /* part of the device that it keeps from others while it runs */
     unsigned looks; /* at it, alone */
     double queued;  /* the part of them that found work behind work */
@@ -147,10 +160,11 @@ static inline const struct light_sums *light_counted(const struct light *light)
     return rare ? &light->small : &light->all;
 }
 
-/* Whether it may need more than a light program: few holds of launches that differ tell little. */
-static inline bool light_heavy(const struct light *light, bool alone)
+/* Whether it may need more than a light program: few holds of launches that differ tell little. One that runs as such
+ * goes on as long as that is likely: to go over and back again and again costs it and others more. */
+static inline bool light_heavy(const struct light *light, bool alone, bool runs)
 {
-    double most = light->need * (1 + 3 * light_counted(light)->error),
+    double most = light->need * (1 + (runs && !alone ? 1 : 3) * light_counted(light)->error),
            need = most > light->queued ? most : light->queued;
     return need * 100 >= (alone ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
 }
@@ -192,6 +206,8 @@ static inline unsigned light_pause(const struct light *light)
         return light->queued * 100 < LIGHT_ALONE_PERCENT && light->all.holds < 64 ? 20u << missed : 400;
     if (!light_known(light))
         return 2u << missed;
+    if (light->all.error > LIGHT_COARSE)
+        return 8u << missed;
     return light->all.holds < 64 || light_counted(light)->error > LIGHT_ERROR ? 20u << missed : 100;
 }
 
@@ -206,6 +222,21 @@ static inline uint32_t light_most(const struct light *light)
 static inline uint64_t light_takes(const struct light *light, uint32_t launches)
 {
     return light_counted(light)->launch_ns * launches;
+}
+
+/* What is charged for so many launches, `most_ns` at most. What holds say grows more exact, so all launches of late are
+ * charged anew: those that were charged too little, because no hold had met a long kernel yet, and those that bore the
+ * error of few holds. */
+static inline uint64_t light_reckon(struct light *light, uint32_t launches, uint64_t most_ns)
+{
+    struct light_reckoned *reckoned = &light->reckoned;
+    const struct light_sums *all = &light->all, *small = light->small.holds > 0 ? &light->small : all;
+    *(light_counted(light) == all ? &reckoned->launches : &reckoned->small) += launches;
+    double due_ns = reckoned->launches * (double)all->launch_ns + reckoned->small * (double)small->launch_ns;
+    due_ns -= reckoned->ns;
+    due_ns = due_ns < 0 ? 0 : due_ns < (double)most_ns ? due_ns : (double)most_ns;
+    reckoned->ns += due_ns;
+    return (uint64_t)due_ns;
 }
 
 /* What lies between two kernels in a row. Measured on an H100 (2026-11-25): 0.93 us, and 2.88 us from one event to the
@@ -315,6 +346,11 @@ static inline void light_average(struct light *light, struct light_hold hold)
 {
     struct light_sums *small = &light->small;
     light_add(&light->all, hold);
+    light->reckoned.launches *= 1 - 1.0 / LIGHT_FADING;
+    light->reckoned.small *= 1 - 1.0 / LIGHT_FADING;
+    light->reckoned.ns *= 1 - 1.0 / LIGHT_FADING;
+    if (light->all.holds >= LIGHT_LOOKS)
+        light->refunded_ns = 0;
     double typical_ns = small->launches > 0 ? small->ns / small->launches * hold.launches : hold.ns;
     if (light_is_seen(hold.ns, typical_ns))
         return;
@@ -334,6 +370,7 @@ static inline void light_forget(struct light *light)
                             .waits = light->waits,
                             .single = light->single,
                             .settled = light->settled,
+                            .refunded_ns = light->refunded_ns,
                             .never = light->never,
                             .unserved_ns = light->unserved_ns,
                             .stood_for_ns = light->stood_for_ns,

@@ -118,23 +118,32 @@ static bool is_lonely(struct governor *governor, bool only)
            (governor->siblings_at == 0 || now - governor->siblings_at > LIGHT_SINGLE_NS);
 }
 
-static bool is_heavy(struct governor *governor)
+static bool is_heavy(struct governor *governor, bool runs)
 {
     bool only = is_only(governor), lonely = is_lonely(governor, only);
-    return light_heavy(&governor->light, only) && !(lonely && light_exact(&governor->light));
+    return light_heavy(&governor->light, only, runs) && !(lonely && light_exact(&governor->light));
+}
+
+static bool goes_light(struct governor *governor, bool runs)
+{
+    return light_known(&governor->light) && !is_heavy(governor, runs) &&
+           terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
+           governor->engine->now() >= governor->light.slices_until_ns;
 }
 
 bool light_is(struct governor *governor)
 {
-    return light_known(&governor->light) && !is_heavy(governor) &&
-           terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
-           governor->engine->now() >= governor->light.slices_until_ns;
+    return goes_light(governor, false);
 }
 
 void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran_ns, uint64_t charged_ns)
 {
     struct light *light = &governor->light;
     light_ran(light, launches, ran_ns, true);
+    if (light_known(light)) { /* of what it launched before without a time slice */
+        uint64_t owed_ns = light_reckon(light, 0, LIGHT_RECKONED_MOST_NS);
+        account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
+    }
     if (light->settled || time_slice_wanted(&governor->time_slice))
         return;
     light->charged_ns += charged_ns;
@@ -143,8 +152,11 @@ void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran
         return;
     light->settled = true;
     uint64_t used_ns = light_takes(light, light->charged);
-    if (light_is(governor) && light->charged_ns > used_ns)
-        account_refund(&governor->account, light->charged_ns - used_ns);
+    if (!light_is(governor) || light->charged_ns <= used_ns)
+        return;
+    light->refunded_ns = light->charged_ns - used_ns;
+    light_reckon(light, light->charged, used_ns);
+    account_refund(&governor->account, light->refunded_ns);
 }
 
 /* What was in flight at one look is watched until it is done. Looks are at random moments, so that what is done is on
@@ -154,6 +166,7 @@ struct light_watch {
     uint64_t charged; /* up to then, once it stands */
     uint64_t long_ns; /* what small kernels do not take */
     bool stands;      /* a long one is in it */
+    unsigned others;  /* so many others had work in flight meanwhile, at most: it may still wait for what they had */
     struct gate_moment moment;
 };
 
@@ -179,7 +192,8 @@ static void charge_light(struct governor *governor, struct light_course *course)
 {
     uint64_t now = governor->engine->now();
     uint32_t count = gate_launches(&governor->gate);
-    uint64_t used_ns = light_takes(&governor->light, count - course->seen);
+    uint32_t made = count - course->seen;
+    uint64_t used_ns = light_reckon(&governor->light, made, LIGHT_RECKONED_MOST * light_takes(&governor->light, made));
     if (!is_only(governor)) { /* where looks do not see all */
         uint64_t more_ns = light_keeps_more(&governor->light, count - course->seen);
         used_ns += more_ns;
@@ -201,14 +215,16 @@ static void charge_light(struct governor *governor, struct light_course *course)
 }
 
 /* It may launch something else than what was timed, and takes time slices from now on. Since the last hold that was as
- * expected, the device worked for it while it had something in flight; half of the time where another ran. */
+ * expected, the device worked for it while it had something in flight; half of the time where another ran. What was
+ * given back because of the first holds was too much. */
 static void charge_another(struct governor *governor, struct light_course *course)
 {
     bool beside = time_slice_held(&governor->time_slice) || time_slice_others(&governor->time_slice) > 0;
     uint64_t took_ns = budget_part(course->unsettled_ns, beside ? 1 : 0);
-    if (took_ns > course->charged_ns)
-        account_spend(&governor->account, &governor->time_slice, governor->engine->now(), took_ns - course->charged_ns,
-                      took_ns - course->charged_ns);
+    uint64_t owed_ns = took_ns > course->charged_ns ? took_ns - course->charged_ns : 0;
+    owed_ns += governor->light.refunded_ns;
+    governor->light.refunded_ns = 0;
+    account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
 }
 
 /* Our part of the time for which a long kernel is in flight, beyond what its small ones were charged. */
@@ -222,8 +238,8 @@ static void charge_long(struct governor *governor, struct light_course *course, 
     watch->charged = now;
     uint64_t ahead_ns = used_ns < course->ahead_ns ? used_ns : course->ahead_ns;
     course->ahead_ns -= ahead_ns;
-    governor->light.stood.stood_ns += used_ns;
     used_ns -= ahead_ns;
+    governor->light.stood.stood_ns += used_ns;
     account_spend(&governor->account, &governor->time_slice, now, used_ns, used_ns);
     course->charged_ns += used_ns;
     course->unsaid_ns += first ? used_ns : 0; /* from now on others know that we have work in flight */
@@ -235,10 +251,13 @@ static void watch(struct governor *governor, struct light_course *course)
 {
     struct light_watch *watch = &course->watch;
     unsigned others = time_slice_others(&governor->time_slice);
+    unsigned before = others == 0 && time_slice_held(&governor->time_slice) ? 1 : others; /* it has not said so yet */
     uint64_t now = governor->engine->now();
     if (watch->since != 0) {
         bool stands = gate_stands(&governor->gate, &watch->moment);
-        watch->stands = watch->stands || (stands && now - watch->since > watch->long_ns + others * LIGHT_STOOD_EACH_NS);
+        watch->others = before > watch->others ? before : watch->others;
+        watch->stands = watch->stands ||
+                        (stands && now - watch->since > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
         if (watch->stands)
             charge_long(governor, course, now, others);
         time_slice_busy(&governor->time_slice, watch->stands && stands);
@@ -253,6 +272,7 @@ static void watch(struct governor *governor, struct light_course *course)
         return;
     uint32_t made = watch->moment.launches - done, most = watch->moment.most < made ? watch->moment.most : made;
     watch->since = watch->charged = now;
+    watch->others = before;
     watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, most) / 2;
 }
 
@@ -392,12 +412,13 @@ void light_run(struct governor *governor)
     log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch by %u holds of %s",
              (unsigned)(100 * governor->light.need), (unsigned)light_counted(&governor->light)->launch_ns,
              governor->light.all.holds, governor->light.single ? "one" : "several");
-    bool was_heavy = light_heavy(&governor->light, false);
+    bool was_heavy = light_heavy(&governor->light, false, true);
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     atomic_store(&governor->gate.first_ns, now);
     gate_set(&governor->gate, GATE_OPEN);
-    while (may_run(governor) && !course.is_another && light_is(governor) && now - course.launched < LIGHT_RESTS_NS) {
+    while (may_run(governor) && !course.is_another && goes_light(governor, true) &&
+           now - course.launched < LIGHT_RESTS_NS) {
         governor->engine->pause(watch_pause(governor, &course));
         watch(governor, &course);
         charge_light(governor, &course);
@@ -416,7 +437,7 @@ void light_run(struct governor *governor)
     if (course.is_another || governor->light.odd)
         charge_another(governor, &course);
     /* One that is now light and now is not would lose others what going over to it and back takes. */
-    if (!course.is_another && !was_heavy && light_heavy(&governor->light, false) && !is_only(governor))
+    if (!course.is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
         light_is_long(&governor->light, governor->engine->now());
     time_slice_busy(&governor->time_slice, course.watch.stands);
     if (course.watch.stands) /* the rest is charged as what a time slice leaves in flight is */
