@@ -292,8 +292,8 @@ static bool waits_for_a_process(const struct gang *gang, const struct census *ce
     return census->busy && busy < gang->count && now_ns - census->stood_ns > (uint64_t)PAGES_STOPPED_NS;
 }
 
-/* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
- * one. */
+/* Each device is charged for the time for which it worked, and in an open row all of them where others wanted one. What
+ * an idle device waits for at the end of a row is ours, not the program's. */
 static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
                    uint64_t now_ns)
 {
@@ -304,7 +304,7 @@ static void charge(struct gang *gang, const struct census *census, const struct 
     spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
     gang->begun = gang->begun ||
                   census->busy; /* what it takes to wake launchers is not charged, as to grants of one device */
-    bool holds = claimed && shared->phase != GANG_CLOSED && gang->begun;
+    bool holds = claimed && shared->phase == GANG_OPEN && gang->begun;
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;

@@ -55,6 +55,22 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
     ),
+    "what is not charged at the end of a row": (
+        (
+            "timeshare/gang.c",
+            "claimed && shared->phase == GANG_OPEN && gang",
+            "claimed && shared->phase != GANG_CLOSED && gang",
+        ),
+        "gangs_and_programs_of_one_card_at_random_have_their_shares",
+    ),
+    "who has launched less where nobody waits": (
+        (
+            "timeshare/gang_end.c",
+            "return !is_apart(gang) && behind > 0",
+            "return (!is_apart(gang) || behind > 0) && behind > 0",
+        ),
+        "processes_that_exchange_nothing_each_have_their_share",
+    ),
     "what high priority is not charged": (
         (
             "timeshare/gang.c",
