@@ -59,6 +59,7 @@ struct gang {
     uint64_t probed_ns;  /* when one did last */
     uint32_t probed;     /* the member that was held back */
     uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
+    uint64_t pace_ns;    /* after so long it does, on average */
     uint64_t helped_ns;  /* when any launcher was let through last */
     uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
     uint64_t let_ns;     /* when some were let through last */
