@@ -254,6 +254,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             continue;
         census.active = true;
         census.waits = census.waits || (says & MEMBER_WAITS);
+        census.waiting_devices |= says & MEMBER_WAITS ? device : 0;
         census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
         census.held = census.held || (says & MEMBER_HELD);
         census.intruded = census.intruded || (says & MEMBER_INTRUDED);
@@ -296,6 +297,20 @@ static bool waits_for_a_process(const struct gang *gang, const struct census *ce
     return census->busy && busy < gang->count && now_ns - census->stood_ns > (uint64_t)PAGES_STOPPED_NS;
 }
 
+/* A kernel may be long, or wait for a process that has not come yet: it is charged. Where it stands until there is a
+ * launcher of another device, it has waited, and what was charged for that is given back where nobody else wanted a
+ * device: else the gang would have nothing for as long again. */
+static void give_waiting_back(struct gang *gang, const struct census *census, bool waits)
+{
+    bool came = waits && (census->waiting_devices & ~census->busy_devices) != 0;
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        if (came)
+            atomic_fetch_add(&gang->devices[device].balance_ns, gang->waited_ns[device]);
+        if (came || !waits)
+            gang->waited_ns[device] = 0;
+    }
+}
+
 /* Each device is charged for the time for which it worked, and in an open row all of them where others wanted one. What
  * an idle device waits for at the end of a row is ours, not the program's. */
 static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
@@ -312,7 +327,10 @@ static void charge(struct gang *gang, const struct census *census, const struct 
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;
-    if (!claimed && waits_for_a_process(gang, census, now_ns))
+    bool waits = waits_for_a_process(gang, census, now_ns);
+    gang->died_ns = census->died ? now_ns : gang->died_ns;
+    bool lost = gang->died_ns != 0 && census->stood_ns < gang->died_ns + (uint64_t)PAGES_STOPPED_NS;
+    if (!claimed && waits && lost) /* it stands since then */
         spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
     bool intruded = census->intruded && shared->phase == GANG_OPEN;
@@ -332,6 +350,7 @@ static void charge(struct gang *gang, const struct census *census, const struct 
         uint64_t used_ns = holds || (census->busy_devices & bit) ? spent_ns : 0;
         if (shared->phase == GANG_CLOSED) /* others have their time slices */
             used_ns /= 1 + census->beside[device];
+        gang->waited_ns[device] += waits && !claimed ? (int64_t)used_ns : 0;
         int64_t least = budget_balance(account, shared->asked_ns, now_ns, core);
         budget_settle(account, shared->asked_ns, now_ns, core, used_ns);
         least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
@@ -341,6 +360,7 @@ static void charge(struct gang *gang, const struct census *census, const struct 
             account->borrowed_ns += (uint64_t)(least - balance);
         }
     }
+    give_waiting_back(gang, census, waits);
 }
 
 /* What may be used until the row begins again: what is there by then, of the device that has least. */
