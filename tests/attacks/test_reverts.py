@@ -198,7 +198,7 @@ SECOND: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 #: Further holds of libraries and fat binaries, each by itself.
 FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
-    ("module_arrays", (("shared/image.c", "if (magic == FAT_MAGIC) {", "if (false) {"),)),
+    ("module_arrays", (("shared/image.c", "if (magic == FATBIN_MAGIC) {", "if (false) {"),)),
     ("module_arrays", (("shared/libraries.c", "library.link = &used_one;", "return true;"),)),
     ("module_arrays", (("shared/module.c", "answer == RESULT_OK && grew > load->bytes", "false"),)),
     ("module_arrays", (("shared/module.c", "lazy && load->bytes == 0", "false"),)),
