@@ -34,6 +34,7 @@ from typing import Any
 from attrs import define, field
 
 from hetero.kube.api.client import Access, Api, ApiError, Plain
+from hetero.model import SLOTS
 from tests.cluster.books import Books, given
 from tests.cluster.conftest import share
 from tests.cluster.hollow import CARDS, HOLLOW, HollowNode, hollow_nodes, insist
@@ -122,8 +123,14 @@ async def on_kubelets(release: Release, options: argparse.Namespace) -> int:
                     spec = {**program(ASKED[kind][0]), "restartPolicy": "Never"}
                     await add(seen, f"wave-{wave}-{number}", spec)
                 await seen.settle()
-                told = seen.told()
-                print(f"wave {wave + 1}: {dict(told)}, killed {dict(kills.done)}", flush=True)
+                told, over = seen.told(), seen.over_by_slots()
+                print(
+                    f"wave {wave + 1}: {dict(told)}, killed {dict(kills.done)}; by slots alone "
+                    f"{over} cards would be over",
+                    flush=True,
+                )
+                if not over:
+                    seen.wrong.add(f"wave {wave + 1}: whoever counts nothing but slots passes")
                 found += told
                 await seen.clear()
     return report(lab, kills, seen, found)
@@ -144,6 +151,7 @@ async def on_hollow(release: Release, options: argparse.Namespace) -> int:
                     await add(seen, f"pod-{number}", spec)
             await seen.settle()
             found = seen.told()
+            print(f"by slots alone {seen.over_by_slots()} cards would be over", flush=True)
         return report(lab, kills, seen, found)
 
 
@@ -304,6 +312,29 @@ class Watched:
                 self.wrong.add(f"API: {node} {device} {counter}: {self._taken[key]} of {most}")
         if node in self.hollow and event != "DELETED":
             self.hollow[node].bound(pod)
+
+    def over_by_slots(self) -> int:
+        """Return how many cards would be over if who gave them had counted slots alone.
+
+        Each piece that was given goes to the first card of its vendor with a slot left.
+        """
+        cards = [card for node in self.books.nodes for card in self.books.cards(node)]
+        vendor_of = {card.uuid: card.vendor for card in cards}
+        taken = {card.uuid: Counter[str]() for card in cards}
+        for pod in self.pods.values():
+            for allocation in given(pod, pod["spec"].get("nodeName") or ""):
+                for piece in allocation["pieces"]:
+                    free = (
+                        taken[card.uuid]
+                        for card in cards
+                        if card.vendor == vendor_of[piece["device"]]
+                        and taken[card.uuid][SLOTS] < card.capacity[SLOTS]
+                    )
+                    next(free).update(piece["takes"])
+        return sum(
+            any(taken[card.uuid][name] > most for name, most in card.capacity.items())
+            for card in cards
+        )
 
     async def check(self) -> None:
         """Check the ledgers for ever."""

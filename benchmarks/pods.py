@@ -58,6 +58,8 @@ CUES, USR = WORK / "cues", WORK / "usr"
 PODS = {"a": (30, 24), "b": (60, 24)}
 SMALL = (5, 10)
 STEPS = ("shares", "memory", "kill", "resize", "others")
+#: Those that measure jobs, which take PyTorch.
+MEASURED = {"shares", "kill", "resize"}
 STARTED = time.monotonic()
 #: What a pod without a card runs: what of it is there, and whether a program can use it.
 SEEN = """
@@ -97,9 +99,10 @@ def main() -> None:
     log(f"{machine.card}, driver {machine.driver}, {machine.date}, kernel {machine.kernel}")
     with ExitStack() as stack:
         stack.enter_context(furnished())
-        speeds = alone(asked.jobs, machine, asked.seconds, Release(asked.way, machine).install)
-        pods = Tenants(asked.way, asked.jobs)
-        if {*asked.steps} - {"others"}:
+        jobs = asked.jobs if {*asked.steps} & MEASURED else ()
+        speeds = alone(jobs, machine, asked.seconds, Release(asked.way, machine).install)
+        pods = Tenants(asked.way, jobs)
+        if jobs:
             pods.start()
         for step in asked.steps:
             log(f"== {asked.way} {step}")
@@ -131,7 +134,9 @@ def memory(pods: Tenants, _speeds: dict[str, float], _asked: argparse.Namespace)
     for amount in (size - 2, size + 1):
         said = kubectl("exec", "m", "--", tool, "--alloc", f"{amount}GiB", check=False)
         print(f"limit {size} GiB, {amount} GiB in one allocation: {said.strip()}")
-    print(kubectl("exec", "m", "--", "nvidia-smi", check=False))
+    query = ("--query-gpu=memory.used,memory.total", "--format=csv,noheader")
+    said = kubectl("exec", "m", "--", "nvidia-smi", *query, check=False)
+    print(f"nvidia-smi, used and total: {said.strip()}")
     kubectl("delete", "pod", "m")
 
 

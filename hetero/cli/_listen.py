@@ -25,8 +25,13 @@ def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--insecure", is_flag=True, help="Serve plain HTTP. For tests alone."),
         click.option("--key", type=_File, help="The certificate's private key."),
         click.option("--cert", type=_File, help="The certificate; it is reloaded when it changes."),
-        click.option("--port", type=PORT, required=True),
-        click.option("--host", default="0.0.0.0", show_default=True),  # noqa: S104 - a pod's own
+        click.option("--port", type=PORT, required=True, help="The port to answer on."),
+        click.option(
+            "--host",
+            default="0.0.0.0",  # noqa: S104 - a pod's own
+            show_default=True,
+            help="The address to answer on.",
+        ),
     ):
         command = option(command)
     return command
@@ -60,10 +65,12 @@ def listen(
     insecure: bool,
     client_ca: Path | None = None,
     optional: bool = False,
+    caller: Path | None = None,
 ) -> Listen:
     """Return where to listen. Raises `BadInput`.
 
-    Callers have a certificate of `client_ca`; if it is `optional`, those who need one.
+    Callers have a certificate of `client_ca`; if it is `optional`, those who need one. The end of
+    theirs, `caller`, is told of, too.
     """
     from hetero.kube.service.https import Certificates
     from hetero.kube.service.start import Listen
@@ -72,5 +79,7 @@ def listen(
         return Listen(host=host, port=port, certificates=None)
     if cert is None or key is None:
         raise BadInput("give --cert and --key")
-    certificates = Certificates(cert=cert, key=key, client_ca=client_ca, optional=optional)
+    certificates = Certificates(
+        cert=cert, key=key, client_ca=client_ca, optional=optional, caller=caller
+    )
     return Listen(host=host, port=port, certificates=certificates)

@@ -16,6 +16,11 @@ from hetero.model.errors import BadInput
 @click.command()
 @click.option("--client-ca", type=click.Path(path_type=Path), help="The CA that callers prove.")
 @click.option(
+    "--caller-cert",
+    type=click.Path(path_type=Path),
+    help="What kube-scheduler proves itself by: when it ends is told of, too.",
+)
+@click.option(
     "--lease",
     metavar="NAMESPACE/NAME",
     help="Lead while this process holds this Lease; give --supervisor, too.",
@@ -55,6 +60,7 @@ def command(
     *,
     config: Path | None,
     client_ca: Path | None,
+    caller_cert: Path | None,
     lease: str | None,
     supervisor: Path | None,
     kube_scheduler: str | None,
@@ -90,7 +96,7 @@ def command(
         return
     at = {**where, "port": metrics}
     start.scheduler(
-        listen(client_ca=client_ca, insecure=insecure, **where),
+        listen(client_ca=client_ca, caller=caller_cert, insecure=insecure, **where),
         config=config,
         mix=mix,
         agent=agent,

@@ -38,6 +38,13 @@ from hetero.cli._listen import listen, listen_options
     "card, so it is noted in an annotation.",
 )
 @click.option(
+    "--vendor-runtime",
+    "vendor_runtimes",
+    multiple=True,
+    metavar="NAME",
+    help="A runtime class that brings cards by itself: it brings none to pods that ask for none.",
+)
+@click.option(
     "--allocation",
     type=click.Choice(["classic", "dra", "both"]),
     default="classic",
@@ -58,11 +65,30 @@ from hetero.cli._listen import listen, listen_options
     metavar="NAME",
     help="The common name of the API server's certificate; none: any of that CA.",
 )
+@click.option(
+    "--allow-network",
+    "allowed_networks",
+    multiple=True,
+    metavar="CIDR",
+    help="Where API servers call from: nobody else is answered. None: whoever calls from no pod.",
+)
+@click.option(
+    "--allow-namespace",
+    "allowed_namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="A namespace whose pods are answered, too: some API servers call through pods there.",
+)
+@click.option("--open", "open_to_all", is_flag=True, help="Answer whoever reaches the port.")
 @listen_options
 def command(
     *,
+    vendor_runtimes: tuple[str, ...],
     client_ca: Path | None,
     client_names: tuple[str, ...],
+    allowed_networks: tuple[str, ...],
+    allowed_namespaces: tuple[str, ...],
+    open_to_all: bool,
     config: Path | None,
     scheduler: str,
     adopt_schedulers: tuple[str, ...],
@@ -93,6 +119,10 @@ def command(
         agent=agent,
         old_kubelets=old_kubelets,
         allocation=AllocationWay(allocation),
+        vendor_runtimes=vendor_runtimes,
         client_names=client_names,
+        allowed_networks=allowed_networks,
+        allowed_namespaces=allowed_namespaces,
+        open_to_all=open_to_all,
         environ=os.environ,
     )

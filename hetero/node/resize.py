@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from attrs import evolve
@@ -33,6 +33,11 @@ from hetero.node.quota import User
 from hetero.node.slices import resizing
 from hetero.plugin.registry import Discovery
 
+#: What of each counter of each device others leave.
+Free = Mapping[str, Mapping[str, int]]
+#: What a piece of a grant would be, given the devices and what is free of them.
+Recut = Callable[[Grant, DeviceAllocation, Mapping[str, Device], Free], DeviceAllocation]
+
 #: After a limit is lowered: the time an allocation that read the old one may still be on its way.
 _SETTLING = 0.005
 
@@ -57,7 +62,32 @@ def resize(
         return node.daemon.resize(name, ask, policy=policy)
     discovery = node.discover()
     standing = _entry(node, node.ledger.snapshot(), name, asker)
-    plan = partial(_plan, node, discovery, standing.id, ask, policy, asker)
+    chosen = _chosen(standing, ask.device, discovery.devices)
+    recut = partial(_recut, node, ask, {piece.device for piece in chosen})
+    plan = partial(_plan, node, discovery, standing.id, recut, policy, asker)
+    return _resized(node, discovery, standing, plan)
+
+
+def resize_to(node: Node, name: str, goal: DeviceAllocation) -> Grant:
+    """Give a grant of one device the very counters and core of `goal`, whatever cuts are usual.
+
+    Raises `Refused` as `resize` does.
+    """
+    discovery = node.discover()
+    standing = _entry(node, node.ledger.snapshot(), name, None)
+    recut = partial(_recut_to, node, goal)
+    return _resized(
+        node, discovery, standing, partial(_plan, node, discovery, standing.id, recut, None, None)
+    )
+
+
+def _resized(
+    node: Node,
+    discovery: Discovery,
+    standing: Grant,
+    plan: Callable[[Snapshot], tuple[Grant, Grant]],
+) -> Grant:
+    """Change a grant as is planned once the ledger is held, and return it."""
     with node.slices_held(standing.allocation.vendors & discovery.cutting):
         with node.ledger.admission() as own:
             entry, changed = plan(own)
@@ -81,7 +111,7 @@ def _plan(
     node: Node,
     discovery: Discovery,
     name: str,
-    ask: Ask,
+    recut: Recut,
     policy: Policy | None,
     asker: User | None,
     own: Snapshot,
@@ -92,11 +122,7 @@ def _plan(
     node.expect_certain(snapshot)
     others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
     free = inventory_of(discovery, others).free()
-    chosen = _chosen(entry, ask.device, discovery.devices)
-    pieces = tuple(
-        _recut(node, entry, piece, ask, devices=devices, free=free) if piece in chosen else piece
-        for piece in entry.allocation.pieces
-    )
+    pieces = tuple(recut(entry, piece, devices, free) for piece in entry.allocation.pieces)
     _expect_policy(entry, policy)
     allocation = evolve(entry.allocation, pieces=pieces, policy=policy or entry.allocation.policy)
     node.expect_within_quota(allocation, others, devices, asker)
@@ -203,14 +229,45 @@ def _chosen(
 
 def _recut(
     node: Node,
+    ask: Ask,
+    chosen: Collection[str],
     entry: Grant,
     piece: DeviceAllocation,
-    ask: Ask,
-    *,
     devices: Mapping[str, Device],
-    free: Mapping[str, Mapping[str, int]],
+    free: Free,
 ) -> DeviceAllocation:
-    """Return the grant as it would be, if the device and its neighbours allow it."""
+    """Return the piece as it would be, if its device is chosen and the neighbours allow it."""
+    if piece.device not in chosen:
+        return piece
+    device = _changeable(node, entry, piece, devices)
+    memory, core = _wanted(piece, device, ask)
+    left = free[device.uuid]
+    made = cut(device, memory=memory, core=core, count=len(entry.limits), free=left)
+    if made is None:
+        raise _lacks(entry, device, [_lack(MEMORY, memory, left[MEMORY])])
+    _expect_free(entry, device, made.takes, left)
+    core = None if piece.sm is not None else made.core
+    return evolve(piece, takes={**piece.takes, **made.takes}, core=core)
+
+
+def _recut_to(
+    node: Node,
+    goal: DeviceAllocation,
+    entry: Grant,
+    piece: DeviceAllocation,
+    devices: Mapping[str, Device],
+    free: Free,
+) -> DeviceAllocation:
+    """Return the piece with the counters and the core of the goal, if the neighbours allow it."""
+    device = _changeable(node, entry, piece, devices)
+    _expect_free(entry, device, goal.takes, free[device.uuid])
+    return evolve(piece, takes=goal.takes, core=goal.core)
+
+
+def _changeable(
+    node: Node, entry: Grant, piece: DeviceAllocation, devices: Mapping[str, Device]
+) -> Device:
+    """Return the device of a piece whose size can change while its program runs."""
     device = devices.get(piece.device)
     if device is None:
         raise NotFound(f"device {piece.device} of grant {entry.id} is not here any more")
@@ -223,16 +280,20 @@ def _recut(
         )
     if not isinstance(device.granularity, Fractional) or piece.template:
         raise Refused(f"grant {entry.id} holds a fixed shape of {device.uuid}")
-    memory, core = _wanted(piece, device, ask)
-    left = free[device.uuid]
-    made = cut(device, memory=memory, core=core, count=len(entry.limits), free=left)
-    asked = {MEMORY: memory} if made is None else made.takes
-    lacking = [_lack(n, of, left[n]) for n, of in asked.items() if left[n] < of or made is None]
-    if made is None or lacking:
-        lacks = ", ".join(lacking)
-        raise Refused(f"grant {entry.id} stays as it is: {device.uuid} lacks {lacks}")
-    core = None if piece.sm is not None else made.core
-    return evolve(piece, takes={**piece.takes, **made.takes}, core=core)
+    return device
+
+
+def _expect_free(
+    entry: Grant, device: Device, takes: Mapping[str, int], left: Mapping[str, int]
+) -> None:
+    """Raise `Refused` where a device has less left than a piece would take."""
+    lacking = [_lack(n, of, left[n]) for n, of in takes.items() if left[n] < of]
+    if lacking:
+        raise _lacks(entry, device, lacking)
+
+
+def _lacks(entry: Grant, device: Device, lacking: Sequence[str]) -> Refused:
+    return Refused(f"grant {entry.id} stays as it is: {device.uuid} lacks {', '.join(lacking)}")
 
 
 def _lack(name: str, asked: int, free: int) -> str:

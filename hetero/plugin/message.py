@@ -131,7 +131,7 @@ def _expect_vendor(vendor: Vendor) -> None:
     for word in filter(None, (vendor.name, vendor.limiter, vendor.soft_limiter)):
         if not _WORD.fullmatch(word):
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
-    for name in (*vendor.visible, *vendor.runtime):
+    for name in (*vendor.visible, *vendor.runtime, *vendor.runtime_options):
         if not _VARIABLE.fullmatch(name) or _NOT_ITS_OWN.fullmatch(name):
             raise BadInput(f"gave {name[:_NAME]!r} as a variable that names its devices")
     for text in (*vendor.device_nodes, *vendor.files):

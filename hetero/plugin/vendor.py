@@ -90,7 +90,8 @@ class Vendor:
     the machine calls it. Programs are told `none` where no device of the vendor is to be seen; the
     runtime is told the first of `runtime_none`, each of which gives a container none. Below
     `runtime_mounts` the runtime takes what is mounted at a device's name for that device, where it
-    may be told so.
+    may be told so. `runtime_options` are further variables that it reads, of devices or of what of
+    them it gives: nobody tells it so by these but hooks of the vendor's.
     `limiter` names the driver API the preloaded limiter covers, where there is one. `soft_limiter`
     does for a vendor that cuts its cards: a node whose settings say so shares them without cuts.
     `resource_names` are what a pod asks by.
@@ -115,6 +116,7 @@ class Vendor:
     none: str = "-1"  # an index no device has
     runtime_none: tuple[str, ...] = ()
     runtime_mounts: str | None = None
+    runtime_options: tuple[str, ...] = ()
     limiter: str | None = None
     soft_limiter: str | None = None
     device_nodes: tuple[str, ...] = ()

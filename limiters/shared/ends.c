@@ -75,6 +75,7 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
 {
     struct stream_key key = {.stream = stream};
     struct entry entry;
+    int of = device_of_stream(stream); /* which notes it, so that it is forgotten after this */
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL)
@@ -83,7 +84,6 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
     pools_stream_over(stream);
     room_stream_over(stream);
-    int of = device_of_stream(stream);
     result_t answer = real(stream);
     if (answer == RESULT_OK) {
         stream_ended(of);

@@ -1,33 +1,11 @@
-/* Walks fat binaries (fat.h). Their form is that of fatBinaryCtl.h and fatbinary_section.h of the CUDA toolkit for the
- * header; that of the entries is not documented, and is as public tools read it (cricket's cpu-elf2.c, ZLUDA's
- * fatbin.rs). Nothing is believed: each size is held to what is there.
- */
+/* Walks fat binaries (fat.h). Nothing is believed: each size is held to what is there. */
 #include "fat.h"
+
+#include "../cuda/fatbin.h"
+#include "readable.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct header {
-    uint32_t magic;
-    uint16_t version, header;
-    uint64_t size; /* of the entries */
-};
-
-enum { KIND_PTX = 1, KIND_ELF = 2 };
-
-/* How an entry is compressed: by LZ4 (cricket, ZLUDA), or otherwise: zstd from CUDA 12.8 on, and a form of old ones. */
-#define BY_LZ4 UINT64_C(0x2000)
-#define BY_ANY UINT64_C(0xb000)
-
-struct entry {
-    uint16_t kind, version;
-    uint32_t header;
-    uint64_t size; /* to the next entry, with padding */
-    uint32_t compressed, unknown;
-    uint16_t minor, major;
-    uint32_t processor, name, name_size;
-    uint64_t flags, zero, expanded;
-};
 
 /* What LZ4 can make of a byte is less. */
 #define MOST_OF_A_BYTE 256
@@ -36,9 +14,9 @@ struct entry {
 
 uint64_t fat_size(const void *data, uint64_t size)
 {
-    struct header header;
+    struct fatbin_header header;
     uint64_t whole;
-    if (size < sizeof header)
+    if (size < sizeof header || !readable(data, sizeof header))
         return 0;
     memcpy(&header, data, sizeof header);
     bool torn = header.header < sizeof header || __builtin_add_overflow(header.header, header.size, &whole);
@@ -51,12 +29,13 @@ static uint64_t less(uint64_t one, uint64_t other)
 }
 
 /* With zeros at its end. */
-static void copy_image(struct fat_image *image, const char *from, const struct entry *entry)
+static void copy_image(struct fat_image *image, const char *from, const struct fatbin_entry *entry)
 {
-    bool packed = (entry->flags & BY_ANY) != 0;
+    bool packed = (entry->flags & FATBIN_ANY) != 0;
     uint64_t given = packed ? less(entry->compressed, entry->size) : entry->size;
     uint64_t room = packed ? entry->expanded : given;
-    if ((packed && (entry->flags & BY_ANY) != BY_LZ4) || room / MOST_OF_A_BYTE > given)
+    if ((packed && (entry->flags & FATBIN_ANY) != FATBIN_LZ4) || room / MOST_OF_A_BYTE > given ||
+        !readable(from, given))
         return;
     char *to = calloc(room + ZEROS, 1);
     if (to != NULL && !packed)
@@ -70,9 +49,9 @@ static void copy_image(struct fat_image *image, const char *from, const struct e
 }
 
 /* An entry and its image, at a place with so many bytes left. False: it is torn. */
-static bool read_entry(const char *from, uint64_t left, struct entry *entry)
+static bool read_entry(const char *from, uint64_t left, struct fatbin_entry *entry)
 {
-    if (left < sizeof *entry)
+    if (left < sizeof *entry || !readable(from, sizeof *entry))
         return false;
     memcpy(entry, from, sizeof *entry);
     return entry->header >= sizeof *entry && entry->header <= left && entry->size <= left - entry->header;
@@ -80,8 +59,8 @@ static bool read_entry(const char *from, uint64_t left, struct entry *entry)
 
 bool fat_next(const void *data, uint64_t size, uint64_t *at, struct fat_image *image)
 {
-    struct header header;
-    struct entry entry;
+    struct fatbin_header header;
+    struct fatbin_entry entry;
     uint64_t end = fat_size(data, size), here = *at;
     *image = (struct fat_image){0};
     memcpy(&header, data, end == 0 ? 0 : sizeof header);
@@ -91,10 +70,10 @@ bool fat_next(const void *data, uint64_t size, uint64_t *at, struct fat_image *i
     const char *from = (const char *)data + here;
     bool whole = read_entry(from, end - here, &entry);
     *at = whole ? here + entry.header + entry.size : end;
-    if (!whole || (entry.kind != KIND_ELF && entry.kind != KIND_PTX))
+    if (!whole || (entry.kind != FATBIN_ELF && entry.kind != FATBIN_PTX))
         return here < end;
-    image->text = entry.kind == KIND_PTX;
-    if (image->text || (entry.flags & BY_ANY) != 0)
+    image->text = entry.kind == FATBIN_PTX;
+    if (image->text || (entry.flags & FATBIN_ANY) != 0)
         copy_image(image, from + entry.header, &entry);
     else
         *image = (struct fat_image){.data = from + entry.header, .size = entry.size};

@@ -6,8 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FAT_MAGIC UINT32_C(0xba55ed50)
-
 /* Of a fat binary, of which at most `size` bytes are there, with all its entries: 0: it has no such form. */
 uint64_t fat_size(const void *data, uint64_t size);
 

@@ -2,7 +2,9 @@
  * driver's figure tells after the load. */
 #include "image.h"
 
+#include "../cuda/fatbin.h"
 #include "fat.h"
+#include "readable.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -10,15 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* What points to a fat binary: fatbinary_section.h of the CUDA toolkit. From version 2 on it has more of them, which
- * are linked with it. */
-#define WRAPPER_MAGIC UINT32_C(0x466243b1)
-
-struct wrapper {
-    uint32_t magic, version;
-    const void *data;
-};
 
 static uint64_t product(uint64_t one, uint64_t other)
 {
@@ -48,20 +41,29 @@ static uint64_t aligned(uint64_t value, uint64_t to)
 #define EM_AMDGPU 224 /* assigned after glibc 2.17 */
 #endif
 
-/* AMD's loader places all segments in one piece of memory, code and arrays. */
+/* Whether so many bytes lie at an offset of what is there. In memory its size is not known. */
+static bool has_part(const char *data, uint64_t size, uint64_t offset, uint64_t bytes)
+{
+    return sum(offset, bytes) <= size && readable(data + offset, bytes);
+}
+
+/* AMD's loader places all segments in one piece of memory, code and arrays, as far behind its start as their addresses
+ * say. Segments that are not there have no end. */
 static uint64_t segments(const char *data, uint64_t size, const Elf64_Ehdr *head)
 {
-    uint64_t first = UINT64_MAX, end = 0;
+    uint64_t end = 0;
     Elf64_Phdr segment;
-    if (head->e_phentsize != sizeof segment || sum(head->e_phoff, (uint64_t)head->e_phnum * sizeof segment) > size)
+    if (head->e_phnum == 0)
         return 0;
+    if (head->e_phentsize != sizeof segment ||
+        !has_part(data, size, head->e_phoff, (uint64_t)head->e_phnum * sizeof segment))
+        return UINT64_MAX;
     for (unsigned i = 0; i < head->e_phnum; i++) {
         memcpy(&segment, data + head->e_phoff + i * sizeof segment, sizeof segment);
         uint64_t past = sum(segment.p_vaddr, segment.p_memsz);
-        first = segment.p_type == PT_LOAD && segment.p_vaddr < first ? segment.p_vaddr : first;
         end = segment.p_type == PT_LOAD && past > end ? past : end;
     }
-    return end > first ? end - first : 0;
+    return end;
 }
 
 static void add_section(struct image *image, const Elf64_Shdr *section, bool arrays)
@@ -73,10 +75,11 @@ static void add_section(struct image *image, const Elf64_Shdr *section, bool arr
 }
 
 /* Whether there are sections, with names. */
-static bool has_sections(const Elf64_Ehdr *head, uint64_t size)
+static bool has_sections(const char *data, uint64_t size, const Elf64_Ehdr *head)
 {
     return head->e_ident[EI_CLASS] == ELFCLASS64 && head->e_shentsize == sizeof(Elf64_Shdr) &&
-           head->e_shstrndx < head->e_shnum && sum(head->e_shoff, (uint64_t)head->e_shnum * sizeof(Elf64_Shdr)) <= size;
+           head->e_shstrndx < head->e_shnum &&
+           has_part(data, size, head->e_shoff, (uint64_t)head->e_shnum * sizeof(Elf64_Shdr));
 }
 
 /* Arrays are in .nv.global and .nv.global.init, whose sizes are those on the device. What else is loaded is code. */
@@ -84,13 +87,16 @@ static struct image read_elf(const char *data, uint64_t size)
 {
     Elf64_Ehdr head = {0};
     memcpy(&head, data, size < sizeof head ? size : sizeof head);
-    if (!has_sections(&head, size))
+    if (head.e_machine == EM_AMDGPU)
+        return (struct image){.calls = true, .globals = segments(data, size, &head)};
+    if (!has_sections(data, size, &head))
         return (struct image){.calls = true, .unread = true};
-    struct image image = {.calls = true, .globals = head.e_machine == EM_AMDGPU ? segments(data, size, &head) : 0};
+    struct image image = {.calls = true};
     const char *sections = data + head.e_shoff;
     Elf64_Shdr names, section;
     memcpy(&names, sections + head.e_shstrndx * sizeof names, sizeof names);
-    bool named = sum(names.sh_offset, names.sh_size) <= size;
+    bool named = has_part(data, size, names.sh_offset, names.sh_size);
+    image.unread = !named;
     for (unsigned i = 0; i < head.e_shnum; i++) {
         memcpy(&section, sections + i * sizeof section, sizeof section);
         add_section(&image, &section,
@@ -305,11 +311,11 @@ static struct image read_bundle(const char *data, uint64_t size)
     struct image largest = {.calls = true};
     uint64_t count, at = strlen(BUNDLE_MAGIC) + sizeof count, entry[3];
     memcpy(&count, data + strlen(BUNDLE_MAGIC), sizeof count);
-    for (uint64_t i = 0; i < count && sum(at, sizeof entry) <= size; i++) {
+    for (uint64_t i = 0; i < count && has_part(data, size, at, sizeof entry); i++) {
         memcpy(entry, data + at, sizeof entry);
         at = sum(sum(at, sizeof entry), entry[2]);
-        if (entry[1] <= sizeof(Elf64_Ehdr) || sum(entry[0], entry[1]) > size ||
-            memcmp(data + entry[0], ELFMAG, SELFMAG) != 0)
+        if (entry[1] <= sizeof(Elf64_Ehdr) || !has_part(data, size, entry[0], sizeof(Elf64_Ehdr)) ||
+            sum(entry[0], entry[1]) > size || memcmp(data + entry[0], ELFMAG, SELFMAG) != 0)
             continue;
         struct image image = read_elf(data + entry[0], entry[1]);
         largest = image.globals >= largest.globals ? image : largest;
@@ -343,12 +349,12 @@ static struct image read_sized(const void *data, uint64_t size)
     uint32_t magic;
     memcpy(&magic, data, sizeof magic);
     bool linked = false;
-    if (magic == WRAPPER_MAGIC && size == UINT64_MAX) {
-        linked = ((const struct wrapper *)data)->version > 1;
-        data = ((const struct wrapper *)data)->data;
+    if (magic == FATBIN_WRAPPER_MAGIC && size == UINT64_MAX) {
+        linked = ((const struct fatbin_wrapper *)data)->version > 1;
+        data = ((const struct fatbin_wrapper *)data)->data;
         memcpy(&magic, data, sizeof magic);
     }
-    if (magic == FAT_MAGIC) {
+    if (magic == FATBIN_MAGIC) {
         struct image image = read_fat(data, size);
         image.unread = image.unread || linked;
         return image;
@@ -356,6 +362,12 @@ static struct image read_sized(const void *data, uint64_t size)
     if (memcmp(&magic, "__CL", sizeof magic) == 0 && is_bundle(data, size))
         return read_bundle(data, size);
     return memcmp(&magic, ELFMAG, SELFMAG) == 0 ? read_elf(data, size) : read_ptx(data);
+}
+
+struct image image_of_code(const void *data, uint64_t size)
+{
+    bool elf = data != NULL && size >= sizeof(Elf64_Ehdr) && memcmp(data, ELFMAG, SELFMAG) == 0;
+    return elf ? read_elf(data, size) : (struct image){.unread = true};
 }
 
 struct image image_read(const void *data)

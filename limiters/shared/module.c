@@ -11,6 +11,7 @@
 #include "driver.h"
 #include "image.h"
 #include "libraries.h"
+#include "local.h"
 #include "uncounted.h"
 
 void module_gone(const struct entry *entry)
@@ -70,6 +71,15 @@ static int device_of_image(void)
     return device == DEVICE_NONE ? device_only() : device;
 }
 
+static __thread uint64_t covered; /* of this thread's load: what is charged and nobody has asked for yet */
+
+uint64_t load_covers(uint64_t bytes)
+{
+    uint64_t part = bytes < covered ? bytes : covered;
+    covered -= part;
+    return part;
+}
+
 /* One load, from before the driver is asked until it has answered. */
 struct load {
     struct image image;
@@ -88,6 +98,7 @@ static result_t load_begins(struct load *load, int device, const struct image *i
     result_t answer = charge(device, load->bytes);
     if (answer != RESULT_OK)
         return answer;
+    covered = load->bytes;
     code_loaded(image->code, image->calls);
     if (image->unread)
         load->measured = context_begins(device);
@@ -98,6 +109,7 @@ static result_t load_begins(struct load *load, int device, const struct image *i
 static bool load_ends(struct load *load, result_t answer, uint64_t key)
 {
     uint64_t grew = 0;
+    covered = 0;
     if (load->image.unread)
         context_grew(&load->measured, &grew);
     if (answer == RESULT_OK && grew > load->bytes) {
@@ -194,13 +206,18 @@ result_t global_of_library(result_t (*real)(pointer_t *, size_t *, TYPE(library)
 result_t kernel_of_library(result_t (*real)(TYPE(kernel) *, TYPE(library), const char *), TYPE(kernel) *kernel,
                            TYPE(library) library, const char *name)
 {
-    return library_used((uintptr_t)library) ? real(kernel, library, name) : ERROR(OUT_OF_MEMORY);
+    result_t answer = library_used((uintptr_t)library) ? real(kernel, library, name) : ERROR(OUT_OF_MEMORY);
+    return answer != RESULT_OK || local_of_kernel(*kernel) ? answer : ERROR(OUT_OF_MEMORY);
 }
 
 result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(library)), TYPE(kernel) *kernels,
                             unsigned count, TYPE(library) library)
 {
-    return library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
+    result_t answer = library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
+    for (unsigned i = 0; answer == RESULT_OK && i < count; i++)
+        if (kernels[i] != NULL && !local_of_kernel(kernels[i]))
+            answer = ERROR(OUT_OF_MEMORY);
+    return answer;
 }
 
 /* It can be called by a kernel of another library. */

@@ -30,6 +30,7 @@
 #define MOVES_NS      (2 * MS)
 #define MOVES_MOST_NS (250 * MS)
 #define MOVES_FADE    16
+#define PACE_FADE     8
 
 /* What comes further so long after anybody was let through did not wait for that. */
 #define HELPS_NS (50 * MS)
@@ -39,11 +40,13 @@
 #define RESCUE_NS  (500 * MS)
 #define RESCUED_NS (10 * MS)
 
-/* A launcher may be ahead of its device by so much in a row, and by half of what is left of that where others follow:
- * what is in flight is known by what came before. A host that is busy elsewhere for milliseconds, as in an optimizer,
- * would leave the device idle else, or have others' spin. */
+/* A launcher may be ahead of its device by so much in a row, and by two thirds of what is left of that where others
+ * follow: what is in flight is known by what came before. A host that is busy elsewhere for milliseconds, as in an
+ * optimizer, would leave the device idle else, or have others' spin. Fences are counted by how fast they pass on
+ * average: by the slowest a program whose ranks wait for each other for some milliseconds had three. */
 #define DEEP_NS   (24 * MS)
 #define DEEP_PART 2
+#define DEEP_OF   3
 #define FENCE_NS  MS /* gate.c */
 
 /* How often what was used is written down at least. */
@@ -54,7 +57,7 @@
 #define SOFT_NS      (400 * US)
 
 /* Where nobody else wants its devices, any row does, for so long at most; but not one whose operations take longer. */
-#define STEP_NS (60 * MS)
+#define STEP_NS (100 * MS)
 
 /* What waits for another node is not charged for so long, while nobody else wants the devices. */
 #define FREE_SPIN_NS (120 * MS)
@@ -180,6 +183,7 @@ static void note_move(struct gang *gang, uint64_t after_ns)
     after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
     after_ns = after_ns < 2 * known + MS ? after_ns : 2 * known + MS;
     gang->moves_ns = after_ns > known ? after_ns : known;
+    gang->pace_ns = gang->pace_ns - gang->pace_ns / PACE_FADE + after_ns / PACE_FADE;
 }
 
 static bool take_lead(struct gang *gang, uint64_t now_ns)
@@ -197,7 +201,7 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
             gang->seen[n].moved_ns = now_ns;
         }
         gang->used_ns = gang->let_ns = now_ns;
-        gang->moves_ns = MOVES_NS;
+        gang->moves_ns = gang->pace_ns = MOVES_NS;
         gang->crossed_ns = stuck_ns(gang);
     }
     gang->led_ns = now_ns;
@@ -250,6 +254,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             continue;
         census.active = true;
         census.waits = census.waits || (says & MEMBER_WAITS);
+        census.waiting_devices |= says & MEMBER_WAITS ? device : 0;
         census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
         census.held = census.held || (says & MEMBER_HELD);
         census.intruded = census.intruded || (says & MEMBER_INTRUDED);
@@ -292,8 +297,22 @@ static bool waits_for_a_process(const struct gang *gang, const struct census *ce
     return census->busy && busy < gang->count && now_ns - census->stood_ns > (uint64_t)PAGES_STOPPED_NS;
 }
 
-/* Each device is charged for the time for which it worked, and all of them where they were held while others wanted
- * one. */
+/* A kernel may be long, or wait for a process that has not come yet: it is charged. Where it stands until there is a
+ * launcher of another device, it has waited, and what was charged for that is given back where nobody else wanted a
+ * device: else the gang would have nothing for as long again. */
+static void give_waiting_back(struct gang *gang, const struct census *census, bool waits)
+{
+    bool came = waits && (census->waiting_devices & ~census->busy_devices) != 0;
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        if (came)
+            atomic_fetch_add(&gang->devices[device].balance_ns, gang->waited_ns[device]);
+        if (came || !waits)
+            gang->waited_ns[device] = 0;
+    }
+}
+
+/* Each device is charged for the time for which it worked, and in an open row all of them where others wanted one. What
+ * an idle device waits for at the end of a row is ours, not the program's. */
 static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
                    uint64_t now_ns)
 {
@@ -304,11 +323,14 @@ static void charge(struct gang *gang, const struct census *census, const struct 
     spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
     gang->begun = gang->begun ||
                   census->busy; /* what it takes to wake launchers is not charged, as to grants of one device */
-    bool holds = claimed && shared->phase != GANG_CLOSED && gang->begun;
+    bool holds = claimed && shared->phase == GANG_OPEN && gang->begun;
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
     if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;
-    if (!claimed && waits_for_a_process(gang, census, now_ns))
+    bool waits = waits_for_a_process(gang, census, now_ns);
+    gang->died_ns = census->died ? now_ns : gang->died_ns;
+    bool lost = gang->died_ns != 0 && census->stood_ns < gang->died_ns + (uint64_t)PAGES_STOPPED_NS;
+    if (!claimed && waits && lost) /* it stands since then */
         spent_ns = 0;
     atomic_store(&shared->charged_ns, now_ns);
     bool intruded = census->intruded && shared->phase == GANG_OPEN;
@@ -328,6 +350,7 @@ static void charge(struct gang *gang, const struct census *census, const struct 
         uint64_t used_ns = holds || (census->busy_devices & bit) ? spent_ns : 0;
         if (shared->phase == GANG_CLOSED) /* others have their time slices */
             used_ns /= 1 + census->beside[device];
+        gang->waited_ns[device] += waits && !claimed ? (int64_t)used_ns : 0;
         int64_t least = budget_balance(account, shared->asked_ns, now_ns, core);
         budget_settle(account, shared->asked_ns, now_ns, core, used_ns);
         least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
@@ -337,6 +360,7 @@ static void charge(struct gang *gang, const struct census *census, const struct 
             account->borrowed_ns += (uint64_t)(least - balance);
         }
     }
+    give_waiting_back(gang, census, waits);
 }
 
 /* What may be used until the row begins again: what is there by then, of the device that has least. */
@@ -446,9 +470,11 @@ static bool goes_on(struct gang *gang, const struct census *census, uint64_t ove
 }
 
 /* Say how far launchers may be ahead of their devices. */
-static void deepen(struct gang *gang, const struct census *census, bool claimed, uint64_t left_ns, uint64_t now_ns)
+static void deepen(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
+                   uint64_t left_ns, uint64_t now_ns)
 {
-    uint64_t most_ns = left_ns / DEEP_PART, one_ns = gang->moves_ns > FENCE_NS ? gang->moves_ns : FENCE_NS;
+    uint64_t pace_ns = row_is_by_hand(row) ? gang->moves_ns : gang->pace_ns;
+    uint64_t most_ns = left_ns / DEEP_OF * DEEP_PART, one_ns = later(pace_ns, FENCE_NS);
     most_ns = !claimed || most_ns > DEEP_NS ? DEEP_NS : most_ns;
     if (gang->probes || gang_end_probes(gang, census, now_ns)) /* what is in flight would hide who waits for whom */
         most_ns = 0;
@@ -480,7 +506,7 @@ static void run_row(struct gang *gang, const struct census *census, const struct
         gang_end_probe(gang, census, now_ns);
     bool alone = !claimed && !probed && rescue_ns == 0 && gang->moves_ns < STEP_NS;
     uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
-    deepen(gang, census, claimed, most_ns, now_ns);
+    deepen(gang, census, row, claimed, most_ns, now_ns);
     if (most_ns > 0)
         gang->soft_ns = 0;
     else if ((row_is_by_hand(row) || alone) && !census->died && goes_on(gang, census, soft_ns, now_ns)) {

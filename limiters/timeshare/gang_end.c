@@ -20,6 +20,10 @@
 #define PROBE_EVERY_NS   (1500 * MS)
 #define PROBE_LONGEST_NS (5 * MS)
 
+/* Where nobody was seen to wait for another for so long, nobody is let through because another has launched more: who
+ * waits after all shows by standing still. `hetero doctor` says so then. */
+#define APART_NS (10000 * MS)
+
 /* How slowly it is forgotten what the end of a row takes. */
 #define ENDS_FADE 8
 
@@ -47,6 +51,12 @@ static void find_behind(struct gang *gang, const struct census *census, uint32_t
     gang->seen[number].behind = true;
 }
 
+static bool is_apart(const struct gang *gang)
+{
+    uint64_t met_ns = later(gang->shared->met_ns, gang->shared->asked_ns);
+    return gang->led_ns > met_ns && gang->led_ns - met_ns > APART_NS;
+}
+
 /* How many launches a member may make at the end of a row, as fast as it does: as many as a busy one is ahead of it;
  * or, where one is known to be behind, a few at a time for as long as others wait for it. */
 static uint32_t may_launch(struct gang *gang, const struct census *census, uint32_t n, uint64_t now_ns)
@@ -56,7 +66,7 @@ static uint32_t may_launch(struct gang *gang, const struct census *census, uint3
     if (!member->taken || !census->busy)
         return 0;
     if (launches_count(gang))
-        return behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
+        return !is_apart(gang) && behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
     if (!gang->seen[n].behind || !census->waited_for || now_ns - census->others_moved_ns <= STUCK_NS)
         return 0;
     if (left > 0 || (member->says & MEMBER_BUSY))

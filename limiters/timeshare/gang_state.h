@@ -46,22 +46,25 @@ struct gang {
         uint32_t few; /* how many launches it may make at a time then */
         uint64_t few_ns;
     } seen[HETERO_REGION_MEMBERS];
-    uint64_t soft_ns;    /* since when a row by hand goes on beyond its end; 0: it does not */
-    uint64_t idle_ns;    /* since when its devices are idle then */
-    bool intruded;       /* a grant of high priority ran at the last look */
-    bool begun;          /* a device had work since the gates were opened */
-    uint64_t led_ns;     /* when it had the lead last */
-    uint64_t opened_ns;  /* when it opened the gates last */
-    uint64_t used_ns;    /* when a member was last busy or had launchers waiting */
-    bool miscounted;     /* in this end of a row launches do not tell who is behind */
-    unsigned doubt;      /* whether they do at all (gang.c) */
-    bool probes;         /* this row shows whether its processes wait for each other */
-    uint64_t probed_ns;  /* when one did last */
-    uint32_t probed;     /* the member that was held back */
-    uint64_t moves_ns;   /* within so long work comes further that waits for nothing */
-    uint64_t helped_ns;  /* when any launcher was let through last */
-    uint64_t crossed_ns; /* how long nothing moves before launchers of busy devices are let through */
-    uint64_t let_ns;     /* when some were let through last */
+    uint64_t soft_ns;                      /* since when a row by hand goes on beyond its end; 0: it does not */
+    uint64_t idle_ns;                      /* since when its devices are idle then */
+    bool intruded;                         /* a grant of high priority ran at the last look */
+    bool begun;                            /* a device had work since the gates were opened */
+    uint64_t led_ns;                       /* when it had the lead last */
+    uint64_t opened_ns;                    /* when it opened the gates last */
+    uint64_t used_ns;                      /* when a member was last busy or had launchers waiting */
+    bool miscounted;                       /* in this end of a row launches do not tell who is behind */
+    unsigned doubt;                        /* whether they do at all (gang.c) */
+    bool probes;                           /* this row shows whether its processes wait for each other */
+    uint64_t probed_ns;                    /* when one did last */
+    uint32_t probed;                       /* the member that was held back */
+    uint64_t moves_ns;                     /* within so long work comes further that waits for nothing */
+    uint64_t pace_ns;                      /* after so long it does, on average */
+    uint64_t helped_ns;                    /* when any launcher was let through last */
+    uint64_t crossed_ns;                   /* how long nothing moves before launchers of busy devices are let through */
+    uint64_t let_ns;                       /* when some were let through last */
+    int64_t waited_ns[HETERO_MAX_DEVICES]; /* what was charged while work stood for a process that may come */
+    uint64_t died_ns;                      /* when it was seen that a process had been killed */
     struct row_trace trace;
 };
 
@@ -94,6 +97,7 @@ struct census {
     uint64_t claimed_ns;                 /* when another grant last wanted one of the devices */
     uint32_t devices;                    /* bits: where there are members */
     uint32_t busy_devices;               /* bits */
+    uint32_t waiting_devices;            /* bits: where launchers wait */
     uint64_t moved_ns;                   /* when work of a busy one last came further */
     uint64_t stood_ns;                   /* when it last did, in or out of this phase */
     unsigned beside[HETERO_MAX_DEVICES]; /* how many other grants have work in flight there */

@@ -1,61 +1,33 @@
 /* Fat binaries: of their images the driver takes the best one for the device, machine code before PTX, and expands it
- * with the libraries that the formats come from. The layout of entries is not documented: it is as public tools read it
- * (cricket's cpu-elf2.c, ZLUDA's fatbin.rs). The driver's other forms (for the linker, or linked with others) are not
- * simulated: an image of those is none for this device.
+ * with the libraries that the formats come from. The driver's other forms (for the linker, or linked with others) are
+ * not simulated: an image of those is none for this device.
  */
+#include "cuda/fatbin.h"
 #include "driver.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define WRAPPER_MAGIC 0x466243b1u
-#define FAT_MAGIC     0xba55ed50u
-#define BY_LZ4        0x2000u
-#define BY_ZSTD       0x8000u
-
-enum { KIND_PTX = 1, KIND_ELF = 2 };
-
-struct wrapper {
-    uint32_t magic, version;
-    const void *data;
-};
-
-struct fat {
-    uint32_t magic;
-    uint16_t version, header;
-    uint64_t size;
-};
-
-struct fat_entry {
-    uint16_t kind, version;
-    uint32_t header;
-    uint64_t size;
-    uint32_t compressed, unknown;
-    uint16_t minor, major;
-    uint32_t processor, name, name_size;
-    uint64_t flags, zero, expanded;
-};
-
 bool image_is_fat(const void *image)
 {
     uint32_t magic;
     memcpy(&magic, image, sizeof magic);
-    return magic == WRAPPER_MAGIC || magic == FAT_MAGIC;
+    return magic == FATBIN_WRAPPER_MAGIC || magic == FATBIN_MAGIC;
 }
 
 /* How well an image suits a processor; 0: it does not. */
-static unsigned suits(const struct fat_entry *entry, const struct nvidia_device *slot)
+static unsigned suits(const struct fatbin_entry *entry, const struct nvidia_device *slot)
 {
     unsigned here = (unsigned)(slot->major * 10 + slot->minor);
-    if (entry->processor > here || (entry->kind == KIND_ELF && entry->processor / 10 != here / 10))
+    if (entry->processor > here || (entry->kind == FATBIN_ELF && entry->processor / 10 != here / 10))
         return 0;
-    return entry->processor + (entry->kind == KIND_ELF ? 1000 : 1);
+    return entry->processor + (entry->kind == FATBIN_ELF ? 1000 : 1);
 }
 
-static bool expand(const struct fat_entry *entry, const char *from, char *to)
+static bool expand(const struct fatbin_entry *entry, const char *from, char *to)
 {
-    if (entry->flags & BY_LZ4) {
+    if (entry->flags & FATBIN_LZ4) {
         void *library = dlopen("liblz4.so.1", RTLD_NOW);
         int (*lz4)(const char *, char *, int, int) = library ? dlsym(library, "LZ4_decompress_safe") : NULL;
         return lz4 && lz4(from, to, (int)entry->compressed, (int)entry->expanded) == (int)entry->expanded;
@@ -65,31 +37,44 @@ static bool expand(const struct fat_entry *entry, const char *from, char *to)
     return zstd && zstd(to, entry->expanded, from, entry->compressed) == entry->expanded;
 }
 
+/* The options of PTX are read where the entry says that they are, whatever is there: in NVIDIA's reader a strlen() ends
+ * the program by SIGSEGV (nvJitLinkAddData of libnvJitLink 13.5). */
+static void read_options(const char *from, uint32_t at)
+{
+    struct fatbin_options options;
+    memcpy(&options, from + at, sizeof options);
+    volatile size_t length = strlen(from + options.at);
+    (void)length;
+}
+
 /* The image for the device, with zeros behind it; to be freed. */
 CUresult image_of_fat(const void *image, const struct device *device, char **chosen)
 {
-    struct wrapper wrapper;
-    struct fat fat;
-    struct fat_entry entry, best = {0};
+    struct fatbin_wrapper wrapper;
+    struct fatbin_header fat;
+    struct fatbin_entry entry, best = {0};
     memcpy(&wrapper, image, sizeof wrapper);
-    if (wrapper.magic == WRAPPER_MAGIC)
+    if (wrapper.magic == FATBIN_WRAPPER_MAGIC)
         image = wrapper.data;
     memcpy(&fat, image, sizeof fat);
-    if (fat.magic != FAT_MAGIC)
+    if (fat.magic != FATBIN_MAGIC)
         return CUDA_ERROR_INVALID_IMAGE;
-    const char *found = NULL, *end = (const char *)image + fat.header + fat.size;
+    const char *chosen_at = NULL, *end = (const char *)image + fat.header + fat.size;
     unsigned suited = 0;
     for (const char *at = (const char *)image + fat.header; at + sizeof entry <= end; at += entry.header + entry.size) {
         memcpy(&entry, at, sizeof entry);
-        if ((entry.kind != KIND_PTX && entry.kind != KIND_ELF) || suits(&entry, device->slot) <= suited)
+        if ((entry.kind != FATBIN_PTX && entry.kind != FATBIN_ELF) || suits(&entry, device->slot) <= suited)
             continue;
         suited = suits(&entry, device->slot);
         best = entry;
-        found = at + entry.header;
+        chosen_at = at;
     }
-    if (!found)
+    if (!chosen_at)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    bool packed = best.flags & (BY_LZ4 | BY_ZSTD);
+    if (best.kind == FATBIN_PTX)
+        read_options(chosen_at, best.options);
+    const char *found = chosen_at + best.header;
+    bool packed = best.flags & (FATBIN_LZ4 | FATBIN_ZSTD);
     *chosen = calloc(1, (packed ? best.expanded : best.size) + 16);
     if (!packed)
         memcpy(*chosen, found, best.size);

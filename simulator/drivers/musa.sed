@@ -2,4 +2,4 @@
 s/\bcu\([A-Z]\)/mu\1/g
 s/libcuda\.so\.1/libmusa.so.1/g
 s/CUDA_VISIBLE_DEVICES/MUSA_VISIBLE_DEVICES/g
-s|"cuda/|"musa/|
+s|"cuda/abi|"musa/abi|

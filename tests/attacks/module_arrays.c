@@ -1,4 +1,5 @@
 /* Arrays that modules declare, in the ways in which they can be written and loaded. */
+#include "fat_image.h"
 #include "memory.h"
 
 #include <elf.h>
@@ -157,86 +158,23 @@ static void after_comments(void)
 
 /* ---------------------------------------------------------------------------------------------------- fat binaries */
 
-/* As nvcc makes them (fatBinaryCtl.h, and for the entries what public tools read). */
-enum { KIND_PTX = 1, KIND_ELF = 2, BY_LZ4 = 0x2000, BY_ZSTD = 0x8000 };
-
-struct fat_entry {
-    uint16_t kind, version;
-    uint32_t header;
-    uint64_t size;
-    uint32_t compressed, unknown;
-    uint16_t minor, major;
-    uint32_t processor, name, name_size;
-    uint64_t flags, zero, expanded;
-};
-
-static struct {
-    uint32_t magic;
-    uint16_t version, header;
-    uint64_t size;
-    char entries[8192];
-} fat = {.magic = 0xba55ed50, .version = 1, .header = 16};
-
-static struct {
-    uint32_t magic, version;
-    const void *data;
-    void *more;
-} wrapped = {0x466243b1, 1, &fat, NULL};
-
-/* One block of LZ4: what is given as literals. */
-static size_t lz4(char *to, const void *from, size_t size)
-{
-    char *at = to;
-    size_t left = size - 15;
-    *at++ = (char)0xf0;
-    for (; left >= 255; left -= 255)
-        *at++ = (char)255;
-    *at++ = (char)left;
-    memcpy(at, from, size);
-    return (size_t)(at - to) + size;
-}
-
-/* One frame of zstd with one block, which is not compressed (RFC 8878). */
-static size_t zstd(char *to, const void *from, size_t size)
-{
-    uint32_t content = (uint32_t)size, block = (uint32_t)size << 3 | 1;
-    memcpy(to, "\x28\xb5\x2f\xfd\xa0", 5);
-    memcpy(to + 5, &content, 4);
-    memcpy(to + 9, &block, 3);
-    memcpy(to + 12, from, size);
-    return 12 + size;
-}
+static struct fatbin_wrapper wrapped = {FATBIN_WRAPPER_MAGIC, 1, &fat, NULL};
 
 static void add_entry(unsigned kind, unsigned flags, const void *from, size_t size)
 {
-    char *at = fat.entries + fat.size;
     int major = 5, minor = 0;
-    if (kind == KIND_ELF) {
+    if (kind == FATBIN_ELF) {
         CU(cuDeviceGetAttribute)(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0);
         CU(cuDeviceGetAttribute)(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0);
     }
-    struct fat_entry entry = {.kind = (uint16_t)kind,
-                              .version = 0x101,
-                              .header = sizeof entry,
-                              .processor = (uint32_t)(major * 10 + minor),
-                              .flags = flags | 0x11};
-    size_t packed = flags == BY_LZ4    ? lz4(at + sizeof entry, from, size)
-                    : flags == BY_ZSTD ? zstd(at + sizeof entry, from, size)
-                                       : size;
-    if (flags == 0)
-        memcpy(at + sizeof entry, from, size);
-    entry.size = (packed + 7) / 8 * 8;
-    entry.compressed = flags == 0 ? 0 : (uint32_t)packed;
-    entry.expanded = flags == 0 ? 0 : size;
-    memcpy(at, &entry, sizeof entry);
-    fat.size += sizeof entry + entry.size;
+    fat_add(kind, (unsigned)(major * 10 + minor), flags, from, size);
 }
 
 /* With an array of 8 MiB. */
 static void make_fat(unsigned kind, unsigned flags)
 {
-    fat.size = 0;
-    if (kind == KIND_ELF)
+    fat.head.size = 0;
+    if (kind == FATBIN_ELF)
         add_entry(kind, flags, elf_of(8 * MIB - 1, true), sizeof image);
     else
         add_entry(kind, flags, spellings[0], strlen(spellings[0]) + 1);
@@ -276,18 +214,18 @@ static void launch_fat(unsigned count)
         make_fat(kind, flags);                                                                                         \
         launch_fat(times(8 * MIB));                                                                                    \
     }
-FAT(fat_ptx, KIND_PTX, 0)
-FAT(fat_elf, KIND_ELF, 0)
-FAT(fat_lz4, KIND_PTX, BY_LZ4)
-FAT(fat_zstd, KIND_PTX, BY_ZSTD)
+FAT(fat_ptx, FATBIN_PTX, 0)
+FAT(fat_elf, FATBIN_ELF, 0)
+FAT(fat_lz4, FATBIN_PTX, FATBIN_LZ4)
+FAT(fat_zstd, FATBIN_PTX, FATBIN_ZSTD)
 
 /* The first image is for no card, and has nothing. */
 static void fat_of_several(void)
 {
     static const char nothing[] = DECLARING("");
     open_card();
-    make_fat(KIND_PTX, BY_LZ4);
-    add_entry(KIND_PTX, 0, nothing, sizeof nothing);
+    make_fat(FATBIN_PTX, FATBIN_LZ4);
+    add_entry(FATBIN_PTX, 0, nothing, sizeof nothing);
     load_fat();
 }
 
@@ -296,8 +234,8 @@ static void small_launched(void)
 {
     static const char small[] = DECLARING(".visible .global .b8 a[1048575];");
     open_card();
-    fat.size = 0;
-    add_entry(KIND_PTX, 0, small, sizeof small);
+    fat.head.size = 0;
+    add_entry(FATBIN_PTX, 0, small, sizeof small);
     launch_fat(times(MIB));
 }
 
@@ -313,7 +251,7 @@ static void beside_code(void)
     strcpy(text + sizeof text - 16, "call f;}");
     for (unsigned i = 0; i < 40; i++)
         CU(cuLibraryLoadData)(&library, text, NULL, NULL, 0, NULL, NULL, 0);
-    make_fat(KIND_PTX, BY_ZSTD);
+    make_fat(FATBIN_PTX, FATBIN_ZSTD);
     load_fat();
     launch_fat(times(8 * MIB));
 }

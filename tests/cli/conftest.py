@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,20 +77,26 @@ def command() -> tuple[str, ...]:
 
 @pytest.fixture
 def begin(environ: Mapping[str, str]) -> Iterator[Begin]:
-    """Start programs that run until the test ends, and are then killed."""
+    """Start programs that run until the test ends, and are then killed with what they started."""
     programs: list[subprocess.Popen[str]] = []
 
     def start(*words: str, **more: str) -> subprocess.Popen[str]:
         program = subprocess.Popen(
-            words, env={**environ, **more}, stdout=subprocess.PIPE, text=True
+            words,
+            env={**environ, **more},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         programs.append(program)
         return program
 
     yield start
     for program in programs:
-        program.kill()
-        program.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.communicate(timeout=30)
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ no load of the machine disturbs; the time of day is another on each node.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import hetero_simulator
 import pytest
+
+from .conftest import Begin
 
 CARD = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\n"
 SPIN = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
@@ -29,30 +31,26 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Start]:
-    """Start ranks on the node of a directory; they are killed when the test ends."""
-    started: list[subprocess.Popen[str]] = []
+def start(begin: Begin, command: tuple[str, ...]) -> Start:
+    """Start ranks on the node of a directory."""
 
     def run(
         node: Path, script: str, *rank: object, share: str, clock: str, skew: int = 0
     ) -> subprocess.Popen[str]:
-        variables = {"HETERO_STATE": str(node / "state"), "HETERO_RACK": str(node / "rack")}
         limits = ["run", "-q", "--memory", "4Gi", *share.split(), "--", "sh", "-c", script]
         words = [str(hetero_simulator.clock()), clock, command[0], str(RANK), *map(str, rank)]
-        program = subprocess.Popen(
-            [*command, *limits, *words, *STEPS],
-            env={**environ, **variables, "PYTHONPATH": "", "VIRTUAL_SKEW": str(skew)},
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+        return begin(
+            *command,
+            *limits,
+            *words,
+            *STEPS,
+            HETERO_STATE=str(node / "state"),
+            HETERO_RACK=str(node / "rack"),
+            PYTHONPATH="",
+            VIRTUAL_SKEW=str(skew),
         )
-        started.append(program)
-        return program
 
-    yield run
-    for program in started:
-        subprocess.run(["kill", "-KILL", "--", f"-{program.pid}"], check=False, capture_output=True)
-        program.communicate()
+    return run
 
 
 def made(node: Path, cards: int) -> Path:

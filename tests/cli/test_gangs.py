@@ -6,20 +6,19 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import Run
+from .conftest import Begin, Run
 
 CARD = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\n"
 RACK = f"{CARD}{CARD}[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
 GANG = [sys.executable, "-m", "hetero_benchmarks.gang", "simulated", "2"]
 
 Json = dict[str, Any]
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -29,27 +28,9 @@ def environ(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def start(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Start]:
-    """Start `hetero run`; its programs are killed when the test ends."""
-    started: list[subprocess.Popen[str]] = []
-
-    def run(*words: str) -> subprocess.Popen[str]:
-        program = subprocess.Popen(
-            [*command, "run", "--memory", "4Gi", *words],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(program)
-        return program
-
-    yield run
-    for program in started:
-        subprocess.run(["kill", "-KILL", "--", f"-{program.pid}"], check=False)
-        program.communicate()
+def start(begin: Begin, command: tuple[str, ...]) -> Begin:
+    """Start `hetero run`."""
+    return partial(begin, *command, "run", "-q", "--memory", "4Gi")
 
 
 def grants(hetero: Run) -> list[Json]:
@@ -68,7 +49,7 @@ def going(program: subprocess.Popen[str], *, seconds: float) -> list[list[float]
 
 
 def test_ranks_that_wait_for_each_other_run_in_rows_and_top_shows_them(
-    hetero: Run, start: Start
+    hetero: Run, start: Begin
 ) -> None:
     program = start("--count", "2", "--core", "50", "--", *GANG)
 
@@ -82,7 +63,7 @@ def test_ranks_that_wait_for_each_other_run_in_rows_and_top_shows_them(
     assert "54 of 100 ms" in hetero("top", COLUMNS="250").stdout
 
 
-def test_a_gang_that_is_off_has_no_row(hetero: Run, start: Start) -> None:
+def test_a_gang_that_is_off_has_no_row(hetero: Run, start: Begin) -> None:
     program = start("--count", "2", "--core", "50", "--gang", "off", "--", *GANG)
 
     assert going(program, seconds=0.3)[-1][1] > 0
@@ -90,7 +71,7 @@ def test_a_gang_that_is_off_has_no_row(hetero: Run, start: Start) -> None:
     assert [None] == [grant["row"] for grant in grants(hetero)]
 
 
-def test_two_gangs_by_hand_of_one_node_each_have_their_half(hetero: Run, start: Start) -> None:
+def test_two_gangs_by_hand_of_one_node_each_have_their_half(hetero: Run, start: Begin) -> None:
     both = [
         start("--count", "2", "--core", "50", "--gang", "us", "--row", row, "--", *GANG)
         for row in ("1/2", "2/2")

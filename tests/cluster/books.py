@@ -13,6 +13,7 @@ from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from attrs import Factory, define, field
 
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, published_devices
+from hetero.model import Device
 from hetero.node.ledger.ledger import Ledger
 from tests.cluster.lab import TOKEN, Lab, Plain
 
@@ -25,7 +26,7 @@ class Books:
     nodes: Sequence[str] = field(default=Factory(lambda it: tuple(it.lab.racks), takes_self=True))
     events: int = field(default=0, init=False)  # after how many the books were looked at
     found: list[str] = field(factory=list, init=False)  # what was wrong then
-    _capacity: dict[str, dict[str, Mapping[str, int]]] = field(factory=dict, init=False)
+    _cards: dict[str, tuple[Device, ...]] = field(factory=dict, init=False)
 
     def faults(self, pods: Sequence[Plain] | None = None) -> list[str]:
         """Return a line for every counter of a card of which more is given than the card has."""
@@ -66,11 +67,14 @@ class Books:
 
     def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
         """Return what each card of a node has, as its agent published it."""
-        if node not in self._capacity:
+        return {card.uuid: card.capacity for card in self.cards(node)}
+
+    def cards(self, node: str) -> tuple[Device, ...]:
+        """Return the cards of a node, as its agent published them."""
+        if node not in self._cards:
             notes = self.lab.call("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"]
-            cards = published_devices(notes[INVENTORY], node=node)
-            self._capacity[node] = {card.uuid: card.capacity for card in cards}
-        return self._capacity[node]
+            self._cards[node] = tuple(published_devices(notes[INVENTORY], node=node))
+        return self._cards[node]
 
     @contextmanager
     def kept(self) -> Iterator[None]:

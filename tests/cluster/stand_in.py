@@ -43,7 +43,10 @@ class Given:
 
     @property
     def by_variable(self) -> str:
-        """What the runtime takes the variable for; a CUDA image's own says all."""
+        """What the runtime takes the variable for.
+
+        A CUDA image's own says all, and without one an old image (CUDA_VERSION) is given all.
+        """
         return self.env.get(_VARIABLE, "all")
 
     @property

@@ -313,6 +313,38 @@ def test_what_is_written_twice_or_oddly_is_read_as_the_api_server_keeps_it(
     assert {} == lab.pods()
 
 
+def test_no_way_of_writing_a_pod_passes_the_webhook_by(either: Release, tenant: Tenant) -> None:
+    """Server-side apply, patches of each kind, names that the API server makes or that are long."""
+    lab, apply = either.lab, "application/apply-patch+yaml"
+    long = f"{'x' * 60}." * 3 + "y"
+    assert "" == tenant.ask("POST", PODS, pod(long, share(), {}, nodeSelector=HERE))
+    run_all(lab, long)
+    kinds: Mapping[str, Any] = {
+        apply: {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": long}},
+        "application/strategic-merge-patch+json": {"metadata": {}},
+        MERGE: {"metadata": {}},
+    }
+    for word, why in ((OFF, DENIED), ({ALLOCATION: "{}"}, "alone: leave it out")):
+        for kind, body in kinds.items():
+            query = "?fieldManager=mine&force=true" if kind == apply else ""
+            said = {**body, "metadata": {**body["metadata"], "annotations": word}}
+            assert why in tenant.ask("PATCH", f"{PODS}/{long}{query}", said, kind=kind), kind
+        ((name, value),) = word.items()
+        where = f"/metadata/annotations/{name.replace('/', '~1')}"
+        patch = json.dumps([{"op": "add", "path": where, "value": value}])
+        by = "application/json-patch+json"
+        assert why in tenant.ask("PATCH", f"{PODS}/{long}", patch, kind=by)
+        made = {"apiVersion": "v1", "kind": "Pod", **pod("applied", share(), word)}
+        query = "?fieldManager=mine&force=true"
+        assert why in tenant.ask("PATCH", f"{PODS}/applied{query}", made, kind=apply)
+        named = pod("", share(), word)
+        named["metadata"] = {"generateName": "made-", "annotations": word}
+        assert why in tenant.ask("POST", PODS, named)
+    assert "" == tenant.ask(
+        "POST", f"{PODS}?dryRun=All", {**named, "metadata": {"generateName": "a-"}}
+    )
+
+
 def test_what_a_running_pod_says_later_changes_nothing_of_its_share(
     either: Release, tenant: Tenant
 ) -> None:

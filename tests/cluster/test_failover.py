@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -34,6 +34,8 @@ PROMISED, SLACK = 6.0, 3.0
 NODE = "hollow"
 #: How often who leads is killed in the long test, and how many pods wait for a node at any time.
 KILLS, STREAMS = int(os.environ.get("HETERO_KILLS", "200")), 4
+#: What each asks of one card, where two fit: by slots alone, as kube-scheduler counts, all would.
+ASKS, ONE_CARD = share(10_000, 45), {"nvidia.com/use-gputype": "L4"}
 MINE = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
 
@@ -68,6 +70,8 @@ class Stream:
 
     lab: Lab
     name: str = "stream"
+    asks: Mapping[str, str] = field(factory=lambda: share(100, 1))
+    notes: Mapping[str, str] = field(factory=dict)
     bound: list[float] = field(factory=list)  # when each was seen to be
     _over: threading.Event = field(factory=threading.Event)
 
@@ -81,7 +85,7 @@ class Stream:
     def _one(self, name: str) -> None:
         here = {"kubernetes.io/hostname": NODE}
         anyhow = [{"operator": "Exists"}]
-        self.lab.add(name, share(100, 1), nodeSelector=here, tolerations=anyhow)
+        self.lab.add(name, self.asks, notes=self.notes, nodeSelector=here, tolerations=anyhow)
         while not self._over.is_set():
             with suppress(OSError):
                 if "nodeName" in self.lab.call("GET", f"{MINE}/{name}")["spec"]:
@@ -167,6 +171,10 @@ def crash_loop(pod: Plain, over: threading.Event) -> None:
 def test_the_other_scheduler_answers_soon_after_the_one_that_led_does_not(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Within 6 s is promised (`PROMISED`); a machine that runs two clusters on two cores has 18.
+
+    So a pass here shows 6 s only where the printed seconds are below it, which is said beside each.
+    """
     stream, took = Stream(either.lab), {}
 
     def killed(part: str) -> None:
@@ -204,7 +212,10 @@ def test_the_other_scheduler_answers_soon_after_the_one_that_led_does_not(
 
     with capsys.disabled():
         for what, seconds in took.items():
-            print(f"\n{either.lab.name}: {what}: {seconds:.1f} s to the next binding", end="")
+            kept = f"{'within' if seconds <= PROMISED else 'NOT within'} {PROMISED:.0f}"
+            print(
+                f"\n{either.lab.name}: {what}: {seconds:.1f} s to the next binding, {kept}", end=""
+            )
     assert {} == {what: one for what, one in took.items() if one > PROMISED * SLACK}
 
 
@@ -214,7 +225,7 @@ def test_no_pod_is_lost_however_often_who_leads_is_killed(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab, books = either.lab, Books(either.lab, (*either.lab.racks, NODE))
-    streams = [Stream(lab, f"stream-{number}") for number in range(STREAMS)]
+    streams = [Stream(lab, f"stream-{n}", ASKS, ONE_CARD) for n in range(STREAMS)]
     stay = [f"stays-{number}" for number in range(5)]
     for name in stay:
         lab.add(name, share(1000, 10), nodeSelector={"kubernetes.io/hostname": "n1"})
@@ -222,6 +233,7 @@ def test_no_pod_is_lost_however_often_who_leads_is_killed(
     before, took = lab.pods(), []
     with ExitStack() as ends:
         ends.enter_context(hollow_node(lab))
+        ends.enter_context(books.kept())
         for stream in streams:
             ends.enter_context(stream.flowing())
         for number in range(KILLS):
@@ -234,12 +246,13 @@ def test_no_pod_is_lost_however_often_who_leads_is_killed(
             for stream in streams:
                 stream.flows(2)  # the first may have been bound before
             took.append(time.monotonic() - began)
-            assert [] == books.faults()
+            assert [] == books.faults() == books.found
     after = lab.pods()
     with capsys.disabled():
         ranked, count = sorted(took), sum(len(stream.bound) for stream in streams)
         print(
-            f"\n{lab.name}: {KILLS} kills of who led, {count} pods bound, 0 lost; each stream went "
+            f"\n{lab.name}: {KILLS} kills of who led, {count} pods bound, 0 lost, no card over in "
+            f"{books.events} events; each stream went "
             f"on after p50 {ranked[len(ranked) // 2]:.1f}, at most {ranked[-1]:.1f} s"
         )
     assert [before[name]["metadata"]["uid"] for name in stay] == [

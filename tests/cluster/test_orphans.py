@@ -49,6 +49,25 @@ def test_a_pod_that_its_node_refused_is_told_of_and_keeps_no_allocation(either: 
     assert ALLOCATION not in (lab.pods(UNWATCHED)["bare"]["metadata"].get("annotations") or {})
 
 
+def test_a_pod_that_its_node_refused_for_another_reason_keeps_nothing_either(
+    either: Release,
+) -> None:
+    """Beside others of its size, whose devices it does not take."""
+    lab = either.lab
+    forbidden = {"sysctls": [{"name": "kernel.msgmax", "value": "65536"}]}
+    lab.add("forbidden", share(), nodeSelector=N1, securityContext=forbidden)
+    for number in range(3):
+        lab.add(f"beside-{number}", share(), nodeSelector=N1)
+    run_all(lab, *(f"beside-{number}" for number in range(3)))
+
+    (said,) = wait_for(lambda: events(lab, "default", "forbidden"), seconds=PROMISED)
+    assert said.startswith("node n1 did not admit it (")
+    found = lab.pods()["forbidden"]
+    assert ("Failed", "SysctlForbidden") == (found["status"]["phase"], found["status"]["reason"])
+    assert ALLOCATION not in (found["metadata"].get("annotations") or {})
+    wait_for(lambda: len(lab.standing("n1")) == 3, seconds=PROMISED)
+
+
 def test_what_a_kubelet_starts_again_has_its_share_again(either: Release) -> None:
     lab = either.lab
     lab.add("again", share(), nodeSelector=N1, restartPolicy="Always")

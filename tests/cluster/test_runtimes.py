@@ -22,6 +22,7 @@ from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import RACK, Lab, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.stand_in import MOUNTS, Given, given, runtime_of_nvidia
+from tests.cluster.test_trust import runtime_class
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -124,7 +125,7 @@ def pods(release: Release, log: Path) -> dict[tuple[str, str], Given]:
     lab.add("shares", {}, nodeSelector=HERE, notes=l4, containers=[*of_share, beside])
     for name in ("mig-0", "mig-1"):
         lab.add(name, share(memory=10_000, core=10), notes=CUT, nodeSelector=HERE)
-    lab.add("plain", {}, nodeSelector=HERE)
+    lab.add("plain", {}, nodeSelector=HERE, runtimeClassName="nvidia")
     run_all(lab, "shares", "plain", "mig-0", "mig-1")
     found = given(log)
     for name, card_of in (("shares", "GPU-"), ("mig-0", "GPU-")):
@@ -141,7 +142,7 @@ def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> 
     """A variable, mounts, annotations of CDI, the kubelet's field; and the agent's own files."""
     lab = node.lab
     found: dict[InjectionWay, dict[tuple[str, str], Given]] = {}
-    with runtime_of_nvidia(lab, "n1") as log:
+    with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
         restarted(node, InjectionWay.FILES)
         found[InjectionWay.FILES] = by_files = pods(node, log)
         known = {

@@ -30,6 +30,12 @@ JOB = Path(job("cuda"))
 PODS = f"/api/v1/namespaces/{UNWATCHED}/pods"
 
 
+@pytest.fixture
+def release(either: Release) -> Release:
+    """Hetero on the oldest Kubernetes and on the late one, for `lab` as well."""
+    return either
+
+
 def put_on_n1(lab: Lab, name: str, notes: Mapping[str, str]) -> str:
     """Bind a pod that brings an allocation along to n1, and return what it was told there."""
     pod = lab.add(name, share(), namespace=UNWATCHED, schedulerName="none", notes=notes)
@@ -113,9 +119,8 @@ def test_nobody_but_the_scheduler_changes_an_allocation(lab: Lab) -> None:
             lab.patch(path, {"metadata": {"annotations": notes}})
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
 def test_who_has_no_certificate_of_the_releases_own_gets_no_answer(
-    release: Release, tmp_path: Path, verb: str
+    release: Release, tmp_path: Path
 ) -> None:
     leader = release.leading()["status"]["podIP"]
     cert, key = Authority(tmp_path).issue("kube-scheduler")
@@ -123,18 +128,19 @@ def test_who_has_no_certificate_of_the_releases_own_gets_no_answer(
     stranger.load_cert_chain(cert, key)
     nobody = ssl._create_unverified_context()
 
-    def ask(tls: ssl.SSLContext) -> bytes:
+    def ask(tls: ssl.SSLContext, verb: str) -> bytes:
         with closing(HTTPSConnection(leader, 8443, context=tls, timeout=10)) as connection:
             connection.request("POST", f"/{verb}", "{}")
             return connection.getresponse().read()
 
-    for tls in (nobody, stranger):
-        with pytest.raises(OSError, match=r"ALERT|alert|closed|reset|EOF"):
-            release.lab.inside(partial(ask, tls))
-    with pytest.raises(OSError, match="404"):  # nor where metrics are to be had without one
-        release.lab.ask(f"https://{leader}:9396", "POST", f"/{verb}", {})
+    for verb in ("filter", "prioritize", "bind", "preempt"):
+        for tls in (nobody, stranger):
+            with pytest.raises(OSError, match=r"ALERT|alert|closed|reset|EOF"):
+                release.lab.inside(partial(ask, tls, verb))
+        with pytest.raises(OSError, match="404"):  # nor where metrics are to be had without one
+            release.lab.ask(f"https://{leader}:9396", "POST", f"/{verb}", {})
 
-    release.lab.inside(lambda: ask(_caller(release, tmp_path)))  # kube-scheduler's is taken
+    release.lab.inside(lambda: ask(_caller(release, tmp_path), "filter"))  # kube-scheduler's is
 
 
 def _caller(release: Release, folder: Path) -> ssl.SSLContext:
@@ -148,6 +154,7 @@ def _caller(release: Release, folder: Path) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.parametrize("either", ["kube"], indirect=True)  # a kubelet has no part in it
 def test_a_tenant_who_scribbles_over_its_region_gains_nothing(lab: Lab, release: Release) -> None:
     lab.add("neighbour", share(memory=2000), "sh", "-c", f"sleep 5; {JOB} --alloc 1900MiB")
     tries = (

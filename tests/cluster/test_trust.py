@@ -12,23 +12,28 @@ SubjectAccessReview: test_permissions.py, by the audit log.
 2 agents have the public key alone, an inventory is of the agent's own node, nothing is forged:
 `a_stolen_agent`; two keys while they change: `two_keys`; a kubelet's identity: test_attacks.py.
 3 mutual TLS of webhook and extender: `pods_are_admitted_for_the_api_server_alone`,
-test_security.py; a huge pod, a deadline, a slow client, no restart: `who_is_slow_or_greedy`; limits
-of size and number: tests/kube/test_sources.py; two probes: tests/kube/test_service.py; two
-replicas, and nonsense: test_attacks.py.
-4 within 6 s of the last answer, and nobody anew for 30 s without the API server: test_failover.py.
+test_security.py; elsewhere no pod is answered: `a_pod_is_not_answered`; a huge pod, a deadline, a
+slow client, no restart: `who_is_slow_or_greedy`; limits of size and number:
+tests/kube/test_sources.py; two probes: tests/kube/test_service.py; two replicas, and nonsense:
+test_attacks.py.
+4 within 6 s of the last answer, and nobody anew for 30 s without the API server: test_failover.py,
+which prints whether 6 s were kept and fails at 18, since two clusters share two cores.
 5 init containers, sidecars and containers at their most: `a_pod_is_admitted_at_the_most`; a sidecar
 on 1.20: `a_sidecar_that_kubernetes_does_not_know`.
 6 ports: `no_port_of_the_release`, `what_agents_tell`; insecure by name: tests/kube/test_chart.py.
 7 no permission unused, none that the table lacks: test_permissions.py, over all tests, with
 upgrade, rotation, eviction and uninstallation.
-8 an hour back, metric, event, no restart: `certificates_begin_an_hour_back`.
-9 what kubelets refuse, events, orphans within 60 s: test_orphans.py, test_kills.py.
-10 capabilities and devices: `an_agent_has_three`; Pod Security: `pod_security_finds`; values for
-SELinux and AppArmor: test_permissions.py, where no policy is enforced.
+8 an hour back, metric of each certificate, event, no restart: `certificates_begin_an_hour_back`.
+9 what kubelets refuse, for any reason, events, orphans within 60 s: test_orphans.py; kills:
+test_kills.py, on 1.20 alone.
+10 capabilities and devices: `an_agent_has_three`; what they hold: `who_takes_over_an_agent`; Pod
+Security: `pod_security_finds`; values for SELinux and AppArmor: test_permissions.py, where no
+policy is enforced.
 11 keys of each writer: `a_tenant_says_of_no_devices`, test_security.py; status of claims:
 test_claim_rights.py.
-12 cards, void, denial: `a_runtime_gives_a_container`; each way, by the final environment:
-test_runtimes.py; MIG instances: tests/kube/test_driver_injection.py.
+12 cards, void, denial, by the node's runtime and by a runtime class: `a_runtime_gives_a_container`
+(an old image, a ConfigMap, other vendors' variables, CDI annotations); each way, by the final
+environment: test_runtimes.py; MIG instances: tests/kube/test_driver_injection.py.
 No log says a secret: `no_log_says_a_secret`, test_permissions.py.
 
 Over 400 lines because each boundary is tried by whoever would cross it, on two versions.
@@ -39,12 +44,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.client import HTTPSConnection
@@ -63,7 +70,7 @@ from hetero.kube.api.key_pair import Pair, issue
 from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.cluster_view import ClusterView, snapshot
 from hetero.kube.webhook.rights import POLICIES
-from tests.cluster.conftest import CARD, run_all, share
+from tests.cluster.conftest import CARD, ended, run_all, share
 from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.secrets import CANARY, SECRETS, leaks, note_secrets, root_of
@@ -109,7 +116,9 @@ def _said(lab: Lab, who: Mapping[str, str], method: str, path: str, body: Any, k
             answer = connection.getresponse()
             said = answer.read()
         if answer.status >= 400:
-            raise OSError(f"{answer.status} {json.loads(said)['message']}")
+            with suppress(ValueError):
+                said = json.loads(said)["message"].encode()
+            raise OSError(f"{answer.status} {said.decode()}")
         return said
 
     made: Plain = json.loads(lab.inside(act))
@@ -281,25 +290,56 @@ def test_a_tenant_says_of_no_devices_that_they_are_taken(either: Release, tenant
 def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no_others(
     either: Release, tenant: str
 ) -> None:
+    """The stand-in takes a container that is told nothing for one of an image that is given all."""
     lab, here = either.lab, {"kubernetes.io/hostname": "n1"}
     of_share = program(share())["containers"]
-    beside = {**program({})["containers"][0], "name": "beside"}
+    plain = program({})["containers"][0]
+    beside = {**plain, "name": "beside"}
     for limits in ({}, share()):
         made = pod("sees-all", limits, {}, nodeSelector=here)
-        made["spec"]["containers"][0]["env"] = SEES_ALL
-        with pytest.raises(OSError, match="may use policy visible-devices"):
-            as_user(lab, tenant, "POST", PODS, made)
+        for named in (*SEES_ALL, {"name": "ASCEND_VISIBLE_DEVICES", "value": "0-7"}):
+            made["spec"]["containers"][0]["env"] = [named]
+            with pytest.raises(OSError, match="may use policy visible-devices"):
+                as_user(lab, tenant, "POST", PODS, made)
+    with pytest.raises(OSError, match="may use policy visible-devices"):
+        as_user(lab, tenant, "POST", PODS, pod("cdi", {}, {"cdi.k8s.io/a": "nvidia.com/gpu=all"}))
 
-    with runtime_of_nvidia(lab, "n1") as log:
+    space = "/api/v1/namespaces/default/configmaps"
+    lab.call(
+        "POST",
+        space,
+        {"metadata": {"name": "all"}, "data": {one["name"]: one["value"] for one in SEES_ALL}},
+    )
+    brings = {**plain, "envFrom": [{"configMapRef": {"name": "all"}}]}
+    old = {**plain, "env": [{"name": "CUDA_VERSION", "value": "10.0"}]}
+    with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
         lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside])
         lab.add("plain", {}, nodeSelector=here)
-        run_all(lab, "shares", "plain")
+        for name, container in (("by-class", plain), ("brings", brings), ("old", old)):
+            by = "nvidia"
+            lab.add(name, {}, nodeSelector=here, runtimeClassName=by, containers=[container])
+        run_all(lab, "shares", "plain", "by-class", "brings", "old")
         seen = {name: one.by_variable for name, one in given(log).items()}
+    lab.call("DELETE", f"{space}/all")
 
     allocation = lab.pods()["shares"]["metadata"]["annotations"][ALLOCATION]
-    assert {"void"} == {seen["shares", "beside"], seen["plain", "main"]}
+    hidden = [("shares", "beside"), *((name, "main") for name in ("by-class", "brings", "old"))]
+    assert {"void"} == {seen[one] for one in hidden}
+    # Where the cluster is set to hide cards from all pods that ask for none: on 1.20 here.
+    assert seen["plain", "main"] == ("void" if lab.name == "kube" else "all")
     assert seen["shares", "main"].startswith("GPU-")
     assert f'"{seen["shares", "main"]}"' in allocation
+
+
+@contextmanager
+def runtime_class(lab: Lab, name: str) -> Iterator[None]:
+    """Have a runtime class that nodes run as any other."""
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    lab.call("POST", classes, {"metadata": {"name": name}, "handler": "runc"})
+    try:
+        yield
+    finally:
+        lab.call("DELETE", f"{classes}/{name}")
 
 
 # --- what a pod holds at most ---------------------------------------------------------------------
@@ -388,6 +428,14 @@ def ending_soon(lab: Lab, part: str = "webhook") -> x509.Certificate:
     return made.cert
 
 
+def ends_of(lab: Lab, one: Plain, port: int) -> dict[str, float]:
+    """Return when a pod of the release says that each certificate ends."""
+    said = lab.ask(f"https://{one['status']['podIP']}:{port}", "GET", "/metrics").decode()
+    name = "hetero_certificate_expiration_timestamp_seconds"
+    found = re.findall(rf'^{name}{{certificate="(\w+)"}} (.+)$', said, re.M)
+    return {certificate: float(ends) for certificate, ends in found}
+
+
 def test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_restart(
     either: Release,
 ) -> None:
@@ -406,9 +454,17 @@ def test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_resta
 
     wait_for(lambda: either.pods("hetero-webhook").keys() <= told())
     name, one = next(iter(either.pods("hetero-webhook").items()))
-    said = lab.ask(f"https://{one['status']['podIP']}:8444", "GET", "/metrics").decode()
-    (line,) = re.findall(r"^hetero_certificate_expiration_timestamp_seconds (.+)$", said, re.M)
-    assert float(line) == pytest.approx(old.not_valid_after_utc.timestamp(), abs=1)
+    assert {"server", "authority"} == ends_of(lab, one, 8444).keys()
+    said = ends_of(lab, one, 8444)["server"]
+    assert said == pytest.approx(old.not_valid_after_utc.timestamp(), abs=1)
+    found = ends_of(lab, either.leading(), 9396)
+    for part, certificate in (
+        ("ca", "authority"),
+        ("scheduler-tls", "server"),
+        ("caller-tls", "caller"),
+    ):
+        ends = pair(lab, part).cert.not_valid_after_utc.timestamp()
+        assert found[certificate] == pytest.approx(ends, abs=1)
     assert either.admits()
 
     started = one["status"]["containerStatuses"][0]["state"]
@@ -489,7 +545,13 @@ def test_two_keys_are_good_while_one_takes_the_others_place(either: Release) -> 
     lab.add("after", share())
     run_all(lab, "after")
     assert signed(key, "after")
-    assert "Running" == lab.phases()["before"]
+
+    step(either, "end")  # which ends the former one, had it been stolen
+    either.wait_for_files(
+        lambda: not any({*former.public.raw} & {*known(node).raw} for node in lab.racks)
+    )
+    assert all({*key.public.raw} < {*known(node).raw} for node in lab.racks)
+    assert {"Running"} == set(lab.phases().values())
 
 
 # --- ports ----------------------------------------------------------------------------------------
@@ -576,6 +638,31 @@ def test_an_agent_has_three_capabilities_and_no_device_of_its_node(either: Relea
     assert not (root / "host/root").exists()
 
 
+def test_who_takes_over_an_agent_has_its_nodes_files_as_root_there_has(either: Release) -> None:
+    """By /proc/1/root, which CAP_SYS_PTRACE opens: what its container mounts is no bound.
+
+    docs/security.md says so. Where AppArmor's or SELinux's usual policy holds it may not.
+    """
+    lab, (status,) = either.lab, either.agent("n1")["status"]["containerStatuses"]
+    secret, made = lab.folder / "secret", lab.folder / "made"
+    secret.write_text("of the node")
+    secret.chmod(0)
+    os.chown(secret, 1234, 1234)
+    socket_of = lab.folder / "run/nodes/n1/ctrd/containerd.sock"
+    container = status["containerID"].partition("://")[2]
+    call = ("ctr", f"--address={socket_of}", "--namespace=k8s.io", "tasks", "exec")
+    ctr = (*call, "--exec-id=tries", f"--fifo-dir={lab.folder}", container)
+
+    def run(*argv: str) -> str:
+        done = subprocess.run([*ctr, *argv], capture_output=True, text=True, timeout=30)
+        return done.stdout + done.stderr
+
+    assert "No such file" in run("/usr/bin/cat", str(secret))
+    assert "of the node" == run("/usr/bin/cat", f"/proc/1/root{secret}")
+    assert "" == run("/usr/bin/touch", f"/proc/1/root{made}")
+    assert made.exists()
+
+
 def test_pod_security_finds_of_the_agent_what_is_documented_and_of_others_nothing(
     late: Release,
 ) -> None:
@@ -613,7 +700,7 @@ def shipped(lab: Lab) -> Iterator[tuple[str, Plain]]:
 #: Connects without a word, says half, and says as much as is read, to each of the hosts.
 GREEDY = """
 import socket, ssl, sys, threading, time
-tls, held = ssl._create_unverified_context(), []
+tls, held, refused = ssl._create_unverified_context(), [], []
 def said(host, length, body):
     made = tls.wrap_socket(socket.create_connection((host, 8444), 5))
     head = f"POST /admit HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {length}\\r\\n\\r\\n"
@@ -626,6 +713,7 @@ def slow(host):
                 plain = socket.create_connection
                 held.append(said(host, 99, b"{") if half else plain((host, 8444), 5))
             except OSError:
+                refused.append(host)
                 time.sleep(0.01)
         del held[:-600]
 def greedy(host):
@@ -637,10 +725,52 @@ def greedy(host):
 for host in sys.argv[1:]:
     for act in (slow, greedy, greedy):
         threading.Thread(target=act, args=(host,), daemon=True).start()
-time.sleep(3)
-print("greedy", flush=True)
-time.sleep(60)
+for _ in range(60):
+    time.sleep(1)
+    print(len(refused), flush=True)
 """
+
+
+#: Says once to each of the hosts what the API server would say, and prints what it is answered.
+POSTS = """
+import http.client, json, ssl, sys, time
+review = {"request": {"uid": "u", "operation": "CREATE", "namespace": "default", "object": {}}}
+said = []
+time.sleep(float(sys.argv[1]))
+for host in sys.argv[2:]:
+    for method, path, body in (
+        ("POST", "/admit", json.dumps(review)),
+        ("POST", "/inventory", json.dumps({"token": "a", "inventory": "[]"})),
+        ("GET", "/readyz", None),
+    ):
+        tls = ssl._create_unverified_context()
+        made = http.client.HTTPSConnection(host, 8444, context=tls, timeout=10)
+        made.request(method, path, body, {})
+        said.append(made.getresponse().status)
+print(json.dumps(said), flush=True)
+"""
+
+
+def test_a_pod_is_not_answered_by_the_webhook_nor_who_has_the_api_server_ask(
+    either: Release,
+) -> None:
+    """Who is stolen may have the API server ask: an agent, which sends its inventory so."""
+    lab = either.lab
+    hosts = [one["status"]["podIP"] for one in either.pods("hetero-webhook").values()]
+    for name, after in (("at-once", "0"), ("later", "3")):
+        lab.add(name, {}, sys.executable, "-c", POSTS, after, *hosts)
+    ended(lab, "at-once", "later")
+    for name in ("at-once", "later"):  # its address is not known yet, and is
+        assert [403, 403, 200] * len(hosts) == json.loads(lab.output(name)), name
+
+    agent = (
+        root_of(either, "n1") / "var/run/secrets/kubernetes.io/serviceaccount/token"
+    ).read_text()
+    path = f"/api/v1/namespaces/{NAMESPACE}/services/https:hetero-webhook:https/proxy/admit"
+    for headers in ({}, {"Connection": "Upgrade", "Upgrade": "any"}):
+        who = {"Authorization": f"Bearer {agent}", **headers}
+        with pytest.raises(OSError, match="403 this is for the API server"):
+            _said(lab, who, "POST", path, {"request": {}}, "application/json")
 
 
 def half_a_request(host: str) -> bytes:
@@ -656,19 +786,37 @@ def restarts(release: Release) -> list[int]:
     return sorted(status["restartCount"] for (status,) in found)
 
 
-def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(either: Release) -> None:
+def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(
+    either: Release, capsys: pytest.CaptureFixture[str]
+) -> None:
     lab, before = either.lab, restarts(either)
     hosts = [one["status"]["podIP"] for one in either.pods("hetero-webhook").values()]
+
+    def admitted() -> list[float]:
+        """Return the seconds that ten pods waited for the webhook's answer."""
+        took = []
+        for _ in range(10):
+            began = monotonic()
+            assert either.admits()
+            took.append(monotonic() - began)
+        return sorted(took)
+
+    alone = admitted()
     lab.add("greedy", {}, sys.executable, "-c", GREEDY, *hosts)
     wait_for(lambda: lab.phases()["greedy"] == "Running")
-    wait_for(lambda: "greedy" in lab.output("greedy"))
-
-    took = []
-    for _ in range(10):
-        began = monotonic()
-        assert either.admits()
-        took.append(monotonic() - began)
-    assert max(took) < 3, took  # the API server waits for 5 s
+    wait_for(lambda: len(lab.output("greedy").split()) > 2)
+    beside = admitted()
+    refused = int(lab.output("greedy").split()[-1])
+    with capsys.disabled():
+        print(
+            f"\n{lab.name}: the API server is answered after p50 {beside[5]:.3f}, at most "
+            f"{beside[-1]:.3f} s, {alone[5]:.3f} and {alone[-1]:.3f} alone; the greedy client was "
+            f"hung up on {refused} times",
+            end="",
+        )
+    assert refused > 0
+    assert beside[5] < 1 + 3 * alone[5], (alone, beside)
+    assert beside[-1] < 3, beside  # the API server waits for 5 s
     huge = pod("huge", share(), {})
     huge["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_200_000}]
     lab.call("POST", f"{PODS}?dryRun=All", huge)

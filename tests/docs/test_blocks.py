@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -32,7 +33,7 @@ else:
     import tomli as tomllib
 
 #: Tried here or by another test; `text` is what a program prints, `ini` is for other programs.
-LANGUAGES = {"c", "console", "ini", "mermaid", "python", "sh", "text", "toml", "yaml"}
+LANGUAGES = {"c", "console", "dockerfile", "ini", "mermaid", "python", "sh", "text", "toml", "yaml"}
 MOST_UNTRIED = 5
 #: What stands for a grant in documents.
 GRANT = "trainer"
@@ -217,6 +218,7 @@ def test_a_command_runs(words: tuple[str, ...], machine: tuple[Path, dict[str, s
 
 
 def _succeeds(folder: Path, environ: dict[str, str], words: tuple[str, ...]) -> None:
+    words = tuple("1" if before == "--seconds" else word for before, word in pairwise(("", *words)))
     done = subprocess.run(
         ["hetero", *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
     )

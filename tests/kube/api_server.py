@@ -33,6 +33,8 @@ class FakeApi:
     url: str = ""
     _version: int = 1
     _watchers: list[tuple[str, asyncio.Queue[Plain]]] = field(factory=list)
+    # What was told: its version, of which kind, and the event.
+    _told: list[tuple[int, str, Plain]] = field(factory=list)
 
     def put(self, kind: str, item: Plain, *, event: str = "MODIFIED") -> None:
         """Store a pod or a node and tell who watches."""
@@ -51,9 +53,11 @@ class FakeApi:
                 del self.slices[about["name"]]
         else:
             self.nodes[about["name"]] = item
+        told = {"type": event, "object": json.loads(json.dumps(item))}
+        self._told.append((self._version, kind, told))
         for watched, queue in self._watchers:
             if watched == kind:
-                queue.put_nowait({"type": event, "object": json.loads(json.dumps(item))})
+                queue.put_nowait(told)
 
     def watched(self, kind: str) -> bool:
         """Whether somebody is told of every change from now on."""
@@ -116,6 +120,10 @@ class FakeApi:
             version = {"resourceVersion": str(self._version)}
             return web.json_response({"metadata": version, "items": items})
         queue: asyncio.Queue[Plain] = asyncio.Queue()
+        since = int(request.query.get("resourceVersion") or self._version)
+        for at, what, told in self._told:  # between the list and this
+            if what == kind and at > since:
+                queue.put_nowait(told)
         self._watchers.append((kind, queue))
         answer = web.StreamResponse()
         await answer.prepare(request)

@@ -34,6 +34,7 @@ class FakeApi:
     tokens: dict[str, str] = field(factory=dict)  # whose they are
     bound: dict[str, tuple[str, str, str]] = field(factory=dict)  # users, pods and UIDs by token
     lent: dict[str, str] = field(factory=dict)  # tokens that are meant for metrics alone
+    servers: set[str] = field(factory=set)  # addresses that API servers publish
     readers: set[str] = field(factory=set)  # users who may get /metrics
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
     _numbers: Any = field(factory=count)
@@ -44,12 +45,19 @@ class FakeApi:
         if path.endswith("/pods") and selector.startswith("metadata.name="):
             found = self.objects.get(f"{path}/{selector.partition('=')[2]}")
             return {"items": [copy.deepcopy(found)] if found else []}
+        if selector.startswith("status.podIP="):
+            address = selector.partition("=")[2]
+            pods = (one for where, one in self.objects.items() if "/pods/" in where)
+            found_at = [one for one in pods if one["status"].get("podIP") == address]
+            return {"items": copy.deepcopy(found_at)}
         if path == "/api/v1":
             return {"resources": [{"name": "pods/eviction", "version": "v1"}]}
         if path in BUDGETS:
             return {"items": copy.deepcopy(self.budgets)}
         if path not in self.objects and path.endswith("/resourcequotas"):
             return {"items": []}
+        if path.endswith("/endpoints/kubernetes"):
+            return {"subsets": [{"addresses": [{"ip": one} for one in self.servers]}]}
         if path not in self.objects:
             raise ApiError(f"GET {path}", 404, "not found")
         return copy.deepcopy(self.objects[path])

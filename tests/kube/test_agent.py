@@ -20,7 +20,7 @@ from hetero.kube.api.annotations import (
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
-from tests.kube.world import CARD, KEY, pod_named, refusal, run, until, world
+from tests.kube.world import CARD, KEY, cut_short, pod_named, refusal, run, until, world
 
 
 def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
@@ -106,6 +106,34 @@ def test_whose_devices_were_preferred_is_not_given_those_of_another() -> None:
             await at.kubelet.allocate(CARD, [other])
 
             assert ["default/two/main"] == at.given()
+
+    run(story)
+
+
+def test_a_pod_that_the_kubelet_refused_for_another_reason_takes_nobodys_devices() -> None:
+    """Neither while its owner changes it, nor when the API knows that it failed and we do not."""
+
+    async def story() -> None:
+        async with world(4 * GiB, 4 * GiB) as at:
+            refused, waits = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
+            at.kubelet.known.append(refused)
+            await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.keys())
+            refused["metadata"]["labels"] = {"changed": "later"}
+            at.api.put("pods", refused)
+            changed = refused["metadata"]["resourceVersion"]
+            known = at.agent.allocator.pods
+            await until(lambda: known["uid-one"]["metadata"]["resourceVersion"] == changed)
+            answer = (await at.kubelet.admit(waits))["main"]
+            assert "memory-1" == answer.envs["MEMORY_VISIBLE_DEVICES"]
+
+        async with world(4 * GiB, 4 * GiB) as at:
+            waits, refused = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
+            at.kubelet.known.append(refused)
+            await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.keys())
+            failed = {**refused, "status": {"phase": "Failed", "reason": "SysctlForbidden"}}
+            at.api.pods["default", "two"] = failed  # whose watchers hear of it later
+            answer = (await at.kubelet.admit(waits))["main"]
+            assert "memory-0" == answer.envs["MEMORY_VISIBLE_DEVICES"]
 
     run(story)
 
@@ -236,6 +264,20 @@ def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> No
             assert not at.agent.serves
             await until(lambda: at.agent.serves)
             await until(lambda: at.awaited in at.kubelet.devices)
+
+    run(story)
+
+
+def test_an_agent_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await at.crash()
+            plugin = at.agent.plugins[at.awaited]
+            async for _ in cut_short(plugin.attend):
+                await plugin.close()
+            await plugin.attend()
+            assert plugin.resource in at.kubelet.registered
+            await plugin.close()
 
     run(story)
 

@@ -340,3 +340,8 @@ def test_the_webhook_answers_whom_the_values_let_in() -> None:
     args, (policy,) = made(clientCA="authority", clientNames=["apiserver"], allowFrom=peers)
     assert {"--client-ca=/etc/hetero-clients/ca.crt", "--client-name=apiserver"} < set(args)
     assert [{"from": peers}] == policy["spec"]["ingress"]
+    assert {"--allow-namespace=kube-system"} == {one for one in args if "allow" in one}
+    args, _ = made(allowedNetworks=["10.0.0.1/32"], allowedNamespaces=[], open=True)
+    assert {"--allow-network=10.0.0.1/32", "--open"} == {
+        one for one in args if "allow" in one or "open" in one
+    }

@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Gauge
 
+from hetero.kube.api.answers import REFUSALS
 from hetero.kube.api.delegated import Gate, metrics_handler
 from tests.kube.fake_api import FakeApi
 
@@ -60,3 +61,10 @@ def test_nobody_is_let_in_while_the_api_does_not_answer(call: str) -> None:
     api = FakeApi(tokens={"a": "prometheus"}, readers={"prometheus"}, fail={call})
 
     assert [503] == statuses(api, "a")
+
+
+def test_who_brings_many_tokens_that_are_refused_does_not_load_the_api() -> None:
+    api = FakeApi(tokens={f"t{n}": "tenant" for n in range(40)})
+
+    assert [403] * REFUSALS + [429] * (40 - REFUSALS) == statuses(api, *api.tokens)
+    assert 2 * REFUSALS == len(api.calls)

@@ -158,14 +158,22 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
         }
         at.api.put("resourceslices", theirs, event="ADDED")
         await until(lambda: ["memory-0"] == _ours(at))
-        (note,) = [one for one in examine(at.node) if one.subject == "device memory-1"]
-        assert "claims get it from driver other.io, which publishes memory-1, too" in note.says
-        assert Verdict.NOTE is note.verdict
+        # The agent notes it for doctor once the API has answered.
+        await until(lambda: _told(at))
+        ((subject, verdict, says),) = _told(at)
+        assert ("device memory-1", Verdict.NOTE) == (subject, verdict)
+        assert "claims get it from driver other.io, which publishes memory-1, too" in says
         at.api.put("resourceslices", theirs, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))
-        assert not [one for one in examine(at.node) if "other.io" in one.says]
+        await until(lambda: not _told(at))
 
     story(act)
+
+
+def _told(at: World) -> list[tuple[str, Verdict, str]]:
+    """Return what doctor says of the other driver."""
+    found = examine(at.node)
+    return [(one.subject, one.verdict, one.says) for one in found if "other.io" in one.says]
 
 
 def _ours(at: World) -> list[str]:

@@ -3,40 +3,97 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 
-from hetero.model import MEMORY
-from hetero.model.units import GiB
+from hetero.model import CORE, MEMORY, SLOTS, Fractional, Step
+from hetero.model.units import GiB, MiB
 from tests.kube.claims import allocated, prepare, story
-from tests.kube.world import World
+from tests.kube.world import World, until
 
 
 def sized(at: World) -> tuple[int, int | None]:
     """Return the bytes and the core of the one grant, as its ledger has them and its limiter."""
     (entry,) = at.node.snapshot().grants
     (piece,), (limit,) = entry.allocation.pieces, entry.limits
-    assert piece.takes[MEMORY] == limit.memory
+    (device,) = [one for one in at.vendor.devices if one.uuid == piece.device]
+    core = 10000 if piece.core is None else piece.core * 10000 // device.capacity[CORE]
+    assert (piece.takes[MEMORY], core) == (limit.memory, limit.core)
+    assert 1 == piece.takes[SLOTS]  # kube-scheduler gives the others away
     assert limit.context
     return piece.takes[MEMORY], piece.core
 
 
-def test_a_claim_in_use_is_resized_within_what_it_consumes() -> None:
+#: What a claim consumes, what it says, and the size that it has then: bytes and core.
+SIZES = [
+    ("40", "memory=2Gi,cores=20", (2 * GiB, 20)),
+    ("40", "cores=10", (4 * GiB, 10)),
+    ("40", "cores=40", (4 * GiB, 40)),
+    ("40", "memory=1Gi", (1 * GiB, 40)),
+    ("40", "", (4 * GiB, 40)),
+    ("100", "cores=10", (4 * GiB, 10)),
+    ("100", "", (4 * GiB, None)),
+    ("100", "memory=1Gi", (1 * GiB, None)),
+    ("100", "memory=4Gi,cores=100", (4 * GiB, None)),
+    ("0", "memory=1Gi", (1 * GiB, None)),
+]
+
+
+@pytest.mark.parametrize("cores", ["40", "100", "0"])
+def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
     async def act(at: World) -> None:
         driver = at.agent.driver
         assert driver is not None
-        metadata = allocated(at, "one", memory="4Gi", cores="40")["metadata"]
+        metadata = allocated(at, "one", memory="4Gi", cores=cores)["metadata"]
         first = await prepare(at, "one")
+        whole = None if cores in ("0", "100") else int(cores)
         assert [] == await driver.claims.reconcile()
-        assert (4 * GiB, 40) == sized(at)
-        for said, size in (
-            ("memory=2Gi,cores=20", (2 * GiB, 20)),
-            ("cores=10", (4 * GiB, 10)),
-            ("memory=1Gi", (1 * GiB, 40)),
-            ("", (4 * GiB, 40)),
-        ):
+        assert (4 * GiB, whole) == sized(at)
+        for said, size in [row[1:] for row in SIZES if row[0] == cores]:
             metadata["annotations"] = {"hetero.io/resize": said}
             assert [] == await driver.claims.reconcile()
             assert size == sized(at)
+            metadata["annotations"] = {}
+            assert [] == await driver.claims.reconcile()
+            assert (4 * GiB, whole) == sized(at)
         assert first == await prepare(at, "one")
+
+    story(act)
+
+
+@pytest.mark.parametrize(
+    ("grains", "units", "consumed"),
+    [
+        (Fractional(memory=Step(256 * MiB), together=True), 100, "100"),
+        (Fractional(memory=Step(256 * MiB), together=True), 120, "7"),
+        (Fractional(memory=Step(256 * MiB), core=Step(5)), 100, "15"),
+    ],
+)
+def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cut(
+    grains: Fractional, units: int, consumed: str
+) -> None:
+    """And one that says a size has that, rounded up as the card is cut, and slots as it had."""
+
+    async def act(at: World) -> None:
+        driver = at.agent.driver
+        assert driver is not None
+        for number, one in enumerate(at.vendor.devices):
+            capacity = {**one.capacity, CORE: units}
+            at.vendor.devices[number] = evolve(one, granularity=grains, capacity=capacity)
+        await until(lambda: driver.claims.discovery().devices[0].granularity == grains)
+        metadata = allocated(at, "one", memory="4Gi", cores=consumed)["metadata"]
+        assert "" == (await prepare(at, "one")).error
+        before = sized(at)
+        (standing,) = at.node.snapshot().grants
+        assert [] == await driver.claims.reconcile()
+        assert (standing,) == at.node.snapshot().grants
+
+        metadata["annotations"] = {"hetero.io/resize": "memory=1000Mi,cores=6"}
+        assert [] == await driver.claims.reconcile()
+        core = 10 if grains.core == Step(5) else 6
+        assert (1 * GiB, core) == sized(at)
+        metadata["annotations"] = {}
+        assert [] == await driver.claims.reconcile()
+        assert before == sized(at)
 
     story(act)
 
@@ -49,6 +106,9 @@ def test_a_claim_in_use_is_resized_within_what_it_consumes() -> None:
         ("size=1", "'size=1': write memory=2Gi,cores=20, or one of them"),
         ("memory=", "'memory=': write memory=2Gi,cores=20, or one of them"),
         ("memory=much", "'much' is not a number"),
+        ("memory=0", "0 is no size: leave out what is to be as the claim consumes it"),
+        ("cores=0", "0 is no size: leave out what is to be as the claim consumes it"),
+        ("memory=2Gi,cores=41", "41 cores are more than the claim consumes, 40"),
     ],
 )
 def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(said: str, sentence: str) -> None:

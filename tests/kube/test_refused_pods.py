@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
 from hetero.kube.api.events import Events
 from hetero.kube.scheduler.refused_pods import RefusedPods
@@ -65,6 +67,17 @@ def test_a_pod_that_ran_and_one_that_waits_keep_what_they_have() -> None:
     assert [] == api.events
     assert ALLOCATION in notes(api, "ran")
     assert ALLOCATION in notes(api, "evicted")
+
+
+@pytest.mark.parametrize(
+    "reason", ["SysctlForbidden", "OutOfcpu", "NodeShutdown", "PodOSNotSupported"]
+)
+def test_a_pod_keeps_nothing_whatever_its_node_refused_it_for(reason: str) -> None:
+    api = FakeApi()
+    pressure = {**REFUSED, "reason": "Evicted", "message": "Pod The node had condition: [x]. "}
+    asyncio.run(follow(api, pod("a", {**REFUSED, "reason": reason}), pod("b", pressure)))
+
+    assert [{"mine": "stays"}] * 2 == [notes(api, name) for name in ("a", "b")]
 
 
 def test_who_stands_by_takes_nothing_back_and_what_fails_is_tried_again() -> None:

@@ -21,6 +21,7 @@ from urllib.request import urlopen
 import aiohttp
 import pytest
 from aiohttp import web
+from attrs import evolve
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 
@@ -274,19 +275,34 @@ def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_day
 
     asyncio.run(play())
 
-    assert times == len(told)
-    assert all("webhook.crt: ends at" in one and "UTC: renew it" in one for one in told)
+    own = [one for one in told if "ca.crt" not in one]  # whose authority lasts a day
+    assert (times, 1) == (len(own), len(told) - len(own))
+    assert all("webhook.crt: ends at" in one and "UTC: renew it" in one for one in own)
 
 
-def test_metrics_say_when_a_certificate_ends(tmp_path: Path) -> None:
-    cert, key = Authority(tmp_path).issue("webhook", lasts=timedelta(days=29))
+def test_metrics_say_when_certificates_end(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("webhook", lasts=timedelta(days=29))
+    caller, _ = authority.issue("caller", lasts=timedelta(days=9))
+    certificates = Certificates(cert=cert, key=key, client_ca=authority.path, caller=caller)
     registry = CollectorRegistry()
-    registry.register(https.ExpiryMetric(certificates=Certificates(cert=cert, key=key)))
+    registry.register(https.ExpiryMetric(certificates=certificates))
 
-    found = registry.get_sample_value("hetero_certificate_expiration_timestamp_seconds")
+    def ends(certificate: str) -> float | None:
+        name = "hetero_certificate_expiration_timestamp_seconds"
+        return registry.get_sample_value(name, {"certificate": certificate})
 
-    ends = datetime.now(timezone.utc) + timedelta(days=29)
-    assert found == pytest.approx(ends.timestamp(), abs=60)
+    now = datetime.now(timezone.utc)
+    assert ends("server") == pytest.approx((now + timedelta(days=29)).timestamp(), abs=60)
+    assert ends("caller") == pytest.approx((now + timedelta(days=9)).timestamp(), abs=60)
+    of_authority = x509.load_pem_x509_certificate(authority.path.read_bytes()).not_valid_after_utc
+    assert of_authority.timestamp() == ends("authority")
+    assert ends("clients") is None  # they have the same
+    elsewhere = authority.path.rename(tmp_path / "clients.crt")
+    beside = evolve(certificates, client_ca=elsewhere)
+    registry = CollectorRegistry()
+    registry.register(https.ExpiryMetric(certificates=beside))
+    assert (None, of_authority.timestamp()) == (ends("authority"), ends("clients"))
 
 
 def test_certificates_are_made_once_and_prove_the_services_to_each_other(tmp_path: Path) -> None:

@@ -59,15 +59,15 @@ async def said(port: int, text: bytes = b"", *, host: str = "127.0.0.1") -> byte
         writer.close()
 
 
-def post(length: int, body: bytes = b"") -> bytes:
-    head = f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+def post(length: int, body: bytes = b"", more: str = "") -> bytes:
+    head = f"POST / HTTP/1.1\r\nHost: a\r\n{more}Content-Length: {length}\r\n\r\n"
     return head.encode() + body
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients have little time, and few connections and requests."""
-    for name, value in {"DEADLINE": 0.3, "CONNECTIONS": 3, "REQUESTS": 1}.items():
+    for name, value in {"DEADLINE": 0.3, "CONNECTIONS": 3, "LET_IN": 5, "REQUESTS": 1}.items():
         monkeypatch.setattr(sources, name, value)
 
 
@@ -126,3 +126,36 @@ def test_who_shakes_no_hands_has_no_more_connections_and_no_more_time(tmp_path: 
     mine = Sources()
     served(mine, act, tls=context)
     assert {} == mine.connections
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_the_api_server_passes_on_for_others_does_not_hold_up_its_own() -> None:
+    passed_on = "X-Forwarded-For: 10.1.2.3\r\n"
+
+    async def act(port: int) -> None:
+        held = [asyncio.ensure_future(said(port, post(9, b"half", passed_on))) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        began = monotonic()
+        assert b"200" in await said(port, post(4, b"body"))
+        assert monotonic() - began < 0.15
+        await asyncio.gather(*held)
+
+    served(Sources(), act)
+
+
+@pytest.mark.usefixtures("soon")
+def test_who_was_let_in_may_have_more_connections() -> None:
+    mine = Sources()
+
+    def so_many(host: str) -> int:
+        return [mine.count_in((host, port)) for port in range(9)].count(True)
+
+    async def act(port: int) -> None:
+        assert b"200" in await said(port, post(4, b"body"))
+        for _ in range(500):  # until the server has seen the end of it
+            if mine.connections:
+                await asyncio.sleep(0.01)
+        assert (5, 3) == (so_many("127.0.0.1"), so_many("127.0.0.2"))
+        mine.connections.clear()
+
+    served(mine, act)

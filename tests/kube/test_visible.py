@@ -45,6 +45,12 @@ def referring() -> dict[str, Any]:
     return made
 
 
+def annotated(said: str, *, name: str = "cdi.k8s.io/mine") -> dict[str, Any]:
+    made = pod({"cpu": "1"})
+    made["metadata"]["annotations"] = {name: said}
+    return made
+
+
 def elsewhere() -> dict[str, Any]:
     made = pod({"cpu": "1"}, env=NAMED)
     made["spec"]["schedulerName"] = "tenants-own"
@@ -59,6 +65,13 @@ def elsewhere() -> dict[str, Any]:
         pod(SHARE, env=NAMED),
         pod(SHARE, env={"NVIDIA_VISIBLE_DEVICES": "GPU-1"}),
         pod({"cpu": "1"}, env={"CAMBRICON_VISIBLE_DEVICES": "0"}),
+        pod({"cpu": "1"}, env={"ASCEND_VISIBLE_DEVICES": "0-7"}),
+        pod({"huawei.com/Ascend910B3": "1"}, env={"ASCEND_VNPU_SPECS": "vir10_3c_32g"}),
+        pod({"cpu": "1"}, env={"AMD_VISIBLE_DEVICES": "all"}),
+        pod({"cpu": "1"}, env={"DCU_VISIBLE_DEVICES": "all"}),
+        annotated("nvidia.com/gpu=all"),
+        annotated("nvidia.com/gpu=all", name="nvidia.cdi.k8s.io/mine"),
+        annotated("other.org/card=0, runtime.nvidia.com/gpu=0"),
         mounting("/var/run/nvidia-container-devices/GPU-1"),
         mounting("/var/run/../run//nvidia-container-devices"),
         mounting("//var/run/nvidia-container-devices/all"),
@@ -80,6 +93,36 @@ def test_a_pod_that_names_cards_to_a_runtime_needs_the_right(plain: dict[str, An
 @pytest.mark.parametrize("text", ["", "void", "none"])
 def test_a_pod_may_say_that_it_sees_no_card(text: str) -> None:
     assert answer(pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": text}))["allowed"]
+
+
+def test_devices_of_others_are_named_by_whoever_has_them() -> None:
+    assert answer(annotated("other.org/card=all,notnvidia.com/gpu=0"))["allowed"]
+
+
+def test_an_annotation_that_names_cards_needs_the_right_later_too() -> None:
+    old, new = pod({"cpu": "1"}), annotated("nvidia.com/gpu=all")
+
+    def changed(**rest: Any) -> Any:
+        return answer(new, operation="UPDATE", oldObject=old, **rest)
+
+    assert "may use policy" in changed()["status"]["message"]
+    assert changed(rights={("alice", "team", POLICY)})["allowed"]
+    assert answer(new, operation="UPDATE", oldObject=new)["allowed"]
+
+
+def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> None:
+    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia"}))
+
+    def told(runtime: str, **rest: Any) -> list[Any]:
+        made = pod({"cpu": "1"})
+        made["spec"] |= {"runtimeClassName": runtime, **rest}
+        asked = {"uid": "r", "operation": "CREATE", "object": made, **WHO}
+        patch = asyncio.run(hook.admit(asked)).get("patch", "W10=")
+        return [one["value"] for one in json.loads(base64.b64decode(patch))]
+
+    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert [void] == told("nvidia") == told("nvidia", schedulerName="tenants-own")
+    assert [] == told("kata")
 
 
 def test_a_container_that_is_added_to_look_at_a_pod_names_no_cards_either() -> None:

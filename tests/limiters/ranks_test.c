@@ -97,6 +97,32 @@ static void a_gang_one_of_whose_processes_comes_ten_seconds_late_has_its_share_a
     }
 }
 
+static void one_by_one(struct tenant *tenant)
+{
+    for (;;) {
+        tenant_launch(tenant, 0, tenant->each_ns);
+        tenant_synchronise(tenant);
+    }
+}
+
+/* Its second card has no process, or one that does nothing: nobody comes for whom they may have waited. */
+static void kernels_of_seconds_on_one_card_of_a_gang_have_its_share(void)
+{
+    enum { WATCHED_S = 60 };
+    for (unsigned processes = 1; processes <= 2; processes++) {
+        begin_gangs();
+        for (unsigned rank = 0; rank < processes; rank++) {
+            member(rank, 0, rank, rank == 0 ? one_by_one : nothing, 30, 0)->each_ns = 3 * SECOND;
+            tenant_start(&tenants[rank]);
+        }
+        EXPECT(true, machine_run(WATCHED_S * SECOND));
+        double got = 100 * (double)tenants[0].done_ns / ((double)WATCHED_S * SECOND);
+        printf("%.2f of 30\n", got);
+        EXPECT_NEAR(30, 5, got); /* a kernel more or less */
+        machine_end();
+    }
+}
+
 static void a_gang_whose_processes_begin_anew_has_its_share_again(void)
 {
     begin_ranks(tensor_parallel);
@@ -159,6 +185,7 @@ static void a_gang_that_is_resized_has_its_new_share(void)
 
 static const struct test tests[] = {
     TEST(a_gang_one_of_whose_processes_comes_ten_seconds_late_has_its_share_at_once),
+    TEST(kernels_of_seconds_on_one_card_of_a_gang_have_its_share),
     TEST(a_gang_whose_processes_begin_anew_has_its_share_again),
     TEST(a_gang_one_of_whose_processes_was_stopped_has_its_share_again),
     TEST(a_gang_that_is_resized_has_its_new_share),

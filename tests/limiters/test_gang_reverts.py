@@ -44,6 +44,14 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gate.c", "deep > most ? deep : most", "deep > most ? most : most"),
         "a_gang_whose_host_is_busy_elsewhere_has_its_share",
     ),
+    "how fast fences pass on average": (
+        (
+            "timeshare/gang.c",
+            "row_is_by_hand(row) ? gang->moves_ns : gang->pace_ns;",
+            "gang->moves_ns;\n    (void)row;",
+        ),
+        "a_gang_whose_hosts_pause_has_its_share",
+    ),
     "what goes on until a step of several nodes is done": (
         (
             "timeshare/gang.c",
@@ -51,6 +59,22 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "false",
         ),
         "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
+    ),
+    "what is not charged at the end of a row": (
+        (
+            "timeshare/gang.c",
+            "claimed && shared->phase == GANG_OPEN && gang",
+            "claimed && shared->phase != GANG_CLOSED && gang",
+        ),
+        "gangs_and_programs_of_one_card_at_random_have_their_shares",
+    ),
+    "who has launched less where nobody waits": (
+        (
+            "timeshare/gang_end.c",
+            "return !is_apart(gang) && behind > 0",
+            "return (!is_apart(gang) || behind > 0) && behind > 0",
+        ),
+        "processes_that_exchange_nothing_each_have_their_share",
     ),
     "what high priority is not charged": (
         (

@@ -1,6 +1,11 @@
 """Images of device code and libraries: what they say of themselves, and handles of what is gone."""
 
+from pathlib import Path
+
+import pytest
 from tenancy import Grant, Rack
+
+CORPUS = Path(__file__).parent / "corpus"
 
 IMAGES = """
 import struct
@@ -23,8 +28,8 @@ def asked(made):
         driver.code("cuLibraryGetKernelCount", byref(c_uint()), made),
     ]
 """
-#: CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_OUT_OF_MEMORY
-INVALID, NOT_FOUND, OUT_OF_MEMORY = 400, 500, 2
+#: CUDA_ERROR_INVALID_HANDLE, _NOT_FOUND, _OUT_OF_MEMORY, _INVALID_CONTEXT
+INVALID, NOT_FOUND, OUT_OF_MEMORY, NO_CONTEXT = 400, 500, 2, 201
 
 
 def test_a_library_that_is_dead_or_was_never_there_is_answered_as_by_the_driver(
@@ -79,3 +84,78 @@ say(seen)
 """
     )
     assert [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY] == told
+
+
+#: `nvcc -fatbin` of CUDA 13.0 wrote them of `__device__ char big[8388608]` and a kernel k that
+#: writes there: PTX of three --compress-mode (none, speed, default), and code of sm_80.
+WRITTEN = ("plain", "lz4", "zstd", "elf")
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_what_nvcc_wrote_is_charged_its_arrays(grant: Grant, form: str) -> None:
+    path = CORPUS / f"image-nvcc-{form}"
+    told = grant.run(
+        IMAGES
+        + f"""
+image = open({str(path)!r}, "rb").read()[1:] + bytes(16)
+seen = []
+for _ in range(9):
+    seen.append(driver.code("cuModuleLoadData", byref(c_void_p()), image))
+say(seen)
+"""
+    )
+    assert [0] * 8 + [OUT_OF_MEMORY] == told
+
+
+#: Where no context is current the driver answers without a look at the image. Each image ends where
+#: memory does.
+CLAIMS = """
+import ctypes
+from ctypes import c_int
+libc = ctypes.CDLL(None)
+libc.mmap.restype = c_void_p
+libc.mmap.argtypes = (c_void_p, c_size_t, c_int, c_int, c_int, c_size_t)
+libc.mprotect.argtypes = (c_void_p, c_size_t, c_int)
+call("cuCtxSetCurrent", None)
+def loaded(image):
+    room = -(-len(image) // 4096) * 4096
+    start = libc.mmap(None, room + 4096, 3, 0x22, -1, 0)
+    libc.mprotect(start + room, 4096, 0)
+    at = start + room - len(image)
+    ctypes.memmove(at, image, len(image))
+    return driver.code("cuModuleLoadData", byref(c_void_p()), c_void_p(at))
+def claiming(image, places, value):
+    for i, at in enumerate(places):  # an entry has 80 bytes before its image
+        image = image[:at] + struct.pack("<Q", value - 80 * i) + image[at + 8:]
+    return image
+"""
+#: Of a fat binary: the size of all entries, and of the first. Of an ELF file: where its sections
+#: are.
+FAT_SIZE, ENTRY_SIZE, SECTIONS = 8, 24, 40
+
+
+@pytest.mark.parametrize(
+    ("form", "skipped", "places"),
+    [
+        ("plain", 0, [FAT_SIZE]),
+        ("plain", 0, [FAT_SIZE, ENTRY_SIZE]),
+        ("elf", 0, [FAT_SIZE]),
+        ("elf", 80, [SECTIONS]),
+    ],
+)
+def test_an_image_that_claims_more_than_there_is_does_not_end_its_program(
+    grant: Grant, rack: Rack, form: str, skipped: int, places: list[int]
+) -> None:
+    image = (CORPUS / f"image-nvcc-{form}").read_bytes()[1 + skipped :]
+    program = (
+        IMAGES
+        + CLAIMS
+        + f"""
+image = {image!r}
+claims = [claiming(image, {places}, claim) for claim in (len(image) + 4096, 1 << 28, 1 << 62)]
+say([loaded(each) for each in [image, *claims]])
+"""
+    )
+    told = grant.run(program)
+    assert told == rack.run(program)
+    assert [NO_CONTEXT] * 4 == told

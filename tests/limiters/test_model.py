@@ -61,6 +61,26 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "true",
         ),
     ),
+    "fat binaries are not read": (
+        ("shared/image.c", "if (magic == FATBIN_MAGIC) {", "if (false) {"),
+    ),
+    "libraries count in one context": (
+        ("shared/libraries.c", "!is_first(library->key, context, device)", "false"),
+    ),
+    "libraries do not count in contexts that are made later": (
+        (
+            "shared/libraries.c",
+            "    table_put(&standing, &previous);\n    while (fits &&",
+            "    table_put(&standing, &previous);\n    while (false &&",
+        ),
+    ),
+    "libraries that are unloaded count in contexts": (
+        (
+            "shared/libraries.c",
+            "    if (table_take(HELD_LIBRARY, key, &entry))\n        give_back_all",
+            "    if (false)\n        give_back_all",
+        ),
+    ),
     "limits are not charged": (("shared/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
     "tiles hold no block": (
         ("shared/tiles.c", "tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP)", "false"),
@@ -315,7 +335,8 @@ STEPS = (
     *("GRAPH", "LAUNCH", "GRAPH_DESTROY"),
     *("BLOCK", "HANDLE_RETAIN", "HANDLE_RELEASE", "MAP", "UNMAP", "EXPORT", "IMPORT"),
     *("SHARE", "OPEN", "CLOSE", "ARRAY", "SPARSE", "TILE", "ARRAY_DESTROY"),
-    *("MODULE", "MODULE_UNLOAD", "LIMIT", "GREEN", "GREEN_DESTROY", "LOOK"),
+    *("MODULE", "MODULE_UNLOAD", "LIBRARY", "LIBRARY_USE", "LIBRARY_UNLOAD"),
+    *("LIMIT", "GREEN", "GREEN_DESTROY", "LOOK"),
     "CLOSE_FILE",
 )
 #: Processes are started more often than they end, and have contexts.
@@ -377,6 +398,9 @@ FOUND = {
     "a block that was imported, exported and released": (
         *("BLOCK 0 0 12", "EXPORT 0 0 0", "START 1 0 0", "IMPORT 1 0 0", "EXPORT 1 0 0"),
         "HANDLE_RELEASE 1 0 0",
+    ),
+    "a stream with the name of one that was destroyed on another device": (
+        *("RETAIN 0 1 0", "STREAM 0 1 0", "STREAM_DESTROY 0 0 0", "STREAM 0 0 0", "POOLED 0 0 10"),
     ),
 }
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from simulated import MIB, Machine
+
+WRITTEN_BY_NVCC = Path(__file__).parents[1] / "limiters/corpus/image-nvcc-plain"
 
 START = """
     cuda = Cuda()
@@ -129,6 +132,28 @@ def test_an_images_variables_are_its_sections(machine: Machine) -> None:
     say([*seen, cuda.code("cuModuleGetGlobal_v2", byref(c_uint64()), None, module, b".debug")])"""
     )
     assert [6, 5 * MIB, 4096, 500] == told
+
+
+def test_the_options_of_ptx_in_a_fat_binary_are_read_wherever_they_are_said_to_be(
+    machine: Machine,
+) -> None:
+    """NVIDIA's reader follows the entry, too: 64 at 0x24, where 72 and a length are, is nvcc's."""
+    told = machine.run(
+        f"""
+    import os
+    image = open({str(WRITTEN_BY_NVCC)!r}, "rb").read()[1:]
+    assert image[0x24:0x28] == bytes([64, 0, 0, 0])
+    def ended(image):
+        child = os.fork()
+        if child == 0:
+            cuda = Cuda()
+            cuda.start()
+            os._exit(cuda.code("cuModuleLoadData", byref(c_void_p()), image))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    nowhere = image[:0x50] + bytes([0, 0, 0, 0x7f]) + image[0x54:]
+    say([ended(image), ended(nowhere)])"""
+    )
+    assert [0, -signal.SIGSEGV] == told
 
 
 def test_linking_takes_nothing_and_its_image_takes_what_its_parts_declare(machine: Machine) -> None:

@@ -15,6 +15,7 @@ VENDOR = plugin.Vendor(
     name="amd",
     title="AMD",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
+    runtime_options=("AMD_VISIBLE_DEVICES",),  # of AMD's container toolkit
     visible=("ROCR_VISIBLE_DEVICES",),  # by "GPU-" and the unique id, as rocminfo prints it
     limiter="hip",
     device_nodes=("/dev/kfd", "{render}"),  # the images bring ROCm

@@ -60,6 +60,7 @@ VENDOR = plugin.Vendor(
     models=(plugin.Model(match="*", granularity=plugin.Whole()),),
     visible=("MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     visible_by="index",
+    runtime_options=("METAX_VISIBLE_DEVICES",),
     # After gpustack/runtime (deployer/cdi/metax.py); images bring the libraries.
     device_nodes=("/dev/mxcd", "/dev/mxnd", "/dev/mxgd", "{card}", "{render}"),
     resource_names=(_WHOLE, _SHARES),

@@ -65,6 +65,7 @@ VENDOR = plugin.Vendor(
     runtime=("NVIDIA_VISIBLE_DEVICES",),
     runtime_none=("void", "none"),
     runtime_mounts="/var/run/nvidia-container-devices",
+    runtime_options=("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
     limiter="cuda",
     # What NVIDIA's container library mounts for compute and utility, as far as the driver needs it.
     cdi="nvidia.com/gpu",

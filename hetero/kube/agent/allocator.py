@@ -7,8 +7,9 @@ starts, the same list says who got the devices, and a start that does not match 
 
 A kubelet waits for each answer before it goes on to the next pod. So a pod's grants are made when
 the API says that it is on this node, which the kubelet hears at the same moment: Allocate hands out
-what stands by then, and notes in the grant for which devices it did. Whose a share is and whether
-it stands must agree at every step, which is why both are in this one file.
+what stands by then, and notes in the grant for which devices it did.
+
+Over 400 lines because whose a share is and whether it stands must agree at every step.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Allocator:
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
     # after the other, as the API tells of them. Whoever waits for a vendor has others go on.
+    _bound: dict[str, int] = field(init=False, factory=dict)  # the order in which pods came, by UID
     _making: dict[str, asyncio.Future[dict[str, Grant]]] = field(init=False, factory=dict)
     _makers: defaultdict[frozenset[str], ThreadPoolExecutor] = field(
         init=False, factory=partial(defaultdict, partial(ThreadPoolExecutor, 1))
@@ -95,7 +97,10 @@ class Allocator:
 
         What cannot be given is the kubelet's to hear, when it asks.
         """
-        self.pods[pod["metadata"]["uid"]] = pod
+        uid = pod["metadata"]["uid"]
+        self.pods[uid] = pod
+        if ALLOCATION in (pod["metadata"].get("annotations") or ()):
+            self._bound.setdefault(uid, int(pod["metadata"]["resourceVersion"]))
         if ended(pod):  # then alone: while pods start, their admission has the processor
             self.reconcile_due.set()
         elif active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
@@ -105,6 +110,7 @@ class Allocator:
     def remove_pod(self, uid: str) -> None:
         """Note that a pod is gone."""
         self.pods.pop(uid, None)
+        self._bound.pop(uid, None)
         self._making.pop(uid, None)
         self.reconcile_due.set()
 
@@ -201,9 +207,23 @@ class Allocator:
         if not found:
             why = "; ".join(faults) or "the scheduler gave none on this node what it asks"
             raise Refused(f"no pod waits for {count} {resource}: {why}")
-        # Of two, one was refused by the kubelet for another reason, and the API has not heard yet:
-        # the one being admitted is the one that was bound last.
-        return max(found, key=lambda one: int(one.pod["metadata"]["resourceVersion"]))
+        # Of two, the kubelet refused one for another reason, and we or the API have not heard yet:
+        # the one being admitted is the one that was bound last, whatever changed since.
+        if len(found) > 1:
+            found = [one for one in found if await self._still_active(one.pod)] or found
+        return max(found, key=lambda one: self._order(one.pod))
+
+    async def _still_active(self, pod: Plain) -> bool:
+        """Whether the API itself says that a pod may still start containers."""
+        try:
+            now = await self._ask(*full_name(pod))
+        except ApiError:
+            return True
+        return now is not None and active(now) and now["metadata"]["uid"] == pod["metadata"]["uid"]
+
+    def _order(self, pod: Plain) -> int:
+        about = pod["metadata"]
+        return self._bound.get(about["uid"], int(about["resourceVersion"]))
 
     def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
         """Return whom these very ids were chosen for by the call before this one, if they were.

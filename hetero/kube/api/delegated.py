@@ -7,10 +7,8 @@ for this alone.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from time import monotonic
 
 from aiohttp import web
 from attrs import define, field
@@ -18,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from hetero.kube.api.access_review import user_of
+from hetero.kube.api.answers import Answers, TooManyRefusals
 from hetero.kube.api.client import ApiCalls, ApiError
 
 log = logging.getLogger(__name__)
@@ -25,11 +24,9 @@ log = logging.getLogger(__name__)
 _BEARER = "Bearer "
 #: What the API server hands on of a caller that it speaks for, and whom such a token is meant for.
 TOKEN, AUDIENCE = "Hetero-Token", "hetero.io/metrics"
-#: Seconds for which an answer of the API server holds, as kube-apiserver's own delegates have it.
-_HOLDS = 10.0
-#: Answers kept; beyond it all are asked anew.
-_MOST = 1024
 
+#: The status that refuses, None for who may.
+Refusal = type[web.HTTPException] | None
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -38,8 +35,7 @@ class Gate:
     """Lets in who may `get` the path that they ask for (a nonResourceURL)."""
 
     api: ApiCalls
-    #: By a digest of the token and the path: the status that refuses, None for who may; and when.
-    _answers: dict[bytes, tuple[type[web.HTTPException] | None, float]] = field(factory=dict)
+    _answers: Answers[Refusal] = field(init=False, factory=lambda: Answers(bool))
 
     def guard(self, handler: Handler) -> Handler:
         """Return the handler behind this gate."""
@@ -52,29 +48,24 @@ class Gate:
 
         return guarded
 
-    async def _refusal(self, request: web.Request) -> type[web.HTTPException] | None:
+    async def _refusal(self, request: web.Request) -> Refusal:
         said, handed_on = request.headers.get("Authorization", ""), request.headers.get(TOKEN)
         if not said.startswith(_BEARER) and not handed_on:
             return web.HTTPUnauthorized
         token = handed_on or said.removeprefix(_BEARER)
         audience = AUDIENCE if handed_on else None
-        key = hashlib.sha256(f"{request.path} {audience} {token}".encode()).digest()
-        known, until = self._answers.get(key, (None, 0.0))
-        if monotonic() < until:
-            return known
+        question = f"{request.path} {audience} {token}"
         try:
-            refusal = await self._asked(token, request.path, audience)
+            return await self._answers.get(
+                question, request.remote or "", lambda: self._asked(token, request.path, audience)
+            )
+        except TooManyRefusals:
+            return web.HTTPTooManyRequests
         except ApiError as error:
             log.warning("who asks for %s: %s", request.path, error)
             return web.HTTPServiceUnavailable
-        if len(self._answers) >= _MOST:
-            self._answers.clear()
-        self._answers[key] = (refusal, monotonic() + _HOLDS)
-        return refusal
 
-    async def _asked(
-        self, token: str, path: str, audience: str | None
-    ) -> type[web.HTTPException] | None:
+    async def _asked(self, token: str, path: str, audience: str | None) -> Refusal:
         user = await user_of(self.api, token, audience=audience)
         if user is None:
             return web.HTTPUnauthorized

@@ -6,15 +6,17 @@ lowered can always have its own back.
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from hetero.kube.api.client import Plain
 from hetero.kube.api.quantity import bytes_of, quantity
-from hetero.model import CORE, MEMORY, Allocation, Ask, Device, DeviceAllocation
+from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Fractional
 from hetero.model.errors import BadInput, Refused
-from hetero.model.rounding import cut
+from hetero.model.rounding import round_up
 from hetero.model.units import format_both
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node, devices_of
-from hetero.node.resize import resize
+from hetero.node.resize import resize_to
 from hetero.plugin.registry import Discovery
 
 #: What a claim's annotation says: `memory=2Gi,cores=20`; what it leaves out is as consumed.
@@ -31,19 +33,17 @@ def resize_claim(
     """
     text = (claim["metadata"].get("annotations") or {}).get(RESIZE, "")
     (held, *others), (piece, *_) = entry.allocation.pieces, consumed.pieces
+    device = devices_of(discovery).get(piece.device)
     if others or piece.template is not None or piece.part is not None:
         if text:
             raise BadInput(f"{RESIZE}: only a share of one device is resized")
         return False
-    device = devices_of(discovery).get(piece.device)
-    if device is None:
+    if device is None or not isinstance(device.granularity, Fractional):
         return False
-    ask = _ask(_said(text), piece, device)
-    core = piece.core if ask.core is None else -(-device.of_card(CORE) * ask.core // 100)
-    made = cut(device, memory=ask.memory or 0, core=core, count=1, free={})
-    if made is None or (made.takes[MEMORY], made.core) == (held.takes[MEMORY], held.core):
+    goal = _goal(_said(text), piece, device, device.granularity)
+    if (goal.takes, goal.core) == (held.takes, held.core):
         return False
-    resize(node, entry.id, ask)
+    resize_to(node, entry.id, goal)
     return True
 
 
@@ -56,18 +56,23 @@ def _said(text: str) -> dict[str, str]:
     return said
 
 
-def _ask(said: dict[str, str], piece: DeviceAllocation, device: Device) -> Ask:
+def _goal(
+    said: dict[str, str], piece: DeviceAllocation, device: Device, grains: Fractional
+) -> DeviceAllocation:
     """Return the size that is meant. Raises `Refused` where it is more than the claim consumes."""
-    memory = bytes_of(said, "memory", 1) or piece.takes[MEMORY]
-    cores = quantity(said, "cores")
-    if memory > piece.takes[MEMORY]:
-        asked, most = format_both(memory, piece.takes[MEMORY])
+    had = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
+    memory, cores = bytes_of(said, "memory", 1), quantity(said, "cores")
+    if memory is not None and memory > had[MEMORY]:
+        asked, most = format_both(memory, had[MEMORY])
         raise Refused(f"{RESIZE}: {asked} of memory is more than the claim consumes, {most}")
+    if cores is not None and cores > had[CORE]:
+        raise Refused(f"{RESIZE}: {cores} cores are more than the claim consumes, {had[CORE]}")
+    if 0 in (memory, cores):
+        raise BadInput(f"{RESIZE}: 0 is no size: leave out what is to be as the claim consumes it")
+    if memory is not None:
+        had[MEMORY] = min(round_up(memory, grains.memory) or had[MEMORY], had[MEMORY])
     if cores is None:
-        cores = piece.core
-    elif cores > piece.takes[CORE]:
-        raise Refused(
-            f"{RESIZE}: {cores} cores are more than the claim consumes, {piece.takes[CORE]}"
-        )
-    percent = None if cores is None else max(cores * 100 // device.of_card(CORE), 1)
-    return Ask(memory=memory, core=percent)
+        return evolve(piece, takes={**piece.takes, **had})
+    had[CORE] = min(round_up(cores, grains.core) or had[CORE], had[CORE])
+    core = had[CORE] if had[CORE] < device.of_card(CORE) else None
+    return evolve(piece, takes={**piece.takes, **had}, core=core)

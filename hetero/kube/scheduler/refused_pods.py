@@ -19,9 +19,10 @@ from hetero.kube.api.pod import full_name
 
 log = logging.getLogger(__name__)
 
-#: Why kubelets of all versions say that they did not admit a pod that asks for devices.
-_REASONS = ("UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity")
-_OUT_OF = "OutOf"  # and what of
+#: Why a pod may have failed that was admitted, and whose containers some kubelets do not name then.
+_ADMITTED = ("DeadlineExceeded", "Evicted", "NodeLost", "Shutdown", "Terminated")
+#: What else a kubelet says where it gives one of these reasons for a pod that it did not admit.
+_REJECTED = ("Pod was rejected", "Pod The node had condition")
 #: Seconds between two looks, and after a failure.
 PERIOD = 1.0
 
@@ -79,7 +80,7 @@ class RefusedPods:
 
 
 def _refused(status: Plain) -> bool:
-    """Whether a kubelet refused a pod: one that ran has containers."""
-    reason = status.get("reason") or ""
-    known = reason in _REASONS or reason.startswith(_OUT_OF)
-    return status.get("phase") == "Failed" and known and not status.get("containerStatuses")
+    """Whether a kubelet refused a pod, for whatever reason: one that ran has containers."""
+    reason, message = status.get("reason") or "", status.get("message") or ""
+    before = bool(reason) and (reason not in _ADMITTED or message.startswith(_REJECTED))
+    return status.get("phase") == "Failed" and before and not status.get("containerStatuses")

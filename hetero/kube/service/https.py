@@ -40,13 +40,15 @@ Tell = Callable[[str], Awaitable[None]]
 class Certificates:
     """Where a service's certificate and key lie, and whose certificates its callers have.
 
-    Without one of `client_ca` nobody gets in, unless it is `optional`: then `proved` tells.
+    Without one of `client_ca` nobody gets in, unless it is `optional`: then `proved` tells. The end
+    of `caller`, which others prove themselves by, is told of as well.
     """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
     optional: bool = False
+    caller: Path | None = None
 
     def context(self) -> ssl.SSLContext:
         """Return a context with what is on disk now. Raises `BadInput`."""
@@ -78,17 +80,34 @@ class Certificates:
         """Return when the certificate on disk ends. Raises `OSError` and `ValueError`."""
         return x509.load_pem_x509_certificate(self.cert.read_bytes()).not_valid_after_utc
 
+    def all_ends(self) -> Iterator[tuple[str, Path, datetime]]:
+        """Yield what each certificate on disk is for, where it lies, and when it ends.
+
+        Beside its own lies that of the authority, which callers trust.
+        """
+        found = {
+            "server": self.cert,
+            "authority": self.cert.with_name("ca.crt"),
+            "clients": self.client_ca,
+            "caller": self.caller,
+        }
+        for name, path in found.items():
+            if path is not None and (name != "clients" or path != found["authority"]):
+                with suppress(OSError, ValueError):  # `follow` says what is wrong with its own
+                    every = x509.load_pem_x509_certificates(path.read_bytes())
+                    yield name, path, min(one.not_valid_after_utc for one in every)
+
     async def warn(self, tell: Tell) -> None:
-        """Tell each day, for ever, of a certificate that ends soon."""
-        told: datetime | None = None
+        """Tell each day, for ever, of each certificate that ends soon."""
+        told: dict[str, datetime] = {}
         while True:
-            with suppress(OSError, ValueError):  # `follow` says what is wrong with it
-                now, ends = datetime.now(timezone.utc), self.ends()
+            now = datetime.now(timezone.utc)
+            for name, path, ends in self.all_ends():
                 if ends - now > _SOON:
-                    told = None
-                elif told is None or now - told > _AGAIN:
-                    told = now
-                    await tell(f"certificate {self.cert}: ends at {ends:%F %T} UTC: renew it")
+                    told.pop(name, None)
+                elif name not in told or now - told[name] > _AGAIN:
+                    told[name] = now
+                    await tell(f"certificate {path}: ends at {ends:%F %T} UTC: renew it")
             await asyncio.sleep(PERIOD)
 
     async def follow(self, context: ssl.SSLContext) -> None:
@@ -109,18 +128,20 @@ class Certificates:
 
 @frozen(kw_only=True)
 class ExpiryMetric(Collector):
-    """Says when a service's certificate on disk ends."""
+    """Says when a service's certificates on disk end."""
 
     certificates: Certificates
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return it in seconds since 1970; nothing where there is no certificate."""
+        """Return it in seconds since 1970; nothing of a certificate that is not there."""
         made = GaugeMetricFamily(
             "hetero_certificate_expiration_timestamp_seconds",
-            "When the certificate that this service proves itself by ends",
+            "When a certificate ends: the server's, of its authority, of its clients' authority, "
+            "and what kube-scheduler calls it with",
+            labels=("certificate",),
         )
-        with suppress(OSError, ValueError):
-            made.add_metric((), self.certificates.ends().timestamp())
+        for name, _, ends in self.certificates.all_ends():
+            made.add_metric((name,), ends.timestamp())
         yield made
 
 

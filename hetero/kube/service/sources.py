@@ -27,8 +27,12 @@ log = logging.getLogger(__name__)
 DEADLINE = 4.0
 #: How many that are too many are hung up on at once, before others are looked after.
 _AT_ONCE = 100
-#: What one client may have at a time.
-CONNECTIONS, REQUESTS = 256, 32
+#: What one client may have at a time: connections, more of them once it was let in, and requests.
+CONNECTIONS, LET_IN, REQUESTS = 256, 1024, 32
+#: Addresses that are remembered for having been let in.
+_REMEMBERED = 64
+#: What the API server adds to what it passes on for others, which does not count as its own.
+_FORWARDED = "X-Forwarded-For"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,9 +43,10 @@ class Sources:
 
     connections: Counter[str] = field(init=False, factory=Counter)
     _accepted: dict[tuple[Any, ...], float] = field(init=False, factory=dict)  # when, by address
-    _requests: defaultdict[str, asyncio.Semaphore] = field(
+    _requests: defaultdict[tuple[str, bool], asyncio.Semaphore] = field(
         init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, REQUESTS))
     )
+    _let_in: dict[str, None] = field(init=False, factory=dict)
 
     def listen(self, host: str, port: int) -> socket.socket:
         """Return a socket that listens, and accepts no connection of who has too many."""
@@ -63,23 +68,34 @@ class Sources:
 
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            async with self._requests[request.remote or ""]:
+            host, forwarded = request.remote or "", _FORWARDED in request.headers
+            async with self._requests[host, forwarded]:
                 try:
                     await asyncio.wait_for(request.read(), DEADLINE)
                 except asyncio.TimeoutError:
                     raise web.HTTPRequestTimeout from None
-                return await handler(request)
+                answer = await handler(request)
+            if request.method == "POST" and answer.status < 400 and not forwarded:
+                self._remember(host)
+            return answer
 
         return bounded
 
-    def enter(self, address: tuple[Any, ...]) -> bool:
+    def _remember(self, host: str) -> None:
+        self._let_in.pop(host, None)
+        self._let_in[host] = None
+        if len(self._let_in) > _REMEMBERED:
+            del self._let_in[next(iter(self._let_in))]
+
+    def count_in(self, address: tuple[Any, ...]) -> bool:
         """Count a connection in; return whether its client may have it."""
         host = address[0]
         self.connections[host] += 1
         self._accepted[address] = monotonic()
-        if self.connections[host] == CONNECTIONS + 1:
-            log.warning("%s has %d connections: more are refused", host, CONNECTIONS)
-        return self.connections[host] <= CONNECTIONS
+        most = LET_IN if host in self._let_in else CONNECTIONS
+        if self.connections[host] == most + 1:
+            log.warning("%s has %d connections: more are refused", host, most)
+        return self.connections[host] <= most
 
     def leave(self, address: tuple[Any, ...]) -> None:
         """Count a connection out."""
@@ -88,7 +104,8 @@ class Sources:
         self.connections[host] -= 1
         if not self.connections[host]:
             del self.connections[host]
-            self._requests.pop(host, None)
+            for forwarded in (False, True):
+                self._requests.pop((host, forwarded), None)
 
     def left(self, address: tuple[Any, ...]) -> float:
         """Return how many seconds a connection has until the first byte of its request."""
@@ -105,7 +122,7 @@ class _Listener(socket.socket):
             descriptor, address = self._accept()  # type: ignore[attr-defined] # as socket.socket's
             made = _Accepted(self.family, self.type, self.proto, descriptor)
             made.leave = partial(self.sources.leave, address)
-            if self.sources.enter(address):
+            if self.sources.count_in(address):
                 return made, address
             made.close()
         raise BlockingIOError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import PERIOD, Certificates, ExpiryMetric, Port, proved, serve
-from hetero.kube.webhook.admission import Webhook
+from hetero.kube.webhook.admission import Handler, Webhook
+from hetero.kube.webhook.callers import Callers, networks
 from hetero.kube.webhook.inventory import Inventories
 from hetero.model.errors import BadInput
 
@@ -125,15 +126,21 @@ def webhook(
     agent: str,
     old_kubelets: bool,
     allocation: AllocationWay,
+    vendor_runtimes: Iterable[str],
     client_names: Iterable[str],
+    allowed_networks: Iterable[str],
+    allowed_namespaces: Iterable[str],
+    open_to_all: bool,
     environ: Mapping[str, str],
 ) -> None:
     """Run the webhook until it is told to stop, and what makes the templates that it names.
 
     Where `listen` names an authority, pods are admitted for who has a certificate of it alone, by
-    the common names `callers` if there are any; probes, metrics and agents prove themselves else.
+    the common names `client_names` if there are any. Unless it is `open_to_all`, who calls from a
+    pod is not answered, but for pods of `allowed_namespaces`; where there are `allowed_networks`,
+    nobody else is. Probes and metrics are for everybody who reaches the port.
     """
-    chosen = settings.load(config)
+    chosen, allowed = settings.load(config), networks(allowed_networks)
     _log()
     vocabulary = _vocabulary(chosen)
 
@@ -148,14 +155,21 @@ def webhook(
                 api=api,
                 runtime_classes=chosen.runtime_classes,
                 hide_unasked=chosen.hide_unasked,
+                vendor_runtimes=frozenset((*vendor_runtimes, *chosen.runtime_classes.values())),
                 old_kubelets=old_kubelets,
                 way=allocation,
             )
             at = listen.certificates
-            known = partial(proved, names=frozenset(client_names)) if at and at.client_ca else None
+            asks: Handler = Inventories(api=api, agent=agent).answer
+            known: Callable[[Handler], Handler] | None = None
+            if at and at.client_ca:
+                known = partial(proved, names=frozenset(client_names))
+            if not open_to_all:
+                by = Callers(api, allowed, frozenset(allowed_namespaces))
+                known, asks = known or by.directly, by.known(asks)
             app = made.app(known)
             answer = metrics_handler(made.rights.registry)
-            app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
+            app.router.add_post("/inventory", asks)
             app.router.add_get("/metrics", Gate(api).guard(answer))
             beside = _expiry(listen, api, made.rights.registry, environ)
             if allocation is not AllocationWay.CLASSIC:

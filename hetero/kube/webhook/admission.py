@@ -61,6 +61,7 @@ class Webhook:
     adopt_schedulers: frozenset[str] = frozenset()
     runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
     old_kubelets: bool = False  # they take what init containers ask of a card for their own
+    vendor_runtimes: frozenset[str] = frozenset()  # runtime classes that bring cards by themselves
     hide_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
     way: AllocationWay = AllocationWay.CLASSIC
     rights: Rights = field(init=False)
@@ -68,7 +69,11 @@ class Webhook:
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "rights", Rights(self.api))
-        visible = VisibleDevices(vendors=self.vocabulary.vendors, hide=self.hide_unasked)
+        visible = VisibleDevices(
+            vendors=self.vocabulary.vendors,
+            hide=self.hide_unasked,
+            runtime_classes=self.vendor_runtimes,
+        )
         object.__setattr__(self, "visible", visible)
 
     def app(self, known: Callable[[Handler], Handler] | None = None) -> web.Application:
@@ -111,6 +116,9 @@ class Webhook:
         self._expect_writer(
             asked, {name for name in {*was, *notes} if was.get(name) != notes.get(name)}
         )
+        before, now = self.visible.annotated(old), self.visible.annotated(new)
+        if not now.items() <= before.items():
+            await self.rights.expect(asked, ((name, POLICY) for name in self.visible.named(new)))
         if self._named(new) not in (self.scheduler, *self.adopt_schedulers):
             return
         if self._understood(old) != self._understood(new):

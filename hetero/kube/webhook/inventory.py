@@ -7,13 +7,16 @@ that was stolen speaks for the node that it was stolen from.
 from __future__ import annotations
 
 import logging
+import operator
 
 from aiohttp import web
-from attrs import frozen
+from attrs import field, frozen
 
 from hetero.kube.api.access_review import User, user_of
 from hetero.kube.api.annotations import AUDIENCE, INVENTORY, published_devices
+from hetero.kube.api.answers import Answers, TooManyRefusals
 from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.webhook.callers import passed_on_by
 from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,7 @@ class Inventories:
 
     api: ApiCalls
     agent: str
+    _agents: Answers[User | None] = field(init=False, factory=lambda: Answers(operator.not_))
 
     async def answer(self, request: web.Request) -> web.Response:
         """Publish the inventory in a request; an error says why in `message`."""
@@ -37,7 +41,7 @@ class Inventories:
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")
         try:
-            node = await self._node_of(token)
+            node = await self._node_of(token, source=passed_on_by(request))
             if node is None:
                 return _refused(403, "the token is of no pod of the agent: nothing is published")
             published_devices(text, node=node)
@@ -45,15 +49,16 @@ class Inventories:
             await self.api.patch(f"/api/v1/nodes/{node}", body)
         except BadInput as error:
             return _refused(400, str(error))
+        except TooManyRefusals as error:
+            return _refused(429, str(error))
         except HeteroError as error:
             return _refused(503, str(error))
         return web.json_response({"node": node})
 
-    async def _node_of(self, token: str) -> str | None:
+    async def _node_of(self, token: str, *, source: str) -> str | None:
         """Return the node of the agent's pod that a token is bound to, None if it is of none."""
-        user = await user_of(self.api, token, audience=AUDIENCE)
-        if user is None or user.name != self.agent:
-            log.warning("inventory: refused to %s", user.name if user else "nobody's token")
+        user = await self._agents.get(token, source, lambda: self._agent_of(token))
+        if user is None:
             return None
         name, uid = (_single(user, f"{_POD}{part}") for part in ("name", "uid"))
         namespace = user.name.removeprefix(_ACCOUNT).partition(":")[0]
@@ -65,6 +70,14 @@ class Inventories:
             return None
         node = str(pod["spec"].get("nodeName") or "")
         return node if node and pod["metadata"]["uid"] == uid else None
+
+    async def _agent_of(self, token: str) -> User | None:
+        """Return the agent whose token this is, None for whoever else's it is."""
+        user = await user_of(self.api, token, audience=AUDIENCE)
+        if user is not None and user.name == self.agent:
+            return user
+        log.warning("inventory: refused to %s", user.name if user else "nobody's token")
+        return None
 
 
 def _single(user: User, name: str) -> str:

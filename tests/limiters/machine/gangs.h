@@ -51,12 +51,20 @@ static inline void data_parallel(struct tenant *tenant)
 /* The same of a transformer, as PyTorch launches it: kernels of many lengths, far ahead of the card; all-reduces beside
  * the gradients' kernels; an optimizer that waits for all of them, before which the host is busy for `host_ns`; and a
  * loss that is read. The second card takes `slower` per cent longer, and the second process launches `more` kernels a
- * step that the first does not. */
+ * step that the first does not. Three times a step a host is elsewhere for up to `gap_us`, and one that was kept at its
+ * gate comes up to `late_us` after that is open, as logs of rows on cards show it. */
 static struct {
-    unsigned slower, more;
+    unsigned slower, more, gap_us, late_us;
     uint64_t host_ns;
     uint64_t rng[TENANTS];
+    unsigned cold[TENANTS]; /* launches that a thread will be slow to make */
 } transformer;
+
+/* Who passes the gate so much later was kept there, and did not wait for its card alone. */
+#define KEPT_NS (5 * MS)
+
+/* Its first launches are slow. */
+#define COLD 20u
 
 static inline unsigned roll(const struct tenant *tenant, unsigned most)
 {
@@ -67,7 +75,14 @@ static inline unsigned roll(const struct tenant *tenant, unsigned most)
 
 static inline void transformer_kernel(struct tenant *tenant, uint64_t ns)
 {
+    uint64_t came_ns = machine_now();
     tenant_launch(tenant, 0, tenant->card == 1 ? ns + ns * transformer.slower / 100 : ns);
+    unsigned *cold = &transformer.cold[tenant - tenants];
+    if (transformer.late_us > 0 && tenant->row.length_ns > 0 && machine_now() - came_ns > KEPT_NS)
+        *cold = COLD;
+    if (*cold > 0)
+        tenant_sleep(roll(tenant, 2 * transformer.late_us / COLD) * US);
+    *cold -= *cold > 0;
     tenant_sleep((4 + roll(tenant, 9)) * US + (roll(tenant, 400) == 0 ? roll(tenant, 300) * US : 0));
 }
 
@@ -82,6 +97,8 @@ static inline void train_transformer(struct tenant *tenant)
             transformer_kernel(tenant, 900 * US);
         for (unsigned kernel = 0; kernel < 1000; kernel++) {
             transformer_kernel(tenant, lengths_us[kernel % 12] * US);
+            if (transformer.gap_us > 0 && roll(tenant, 333) == 0)
+                tenant_sleep(roll(tenant, transformer.gap_us) * US);
             if (kernel % 125 != 124)
                 continue;
             tenant_follow(tenant, 1);

@@ -66,10 +66,34 @@ uint64_t books_managed(const struct books *books, uint32_t process, uint32_t dev
     return managed(&books->processes[process], device, 0);
 }
 
+static unsigned contexts_on(const struct process *of, uint32_t device)
+{
+    unsigned count = 0;
+    for (unsigned c = 0; c < CONTEXTS; c++)
+        count += of->contexts[c].attached > 0 && of->contexts[c].device == device;
+    return count;
+}
+
+uint64_t books_library(const struct books *books, uint32_t process, uint32_t device, uint64_t bytes)
+{
+    return contexts_on(&books->processes[process], device) * in_blocks(bytes);
+}
+
+/* What all libraries of the process count for in one context. */
+static uint64_t of_libraries(const struct process *of)
+{
+    uint64_t bytes = 0;
+    EACH(thing, of)
+    {
+        bytes += thing->kind == A_LIBRARY ? in_blocks(thing->bytes) : 0;
+    }
+    return bytes;
+}
+
 static uint64_t of_things(const struct books *books, uint32_t process, uint32_t device)
 {
     const struct process *of = &books->processes[process];
-    uint64_t bytes = of->small_charged[device] + managed(of, device, 0);
+    uint64_t bytes = of->small_charged[device] + managed(of, device, 0) + contexts_on(of, device) * of_libraries(of);
     EACH(thing, of)
     {
         if (thing->device != device)
@@ -149,7 +173,8 @@ uint64_t books_taken_over(const struct books *books, uint32_t process, uint32_t 
 uint64_t books_unseen(const struct books *books, uint32_t process, uint32_t device)
 {
     const struct process *of = &books->processes[process];
-    uint64_t bytes = of->small_charged[device] + of->pools_most[device] - of->pools[device];
+    uint64_t bytes = of->small_charged[device] + of->pools_most[device] - of->pools[device] +
+                     contexts_on(of, device) * of_libraries(of);
     EACH(thing, of)
     {
         if (thing->device == device && (thing->prepaid || thing->kind == A_MODULE))
@@ -176,6 +201,9 @@ uint64_t books_wanted(const struct books *books, uint32_t process, const struct 
     case LAUNCH: return of->things[call->cell].prepaid ? 0 : rounded(of->things[call->cell].bytes, CHUNK);
     case ARRAY: return call->bytes <= MIB ? 2 * BLOCK_ : rounded(call->bytes, BLOCK_);
     case MODULE: return in_blocks(call->bytes) + BLOCK_;
+    case LIBRARY: return books_library(books, process, call->device, call->bytes) + BLOCK_;
+    case RETAIN: return of->contexts[call->device].attached == 0 ? of_libraries(of) : 0;
+    case CREATE: return of_libraries(of);
     case GREEN: return GREEN_;
     case SPARSE: /* refused where the figure is beyond the limit */
     case STREAM: return BLOCK_;
@@ -561,6 +589,7 @@ static void enter_made(struct books *books, uint32_t process, const struct call 
     case ARRAY: enter_array(of, thing); break;
     case SPARSE: thing->kind = A_SPARSE; break;
     case GREEN: enter_green(of, thing); break;
+    case LIBRARY: thing->kind = A_LIBRARY, thing->context = NONE, of->code += 8 * answer->value; break;
     default: thing->kind = A_MODULE, thing->charged = in_blocks(call->bytes), of->code += 8 * answer->value;
     }
 }
@@ -654,6 +683,7 @@ void books_enter(struct books *books, uint32_t process, const struct call *call,
     case CLOSE:
     case ARRAY_DESTROY:
     case MODULE_UNLOAD:
+    case LIBRARY_UNLOAD:
         drop(books, process, thing);
         end_pools(books, process, call->device);
         break;
@@ -668,6 +698,7 @@ void books_enter(struct books *books, uint32_t process, const struct call *call,
     case LIMIT: enter_limit(books, &of->contexts[call->context], call); break;
     case LOOK: enter_look(of, call); break;
     case POOL_TRIM:
+    case LIBRARY_USE:
     case SYNCHRONIZE: break;
     default: enter_made(books, process, call, answer, room);
     }

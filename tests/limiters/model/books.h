@@ -37,6 +37,7 @@ enum thing_kind {
     AN_ARRAY,
     A_SPARSE,
     A_MODULE,
+    A_LIBRARY,
     A_GREEN,
 };
 
@@ -130,6 +131,9 @@ void books_close_file(struct books *books, uint32_t share);
 
 /* What may be charged beyond the figure. */
 uint64_t books_unseen(const struct books *books, uint32_t process, uint32_t device);
+
+/* What a library with such an array adds on a device: it counts in each context. */
+uint64_t books_library(const struct books *books, uint32_t process, uint32_t device, uint64_t bytes);
 
 /* What a call may add to what is charged, at most; 0: it takes nothing. */
 uint64_t books_wanted(const struct books *books, uint32_t process, const struct call *call);

@@ -15,7 +15,7 @@
     X(POOL) X(POOL_DESTROY) X(POOL_TRIM) X(POOLED) X(SYNCHRONIZE) X(STREAM) X(STREAM_DESTROY) X(BLOCK_STREAM) \
     X(OPEN_STREAM) X(GRAPH) X(LAUNCH) X(GRAPH_DESTROY) X(BLOCK) X(HANDLE_RETAIN) X(HANDLE_RELEASE) X(MAP) \
     X(UNMAP) X(EXPORT) X(IMPORT) X(SHARE) X(OPEN) X(CLOSE) X(ARRAY) X(SPARSE) X(TILE) X(ARRAY_DESTROY) X(MODULE) \
-    X(MODULE_UNLOAD) X(LIMIT) X(GREEN) X(GREEN_DESTROY) X(LOOK) X(RUN)
+    X(MODULE_UNLOAD) X(LIBRARY) X(LIBRARY_USE) X(LIBRARY_UNLOAD) X(LIMIT) X(GREEN) X(GREEN_DESTROY) X(LOOK) X(RUN)
 /* clang-format on */
 
 #define ENUM(name) name,
@@ -24,6 +24,8 @@ enum { CALLS(ENUM) CALL_KINDS };
 /* A cell is where a process keeps what a call made. */
 struct call {
     uint32_t kind, device, context, cell, other, choice;
+    uint32_t thread; /* of the process, by which it is made: its first, or another */
+    uint32_t pad;
     uint64_t bytes;
     char handle[64]; /* of OPEN */
 };

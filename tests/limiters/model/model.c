@@ -190,33 +190,37 @@ static uint64_t used_by(const struct seen *seen, uint32_t grant, uint32_t device
 static bool measures(const struct call *call)
 {
     uint32_t kind = call->kind;
-    return kind == STREAM || kind == MODULE || kind == MODULE_UNLOAD || (kind == ARRAY && call->bytes <= MIB) ||
-           kind == SPARSE || kind == RELEASE || kind == RESET || kind == DESTROY || kind == GREEN_DESTROY;
+    return kind == STREAM || kind == MODULE || kind == MODULE_UNLOAD || kind == LIBRARY || kind == LIBRARY_UNLOAD ||
+           (kind == ARRAY && call->bytes <= MIB) || kind == SPARSE || kind == RELEASE || kind == RESET ||
+           kind == DESTROY || kind == GREEN_DESTROY;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- laws
  */
 
 /* What the driver's figure tells beyond charges and contexts is charged after a call that measures. Code that is loaded
- * is not, up to eight times its image. What was refused was there when it was measured. */
-static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, struct range range, bool refused)
+ * is not, up to eight times its image. What was refused was there when it was measured. A library is charged in other
+ * contexts after that. */
+static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, struct range range, const struct call *call,
+                           bool refused)
 {
+    uint64_t later = call->kind == LIBRARY && !refused ? books_library(&books, p, d, call->bytes) : 0;
     struct process *of = &books.processes[p];
     uint64_t charged = seen->charged[p][d], figure = seen->figure[p][d];
     uint64_t known = range.least + books_uncharged(&books, p, d) - books_stuck(&books, p, d) -
                      books_managed(&books, p, d);
     uint64_t most = figure > known ? figure - known : 0, less = of->code + (refused ? BLOCK_ : 0),
              least = most > less ? most - less : 0;
-    of->beyond[d] = charged - range.least < most ? charged - range.least : most;
+    of->beyond[d] = charged - range.least < most + later ? charged - range.least : most;
     if (range.least != range.most)
         return;
-    if (charged < range.least + least || charged > range.least + most)
+    if (charged < range.least + least || charged > range.least + most + later)
         fail("process %u, device %u: charged %.3f MiB; %.3f by its calls, and %.3f to %.3f by the driver's figure", p,
              d, mib(charged), mib(range.least), mib(least), mib(most));
 }
 
-static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, bool measured, bool may_be_measured,
-                          bool refused)
+static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, const struct call *call, bool measured,
+                          bool may_be_measured, bool refused)
 {
     struct process *of = &books.processes[p];
     struct range range = books_charged(&books, p, d);
@@ -225,7 +229,7 @@ static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, bool 
         of->beyond[d] = 0;
     bool fits = charged >= range.least + of->beyond[d] && charged <= range.most + of->beyond[d];
     if (books_has_context(&books, p, d) && (measured || (may_be_measured && !fits)))
-        check_measured(seen, p, d, range, refused);
+        check_measured(seen, p, d, range, call, refused);
     else if (!fits)
         fail("process %u, device %u: charged %.3f MiB, not %.3f to %.3f", p, d, mib(charged),
              mib(range.least + of->beyond[d]), mib(range.most + of->beyond[d]));
@@ -273,7 +277,8 @@ static void check_card(const struct seen *seen, uint32_t d)
 
 static bool may_measure(const struct call *call)
 {
-    return call->kind == IMPORT || call->kind == OPEN || call->kind == CLOSE;
+    return call->kind == IMPORT || call->kind == OPEN || call->kind == CLOSE || call->kind == LIBRARY ||
+           call->kind == LIBRARY_USE || call->kind == LIBRARY_UNLOAD;
 }
 
 static void check(const struct seen *seen, uint32_t process, const struct call *call, int code)
@@ -283,7 +288,7 @@ static void check(const struct seen *seen, uint32_t process, const struct call *
              d++) {
             bool stands = call->kind == RELEASE && books.processes[p].contexts[call->device].attached > 0;
             bool measured = p == process && d == call->device && measures(call) && !stands;
-            check_charges(seen, p, d, measured && code == 0, measured || (p == process && may_measure(call)),
+            check_charges(seen, p, d, call, measured && code == 0, measured || (p == process && may_measure(call)),
                           code != 0);
             check_figure(seen, p, d);
         }
@@ -319,15 +324,26 @@ static void check_refusal(const struct seen *before, uint32_t p, const struct ca
              mib(used), mib(limit));
 }
 
+/* A library counts on each device that the process has a context on, so it may not fit on another. */
+static bool elsewhere(const struct seen *before, uint32_t p, const struct call *call)
+{
+    uint32_t g = books.processes[p].grant;
+    for (uint32_t d = 0; call->kind == LIBRARY && d < grants[g].terms->device_count; d++)
+        if (d != call->device && used_by(before, g, d) + books_library(&books, p, d, call->bytes) > before->limit[g][d])
+            return true;
+    return false;
+}
+
 static void check_answer(const struct seen *before, const struct seen *after, uint32_t p, const struct call *call,
                          int code)
 {
     uint32_t g = books.processes[p].grant, d = call->device;
     uint64_t wanted = books_wanted(&books, p, call);
-    bool may_fail = call->kind == OPEN || (call->kind == LAUNCH && code == 1);
+    bool may_fail = call->kind == OPEN || (call->kind == LAUNCH && code == 1) || elsewhere(before, p, call) ||
+                    (call->kind == LIBRARY_USE && code == OUT_OF_MEMORY);
     /* By the driver's figure, which may tell more now than before. */
     bool beyond = measures(call) && used_by(after, g, d) + wanted > before->limit[g][d];
-    if (code == OUT_OF_MEMORY && wanted > 0 && !beyond)
+    if (code == OUT_OF_MEMORY && wanted > 0 && !beyond && !may_fail)
         check_refusal(before, p, call);
     else if (code != 0 && !may_fail && !beyond)
         fail("process %u: %s answers %d", p, names[call->kind], code);
@@ -464,6 +480,8 @@ static bool is(const struct thing *thing, uint32_t kind)
     case CLOSE: return thing->kind == OPENED;
     case ARRAY_DESTROY: return thing->kind == AN_ARRAY || thing->kind == A_SPARSE;
     case MODULE_UNLOAD: return thing->kind == A_MODULE;
+    case LIBRARY_USE:
+    case LIBRARY_UNLOAD: return thing->kind == A_LIBRARY;
     case GREEN_DESTROY: return thing->kind == A_GREEN;
     default: return false;
     }
@@ -552,6 +570,10 @@ static bool choose_new(const struct raw *raw, const struct process *of, struct c
         call->bytes = (1 + raw->b % 6) * (raw->b % 7 == 6 ? 8 : 2) * MIB;
     if (raw->kind == ARRAY)
         call->bytes = call->bytes < 4 ? 4 : call->bytes / 4 * 4;
+    if (raw->kind == MODULE || raw->kind == LIBRARY)
+        call->choice = raw->b / SIZES % 3;
+    if (raw->kind == LIBRARY && call->bytes < MIB) /* small arrays count when they are measured */
+        call->bytes = MIB;
     if (raw->kind == POOLED) {
         call->choice = raw->a % 3 == 0 ? NONE : cell_for(of, POOL_TRIM, raw->a);
         call->other = stream_for(of, call->device, raw->b);
@@ -641,9 +663,17 @@ static bool choose_of_cell(const struct raw *raw, const struct process *of, stru
     if (raw->kind == FREE_ASYNC || raw->kind == LAUNCH)
         call->other = stream_for(of, call->device, raw->b);
     bool needs_context = raw->kind != GRAPH_DESTROY && raw->kind != HANDLE_RELEASE && raw->kind != UNMAP &&
-                         raw->kind != EXPORT;
+                         raw->kind != EXPORT && raw->kind != LIBRARY_UNLOAD;
     bool unsure = raw->kind == SHARE && thing->kind == PIECE && of->contexts[thing->context].lent;
     return (call->context != NONE || !needs_context) && !unsure;
+}
+
+static bool choose_library_use(const struct raw *raw, const struct process *of, struct call *call)
+{
+    call->cell = cell_for(of, raw->kind, raw->a);
+    call->context = context_for(of, 0, raw->b);
+    call->device = call->context == NONE ? 0 : of->contexts[call->context].device;
+    return call->cell != NONE && call->context != NONE;
 }
 
 static bool choose_look(const struct raw *raw, const struct process *of, struct call *call)
@@ -658,6 +688,7 @@ static bool choose(const struct raw *raw, struct call *call)
 {
     const struct process *of = &books.processes[raw->process];
     *call = (struct call){.kind = raw->kind, .context = NONE, .cell = NONE, .other = NONE};
+    call->thread = (raw->a + raw->b) / 4 % 2;
     switch (raw->kind) {
     case RETAIN:
     case RELEASE:
@@ -674,6 +705,7 @@ static bool choose(const struct raw *raw, struct call *call)
     case BLOCK:
     case ARRAY:
     case SPARSE:
+    case LIBRARY:
     case MODULE: return choose_new(raw, of, call);
     case HANDLE_RETAIN:
     case MAP: return choose_of_block(raw, of, call);
@@ -682,6 +714,7 @@ static bool choose(const struct raw *raw, struct call *call)
     case OPEN: return choose_open(raw, of, call);
     case LIMIT: return choose_limit(raw, of, call);
     case GREEN: return choose_green(raw, of, call);
+    case LIBRARY_USE: return choose_library_use(raw, of, call);
     case LOOK:
     case SYNCHRONIZE: return choose_look(raw, of, call);
     case RUN: return false;
@@ -723,7 +756,7 @@ static void make_call(uint32_t p, const struct call *call)
     struct seen after = see();
     print_call(p, call, answer.code, &after);
     check_answer(&before, &after, p, call, answer.code);
-    if (answer.code == OUT_OF_MEMORY && call->kind == MODULE)
+    if (answer.code == OUT_OF_MEMORY && (call->kind == MODULE || call->kind == LIBRARY))
         of->code += 8 * answer.value; /* it may have been loaded before it was refused */
     if (answer.code == 0 || (answer.code == 1 && call->kind == LAUNCH))
         books_enter(&books, p, call, &answer, used < limit ? limit - used : 0);

@@ -3,8 +3,10 @@
 #include "call.h"
 
 #include "../../../limiters/cuda/abi.h"
+#include "../../attacks/fat_image.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -348,14 +350,41 @@ CALL(call_array_destroy)
     return CU(cuArrayDestroy)((CUarray)cell->handle);
 }
 
-CALL(call_module)
+/* PTX with an array, or a fat binary of it, compressed or not. */
+static const void *image_of(const struct call *call, struct answer *answer)
 {
-    char text[256];
+    static char text[256];
     snprintf(text, sizeof text,
              ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .b8 big[%llu];\n",
              (unsigned long long)call->bytes);
     answer->value = strlen(text);
-    return CU(cuModuleLoadData)((CUmodule *)&cell->handle, text);
+    if (call->choice == 0)
+        return text;
+    fat.head.size = 0;
+    fat_add(FATBIN_PTX, 50, call->choice == 1 ? 0 : FATBIN_LZ4, text, sizeof text);
+    return &fat;
+}
+
+CALL(call_module)
+{
+    return CU(cuModuleLoadData)((CUmodule *)&cell->handle, image_of(call, answer));
+}
+
+CALL(call_library)
+{
+    return CU(cuLibraryLoadData)((CUlibrary *)&cell->handle, image_of(call, answer), NULL, NULL, 0, NULL, NULL, 0);
+}
+
+/* In the current context it is loaded then. */
+CALL(call_library_use)
+{
+    size_t bytes;
+    return CU(cuLibraryGetGlobal)((CUdeviceptr *)&cell->address, &bytes, (CUlibrary)cell->handle, "big");
+}
+
+CALL(call_library_unload)
+{
+    return CU(cuLibraryUnload)((CUlibrary)cell->handle);
 }
 
 CALL(call_module_unload)
@@ -406,17 +435,18 @@ CALL(call_look)
 static CUresult make(const struct call *call, struct answer *answer);
 
 /* Take and free without being told, until somebody kills this process: what it makes is nobody's to know. */
-CALL(__attribute__((noreturn)) call_run)
+static __attribute__((noreturn)) void *run(void *call_)
 {
+    const struct call *call = call_;
     static const struct {
         uint32_t take, give;
     } ways[] = {{ALLOCATE, FREE},       {ALLOCATE, FREE_ASYNC},  {MANAGED, FREE},        {POOLED, FREE_ASYNC},
                 {ARRAY, ARRAY_DESTROY}, {BLOCK, HANDLE_RELEASE}, {GRAPH, GRAPH_DESTROY}, {STREAM, STREAM_DESTROY}};
     static struct call held[CELLS];
     static bool taken[CELLS];
-    unsigned seed = call->choice;
+    unsigned seed = call->choice + call->thread;
     for (;;) {
-        uint32_t i = (uint32_t)rand_r(&seed) % CELLS, way = (uint32_t)rand_r(&seed) % 8;
+        uint32_t i = (uint32_t)rand_r(&seed) % (CELLS / 2) * 2 + call->thread, way = (uint32_t)rand_r(&seed) % 8;
         struct answer ignored;
         if (taken[i])
             make(&held[i], &ignored);
@@ -431,6 +461,17 @@ CALL(__attribute__((noreturn)) call_run)
         held[i].kind = ways[way].give;
         taken[i] = make(&take, &ignored) == CUDA_SUCCESS;
     }
+}
+
+/* Two threads do it, each with its own cells. */
+CALL(__attribute__((noreturn)) call_run)
+{
+    static struct call of_other;
+    pthread_t thread;
+    of_other = *call;
+    of_other.thread = 1;
+    pthread_create(&thread, NULL, run, &of_other);
+    run((void *)call);
 }
 
 static CUresult (*const makers[])(const struct call *, struct cell *, struct answer *) = {
@@ -472,6 +513,9 @@ static CUresult (*const makers[])(const struct call *, struct cell *, struct ans
     [ARRAY_DESTROY] = call_array_destroy,
     [MODULE] = call_module,
     [MODULE_UNLOAD] = call_module_unload,
+    [LIBRARY] = call_library,
+    [LIBRARY_USE] = call_library_use,
+    [LIBRARY_UNLOAD] = call_library_unload,
     [LIMIT] = call_limit,
     [GREEN] = call_green,
     [GREEN_DESTROY] = call_green_destroy,
@@ -487,6 +531,43 @@ static CUresult make(const struct call *call, struct answer *answer)
             return code;
     }
     return makers[call->kind](call, call->cell == NONE ? NULL : &cells[call->cell], answer);
+}
+
+/* Another thread of the process, which makes a call while the first waits for it. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    const struct call *call; /* NULL: there is none to make */
+    struct answer *answer;
+} other = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL};
+
+static __attribute__((noreturn)) void *make_others(void *nothing)
+{
+    (void)nothing;
+    pthread_mutex_lock(&other.lock);
+    for (;;) {
+        while (other.call == NULL)
+            pthread_cond_wait(&other.changed, &other.lock);
+        other.answer->code = (int32_t)make(other.call, other.answer);
+        other.call = NULL;
+        pthread_cond_signal(&other.changed);
+    }
+}
+
+static void make_in_another(const struct call *call, struct answer *answer)
+{
+    static pthread_t thread;
+    static bool started;
+    if (!started && pthread_create(&thread, NULL, make_others, NULL) != 0)
+        _exit(5);
+    started = true;
+    pthread_mutex_lock(&other.lock);
+    other.answer = answer;
+    other.call = call;
+    pthread_cond_signal(&other.changed);
+    while (other.call != NULL)
+        pthread_cond_wait(&other.changed, &other.lock);
+    pthread_mutex_unlock(&other.lock);
 }
 
 static uint64_t in_chunks(uint64_t bytes)
@@ -569,7 +650,10 @@ int work(int socket)
     bool goes_on = reply(socket, &answer, false);
     while (goes_on && receive(socket, &call)) {
         answer = (struct answer){0};
-        answer.code = (int32_t)make(&call, &answer);
+        if (call.thread == 0)
+            answer.code = (int32_t)make(&call, &answer);
+        else
+            make_in_another(&call, &answer);
         say_pools(&answer);
         goes_on = reply(socket, &answer, call.kind == EXPORT && answer.code == 0);
     }

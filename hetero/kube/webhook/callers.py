@@ -1,0 +1,143 @@
+"""Tells the API server from programs in pods by their addresses, where no certificate does.
+
+An API server proves itself to webhooks only where its own configuration says so. Its address is
+the one that it publishes, or another of its host, or that of a pod that it calls through. What
+tenants run has a pod's, which its kubelet publishes a little after it runs.
+docs/decisions/callers.md says what else was looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from time import monotonic
+
+from aiohttp import web
+from attrs import define, field
+
+from hetero.kube.api.answers import Answers
+from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.webhook.admission import Handler
+from hetero.model.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+Network = IPv4Network | IPv6Network
+
+#: What the API server adds to a request that it passes on for somebody.
+FORWARDED = "X-Forwarded-For"
+#: Seconds for which an address that nobody publishes is refused: kubelets may be late with a pod's.
+UNKNOWN = 30.0
+#: Seconds for which answers are good while the API server gives none, and addresses kept.
+_STALE, _MOST = 300.0, 4096
+_OVER = ("Failed", "Succeeded")
+_SERVERS = "/api/v1/namespaces/default/endpoints/kubernetes"
+_REFUSED = "this is for the API server, not for pods nor who has it ask: webhook.allowedNetworks"
+
+
+@define(eq=False)
+class Callers:
+    """Lets in API servers, pods of some namespaces, and addresses that are no pod's.
+
+    Where `networks` are named, who calls from there and nobody else.
+    """
+
+    api: ApiCalls
+    networks: Collection[Network] = ()
+    namespaces: Collection[str] = ("kube-system",)
+    _servers: Answers[frozenset[str]] = field(
+        init=False, factory=lambda: Answers(_no_refusal, _STALE, 1.0)
+    )
+    _pods: Answers[str | None] = field(init=False, factory=lambda: Answers(_no_refusal, _STALE))
+    _until: dict[str, float] = field(init=False, factory=dict)  # API servers', until when
+    _unknown: dict[str, float] = field(init=False, factory=dict)  # since when, by address
+
+    def directly(self, handler: Handler) -> Handler:
+        """Return the handler for who calls by itself, not through the API server's proxies."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if FORWARDED in request.headers:
+                raise web.HTTPForbidden(text=_REFUSED)
+            return await self.known(handler)(request)
+
+        return guarded
+
+    def known(self, handler: Handler) -> Handler:
+        """Return the handler for who calls from where the API server may."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            try:
+                may = await self._may(_plain(request.remote or ""))
+            except ApiError as error:
+                raise web.HTTPServiceUnavailable(text=str(error)) from None
+            if not may:
+                raise web.HTTPForbidden(text=_REFUSED)
+            return await handler(request)
+
+        return guarded
+
+    async def _may(self, address: IPv4Address | IPv6Address) -> bool:
+        if self.networks:
+            return any(address in network for network in self.networks)
+        text = str(address)
+        # First, since old Kubernetes lets who may edit in `default` write there what is published.
+        namespace = await self._pods.get(text, text, lambda: self._namespace_of(text))
+        if namespace is not None:
+            self._unknown.pop(text, None)
+            return namespace in self.namespaces
+        published = await self._servers.get("", text, self._published)
+        lately = monotonic() < self._until.get(text, 0.0)
+        return text in published or lately or self._long_unknown(text)
+
+    def _long_unknown(self, address: str) -> bool:
+        """Whether nobody has published an address of a pod for so long that it is a host's."""
+        since = self._unknown.get(address)
+        if since is None:
+            log.warning("%s is no known API server's: refused for %.0f s", address, UNKNOWN)
+            while len(self._unknown) >= _MOST:
+                self._unknown.pop(next(iter(self._unknown)))
+            since = self._unknown[address] = monotonic()
+        return monotonic() - since >= UNKNOWN
+
+    async def _published(self) -> frozenset[str]:
+        """Return the addresses that API servers say are theirs, but for while they restart."""
+        subsets = (await self.api.get(_SERVERS)).get("subsets") or ()
+        found = frozenset(one["ip"] for part in subsets for one in part.get("addresses") or ())
+        self._until |= dict.fromkeys(found, monotonic() + _STALE)
+        return found
+
+    async def _namespace_of(self, address: str) -> str | None:
+        """Return the namespace of the pod that has an address for itself, None if none has it."""
+        query = {"fieldSelector": f"status.podIP={address}", "resourceVersion": "0"}
+        found = {
+            pod["metadata"]["namespace"]
+            for pod in (await self.api.get("/api/v1/pods", query))["items"]
+            if not pod["spec"].get("hostNetwork") and pod["status"].get("phase") not in _OVER
+        }
+        strangers = sorted(found.difference(self.namespaces))
+        return next(iter([*strangers, *found]), None)
+
+
+def _no_refusal(_: object) -> bool:
+    """Say of an answer that it counts against nobody."""
+    return False
+
+
+def networks(said: Iterable[str]) -> tuple[Network, ...]:
+    """Return the networks that somebody names. Raises `BadInput`."""
+    try:
+        return tuple(ip_network(text) for text in said)
+    except ValueError as error:
+        raise BadInput(f"webhook.allowedNetworks: {error}") from None
+
+
+def passed_on_by(request: web.Request) -> str:
+    """Return who asks the API server to pass this on, else who asks."""
+    return request.headers.get(FORWARDED, request.remote or "").rpartition(",")[2].strip()
+
+
+def _plain(text: str) -> IPv4Address | IPv6Address:
+    """Return an address; one of the fourth version as such where a socket of both says it."""
+    address = ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,187 @@
+"""Who is answered by the webhook where no certificate says who calls: hosts, and no pods."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from hetero.kube.api import answers
+from hetero.kube.api.answers import Answers
+from hetero.kube.webhook import callers
+from hetero.kube.webhook.callers import Callers, networks
+from hetero.kube.webhook.inventory import Inventories
+from hetero.model.errors import BadInput
+from tests.kube.fake_api import FakeApi
+
+#: Where the tests' client calls from.
+HERE = "127.0.0.1"
+PASSED_ON = {"X-Forwarded-For": "10.1.2.3"}
+
+
+def cluster(address: str = HERE, *, namespace: str = "team", **spec: Any) -> FakeApi:
+    """Return a cluster with a pod at an address."""
+    api = FakeApi()
+    add(api, "a", address, namespace=namespace, **spec)
+    return api
+
+
+def add(
+    api: FakeApi, name: str, address: str, *, namespace: str, phase: str = "Running", **spec: Any
+) -> None:
+    made = {"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": spec}
+    made["status"] = {"podIP": address, "phase": phase}
+    api.put_now(f"/api/v1/namespaces/{namespace}/pods/{name}", made)
+
+
+def statuses(by: Callers, *headers: dict[str, str], direct: bool = True) -> list[int]:
+    """Return what each request is answered, one after the other."""
+
+    async def hello(_: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    async def play() -> list[int]:
+        app, found = web.Application(), []
+        app.router.add_post("/", by.directly(hello) if direct else by.known(hello))
+        async with TestClient(TestServer(app)) as client:
+            for said in headers or ({},):
+                async with client.post("/", headers=said) as answer:
+                    found.append(answer.status)
+        return found
+
+    return asyncio.run(play())
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that nobody publishes is at once a host's."""
+    monkeypatch.setattr(callers, "UNKNOWN", 0.0)
+
+
+def test_an_address_that_api_servers_publish_is_theirs() -> None:
+    assert [200, 403] == statuses(Callers(FakeApi(servers={HERE})), {}, PASSED_ON)
+
+
+def test_an_address_of_a_pod_is_no_api_servers_whoever_publishes_it() -> None:
+    api = cluster()
+    api.servers = {HERE}
+
+    assert [403] == statuses(Callers(api))
+
+
+def test_an_api_server_that_starts_anew_is_known_while_it_does_not_publish_itself() -> None:
+    api = FakeApi(servers={HERE})
+    by = Callers(api)
+
+    assert [200] == statuses(by)
+    api.servers.clear()
+    by._servers = Answers(lambda _: False)  # what it held is over
+    assert [200] == statuses(by)
+
+
+def test_an_address_that_nobody_publishes_may_be_that_of_a_pod_that_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by = Callers(FakeApi())
+
+    assert [403, 403] == statuses(by, {}, {})
+    monkeypatch.setattr(callers, "UNKNOWN", 0.0)
+    assert [200] == statuses(by)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_who_calls_from_a_pod_is_not_answered() -> None:
+    assert [403, 403] == statuses(Callers(cluster()), {}, PASSED_ON)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    "api",
+    [
+        cluster("10.0.0.7"),
+        cluster(hostNetwork=True),
+        cluster(phase="Succeeded"),
+        cluster(namespace="kube-system"),
+    ],
+    ids=["no pod's", "a host's", "a former pod's", "a pod's of kube-system"],
+)
+def test_who_calls_from_elsewhere_is(api: FakeApi) -> None:
+    assert [200] == statuses(Callers(api))
+
+
+def test_an_address_of_two_pods_is_that_of_the_stranger() -> None:
+    api = cluster(namespace="kube-system")
+    add(api, "b", HERE, namespace="team")
+
+    assert [403] == statuses(Callers(api))
+
+
+def test_what_the_api_server_passes_on_for_somebody_is_no_call_of_its_own() -> None:
+    by = Callers(FakeApi(servers={HERE}))
+
+    assert [403, 200] == statuses(by, PASSED_ON, {})
+    assert [200, 200] == statuses(by, PASSED_ON, {}, direct=False)  # agents have it do so
+
+
+def test_where_networks_are_named_nobody_else_is_answered_and_nobody_asked() -> None:
+    api = FakeApi()
+
+    assert [200] == statuses(Callers(api, networks(["10.0.0.0/8", "127.0.0.0/8"])))
+    assert [403] == statuses(Callers(api, networks(["10.0.0.0/8", "::1/128"])))
+    assert [] == api.calls
+    with pytest.raises(BadInput, match=r"10\.0\.0\.1/8 has host bits set"):
+        networks(["10.0.0.1/8"])
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_address_is_asked_about_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = FakeApi()
+    by = Callers(api)
+
+    assert [200, 200] == statuses(by, {}, {})
+    assert 2 == len(api.calls)
+    monkeypatch.setattr(answers, "HOLDS", -1.0)
+    again = Callers(api)
+    assert [200, 200] == statuses(again, {}, {})
+    assert 5 == len(api.calls)
+    api.fail = {"/api/v1/pods"}  # who was known is so while the API server does not answer
+    assert [200] == statuses(again)
+    assert [503] == statuses(Callers(api))
+
+
+def inventories(api: FakeApi, *tokens: str, source: str = "10.1.2.3") -> list[int]:
+    """Return what each token is answered that comes through the API server."""
+
+    async def play() -> list[int]:
+        app, found = web.Application(), []
+        asked = Inventories(api=api, agent="agent")
+        app.router.add_post("/inventory", asked.answer)
+        async with TestClient(TestServer(app)) as client:
+            for number, token in enumerate(tokens):
+                said = source.format(number)
+                body = {"token": token, "inventory": "[]"}
+                headers = {"X-Forwarded-For": f"9.9.9.9, {said}"}
+                async with client.post("/inventory", json=body, headers=headers) as answer:
+                    found.append(answer.status)
+        return found
+
+    return asyncio.run(play())
+
+
+def test_who_brings_bad_tokens_is_soon_not_asked_for() -> None:
+    api = FakeApi()
+    many = [f"bad-{n}" for n in range(answers.REFUSALS + 3)]
+
+    assert [403] * answers.REFUSALS + [429] * 3 == inventories(api, *many)
+    assert answers.REFUSALS == len(api.calls)
+    assert {403} == {*inventories(FakeApi(), *many, source="10.1.2.{0}")}  # of as many agents
+
+
+def test_a_bad_token_that_comes_again_is_not_asked_about_again() -> None:
+    api = FakeApi()
+
+    assert [403] * 40 == inventories(api, *["bad"] * 40)
+    assert 1 == len(api.calls)
