@@ -195,7 +195,7 @@ def test_in_a_million_rows_and_time_slices_gangs_and_programs_of_one_card_have_t
     None
 ):
     name = "gangs_and_programs_of_one_card_at_random_have_their_shares"
-    printed = _run("gangs_test", name, 1, 1_500, timeout=3600)
+    printed = _run("gangs_test", name, 1, 1_500, 1.5, timeout=3600)
     print(printed.splitlines()[-1])
     counted = re.search(r"(\d+) rows and (\d+) time slices", printed)
     assert counted is not None
