@@ -84,13 +84,50 @@ def _help(command: click.Command) -> str:
 
 
 def _options(command: click.Command) -> str:
-    records = [
-        record
-        for parameter in command.get_params(click.Context(command))
-        if (record := parameter.get_help_record(click.Context(command)))
-    ]
-    rows = "".join(f"| `{_cell(name)}` | {_cell(text, code=False)} |\n" for name, text in records)
-    return f"| option | meaning |\n|---|---|\n{rows}"
+    rows = list(options_of(command))
+    if not rows:
+        return ""
+    return "| option | meaning | default |\n|---|---|---|\n" + "".join(
+        f"| {', '.join(map(_code, (name, *variables)))} | {_cell(about, code=False)} "
+        f"| {_cell(default, code=False)} |\n"
+        for name, about, default, variables in rows
+    )
+
+
+#: How a help text says a default that the code finds when it runs.
+_DEFAULT = re.compile(r"\s*Default: ([^.;]+)\.|\s+\[([^\]]+)\]$")
+
+
+def options_of(command: click.Command) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
+    """Yield name, meaning, default and environment variables of each option."""
+    context = click.Context(command)
+    for one in command.params:
+        record = one.get_help_record(context)
+        if not isinstance(one, click.Option) or record is None:
+            continue
+        extra, about = one.get_help_extra(context), one.help or ""
+        told = _DEFAULT.search(about)
+        default = extra.get("default") or (
+            told[1] or told[2] if told else _said(one.get_default(context))
+        )
+        notes = [str(extra[word]) for word in ("range", "required") if word in extra]
+        about = _line(_DEFAULT.sub("", about)) + (f" ({', '.join(notes)})" if notes else "")
+        yield record[0], about, default, _variables(one)
+
+
+def _variables(option: click.Option) -> tuple[str, ...]:
+    named = option.envvar or ()
+    return tuple(f"${name}" for name in ((named,) if isinstance(named, str) else named))
+
+
+def _said(default: object) -> str:
+    """Return a default that no help text says: not of flags, lists and what is not set."""
+    told = isinstance(default, (str, int)) and not isinstance(default, bool)
+    return str(default) if told else ""
+
+
+def _code(text: str) -> str:
+    return f"`{_cell(text)}`"
 
 
 # --- settings -------------------------------------------------------------------------------------

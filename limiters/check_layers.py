@@ -24,11 +24,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 #: From the bottom up: a folder may need those before it, and itself. The bodies that driver APIs
-#: share are compiled once for each, as a part of it.
+#: share are compiled once for each, as a part of it. HSA's are a part of HIP's limiter.
 LAYERS = ("core", "timeshare", "nvml", "cuda")
 PLACE = {
     **{folder: place for place, folder in enumerate(LAYERS)},
-    **dict.fromkeys(("shared", "hip", "musa"), LAYERS.index("cuda")),
+    **dict.fromkeys(("shared", "hip", "hsa", "musa"), LAYERS.index("cuda")),
 }
 
 API = LAYERS.index("cuda")
@@ -59,9 +59,8 @@ def included(root: Path) -> Graph:
 
 def linked(root: Path, build: Path, api: str) -> Graph:
     """Return of which units each unit's object needs symbols, in the limiter of one API."""
-    folders = [
-        folder for folder, place in PLACE.items() if place < API or folder in ("shared", api)
-    ]
+    own = ("shared", api, *(("hsa",) if api == "hip" else ()))
+    folders = [folder for folder, place in PLACE.items() if place < API or folder in own]
     shared = "shared" if api == "cuda" else f"{api}/shared"
     sources = {unit for unit, _ in units(root, "*.c")}  # of others an old object may lie about
     objects = {u: path for u, path in units(build, "*.o", folders, shared) if u in sources}

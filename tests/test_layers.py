@@ -184,17 +184,21 @@ def test_a_driver_symbol_is_named_once_in_its_api_def_and_never_as_text() -> Non
 
 
 def test_a_driver_api_has_at_most_465_lines_that_others_do_not_share() -> None:
-    """Not counted: what the driver's functions and types are called (the tables and abi.h)."""
+    """Not counted: what the driver's functions and types are called (the tables and abi.h).
+
+    Each is counted by itself, also HSA, of which HIP's limiter answers a few functions.
+    """
     lines = {
         folder.name: sum(
             len(path.read_text().splitlines())
             for path in folder.glob("*.[ch]")
             if path.name != "abi.h"
         )
-        for folder in (path.parent for path in ROOT.glob("limiters/*/types.h"))
+        for folder in {path.parent for path in ROOT.glob("limiters/*/api.def")}
+        if folder.name != "nvml"  # which is no driver API
     }
 
-    assert {"cuda", "hip", "musa"} == lines.keys()
+    assert {"cuda", "hip", "hsa", "musa"} == lines.keys()
     assert {} == {name: count for name, count in lines.items() if count > 465}
 
 

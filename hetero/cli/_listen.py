@@ -25,8 +25,13 @@ def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--insecure", is_flag=True, help="Serve plain HTTP. For tests alone."),
         click.option("--key", type=_File, help="The certificate's private key."),
         click.option("--cert", type=_File, help="The certificate; it is reloaded when it changes."),
-        click.option("--port", type=PORT, required=True),
-        click.option("--host", default="0.0.0.0", show_default=True),  # noqa: S104 - a pod's own
+        click.option("--port", type=PORT, required=True, help="The port to answer on."),
+        click.option(
+            "--host",
+            default="0.0.0.0",  # noqa: S104 - a pod's own
+            show_default=True,
+            help="The address to answer on.",
+        ),
     ):
         command = option(command)
     return command

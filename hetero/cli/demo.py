@@ -126,7 +126,10 @@ def _two_programs(demo: Demo, seconds: int) -> None:
     if refusal is not None:
         _title("While they ran, a third one asked for more than is left")
         _ending(refusal)
-        _title("and the card was held by", "hetero inventory")
+        _title(
+            "and the card was held by (core in use: a mean over ten seconds, their start included)",
+            "hetero inventory",
+        )
         put(render(view))
 
 

@@ -15,7 +15,7 @@ from hetero.node.node import Node
 @click.argument("subject", required=False)
 @json_option
 def command(subject: str | None, *, as_json: bool) -> None:
-    """Tell what containers and shares asked for, and what came of it, oldest first.
+    """Show what containers and shares asked for, and what came of it, oldest first.
 
     SUBJECT is the beginning of a container's id or name, or of a share's name.
 
@@ -26,9 +26,7 @@ def command(subject: str | None, *, as_json: bool) -> None:
     """
     show(
         lambda: events(Node.here(), subject=subject),
-        lambda told: (
-            _render(told) if told else f"nothing was told{f' of {subject}' if subject else ''}"
-        ),
+        lambda told: _render(told) if told else f"no events{f' of {subject}' if subject else ''}",
         _json.listing("log"),
         as_json=as_json,
     )

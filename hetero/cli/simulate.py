@@ -30,7 +30,13 @@ _OF_CLUSTER = ("add", "replicas", "memory", "core", "count", "vendor", "model", 
 
 
 @click.command()
-@click.option("--trace", "path", type=click.Path(path_type=Path), metavar="PATH")
+@click.option(
+    "--trace",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A folder of openb's CSV files, or a JSON file of nodes and pods.",
+)
 @click.option("--pods", metavar="NAME", help="Which of the folder's lists of pods.  [default]")
 @click.option(
     "--placement",

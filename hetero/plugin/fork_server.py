@@ -29,6 +29,9 @@ from hetero.plugin.respondent import Plugin
 _MOST = 64 << 10
 #: Seconds a fork takes at most, with the start of the server.
 _WITHIN = 30.0
+#: Seconds after which a process that ended is left to the server's end: who buries one may be a
+#: search for garbage, in the middle of a request of the same thread.
+_BURIED = 1.0
 
 
 @define(eq=False)
@@ -53,12 +56,17 @@ class ForkServer:
 
     def reap(self, pid: int) -> int | None:
         """Return the wait status of a process that ended; None: not known, or it runs."""
-        status = self._asked({"reap": pid})
+        status = self._asked({"reap": pid}, patience=_BURIED)
         return status if isinstance(status, int) else None
 
-    def _asked(self, request: Mapping[str, object], *descriptors: int) -> Any:
-        """Return what the server answers, None where it ended; then the next request starts one."""
-        with self._lock:
+    def _asked(self, request: Mapping[str, object], *descriptors: int, patience: float = -1) -> Any:
+        """Return what the server answers, None where it ended; then the next request starts one.
+
+        None, too, where another request is being answered for more than `patience` seconds.
+        """
+        if not self._lock.acquire(timeout=patience):
+            return None
+        try:
             if self._connection is None:
                 if not descriptors:
                     return None  # its processes ended with it
@@ -73,6 +81,8 @@ class ForkServer:
                 self._connection = None
                 return None
             return json.loads(answer)
+        finally:
+            self._lock.release()
 
     def _connect(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

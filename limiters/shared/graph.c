@@ -220,6 +220,6 @@ result_t launch_graph(result_t (*real)(TYPE(graphExec), stream_t), stream_t none
     if (answer != RESULT_OK)
         return answer;
     answer = launch_with_memory(real, exec, meant, stream);
-    launch_leave(&ticket);
+    launch_leave(&ticket, answer);
     return answer;
 }

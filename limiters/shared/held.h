@@ -14,6 +14,8 @@ enum {
     CONTEXT_LIMIT,    /* + one of the first three limit; key: context; bytes: charged; link: what it had by itself */
     HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: &piece, or NULL */
     HELD_MODULE,      /* key: module or library; bytes: what is charged for it; link: bytes of code that it may have */
+    HELD_READER,      /* key: reader of an image; bytes: what that takes (../hsa) */
+    HELD_LOADED,      /* key: executable and device; bytes: what is charged for its images (../hsa) */
     HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.c) */
     HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
     STANDING_CONTEXT, /* key, owner: context */

@@ -47,21 +47,23 @@ static bool has_part(const char *data, uint64_t size, uint64_t offset, uint64_t 
     return sum(offset, bytes) <= size && readable(data + offset, bytes);
 }
 
-/* AMD's loader places all segments in one piece of memory, code and arrays. */
+/* AMD's loader places all segments in one piece of memory, code and arrays, as far behind its start as their addresses
+ * say. Segments that are not there have no end. */
 static uint64_t segments(const char *data, uint64_t size, const Elf64_Ehdr *head)
 {
-    uint64_t first = UINT64_MAX, end = 0;
+    uint64_t end = 0;
     Elf64_Phdr segment;
+    if (head->e_phnum == 0)
+        return 0;
     if (head->e_phentsize != sizeof segment ||
         !has_part(data, size, head->e_phoff, (uint64_t)head->e_phnum * sizeof segment))
-        return 0;
+        return UINT64_MAX;
     for (unsigned i = 0; i < head->e_phnum; i++) {
         memcpy(&segment, data + head->e_phoff + i * sizeof segment, sizeof segment);
         uint64_t past = sum(segment.p_vaddr, segment.p_memsz);
-        first = segment.p_type == PT_LOAD && segment.p_vaddr < first ? segment.p_vaddr : first;
         end = segment.p_type == PT_LOAD && past > end ? past : end;
     }
-    return end > first ? end - first : 0;
+    return end;
 }
 
 static void add_section(struct image *image, const Elf64_Shdr *section, bool arrays)
@@ -85,9 +87,11 @@ static struct image read_elf(const char *data, uint64_t size)
 {
     Elf64_Ehdr head = {0};
     memcpy(&head, data, size < sizeof head ? size : sizeof head);
+    if (head.e_machine == EM_AMDGPU)
+        return (struct image){.calls = true, .globals = segments(data, size, &head)};
     if (!has_sections(data, size, &head))
         return (struct image){.calls = true, .unread = true};
-    struct image image = {.calls = true, .globals = head.e_machine == EM_AMDGPU ? segments(data, size, &head) : 0};
+    struct image image = {.calls = true};
     const char *sections = data + head.e_shoff;
     Elf64_Shdr names, section;
     memcpy(&names, sections + head.e_shstrndx * sizeof names, sizeof names);
@@ -358,6 +362,12 @@ static struct image read_sized(const void *data, uint64_t size)
     if (memcmp(&magic, "__CL", sizeof magic) == 0 && is_bundle(data, size))
         return read_bundle(data, size);
     return memcmp(&magic, ELFMAG, SELFMAG) == 0 ? read_elf(data, size) : read_ptx(data);
+}
+
+struct image image_of_code(const void *data, uint64_t size)
+{
+    bool elf = data != NULL && size >= sizeof(Elf64_Ehdr) && memcmp(data, ELFMAG, SELFMAG) == 0;
+    return elf ? read_elf(data, size) : (struct image){.unread = true};
 }
 
 struct image image_read(const void *data)

@@ -16,4 +16,7 @@ struct image {
 struct image image_read(const void *data);
 struct image image_of_file(const char *path);
 
+/* An ELF file in memory, of so many bytes. */
+struct image image_of_code(const void *data, uint64_t size);
+
 #endif

@@ -45,8 +45,10 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
     return RESULT_OK;
 }
 
-void launch_leave(const struct launch_ticket *ticket)
+void launch_leave(const struct launch_ticket *ticket, result_t answer)
 {
-    if (ticket->governor != NULL)
+    if (ticket->governor != NULL && __builtin_expect(answer != RESULT_OK, 0))
+        gate_leave_failed(&ticket->governor->gate);
+    else if (ticket->governor != NULL)
         gate_leave(&ticket->governor->gate, &ticket->stream);
 }

@@ -31,9 +31,9 @@ static inline __attribute__((always_inline)) bool launch_is_free(void)
 /* Find out as far as it can be told, then say the same. */
 bool launch_look(void);
 
-/* Wait until a launch into this stream may go ahead; say that it was made. */
+/* Wait until a launch into this stream may go ahead; say what the driver answered. */
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream);
-void launch_leave(const struct launch_ticket *ticket);
+void launch_leave(const struct launch_ticket *ticket, result_t answer);
 
 /* The stream as its gate knows it. */
 struct stream_key stream_key(stream_t stream);

@@ -71,6 +71,15 @@ static int device_of_image(void)
     return device == DEVICE_NONE ? device_only() : device;
 }
 
+static __thread uint64_t covered; /* of this thread's load: what is charged and nobody has asked for yet */
+
+uint64_t load_covers(uint64_t bytes)
+{
+    uint64_t part = bytes < covered ? bytes : covered;
+    covered -= part;
+    return part;
+}
+
 /* One load, from before the driver is asked until it has answered. */
 struct load {
     struct image image;
@@ -89,6 +98,7 @@ static result_t load_begins(struct load *load, int device, const struct image *i
     result_t answer = charge(device, load->bytes);
     if (answer != RESULT_OK)
         return answer;
+    covered = load->bytes;
     code_loaded(image->code, image->calls);
     if (image->unread)
         load->measured = context_begins(device);
@@ -99,6 +109,7 @@ static result_t load_begins(struct load *load, int device, const struct image *i
 static bool load_ends(struct load *load, result_t answer, uint64_t key)
 {
     uint64_t grew = 0;
+    covered = 0;
     if (load->image.unread)
         context_grew(&load->measured, &grew);
     if (answer == RESULT_OK && grew > load->bytes) {

@@ -19,8 +19,8 @@
         }                                                                                                              \
         if (answer == RESULT_OK)                                                                                       \
             answer = real(launches, count, flags);                                                                     \
-        while (entered > 0)                                                                                            \
-            launch_leave(&tickets[--entered]);                                                                         \
+        while (entered > 0) /* whatever it answered: some may have been made */                                        \
+            launch_leave(&tickets[--entered], RESULT_OK);                                                              \
         return answer;                                                                                                 \
     }
 

@@ -59,7 +59,7 @@
         work_begins();                                                                                                 \
         answer = real arguments;                                                                                       \
         work_ends();                                                                                                   \
-        launch_leave(&ticket);                                                                                         \
+        launch_leave(&ticket, answer);                                                                                 \
         return answer;                                                                                                 \
     }                                                                                                                  \
     EXPORT result_t name parameters                                                                                    \

@@ -26,6 +26,6 @@ result_t map_tiles(result_t (*real)(TYPE(arrayMapInfo) *, unsigned, stream_t), s
             block_dropped(previous.kind != 0 ? previous.link : NULL);
     }
     answer = real(tiles, count, stream);
-    launch_leave(&ticket);
+    launch_leave(&ticket, answer);
     return answer;
 }

@@ -656,6 +656,11 @@ void gate_leave(struct gate *gate, const struct stream_key *key)
     step_out(gate);
 }
 
+void gate_leave_failed(struct gate *gate)
+{
+    step_out(gate);
+}
+
 void gate_before_capture(struct gate *gate)
 {
     if (!lock(gate))

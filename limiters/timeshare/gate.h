@@ -94,8 +94,12 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
 /* Wait until a launch into `stream` may go ahead. False: the limit was lifted meanwhile, launch without leaving. */
 bool gate_enter(struct gate *gate, const struct stream_key *stream);
 
-/* The launch was made (or failed) into `stream`. */
+/* The launch was made into `stream`. */
 void gate_leave(struct gate *gate, const struct stream_key *stream);
+
+/* It failed: nothing was made. The engine is not called, since AMD's runtime 5 has each call of a thread, also one that
+ * succeeds, overwrite what the program asks for next: its last error. */
+void gate_leave_failed(struct gate *gate);
 
 /* Before a stream starts or joins a capture: from then on no fence may be set in it, nor in the legacy stream. */
 void gate_before_capture(struct gate *gate);

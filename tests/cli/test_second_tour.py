@@ -91,7 +91,7 @@ def test_a_full_disk_behind_standard_output_is_said_of_the_version_too(
 def test_who_is_asked_for_is_named_where_nobody_is_found(hetero: Run) -> None:
     assert "no grants stand of user ghost\n" == hetero("ps", "--user", "ghost").stdout
     assert "no grants stand on device 77\n" == hetero("ps", "--device", "77").stdout
-    assert "nothing was told of ghost\n" == hetero("log", "ghost").stdout
+    assert "no events of ghost\n" == hetero("log", "ghost").stdout
 
 
 @pytest.mark.parametrize("words", [("ps",), ("top", "--once"), ("resize", "any", "--core", "5")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,10 @@ def cleared(release: Release) -> Iterator[Release]:
     wait_for(lambda: not any(lab.standing(node) for node in lab.racks))
 
 
-def claim(lab: Lab, name: str, *, memory: str, cores: int, **more: Any) -> Plain:
-    """Make a claim of a part of a card of NVIDIA's."""
-    exactly = {
-        "deviceClassName": "nvidia.com-gpu",
-        "capacity": {"requests": {"memory": memory, "cores": str(cores)}},
-        **more,
-    }
+def claim(lab: Lab, name: str, *, memory: str = "", cores: int = 0, **more: Any) -> Plain:
+    """Make a claim of a part of a card of NVIDIA's, if no other is said; no memory: all of it."""
+    part = {"capacity": {"requests": {"memory": memory, "cores": str(cores)}}} if memory else {}
+    exactly = {"deviceClassName": "nvidia.com-gpu", **part, **more}
     spec = {"devices": {"requests": [{"name": "card", "exactly": exactly}]}}
     made: Plain = lab.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
     return made
@@ -48,14 +45,28 @@ def claim(lab: Lab, name: str, *, memory: str, cores: int, **more: Any) -> Plain
 
 def run_with(lab: Lab, name: str, *command: str, claims: tuple[str, ...] = ()) -> None:
     """Make a pod that runs a command of this machine with what claims hold: those of its name."""
+    lab.call("POST", PODS, pod_with(name, command, claims=claims))
+
+
+def pod_with(
+    name: str, *commands: Sequence[str], claims: tuple[str, ...] = (), **labels: str
+) -> Plain:
+    """Return a pod with a container for each command, each with what claims hold."""
     used = claims or (name,)
-    spec = program({}, *command)
-    spec["containers"][0]["resources"] = {"claims": [{"name": one} for one in used]}
+    spec = program({})
+    (first,) = spec["containers"]
+    first["resources"] = {"claims": [{"name": one} for one in used]}
+    spec["containers"] = [
+        {**first, "name": f"main-{number}" if number else "main", "command": [*command]}
+        if command
+        else first
+        for number, command in enumerate(commands)
+    ]
     spec |= {
         "resourceClaims": [{"name": one, "resourceClaimName": one} for one in used],
         "restartPolicy": "Never",
     }
-    lab.call("POST", PODS, {"metadata": {"name": name}, "spec": spec})
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 def given(lab: Lab, name: str) -> list[Plain]:
@@ -63,6 +74,20 @@ def given(lab: Lab, name: str) -> list[Plain]:
     status = lab.call("GET", f"{CLAIMS}/{name}").get("status", {})
     found: list[Plain] = status.get("allocation", {}).get("devices", {}).get("results", [])
     return found
+
+
+def runs(lab: Lab, name: str, *, seconds: float) -> None:
+    """Wait until a pod runs; where it does not, say what the cluster says of it."""
+    try:
+        wait_for(lambda: lab.phases()[name] == "Running", seconds=seconds)
+    except AssertionError as error:
+        said = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
+        raise AssertionError(f"{error}: {said}") from None
+
+
+def specs(lab: Lab, node: str) -> list[str]:
+    """Return the CDI specs of claims on a node."""
+    return [path.name for path in lab.cdi(node).glob("hetero.io-*")]
 
 
 def ended(lab: Lab, *names: str) -> None:

@@ -206,6 +206,14 @@ class Lab:
         folder = self._memory if path.startswith(MEMORY) else self.folder
         return folder / node / path.lstrip("/")
 
+    def cdi(self, node: str) -> Path:
+        """Return where the CDI specs of a node are on this machine."""
+        return self.folder / f"run/nodes/{node}/cdi"
+
+    def kubelet(self, node: str) -> Path:
+        """Return where the directory of a node's kubelet is on this machine."""
+        return self.folder / f"run/nodes/{node}/kubelet"
+
     def kill_node(self, node: str) -> None:
         """Lose a node: its one process tree ends, and all its containers with it."""
         os.killpg(self._pid(node), signal.SIGKILL)
@@ -213,9 +221,10 @@ class Lab:
 
     def start_node(self, node: str) -> None:
         """Start a node again after it was lost."""
-        # What a boot clears: a node's locks and what its cards held are gone with its kernel.
-        for left in (*self.own(node, "/dev/shm").iterdir(),):
-            left.unlink()
+        # What a boot clears: all that is in memory, and so a node's ledger and its CDI specs.
+        for folder in (*(self.own(node, path) for path in MEMORY), self.cdi(node)):
+            for left in (*folder.iterdir(),):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         self._lab(f"node({int(node[1:])})")
         self._furnish(node)
 
@@ -227,6 +236,19 @@ class Lab:
     def restart_kubelet(self, node: str) -> None:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         self._restart("kubelet", node)
+
+    def forget_plugins(self, node: str) -> None:
+        """Have a kubelet count nothing of device plugins that are gone, as if none ever was there.
+
+        By itself it counts none of what they told it of, for five minutes.
+        """
+        (self.kubelet(node) / "device-plugins/kubelet_internal_checkpoint").unlink()
+        self.restart_kubelet(node)
+        path = f"/api/v1/nodes/{node}"
+        wait_for(lambda: self.ready(node))
+        told = [name for name in self.call("GET", path)["status"]["capacity"] if "/" in name]
+        none = dict.fromkeys(told)
+        self.patch(f"{path}/status", {"status": {"capacity": none, "allocatable": none}})
 
     def restart_containerd(self, node: str) -> None:
         """End the container runtime of a node by kill -9 and start it again."""
@@ -258,6 +280,16 @@ class Lab:
         self._start("apiserver", (*argv, *more), "cp")
         _put(self._pid("apiserver"), self.group("cp"))
         (CPU / self.group("cp") / "cpu.shares").write_text(WEIGHT)
+
+    @contextmanager
+    def stopped_api_server(self) -> Iterator[None]:
+        """Have the API server take calls and answer none meanwhile."""
+        server = self._pid("apiserver")
+        os.kill(server, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(server, signal.SIGCONT)
 
     def _running(self, name: str, node: str) -> int | None:
         """Return a program of a node, by its configuration: others may run labs beside this one."""

@@ -151,7 +151,7 @@ def test_the_kubelet_and_metrics_show_what_a_claim_holds(release: Release, lab: 
     (result,) = given(lab, "seen")
     node = result["pool"]
     uid = lab.call("GET", f"{CLAIMS}/seen")["metadata"]["uid"]
-    socket = lab.folder / f"run/nodes/{node}/kubelet/pod-resources/kubelet.sock"
+    socket = lab.kubelet(node) / "pod-resources/kubelet.sock"
     options = [("grpc.default_authority", "localhost")]
     with grpc.insecure_channel(f"unix://{socket}", options=options) as channel:
         listed: bytes = channel.unary_unary("/v1.PodResourcesLister/List")(b"")

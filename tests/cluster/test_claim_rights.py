@@ -61,25 +61,53 @@ def tenant(by_claims: Release) -> str:
     return token(lab, "default/tenant")
 
 
-def test_an_agent_writes_the_slices_of_its_own_node_alone(release: Release, lab: Lab) -> None:
-    own, other = ({"node": node, "name": f"{node}-hetero.io-0"} for node in NODES)
-    agent = token(lab, "hetero-system/hetero-agent", pod=release.agent(own["node"]))
+def test_an_agent_writes_the_slices_of_its_own_node_alone(
+    release: Release, lab: Lab, tenant: str
+) -> None:
+    """Made, changed and removed: by its own agent, and by nobody else who is not of the cluster."""
+    own, other = NODES
+    slices = f"{GROUP}/resourceslices"
+    there = {node: lab.call("GET", f"{slices}/{node}-hetero.io-0") for node in NODES}
+    agent = token(lab, "hetero-system/hetero-agent", pod=release.agent(own))
     unbound = token(lab, "hetero-system/hetero-agent")
-    path = f"{GROUP}/resourceslices"
 
-    def written(name: str, by: str) -> str:
-        there = lab.call("GET", f"{path}/{name}")
-        try:
-            lab.call("PUT", f"{path}/{name}?dryRun=All", there, token=by)
-        except OSError as error:
-            return str(error)
-        return "written"
+    def made(node: str, driver: str = "hetero.io") -> Plain:
+        pool = {"name": node, "generation": 99, "resourceSliceCount": 1}
+        device = {"name": "forged", "attributes": {"uuid": {"string": "forged"}}}
+        spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [device]}
+        return {"metadata": {"name": f"forged-{node}"}, "spec": spec}
 
-    assert "written" == written(own["name"], agent)
-    assert f"the agent of node '{own['node']}' writes slices of hetero.io on that node alone" in (
-        written(other["name"], agent)
-    )
-    assert "the agent of node ''" in written(own["name"], unbound)
+    def answers(by: str, node: str) -> list[str]:
+        path = f"{slices}/{node}-hetero.io-0?dryRun=All"
+        return [
+            answer(lab, "POST", f"{slices}?dryRun=All", made(node), token=by),
+            answer(lab, "PUT", path, there[node], token=by),
+            answer(lab, "DELETE", path, None, token=by),
+        ]
+
+    assert ["done"] * 3 == answers(agent, own)
+    sentence = "the agent of node '{}' writes slices of hetero.io on that node alone"
+    for by, node, of in ((agent, other, own), (unbound, own, ""), (unbound, other, "")):
+        assert all(sentence.format(of) in said for said in answers(by, node))
+    foreign = made(own, driver="other.example.com")
+    said = answer(lab, "POST", f"{slices}?dryRun=All", foreign, token=agent)
+    assert sentence.format(own) in said
+    moved = {**there[own], "spec": {**there[own]["spec"], "nodeName": other}}
+    path = f"{slices}/{own}-hetero.io-0?dryRun=All"
+    assert "done" != answer(lab, "PUT", path, moved, token=agent)
+    for node in NODES:
+        assert all("403" in said for said in answers(tenant, node))
+
+
+def answer(
+    lab: Lab, method: str, path: str, body: Plain | None, *, token: str, kind: str = ""
+) -> str:
+    """Return why the API refuses something, or that it is done."""
+    try:
+        lab.call(method, path, body, kind=kind, token=token)
+    except OSError as error:
+        return str(error)
+    return "done"
 
 
 def test_neither_a_tenant_nor_an_agent_says_what_a_claim_was_allocated(
@@ -123,7 +151,7 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
     there = lab.call("GET", f"{CLAIMS}/told")
     (other,) = set(NODES) - {said["pool"]}
 
-    def answer(by: str, **status: object) -> str:
+    def told(by: str, **status: object) -> str:
         about = {name: there["metadata"][name] for name in ("name", "namespace", "uid")}
         body = {
             "apiVersion": "resource.k8s.io/v1",
@@ -132,20 +160,16 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
             "status": status,
         }
         path = f"{CLAIMS}/told/status?dryRun=All&fieldManager=tried&force=true"
-        try:
-            lab.call("PATCH", path, body, kind="application/apply-patch+yaml", token=agents[by])
-        except OSError as error:
-            return str(error)
-        return "taken"
+        return answer(lab, "PATCH", path, body, kind=APPLY, token=agents[by])
 
     said["conditions"][0]["message"] = "still"
     reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
-    assert "taken" == answer(said["pool"], devices=[said])
-    assert "resourceclaims/driver" in answer(other, devices=[said])
-    assert "resourceclaims/binding" in answer(said["pool"], reservedFor=reserved)
+    assert "done" == told(said["pool"], devices=[said])
+    assert "resourceclaims/driver" in told(other, devices=[said])
+    assert "resourceclaims/binding" in told(said["pool"], reservedFor=reserved)
     with more_for_agents(lab):
-        assert f"the agent of node '{other}' says what" in answer(other, devices=[said])
-        assert "not what they were allocated" in answer(said["pool"], reservedFor=reserved)
+        assert f"the agent of node '{other}' says what" in told(other, devices=[said])
+        assert "not what they were allocated" in told(said["pool"], reservedFor=reserved)
 
     lab.call("DELETE", f"{PODS}/told?gracePeriodSeconds=0")
     wait_for(lambda: not lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
@@ -203,6 +227,7 @@ def test_a_pod_that_copies_anothers_words_names_or_claim_gets_no_more_than_it_as
             lab.call("PUT", f"{CLAIMS}/{claim_name}/status", body, token=tenant)
 
 
+APPLY = "application/apply-patch+yaml"
 #: What a condition must have.
 SINCE = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 
@@ -329,7 +354,7 @@ def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
     assert {"allocated": 20 * GiB} == json.loads(lab.output("watch"))
     assert standing == [one for one in lab.standing("n1") if one["label"] == "default/held"]
     assert "default/watch" not in {one["label"] for one in lab.standing("n1")}
-    specs = lab.folder / "run/nodes/n1/cdi"
+    specs = lab.cdi("n1")
     assert [*specs.glob("hetero.io-admin_*")]
     lab.call("DELETE", f"{PODS}/watch?gracePeriodSeconds=0")
     wait_for(lambda: not [*specs.glob("hetero.io-admin_*")])

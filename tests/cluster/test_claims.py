@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -22,6 +20,7 @@ from tests.cluster.claims import (
     ended,
     given,
     run_with,
+    runs,
     same_card,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2
@@ -118,77 +117,6 @@ def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) ->
 
     assert wait_for(lambda: any(sentence in said for said in lab.messages("greedy")))
     assert "Running" != lab.phases()["greedy"]
-
-
-#: What is killed, in turn, while claims are prepared and while they are unprepared.
-PARTS = ("agent", "kubelet", "containerd")
-
-
-def kill(release: Release, part: str, node: str) -> None:
-    """End a part of a node by kill -9; it is started again."""
-    if part == "agent":
-        release.replace(release.agent(node))
-    elif part == "kubelet":
-        release.lab.restart_kubelet(node)
-    else:
-        release.lab.restart_containerd(node)
-
-
-#: Rounds of two kills: twelve, and two hundred in pieces of a few minutes.
-ROUNDS = [
-    pytest.param(range(6), id="12"),
-    *(
-        pytest.param(
-            range(start, start + 10),
-            marks=[pytest.mark.soak, pytest.mark.timeout(900)],
-            id=f"{2 * start}-to-{2 * start + 20}",
-        )
-        for start in range(0, 100, 10)
-    ),
-]
-
-
-@pytest.mark.parametrize("numbers", ROUNDS)
-def test_whatever_of_a_node_is_killed_no_claim_is_stuck_and_no_grant_is_left(
-    release: Release, lab: Lab, numbers: range
-) -> None:
-    """Two kills a round: one while a claim is prepared, one while it is unprepared."""
-    for number in numbers:
-        first, second = PARTS[number % 3], PARTS[(number + 1) % 3]
-        name = f"pod-{number}"
-        claim(lab, name, memory="2Gi", cores=10)  # of NVIDIA's, which one node has
-        run_with(lab, name)
-        wait_for(lambda name=name: given(lab, name))
-        time.sleep(random.Random(number).uniform(0, 0.5))
-        kill(release, first, "n1")
-        runs(lab, name, seconds=90)
-        assert [f"default/{name}"] == [one["label"] for one in lab.standing("n1")]
-
-        lab.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=1")
-        time.sleep(random.Random(number).uniform(0.5, 1.5))
-        kill(release, second, "n1")
-        wait_for(lambda name=name: name not in lab.pods(), seconds=90)
-        wait_for(lambda name=name: not given(lab, name))
-        wait_for(lambda: not lab.standing("n1"), seconds=60)
-    lab.call("DELETE", CLAIMS)
-    wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
-
-    assert [] == [*lab.own("n1", "/run/hetero").glob("sim-*/grants/*")]
-    assert [] == [*specs(lab, "n1")]
-
-
-def runs(lab: Lab, name: str, *, seconds: float) -> None:
-    """Wait until a pod runs; where it does not, say what the cluster says of it."""
-    try:
-        wait_for(lambda: lab.phases()[name] == "Running", seconds=seconds)
-    except AssertionError as error:
-        said = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
-        raise AssertionError(f"{error}: {said}") from None
-
-
-def specs(lab: Lab, node: str) -> list[str]:
-    """Return the CDI specs of claims on a node."""
-    return [path.name for path in (lab.folder / f"run/nodes/{node}/cdi").glob("hetero.io-*")]
 
 
 def test_an_agent_that_ends_after_its_successor_began_leaves_claims_prepared(

@@ -11,7 +11,8 @@ from attrs import frozen
 ROOT = Path(__file__).parent.parent.parent
 #: A block that no test can try says so, and why: `<!-- no-test: reason -->` in the line above.
 _NO_TEST = re.compile(r"<!-- no-test: (.+) -->")
-_PROMPT = re.compile(r"\w*[$#] (.*)")
+#: Of a console: `# ` is root's prompt, `#  ` the head of a table.
+_PROMPT = re.compile(r"\w*(?:\$ +|# )(\S.*)")
 
 
 @frozen

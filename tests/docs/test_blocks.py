@@ -32,7 +32,7 @@ else:
     import tomli as tomllib
 
 #: Tried here or by another test; `text` is what a program prints, `ini` is for other programs.
-LANGUAGES = {"c", "console", "ini", "mermaid", "python", "sh", "text", "toml", "yaml"}
+LANGUAGES = {"c", "console", "dockerfile", "ini", "mermaid", "python", "sh", "text", "toml", "yaml"}
 MOST_UNTRIED = 5
 #: What stands for a grant in documents.
 GRANT = "trainer"

@@ -59,6 +59,23 @@ def test_every_command_and_option_is_in_the_reference() -> None:
                 assert parameter.param_type_name == "argument" or option in page
 
 
+def test_every_option_says_what_it_means_its_default_and_its_variable() -> None:
+    rows = {
+        (name, row[0].split(",")[-1].split()[0]): row
+        for name, command in make_reference.commands()
+        for row in make_reference.options_of(command)
+    }
+
+    assert len(rows) > 100
+    assert [] == [name for name, (_, about, _, _) in rows.items() if not about]
+    assert "low" == rows["run", "--priority"][2]
+    assert "all" == rows["run", "--memory"][2]
+    assert "/var/lib/kubelet" == rows["agent", "--kubelet"][2]
+    assert "(required)" in rows["certificates", "--namespace"][1]
+    assert ("$NODE_NAME",) == rows["agent", "--node"][3]
+    assert "| `--node TEXT`, `$NODE_NAME` |" in make_reference.command_line_page()
+
+
 def test_every_command_has_a_manual_page_with_its_options(tmp_path: Path) -> None:
     commands = dict(make_reference.commands())
 

@@ -20,7 +20,7 @@ from hetero.kube.api.annotations import (
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
-from tests.kube.world import CARD, KEY, pod_named, refusal, run, until, world
+from tests.kube.world import CARD, KEY, cut_short, pod_named, refusal, run, until, world
 
 
 def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
@@ -236,6 +236,20 @@ def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> No
             assert not at.agent.serves
             await until(lambda: at.agent.serves)
             await until(lambda: at.awaited in at.kubelet.devices)
+
+    run(story)
+
+
+def test_an_agent_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await at.crash()
+            plugin = at.agent.plugins[at.awaited]
+            async for _ in cut_short(plugin.attend):
+                await plugin.close()
+            await plugin.attend()
+            assert plugin.resource in at.kubelet.registered
+            await plugin.close()
 
     run(story)
 

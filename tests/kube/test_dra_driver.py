@@ -5,6 +5,7 @@ Over 400 lines because all of it is one conversation: of the kubelet, the driver
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import grpc
@@ -21,7 +22,7 @@ from hetero.node.ledger.grant_file import DeviceLimit, read_limits
 from hetero.node.node import inventory_of
 from tests.kube.api_server import Plain
 from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
-from tests.kube.world import World, pod_named, until
+from tests.kube.world import CARD, World, cut_short, pod_named, until
 
 
 def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
@@ -40,6 +41,26 @@ def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
         assert Path(said.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
         assert at.agent.driver is not None
         assert at.agent.driver.registered
+
+    story(act)
+
+
+def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
+    async def act(at: World) -> None:
+        assert at.agent.driver is not None
+        await at.crash()
+        sockets = at.agent.driver.sockets
+        async for _ in cut_short(at.agent.driver.start):
+            await at.agent.driver.close()
+            for path in (sockets.plugin, sockets.registration):
+                with (
+                    pytest.raises((FileNotFoundError, ConnectionRefusedError)),
+                    socket.socket(socket.AF_UNIX) as one,
+                ):
+                    one.connect(str(path))
+        await at.start()
+        allocated(at, "one")
+        assert "" == (await prepare(at, "one")).error
 
     story(act)
 
@@ -151,18 +172,39 @@ def test_a_claim_whose_status_is_not_of_this_node_is_not_prepared(
     story(act)
 
 
-def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared() -> None:
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("name", ["one", "second"])
+def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared(
+    name: str, *, extended: bool
+) -> None:
+    """Whichever of its pods that is, by a claim that it names or that is made for a resource."""
+
     async def act(at: World) -> None:
-        allocated(at, "one")
-        pod = pod_named("one", "main")
+        claim = allocated(at, "one")
+        claim["status"]["reservedFor"] += [
+            {"resource": "pods", "name": "second", "uid": "uid-second"}
+        ]
+        at.api.put("pods", pod_named("second", "main"), event="ADDED")
+        pod = pod_named(name, "main")
         (main,) = pod["spec"]["containers"]
-        main["resources"] = {"claims": [{"name": "card"}]}
         main["terminationMessagePath"] = "/etc/hetero/grant"
-        pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "one"}]
+        if extended:
+            mapping = {"containerName": "main", "resourceName": CARD, "requestName": "card"}
+            made = {"resourceClaimName": "one", "requestMappings": [mapping]}
+            pod["status"] = {"extendedResourceClaimStatus": made}
+        else:
+            main["resources"] = {"claims": [{"name": "card"}]}
+            pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "one"}]
         at.api.put("pods", pod, event="MODIFIED")
-        sentence = "claim default/one: container main: mounts its own at /etc/hetero/grant"
-        assert sentence in (await prepare(at, "one")).error
+        assert (
+            f"claim default/one: pod default/{name}, container main: mounts its own at "
+            "/etc/hetero/grant, where what limits its cards is: mount it elsewhere"
+        ) == (await prepare(at, "one")).error
         assert ({}, {}) == (at.standing(), specs(at))
+
+        at.api.put("pods", {**pod, "status": {"phase": "Failed"}}, event="MODIFIED")
+        await until(lambda: at.agent.allocator.pods[f"uid-{name}"]["status"].get("phase"))
+        assert "" == (await prepare(at, "one")).error
 
     story(act)
 

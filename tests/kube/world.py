@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -169,6 +169,18 @@ async def until(true: Callable[[], object], *, seconds: float = 30) -> None:
         await asyncio.sleep(0.02)
 
 
+async def cut_short(begin: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[int]:
+    """Begin something again and again, and cancel it one step of the event loop later each time."""
+    for steps in range(20):
+        begun = asyncio.ensure_future(begin())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        begun.cancel()
+        with suppress(asyncio.CancelledError):
+            await begun
+        yield steps
+
+
 @asynccontextmanager
 async def world(
     *memory: int,
@@ -184,8 +196,9 @@ async def world(
     )
     shapes = (ResourceNames(count=f"example.com/{shape}", shape=shape) for shape in named_shapes)
     vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
-    # Not pytest's directory: a socket's path has at most 107 characters.
-    with tempfile.TemporaryDirectory(prefix="k") as path:
+    # Not pytest's directory: a socket's path has at most 107 characters. grpc waits for no handler
+    # that it cancelled: one may still write while the directory is removed.
+    with tempfile.TemporaryDirectory(prefix="k", ignore_cleanup_errors=True) as path:
         made = World(Path(path), vendor, awaited=awaited, registry=registry, allocation=allocation)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agent, "DISCOVER", DISCOVER)

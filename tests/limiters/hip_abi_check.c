@@ -1,5 +1,5 @@
-/* The layouts of simulator/drivers/kfd_abi.h and limiters/hip/abi.h, said once more in numbers. test_hip.py compiles
- * this against our headers and against AMD's: what holds for both is the same in both. */
+/* The layouts of simulator/drivers/kfd_abi.h and limiters/{hip,hsa}/abi.h, said once more in numbers. test_hip.py
+ * compiles this against our headers and against AMD's: what holds for both is the same in both. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -8,6 +8,7 @@
 #define __HIP_PLATFORM_AMD__
 #include <hsakmttypes.h>
 #include <hsa/amd_hsa_signal.h>
+#include <hsa/hsa_ext_amd.h>
 #include <hsa/hsa_ven_amd_loader.h>
 #include <hip/hip_runtime_api.h>
 typedef hipDeviceProp_t hipDeviceProp_tR0600; /* came with 6.0, and the others with 6.5 */
@@ -19,7 +20,8 @@ typedef struct graph_node hipGraphNodeParams;
 typedef struct function_launch hipFunctionLaunchParams;
 #else
 #include "kfd_abi.h"
-#include "abi.h"
+#include "hip/abi.h"
+#include "hsa/abi.h"
 #endif
 
 #define SIZE(type, size)         _Static_assert(sizeof(type) == (size), #type)
@@ -78,6 +80,15 @@ AT(HIP_ARRAY_DESCRIPTOR, NumChannels, 20);
 SIZE(HIP_ARRAY3D_DESCRIPTOR, 40);
 AT(HIP_ARRAY3D_DESCRIPTOR, Format, 24);
 
+SIZE(hsa_status_t, 4);
+SIZE(hsa_agent_t, 8);
+SIZE(hsa_executable_t, 8);
+SIZE(hsa_code_object_reader_t, 8);
+SIZE(hsa_loaded_code_object_t, 8);
+IS(HSA_STATUS_SUCCESS, 0);
+IS(HSA_STATUS_ERROR_OUT_OF_RESOURCES, 0x1008);
+IS(HSA_AMD_AGENT_INFO_UUID, 0xA011);
+
 #ifdef REAL
 /* Each function takes what api.def says: called with that, it compiles. */
 #define OWN(name, parameters, arguments, ...)              CALL(name, parameters, arguments)
@@ -91,4 +102,7 @@ AT(HIP_ARRAY3D_DESCRIPTOR, Format, 24);
         return (int)name arguments;                                                                                    \
     }
 #include "hip/api.def"
+#define OWN(name, parameters, arguments, ...) CALL(name, parameters, arguments)
+#define USED(name, parameters)
+#include "hsa/api.def"
 #endif

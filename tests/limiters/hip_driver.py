@@ -81,21 +81,22 @@ def bundle(image: bytes) -> bytes:
     return said.ljust(4096, b"\0") + image
 
 
-def registered(host: c_void_p) -> None:
+def registered(host: c_void_p, source: bytes = SOURCE) -> c_void_p:
     """Have a program's function stand for the kernel, as the constructors that hipcc makes do.
 
-    Before any other call, or the runtime has no place for it.
+    Before any other call, or the runtime has no place for it. Return what `unregistered` takes.
     """
-    kept = _kept.setdefault("image", ctypes.create_string_buffer(bundle(built(SOURCE).raw)))
-    wrapper = (c_uint64 * 3)(0x1_4849_5046, ctypes.addressof(kept), 0)
-    _kept["wrapper"] = wrapper
+    image = ctypes.create_string_buffer(bundle(built(source).raw))
+    wrapper = (c_uint64 * 3)(0x1_4849_5046, ctypes.addressof(image), 0)
+    _kept.append((image, wrapper))
     fat_binary, function = (hip[f"__hipRegister{what}"] for what in ("FatBinary", "Function"))
     fat_binary.restype = c_void_p
     module, threads, none = c_void_p(fat_binary(wrapper)), ctypes.c_int(-1), c_void_p()
     function(module, host, b"spin", b"spin", threads, none, none, none, none, none)
+    return module
 
 
-_kept: dict[str, Any] = {}
+_kept: list[Any] = []
 
 
 #: An image that has nothing in it, for a simulated runtime, which has no compiler.

@@ -115,6 +115,12 @@ class TestHip(OnACard):
     virtual_seconds = 3.5  # the runtime's threads look at their queues all the time
     points = 8  # the runtime's threads and the card's share the processors with the programs
 
+    @pytest.mark.soak
+    @pytest.mark.measured
+    def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
+        """Virtual time tells it within a point, and takes no longer."""
+        super().test_two_tenants_have_30_and_60_of_a_card()
+
 
 class TestHip7(OnACard):
     """A simulated runtime of the names that came after Debian's, with books of its own."""

@@ -5,11 +5,14 @@ Over 400 lines because each deed and each hook is held against the same others.
 
 from __future__ import annotations
 
+import gc
 import itertools
+import json
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,6 +187,30 @@ def test_a_program_with_threads_asks_by_way_of_a_server(
         (),
         [Usage(memory=5)],
     ) == neighbour[1:]
+
+
+def test_a_process_that_nobody_has_any_more_ends_in_the_middle_of_a_request(
+    installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage is searched for whenever something is made, and here a process is found then."""
+    server = ForkServer(dict(os.environ))
+    (_, plugin) = installed("hang", "nowhere")._plugins()
+    dropped: list[object] = [VendorProcess(plugin, server)]
+    dropped.append(dropped)
+    found = weakref.ref(dropped[0])
+
+    def dumps(request: object) -> str:
+        gc.collect()
+        return written(request)
+
+    written = json.dumps
+    monkeypatch.setattr(json, "dumps", dumps)
+    asking = threading.Thread(target=server.reap, args=(1,), daemon=True)
+    del dropped
+    asking.start()
+    asking.join(20)
+    assert not asking.is_alive()
+    assert found() is None
 
 
 def test_a_vendor_whose_process_ended_between_two_questions_is_started_again(

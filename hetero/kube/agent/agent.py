@@ -71,7 +71,7 @@ _REASONS: dict[type[Finding], str] = {
 _NEEDED = {
     "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
     "spec": ("containers", "initContainers", "nodeName", "resourceClaims", "runtimeClassName"),
-    "status": ("conditions", "phase", "resourceClaimStatuses"),
+    "status": ("conditions", "extendedResourceClaimStatus", "phase", "resourceClaimStatuses"),
 }
 
 
@@ -189,10 +189,10 @@ class Agent:
                 lost=_lost("node"),
             ),
         ]
-        if self.driver and self.publisher:
-            await self.driver.start()
-            tasks.append(self.publisher.follow())
         try:
+            if self.driver and self.publisher:
+                await self.driver.start()
+                tasks.append(self.publisher.follow())
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:

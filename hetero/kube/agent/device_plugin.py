@@ -22,6 +22,7 @@ from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
 )
 from hetero.kube.api.annotations import device_id
+from hetero.kube.api.serving import started
 from hetero.model import SLOTS, Device, Edits
 from hetero.model.errors import HeteroError
 
@@ -118,7 +119,7 @@ class Plugin(DevicePluginServicer):
         self._server = grpc.aio.server()
         add_DevicePluginServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self._server.add_insecure_port(f"unix://{socket}")
-        await self._server.start()
+        await started(self._server)
         await self.kubelet.register(self.resource, self.endpoint)
         self._serving = (kubelet, _identity(socket))
         log.info("%s: registered with the kubelet", self.resource)

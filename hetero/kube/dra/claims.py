@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
+from hetero.kube.api.pod import containers_of
 from hetero.kube.api.quantity import quantity
 from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, published
 from hetero.model import (
@@ -110,35 +111,43 @@ def prepared(claim: Plain, *, node: str, offers: Mapping[str, Offer]) -> Prepare
 
 
 def used_by(pod: Plain) -> dict[str, str]:
-    """Return the claims that a pod uses, by what the pod calls them."""
+    """Return the claims that a pod uses, by what the pod calls them.
+
+    The one that kube-scheduler made for its extended resources has no such name: "".
+    """
     status = pod.get("status") or {}
     named = (
         *(pod["spec"].get("resourceClaims") or ()),
         *(status.get("resourceClaimStatuses") or ()),
+        {"name": "", **(status.get("extendedResourceClaimStatus") or {})},
     )
     return {one["name"]: one["resourceClaimName"] for one in named if one.get("resourceClaimName")}
 
 
 def beside(pod: Plain, claim: str) -> dict[str, str]:
     """Return the other claims that containers use beside one of their pod's, and which do."""
-    spec, named = pod["spec"], used_by(pod)
     found: dict[str, str] = {}
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        used = (container.get("resources") or {}).get("claims") or ()
-        claims = {named[one["name"]] for one in used if one["name"] in named}
+    for container, claims in _by_container(pod):
         if claim in claims:
-            found |= dict.fromkeys(claims - {claim}, container["name"])
+            user: str = container["name"]
+            found |= dict.fromkeys(claims - {claim}, user)
     return found
 
 
 def users(pod: Plain, claim: str) -> Iterator[Plain]:
     """Yield the containers of a pod that use one of its claims by name."""
-    spec = pod["spec"]
-    names = {name for name, one in used_by(pod).items() if one == claim}
-    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-        used = (container.get("resources") or {}).get("claims") or ()
-        if not names.isdisjoint(one["name"] for one in used):
-            yield container
+    return (container for container, claims in _by_container(pod) if claim in claims)
+
+
+def _by_container(pod: Plain) -> Iterator[tuple[Plain, set[str]]]:
+    """Yield each container of a pod with the claims that it uses."""
+    named = used_by(pod)
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    served = {one["containerName"] for one in extended.get("requestMappings") or ()}
+    for container in containers_of(pod):
+        used = [one["name"] for one in (container.get("resources") or {}).get("claims") or ()]
+        used += [""] if container["name"] in served else []
+        yield container, {named[name] for name in used if name in named}
 
 
 def config_of(entries: Iterable[Plain], results: Iterable[Plain] = ()) -> Allocation:

@@ -12,6 +12,7 @@ from time import monotonic, time
 import grpc
 from attrs import define, field, frozen
 
+from hetero.kube.api.serving import started
 from hetero.kube.dra.node_claims import NodeClaims, named
 from hetero.kube.dra.offers import DRIVER, offers
 from hetero.kube.dra.proto import dra_pb2 as wire
@@ -82,8 +83,8 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
             for add in adding:
                 add(self, server)
             server.add_insecure_port(f"unix://{path}")
-            await server.start()
             self._servers.append(server)
+            await started(server)
             self._made[path] = _inode(path) or 0
 
     async def attend(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from weakref import WeakValueDictionary
@@ -20,7 +20,8 @@ from attrs import define, evolve, field
 from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
 from hetero.kube.api.client import Api, ApiError, Plain
-from hetero.kube.api.pod import expect_unhidden
+from hetero.kube.api.pod import ended, expect_unhidden
+from hetero.kube.api.pod import named as pod_name
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
 from hetero.kube.dra.device_status import differ, statuses
@@ -82,14 +83,14 @@ class NodeClaims:
         if claim["metadata"]["uid"] != asked.uid:
             raise Refused("another claim of this name has taken its place")
         held = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
-        pod = await self._reserved(claim)
-        for container in users(pod, asked.name):
-            expect_unhidden(container)
+        pods = await self._reserved(claim)
+        for pod in pods:
+            _expect_unhidden(pod, asked.name)
         if held.admin:
-            names = await asyncio.to_thread(self._show, asked, held, pod)
+            names = await asyncio.to_thread(self._show, asked, held, pods)
             log.info("%s: prepared, with admin access and no grant", named(asked))
         else:
-            grant = await self._granted(asked, held, pod)
+            grant = await self._granted(asked, held, pods)
             names = (f"{KIND}={_device(asked.uid)}", *grant.edits.cdi)
             log.info("%s: prepared, grant %s", named(asked), grant.id)
         await self._tell(claim, held)
@@ -106,12 +107,12 @@ class NodeClaims:
             ]
         )
 
-    async def _granted(self, asked: wire.Claim, held: Prepared, pod: Plain) -> Grant:
+    async def _granted(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> Grant:
         """Make the grant of a claim stand, once what one before it still holds is free."""
         began = monotonic()
         while True:
             try:
-                return await asyncio.to_thread(self._grant, asked, held, pod)
+                return await asyncio.to_thread(self._grant, asked, held, pods)
             except Refused:
                 if monotonic() - began > _PATIENCE:
                     raise
@@ -139,23 +140,29 @@ class NodeClaims:
         except ApiError as error:
             log.warning("claim %s/%s: its status: %s", about["namespace"], about["name"], error)
 
-    async def _reserved(self, claim: Plain) -> Plain:
-        """Return a pod of this node that a claim is reserved for. Raises `BadInput`."""
+    async def _reserved(self, claim: Plain) -> list[Plain]:
+        """Return the pods of this node that a claim is reserved for. Raises `BadInput`.
+
+        All of them: a kubelet asks once, however many pods use the claim.
+        """
+        found = []
         for one in claim["status"].get("reservedFor") or ():
             if one.get("resource") != "pods":
                 continue
             pod = await self.pod(claim["metadata"]["namespace"], one["name"])
-            if pod is not None and pod["metadata"]["uid"] == one["uid"]:
-                return pod
-        raise BadInput("it is reserved for no pod of this node")
+            if pod is not None and pod["metadata"]["uid"] == one["uid"] and not ended(pod):
+                found.append(pod)
+        if not found:
+            raise BadInput("it is reserved for no pod of this node")
+        return found
 
-    def _grant(self, asked: wire.Claim, held: Prepared, pod: Plain) -> Grant:
+    def _grant(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> Grant:
         """Make the grant of a claim stand, and write its CDI spec.
 
         A grant that stands for an allocation that the claim had before goes first.
         """
         devices = {piece.device for piece in held.allocation.pieces}
-        for entry in self._beside(asked, pod):
+        for entry in self._beside(asked, pods):
             had = {piece.device for piece in entry.allocation.pieces}
             if entry.id == identity_of(asked.uid) and devices != had:
                 self.take_back(asked.uid)
@@ -168,15 +175,15 @@ class NodeClaims:
             label=f"{asked.namespace}/{asked.name}",
             owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, _UID: asked.uid},
             libraries=self.libraries,
-            injection=lambda edits: self.injection(pod, edits),
+            injection=lambda edits: self.injection(pods[0], edits),
         )
         edits = evolve(grant.edits, cdi=())
         self.specs.put(_device(asked.uid), edits, owner=self.node.ledger.path)
         return grant
 
-    def _show(self, asked: wire.Claim, held: Prepared, pod: Plain) -> tuple[str, ...]:
+    def _show(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> tuple[str, ...]:
         """Write the CDI spec of a claim that has admin access; return its CDI devices."""
-        self._beside(asked, pod)
+        self._beside(asked, pods)
         if self.node.ledger.stands(identity_of(asked.uid)):  # of an allocation that it had before
             self.take_back(asked.uid)
         return self.admin.show(
@@ -185,13 +192,13 @@ class NodeClaims:
             (asked.namespace, asked.name),
             _device(asked.uid),
             discovery=self.discovery(),
-            injection=lambda edits: self.injection(pod, edits),
+            injection=lambda edits: self.injection(pods[0], edits),
         )
 
-    def _beside(self, asked: wire.Claim, pod: Plain) -> tuple[Grant, ...]:
-        """Return all grants. Raises `BadInput` if a container of the pod uses two claims."""
+    def _beside(self, asked: wire.Claim, pods: Sequence[Plain]) -> tuple[Grant, ...]:
+        """Return all grants. Raises `BadInput` if a container of a pod uses two claims."""
         grants = self.node.ledger.snapshot().grants
-        others = beside(pod, asked.name)
+        others = {other: user for pod in pods for other, user in beside(pod, asked.name).items()}
         held = [(one.owner.get(_NAMESPACE), one.owner.get(_CLAIM)) for one in grants]
         for namespace, other in (*held, *self.admin.standing().values()):
             if other in others and namespace == asked.namespace:
@@ -291,6 +298,15 @@ def uses(pod: Plain, entry: Grant) -> bool:
     """Return whether a pod uses the claim that a grant is for."""
     claim, namespace = entry.owner.get(_CLAIM), entry.owner.get(_NAMESPACE)
     return claim in used_by(pod).values() and pod["metadata"]["namespace"] == namespace
+
+
+def _expect_unhidden(pod: Plain, claim: str) -> None:
+    """Raise `BadInput` if a container that uses the claim hides what would limit it."""
+    try:
+        for container in users(pod, claim):
+            expect_unhidden(container)
+    except BadInput as error:
+        raise BadInput(f"{pod_name(pod)}, {error}") from None
 
 
 def named(claim: wire.Claim) -> str:

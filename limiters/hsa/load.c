@@ -1,0 +1,119 @@
+/* What a program brings along (hipcc's fat binaries), HIP's runtime has the HSA runtime load, within whatever call
+ * needs it first. So it is charged here: before it is on the card, and until its executable is destroyed.
+ *
+ * HIP's runtime holds locks meanwhile: none of its functions is called, so what is kept of freed memory stays there.
+ */
+#include "bodies.h"
+#include "driver.h"
+
+#include "../shared/blocks.h"
+#include "../shared/charge.h"
+#include "../shared/image.h"
+#include "../shared/module.h"
+
+#include "../core/tenant.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define PAGE UINT64_C(4096)
+
+/* A card's number is HIP's; its unique id is known here, too. */
+static int device_of_agent(hsa_agent_t agent)
+{
+    char name[32] = "";
+    typeof(&hsa_agent_get_info) get = REAL(hsa_agent_get_info);
+    if (tenancy() != TENANCY_HELD || get == NULL || get(agent, HSA_AMD_AGENT_INFO_UUID, name) != HSA_STATUS_SUCCESS)
+        return DEVICE_FOREIGN;
+    return tenant_device_named(name);
+}
+
+hsa_status_t read_memory(typeof(&hsa_code_object_reader_create_from_memory) real, const void *image, size_t bytes,
+                         hsa_code_object_reader_t *reader)
+{
+    hsa_status_t answer = real(image, bytes, reader);
+    if (answer == HSA_STATUS_SUCCESS)
+        keep(&(struct entry){.kind = HELD_READER,
+                             .key = reader->handle,
+                             .device = DEVICE_NONE,
+                             .bytes = image_of_code(image, bytes).globals});
+    return answer;
+}
+
+hsa_status_t destroy_reader(typeof(&hsa_code_object_reader_destroy) real, hsa_code_object_reader_t reader)
+{
+    struct entry entry;
+    table_take(HELD_READER, reader.handle, &entry);
+    return real(reader);
+}
+
+/* The runtime has a block for its own kernels: small images that fit into that cost nothing. */
+static bool is_in_first_block(int device, uint64_t bytes)
+{
+    static _Atomic uint64_t filled[HETERO_MAX_DEVICES];
+    bool fits = atomic_fetch_add(&filled[device], bytes) + bytes <= BLOCK;
+    if (!fits)
+        atomic_fetch_sub(&filled[device], bytes);
+    return fits;
+}
+
+/* What an image takes beyond what the call that loads it is charged for. */
+static uint64_t bytes_of(uint64_t image, int device)
+{
+    uint64_t blocks = blocks_for(image);
+    if (blocks > 0)
+        return blocks - load_covers(blocks);
+    if (device < 0 || is_in_first_block(device, image))
+        return 0;
+    return (image + PAGE - 1) / PAGE * PAGE;
+}
+
+/* An executable's images are charged together, on each device. */
+static uint64_t key_of(hsa_executable_t executable, int device)
+{
+    return executable.handle ^ (uint64_t)(device + 1) << 56;
+}
+
+static void keep_loaded(hsa_executable_t executable, int device, uint64_t bytes)
+{
+    struct entry entry;
+    uint64_t key = key_of(executable, device);
+    if (bytes > 0 && !table_add(HELD_LOADED, key, (int64_t)bytes, &entry))
+        keep(&(struct entry){.kind = HELD_LOADED, .key = key, .device = device, .bytes = bytes});
+}
+
+/* Images are read where HIP's runtime has its own; a program that calls HSA itself is not held (docs/isolation.md). */
+hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_executable_t executable,
+                       hsa_agent_t agent, hsa_code_object_reader_t reader, const char *options,
+                       hsa_loaded_code_object_t *loaded)
+{
+    struct entry image;
+    int device = device_of_agent(agent);
+    if (!table_get(HELD_READER, reader.handle, &image) || (device >= 0 && !counted(device)))
+        return real(executable, agent, reader, options, loaded);
+    uint64_t bytes = bytes_of(image.bytes, device);
+    if (bytes > 0 && charge_now(device, bytes) != RESULT_OK)
+        return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
+    hsa_status_t answer = real(executable, agent, reader, options, loaded);
+    if (answer == HSA_STATUS_SUCCESS)
+        keep_loaded(executable, device, bytes);
+    else
+        refund(device, bytes);
+    return answer;
+}
+
+/* Forgotten before the runtime is asked, for it may hand the name out again at once. */
+hsa_status_t destroy_executable(typeof(&hsa_executable_destroy) real, hsa_executable_t executable)
+{
+    struct entry held[HETERO_MAX_DEVICES], previous;
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
+        if (!table_take(HELD_LOADED, key_of(executable, device), &held[device]))
+            held[device].bytes = 0;
+    hsa_status_t answer = real(executable);
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
+        if (answer == HSA_STATUS_SUCCESS)
+            refund(device, held[device].bytes);
+        else if (held[device].bytes > 0)
+            table_put(&held[device], &previous);
+    return answer;
+}

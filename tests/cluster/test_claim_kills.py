@@ -1,0 +1,216 @@
+"""Whatever of a node is killed while it prepares claims: none is stuck, and no grant is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hetero.node.ledger import locks
+from tests.cluster.claims import (
+    CLAIMS,
+    PODS,
+    claim,
+    cleared,
+    given,
+    pod_with,
+    run_with,
+    runs,
+    specs,
+)
+from tests.cluster.lab import Lab, Plain
+from tests.cluster.release import Release
+from tests.kube.control_plane import wait_for
+
+pytestmark = pytest.mark.cluster
+
+NODE = "n1"  # the one with cards of NVIDIA's
+AGENT = "system:serviceaccount:hetero-system:hetero-agent"
+#: What is killed, in turn.
+PARTS = ("agent", "kubelet", "containerd")
+#: Where prepare is killed: before its grant is made, and when all is made and nothing answered.
+POINTS = ("before", "after")
+
+
+@pytest.fixture
+def release(by_claims: Release) -> Iterator[Release]:
+    with cleared(by_claims):
+        yield by_claims
+
+
+@pytest.fixture
+def lab(release: Release) -> Lab:
+    return release.lab
+
+
+@contextmanager
+def held_ledger(lab: Lab) -> Iterator[None]:
+    """Hold the ledger of the node: whoever prepares or unprepares there waits for it."""
+    (path,) = lab.own(NODE, "/run/hetero").glob("sim-*/lock")
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        assert locks.lock(descriptor, within=30)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def kill(release: Release, part: str, agent: Plain) -> None:
+    """End a part of the node by kill -9; another takes its place, of the agent when it is gone."""
+    if part == "agent":
+        release.kill(agent)
+    elif part == "kubelet":
+        release.lab.restart_kubelet(NODE)
+    else:
+        release.lab.restart_containerd(NODE)
+
+
+def asked(lab: Lab, name: str) -> bool:
+    """Whether the agent has read a claim from the API, which is the first that prepare does."""
+    return any(
+        event["verb"] == "get"
+        and event["user"]["username"] == AGENT
+        and event["objectRef"].get("name") == name
+        for event in lab.audited()
+    )
+
+
+def waits_for(lab: Lab, uid: str) -> bool:
+    """Whether the kubelet has a claim prepared and was not answered yet.
+
+    It notes a claim before it asks, and its CDI device when it is answered.
+    """
+    said = kubelets(lab)
+    return uid in said and f"claim-{uid}" not in said
+
+
+def kubelets(lab: Lab) -> str:
+    """Return what the kubelet notes of claims."""
+    return (lab.kubelet(NODE) / "dra_manager_state").read_text()
+
+
+def grants(lab: Lab) -> list[Path]:
+    """Return what is in the node's ledger, standing or not."""
+    return [*lab.own(NODE, "/run/hetero").glob("sim-*/grants/*")]
+
+
+def labels(lab: Lab) -> list[str]:
+    return [one["label"] for one in lab.standing(NODE)]
+
+
+def kill_within_prepare(release: Release, name: str, *, point: str, part: str) -> None:
+    """Start a pod with a claim, and end a part of its node while the claim is prepared."""
+    lab, agent = release.lab, release.agent(NODE)
+    uid = claim(lab, name, memory="2Gi", cores=10)["metadata"]["uid"]
+    with ExitStack() as stopped:
+        with held_ledger(lab):
+            run_with(lab, name)
+            wait_for(lambda: asked(lab, name))
+            if point == "before":
+                assert waits_for(lab, uid)
+                assert ([], []) == (labels(lab), specs(lab, NODE))
+                kill(release, part, agent)
+            else:
+                stopped.enter_context(lab.stopped_api_server())
+        if point == "after":
+            wait_for(lambda: specs(lab, NODE))
+            assert [f"default/{name}"] == labels(lab)
+            assert waits_for(lab, uid)
+            kill(release, part, agent)
+    if part == "agent":
+        release.replace(agent)
+    runs(lab, name, seconds=90)
+    assert [f"default/{name}"] == labels(lab)
+
+
+def kill_within_unprepare(release: Release, name: str, *, part: str) -> None:
+    """Delete a pod with a claim, and end a part of its node while the claim is unprepared.
+
+    By then nothing brings the grant and nobody keeps it, and it has not been swept.
+    """
+    lab, agent = release.lab, release.agent(NODE)
+    with held_ledger(lab):
+        lab.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=1")
+        wait_for(lambda: not specs(lab, NODE) and not labels(lab))
+        assert 1 == len(grants(lab))
+        assert "claim-" in kubelets(lab)
+        kill(release, part, agent)
+    if part == "agent":
+        release.replace(agent)
+    wait_for(lambda: name not in lab.pods(), seconds=90)
+    wait_for(lambda: not given(lab, name))
+    wait_for(lambda: not lab.standing(NODE), seconds=60)
+
+
+#: Rounds of two kills: twelve, and two hundred in pieces of a few minutes.
+ROUNDS = [
+    pytest.param(range(6), id="12"),
+    *(
+        pytest.param(
+            range(start, start + 10),
+            marks=[pytest.mark.soak, pytest.mark.timeout(900)],
+            id=f"{2 * start}-to-{2 * start + 20}",
+        )
+        for start in range(0, 100, 10)
+    ),
+]
+
+
+@pytest.mark.parametrize("numbers", ROUNDS)
+def test_what_is_killed_within_prepare_and_unprepare_leaves_no_claim_stuck_and_no_grant(
+    release: Release, lab: Lab, numbers: range
+) -> None:
+    """Two kills a round. The test sees each time that the kubelet waits and what was done."""
+    for number in numbers:
+        name = f"pod-{number}"
+        kill_within_prepare(release, name, point=POINTS[number % 2], part=PARTS[number % 3])
+        kill_within_unprepare(release, name, part=PARTS[(number + 1) % 3])
+    lab.call("DELETE", CLAIMS)
+    wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
+
+    assert [] == grants(lab)
+    assert [] == specs(lab, NODE)
+
+
+def test_a_node_that_boots_prepares_anew_what_stays_and_leaves_nothing_of_what_went(
+    release: Release, lab: Lab
+) -> None:
+    """All of a node is lost at once, and with its memory the ledger and the CDI specs."""
+    for name in ("stays", "goes"):
+        claim(lab, name, memory="2Gi", cores=10)
+        pod = pod_with(name, ())
+        pod["spec"]["restartPolicy"] = "Always"
+        lab.call("POST", PODS, pod)
+        runs(lab, name, seconds=60)
+    before = {one["label"]: one for one in lab.standing(NODE)}
+    assert {"default/goes", "default/stays"} == before.keys()
+
+    lab.kill_node(NODE)
+    lab.call("DELETE", f"{PODS}/goes?gracePeriodSeconds=0")
+    lab.call("DELETE", f"{CLAIMS}/goes")
+    lab.start_node(NODE)
+    wait_for(lambda: labels(lab) == ["default/stays"], seconds=120)
+    wait_for(lambda: started_again(lab, "stays"), seconds=120)
+    (after,) = lab.standing(NODE)
+    assert before["default/stays"]["id"] == after["id"]
+    assert before["default/stays"]["allocation"] == after["allocation"]
+    assert 1 == len(specs(lab, NODE))
+    wait_for(lambda: "goes" not in {one["metadata"]["name"] for one in claims(lab)})
+
+    lab.call("DELETE", f"{PODS}/stays?gracePeriodSeconds=1")
+    wait_for(lambda: not lab.standing(NODE) and not specs(lab, NODE), seconds=90)
+
+
+def started_again(lab: Lab, name: str) -> bool:
+    """Whether a pod runs whose container was started anew."""
+    for status in lab.pods()[name]["status"].get("containerStatuses") or ():
+        return bool(status["restartCount"] and status["ready"])
+    return False
+
+
+def claims(lab: Lab) -> list[Plain]:
+    found: list[Plain] = lab.call("GET", CLAIMS)["items"]
+    return found

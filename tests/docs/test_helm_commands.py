@@ -1,0 +1,132 @@
+"""Every Helm command of the documents: its options, and that its values reach the manifests."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from hetero.kube.api.settings import read
+from tests.docs.blocks import ROOT, Block, blocks
+
+sys.path.insert(0, str(ROOT / "deploy"))
+import render  # type: ignore[import-not-found]
+
+CHART = ROOT / "deploy/chart"
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+#: What a page is read for: each kind of node has a file of values, which some command names.
+KINDS = {path.name for path in (ROOT / "deploy/values").glob("*.yaml")}
+
+#: Digests of all values: what a value that nothing reads changes, too.
+_OF_ALL_VALUES = re.compile(r"\b[0-9a-f]{64}\b|(?<=hetero-certificates-)[0-9a-f]{8}\b")
+
+
+class Wrong(Exception):
+    """What is wrong with a command."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("helm")
+    for name in ("verb", "release", "chart"):
+        parser.add_argument(name)
+    parser.add_argument("-n", "--namespace", required=True)
+    parser.add_argument("--create-namespace", action="store_true")
+    parser.add_argument("--reset-then-reuse-values", action="store_true")
+    parser.add_argument("-f", "--values", action="append", default=[])
+    parser.add_argument("--set", action="append", default=[])
+    return parser
+
+
+def commands() -> list[tuple[Block, list[str]]]:
+    """Return the words of each command that installs the chart, or upgrades it."""
+    return [
+        (block, words[1:])
+        for block in blocks("sh", "console")
+        for line in block.commands
+        if (words := shlex.split(line, comments=True))[:1] == ["helm"]
+        and words[1] in ("install", "upgrade")
+    ]
+
+
+COMMANDS = commands()
+
+
+def merged(under: Any, over: Any) -> Any:
+    if not isinstance(under, dict) or not isinstance(over, dict):
+        return over
+    return {**under, **{name: merged(under.get(name), one) for name, one in over.items()}}
+
+
+def values_of(words: list[str]) -> dict[str, Any]:
+    """Return what a command sets over the chart's own values, or raise `Wrong`."""
+    asked, left = _parser().parse_known_args(words)
+    if left:
+        raise Wrong(f"unknown: {left}")
+    if asked.chart != "deploy/chart":
+        raise Wrong(f"{asked.chart} is no chart")
+    parts: list[dict[str, Any]] = []
+    for name in asked.values:
+        if not (ROOT / name).is_file():
+            raise Wrong(f"{name} is not there")
+        parts.append(yaml.safe_load((ROOT / name).read_text()))
+    for setting in asked.set:
+        path, _, text = setting.partition("=")
+        part: Any = yaml.safe_load(text)
+        for name in reversed(path.split(".")):
+            part = {name: part}
+        parts.append(part)
+    whole: dict[str, Any] = {}
+    for part in parts:
+        if manifests(merged(whole, part)) == manifests(whole):
+            raise Wrong(f"{part} changes nothing")
+        whole = merged(whole, part)
+    return whole
+
+
+def manifests(values: dict[str, Any]) -> str:
+    text: str = render.render(namespace="hetero-system", values=values)
+    return _OF_ALL_VALUES.sub("", text)
+
+
+@pytest.mark.parametrize(
+    ("block", "words"), COMMANDS, ids=[f"{block} {words[-1]}" for block, words in COMMANDS]
+)
+def test_a_command_of_helm_renders_what_its_values_say(block: Block, words: list[str]) -> None:
+    values = values_of(words)
+
+    own = yaml.safe_load((CHART / "values.yaml").read_text())
+    jsonschema.Draft7Validator(SCHEMA).validate(merged(own, values))
+    made = list(yaml.safe_load_all(manifests(values)))
+    assert "DaemonSet" in {one["kind"] for one in made}
+    read(values.get("settings", ""), source=str(block))
+
+
+def test_each_kind_of_node_has_a_command() -> None:
+    named = {Path(word).name for _, words in COMMANDS for word in words if "deploy/values/" in word}
+
+    assert len(KINDS) >= 8
+    assert named == KINDS
+    ways = {word for _, words in COMMANDS for word in words if word.startswith("allocation=")}
+    assert {"allocation=both", "allocation=dra"} == ways
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("install hetero deploy/chart -n a --set agent.drivr=envvar", "changes nothing"),
+        ("install hetero deploy/chart -n a --sett image=a", "unknown"),
+        ("install hetero deploy/charts -n a --set image=a", "no chart"),
+        ("install hetero deploy/chart -n a -f deploy/values/none.yaml", "not there"),
+    ],
+)
+def test_a_command_that_says_something_wrong_is_found(words: str, said: str) -> None:
+    with pytest.raises(Wrong, match=said):
+        values_of(words.split())

@@ -1,0 +1,77 @@
+"""Without the lines that hold them, what hipcc left in a program gets past the limiter for HIP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_hip
+from simulated import Machine
+from tenancy import LIMITER, Rack, mutated
+
+LIMITERS = LIMITER.parents[2]
+
+Edit = tuple[str, str, str]
+_ARRAYS, _MODULES = (
+    test_hip.test_arrays_that_hipcc_left_in_a_program_are_charged_until_it_is_unloaded,
+    test_hip.test_a_module_is_charged_for_its_code_and_arrays_until_it_is_unloaded,
+)
+#: By what is taken out: in which file which text becomes which; then the test that fails, and with
+#: what more.
+REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
+    "the charge of arrays": (
+        ("hsa/load.c", "charge_now(device, bytes) != RESULT_OK", "false"),
+        _ARRAYS,
+        (100,),
+    ),
+    "what an unloaded program gives back": (
+        ("hsa/load.c", "refund(device, held[device].bytes);", ";"),
+        _ARRAYS,
+        (100,),
+    ),
+    "small images": (
+        ("hsa/load.c", "return (image + PAGE - 1) / PAGE * PAGE;", "return 0;"),
+        _ARRAYS,
+        (100,),
+    ),
+    "segments far from their start": (
+        (
+            "shared/image.c",
+            "sum(segment.p_vaddr, segment.p_memsz)",
+            "sum(segment.p_offset, segment.p_memsz)",
+        ),
+        _ARRAYS,
+        (100,),
+    ),
+    "one charge for a module": (
+        ("hsa/load.c", "blocks - load_covers(blocks)", "blocks"),
+        _MODULES,
+        (),
+    ),
+    "the last error of a launch": (
+        ("shared/launch.c", "__builtin_expect(answer != RESULT_OK, 0)", "false"),
+        _ARRAYS,
+        (50,),
+    ),
+}
+
+
+def test_each_revert_is_of_the_sources_as_they_are() -> None:
+    for (file, before, _), _test, _more in REVERTS.values():
+        assert 1 == (LIMITERS / file).read_text().count(before), (file, before)
+
+
+@pytest.mark.hip
+@pytest.mark.soak
+@pytest.mark.parametrize("name", REVERTS)
+def test_without_the_line_its_test_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    edit, test, more = REVERTS[name]
+    library = mutated((edit,), tmp_path / "limiters", "hip")
+    monkeypatch.setattr(test_hip, "LIMITER", library)
+    rack = Rack(tmp_path, Machine(tmp_path, test_hip.RACK), api="hip_driver")
+    with pytest.raises(AssertionError) as failure:
+        test(rack, *more)
+    print(failure.value)
