@@ -66,8 +66,6 @@ typedef enum {
     MU_LIMIT_MALLOC_HEAP_SIZE = 2,
 } MUlimit;
 
-typedef enum { MU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3 } MUfunction_attribute;
-
 typedef enum { MU_EVENT_DEFAULT = 0, MU_EVENT_DISABLE_TIMING = 2, MU_EVENT_INTERPROCESS = 4 } MUevent_flags;
 
 typedef enum {

@@ -8,7 +8,6 @@
 #include "driver.h"
 #include "ends.h"
 #include "libraries.h"
-#include "local.h"
 #include "uncounted.h"
 
 #include "../core/log.h"
@@ -57,8 +56,7 @@ static result_t charge_context(device_t ordinal)
 static result_t settle_context(context_t context, device_t ordinal)
 {
     result_t answer = charge_context(ordinal);
-    int device = device_of(ordinal);
-    if (answer != RESULT_OK || (libraries_enter(context, device) && local_enter(context, device)))
+    if (answer != RESULT_OK || libraries_enter(context, device_of(ordinal)))
         return answer;
     return ERROR(OUT_OF_MEMORY);
 }

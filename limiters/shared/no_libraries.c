@@ -1,8 +1,6 @@
 /* Where modules and libraries are loaded at once, and no context is made (libraries.h). */
 #include "libraries.h"
 
-#include "local.h"
-
 bool library_loaded(uint64_t library, uint64_t bytes, bool unread)
 {
     (void)library, (void)bytes, (void)unread;
@@ -24,20 +22,4 @@ bool library_is_gone(uint64_t library)
 void library_unloaded(uint64_t library)
 {
     (void)library;
-}
-
-bool local_of_function(TYPE(function) function)
-{
-    (void)function;
-    return true;
-}
-
-bool local_of_kernel(TYPE(kernel) kernel)
-{
-    (void)kernel;
-    return true;
-}
-
-void local_after_fork(void)
-{
 }

@@ -199,28 +199,25 @@ static bool measures(const struct call *call)
  */
 
 /* What the driver's figure tells beyond charges and contexts is charged after a call that measures. Code that is loaded
- * is not, up to eight times its image. What was refused was there when it was measured. A library is charged in other
- * contexts after that. */
-static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, struct range range, const struct call *call,
-                           bool refused)
+ * is not, up to eight times its image. What was refused was there when it was measured. */
+static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, struct range range, bool refused)
 {
-    uint64_t later = call->kind == LIBRARY && !refused ? books_library(&books, p, d, call->bytes) : 0;
     struct process *of = &books.processes[p];
     uint64_t charged = seen->charged[p][d], figure = seen->figure[p][d];
     uint64_t known = range.least + books_uncharged(&books, p, d) - books_stuck(&books, p, d) -
                      books_managed(&books, p, d);
     uint64_t most = figure > known ? figure - known : 0, less = of->code + (refused ? BLOCK_ : 0),
              least = most > less ? most - less : 0;
-    of->beyond[d] = charged - range.least < most + later ? charged - range.least : most;
+    of->beyond[d] = charged - range.least < most ? charged - range.least : most;
     if (range.least != range.most)
         return;
-    if (charged < range.least + least || charged > range.least + most + later)
+    if (charged < range.least + least || charged > range.least + most)
         fail("process %u, device %u: charged %.3f MiB; %.3f by its calls, and %.3f to %.3f by the driver's figure", p,
              d, mib(charged), mib(range.least), mib(least), mib(most));
 }
 
-static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, const struct call *call, bool measured,
-                          bool may_be_measured, bool refused)
+static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, bool measured, bool may_be_measured,
+                          bool refused)
 {
     struct process *of = &books.processes[p];
     struct range range = books_charged(&books, p, d);
@@ -229,7 +226,7 @@ static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, const
         of->beyond[d] = 0;
     bool fits = charged >= range.least + of->beyond[d] && charged <= range.most + of->beyond[d];
     if (books_has_context(&books, p, d) && (measured || (may_be_measured && !fits)))
-        check_measured(seen, p, d, range, call, refused);
+        check_measured(seen, p, d, range, refused);
     else if (!fits)
         fail("process %u, device %u: charged %.3f MiB, not %.3f to %.3f", p, d, mib(charged),
              mib(range.least + of->beyond[d]), mib(range.most + of->beyond[d]));
@@ -288,7 +285,7 @@ static void check(const struct seen *seen, uint32_t process, const struct call *
              d++) {
             bool stands = call->kind == RELEASE && books.processes[p].contexts[call->device].attached > 0;
             bool measured = p == process && d == call->device && measures(call) && !stands;
-            check_charges(seen, p, d, call, measured && code == 0, measured || (p == process && may_measure(call)),
+            check_charges(seen, p, d, measured && code == 0, measured || (p == process && may_measure(call)),
                           code != 0);
             check_figure(seen, p, d);
         }
@@ -339,8 +336,7 @@ static void check_answer(const struct seen *before, const struct seen *after, ui
 {
     uint32_t g = books.processes[p].grant, d = call->device;
     uint64_t wanted = books_wanted(&books, p, call);
-    bool may_fail = call->kind == OPEN || (call->kind == LAUNCH && code == 1) || elsewhere(before, p, call) ||
-                    (call->kind == LIBRARY_USE && code == OUT_OF_MEMORY);
+    bool may_fail = call->kind == OPEN || (call->kind == LAUNCH && code == 1) || elsewhere(before, p, call);
     /* By the driver's figure, which may tell more now than before. */
     bool beyond = measures(call) && used_by(after, g, d) + wanted > before->limit[g][d];
     if (code == OUT_OF_MEMORY && wanted > 0 && !beyond && !may_fail)
