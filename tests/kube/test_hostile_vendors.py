@@ -234,7 +234,7 @@ async def served(folder: Path, site: Path, settings: str) -> tuple[list[str], st
         config = f"--config={folder}/settings.toml"
         await asyncio.gather(
             scheduler.start("scheduler", config),
-            webhook.start("webhook", config, "--allocation-writer=me", "--agent=agent"),
+            webhook.start("webhook", config, "--allocation-writer=me", "--agent=agent", "--open"),
         )
         asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": pod(GOOD)}
         review = await webhook.call("admit", {"request": asked})
