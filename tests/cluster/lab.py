@@ -223,7 +223,7 @@ class Lab:
         """Start a node again after it was lost."""
         # What a boot clears: all that is in memory, and so a node's ledger and its CDI specs.
         for folder in (*(self.own(node, path) for path in MEMORY), self.cdi(node)):
-            for left in (*folder.iterdir(),):
+            for left in folder.iterdir() if folder.exists() else ():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         self._lab(f"node({int(node[1:])})")
         self._furnish(node)

@@ -63,7 +63,7 @@ def test_a_program_that_hides_its_grant_by_a_link_is_ended_where_its_pod_says_so
     spec["volumes"].append({"name": "own", "emptyDir": {}})
     metadata = {"name": "hides", "annotations": {ON_BYPASS: OnBypass.KILL.value}}
     lab.call("POST", PODS, {"metadata": metadata, "spec": {**spec, "restartPolicy": "Never"}})
-    run_all(lab, "hides")
+    wait_for(lambda: lab.phases()["hides"] != "Pending", seconds=90)  # it may end before it is seen
 
     ended(lab, "hides", seconds=SEEN)
     assert f"{128 + signal.SIGKILL}" in lab.output("hides").splitlines()

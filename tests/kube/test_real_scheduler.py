@@ -125,7 +125,7 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     plane.start(
         "webhook", sys.executable, "-m", "hetero.cli", "webhook",
         "--host", "127.0.0.1", "--port", str(port), "--allocation-writer", "the-scheduler",
-        "--agent", "agent",
+        "--agent", "agent", "--allow-network", "127.0.0.0/8",
         "--cert", str(server[0]), "--key", str(server[1]),
         env={"KUBECONFIG": str(plane.kubeconfig)},
     )  # fmt: skip
