@@ -186,6 +186,7 @@ class Service:
         (folder / "kubeconfig").write_text(json.dumps(config))
         (folder / "key").write_bytes(KEY.text())
         self.port = free_port()
+        self._process: asyncio.subprocess.Process | None = None
         self._environ = {
             **{name: value for name, value in os.environ.items() if "HETERO" not in name},
             "PYTHONPATH": str(site),
@@ -212,8 +213,14 @@ class Service:
                 return await answer.json()
 
     async def end(self) -> int:
+        assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return await self._process.wait()
+
+    def kill(self) -> None:
+        """End what a test that failed left running."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
 
 
 def pod(resource: str) -> dict[str, Any]:
@@ -232,15 +239,21 @@ async def served(folder: Path, site: Path, settings: str) -> tuple[list[str], st
     async with api.serve() as url:
         scheduler, webhook = Service(folder, url, site), Service(folder, url, site)
         config = f"--config={folder}/settings.toml"
-        await asyncio.gather(
-            scheduler.start("scheduler", config),
-            webhook.start("webhook", config, "--allocation-writer=me", "--agent=agent", "--open"),
-        )
-        asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": pod(GOOD)}
-        review = await webhook.call("admit", {"request": asked})
-        (patch,) = json.loads(base64.b64decode(review["response"]["patch"]))
-        fits = await scheduler.call("filter", {"Pod": pod(GOOD), "NodeNames": ["n1"]})
-        assert [0, 0] == [await scheduler.end(), await webhook.end()]
+        try:
+            await asyncio.gather(
+                scheduler.start("scheduler", config),
+                webhook.start(
+                    "webhook", config, "--allocation-writer=me", "--agent=agent", "--open"
+                ),
+            )
+            asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": pod(GOOD)}
+            review = await webhook.call("admit", {"request": asked})
+            (patch,) = json.loads(base64.b64decode(review["response"]["patch"]))
+            fits = await scheduler.call("filter", {"Pod": pod(GOOD), "NodeNames": ["n1"]})
+            assert [0, 0] == [await scheduler.end(), await webhook.end()]
+        finally:
+            scheduler.kill()
+            webhook.kill()
         return [scheduler.log, webhook.log], patch["value"], fits["NodeNames"]
 
 
