@@ -162,4 +162,4 @@ def test_a_lost_node_comes_back_with_its_shares(lab: Lab) -> None:
         return bool(statuses[0].get("restartCount")) and "running" in statuses[0].get("state", {})
 
     wait_for(back, seconds=120)
-    assert ["default/pod/main"] == [entry["label"] for entry in lab.standing("n1")]
+    wait_for(lambda: ["default/pod/main"] == [entry["label"] for entry in lab.standing("n1")])
