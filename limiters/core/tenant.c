@@ -131,26 +131,29 @@ static void forget_parent(void)
 
 /* -------------------------------------------------------------------------------------------------------- the grant */
 
+/* A notice, since nothing else tells the program's user why the driver answers nothing. */
+static enum tenancy refuse(const char *path, const char *fault)
+{
+    log_line(LOG_NOTICE, "grant %s: %s: everything is refused; start the container, or the command, anew", path, fault);
+    return TENANCY_REFUSED;
+}
+
 static enum tenancy open_grant(const char *path)
 {
     int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
-        log_line(LOG_ERROR, "grant %s: %s", path, strerror(errno));
-        return TENANCY_REFUSED;
-    }
+    if (file < 0)
+        return refuse(path, strerror(errno));
     void *mapped = MAP_FAILED;
     if (lseek(file, 0, SEEK_END) >= (off_t)sizeof(struct hetero_grant))
         mapped = mmap(NULL, sizeof(struct hetero_grant), PROT_READ, MAP_SHARED, file, 0);
     close(file);
-    const char *fault = mapped == MAP_FAILED ? "too short" : grant_fault(mapped, uuids);
+    const char *fault = mapped == MAP_FAILED ? "too short, or no file" : grant_fault(mapped, uuids);
     const char *slash = strrchr(path, '/');
     int length = slash == NULL ? 0 : (int)(slash - path);
     if (fault == NULL && (*path != '/' || length >= (int)sizeof directory))
         fault = "its path is not absolute, or too long"; /* the other files are opened later, from anywhere */
-    if (fault != NULL) {
-        log_line(LOG_ERROR, "grant %s: %s: everything is refused", path, fault);
-        return TENANCY_REFUSED;
-    }
+    if (fault != NULL)
+        return refuse(path, fault);
     if (switched_off(mapped)) {
         munmap(mapped, sizeof(struct hetero_grant));
         return TENANCY_FREE;

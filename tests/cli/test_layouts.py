@@ -76,34 +76,33 @@ def test_the_limiters_are_built_for_the_layouts_of_this_node() -> None:
     assert OURS == hetero_limiters.layouts()
 
 
-def test_the_limiter_says_in_one_line_that_a_grants_layout_is_not_its_own(
-    hetero: Run, tmp_path: Path
+@pytest.mark.parametrize(
+    ("made", "fault"),
+    [
+        # The node was not asked: say, a container that was kept while the limiter was exchanged.
+        (
+            f"head -c 8 $HETERO_GRANT > $made; printf '\\{grant_file.VERSION + 1:03o}' >> $made; "
+            "tail -c +10 $HETERO_GRANT >> $made",
+            "a version this limiter does not know",
+        ),
+        # What a container's runtime makes of a mount whose source is not there.
+        ("mkdir $made", "too short, or no file"),
+    ],
+    ids=["version", "directory"],
+)
+def test_the_limiter_says_in_one_line_that_a_grant_is_none(
+    hetero: Run, tmp_path: Path, made: str, fault: str
 ) -> None:
-    """The node was not asked: say, a container that was kept while the limiter was exchanged."""
-    later = tmp_path / "grant"
+    path = tmp_path / "grant"
     job = str(hetero_simulator.job("cuda"))
-    script = (
-        f"head -c 8 $HETERO_GRANT > {later}; printf '\\{grant_file.VERSION + 1:03o}' >> {later}; "
-        f"tail -c +10 $HETERO_GRANT >> {later}; HETERO_GRANT={later} exec {job} --alloc 1MiB"
-    )
-    done = hetero(
-        "run",
-        "-q",
-        "--vendor",
-        "nvidia",
-        "--memory",
-        "1Gi",
-        "--",
-        "sh",
-        "-c",
-        script,
-        HETERO_LOG="error",
-    )
+    script = f"made={path}; {made}; HETERO_GRANT=$made exec {job} --alloc 1MiB"
+    asked = ("--vendor", "nvidia", "--memory", "1Gi")
+    done = hetero("run", "-q", *asked, "--", "sh", "-c", script)
 
     # Fails closed: the driver does not even start for it.
     limiter_says, job_says = done.stderr.splitlines()
-    says = "a version this limiter does not know: everything is refused"
-    assert limiter_says.endswith(f"grant {later}: {says}")
+    says = f"{fault}: everything is refused; start the container, or the command, anew"
+    assert limiter_says.endswith(f"grant {path}: {says}")
     assert (1, "hetero-job-cuda: cuInit: an unknown error (800)") == (done.returncode, job_says)
 
 
