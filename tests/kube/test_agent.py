@@ -17,6 +17,7 @@ from hetero.kube.api.annotations import (
     read_assignment,
     signed_assignment,
 )
+from hetero.kube.api.pod import identity_of
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
@@ -230,26 +231,8 @@ def test_a_share_stands_while_the_agent_is_down_and_ends_when_it_is_back() -> No
             assert {"default/stays/main", "default/goes/main"} == set(at.standing())
             await at.start()
             await until(lambda: set(at.standing()) == {"default/stays/main"})
-
-    run(story)
-
-
-def test_shares_lost_in_a_reboot_are_given_again_when_their_containers_start() -> None:
-    async def story() -> None:
-        async with world() as at:
-            pod = at.bind("pod", memory=2 * GiB)
-            before = (await at.kubelet.admit(pod))["main"]
-            ((label, given),) = at.standing().items()
-            await at.crash()
-            for entry in at.node.snapshot().grants:
-                at.node.ledger.unpin(entry.id)
-            assert {} == at.standing()
-            await at.start()
-            await at.kubelet.start_container(pod, "main")  # the kubelet kept its own notes
-
-            assert {label: given} == at.standing()
-            for mount in before.mounts:
-                assert Path(mount.host_path).exists(), mount
+            # Nor is anything left of what the kubelet may remember.
+            await until(lambda: at.remembered() == {identity_of("uid-stays", "main")})
 
     run(story)
 

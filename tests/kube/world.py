@@ -59,7 +59,8 @@ class World:
     def __attrs_post_init__(self) -> None:
         self.kubelet = FakeKubelet(self.path / "kubelet")
         self.node = Node(
-            registry=self.registry or Registry.of(self.vendor), ledger=Ledger(self.path / "state")
+            registry=self.registry or Registry.of(self.vendor),
+            ledger=Ledger(self.path / "state", persistent=self.path / "kept"),
         )
         (self.path / "token").write_text("n1")
         (self.path / "keys.pem").write_text(KEY.public.text())
@@ -142,6 +143,10 @@ class World:
         snapshot = self.node.snapshot()
         assert snapshot.unreadable == ()
         return {str(entry.label): entry.allocation for entry in snapshot.grants if entry.owner}
+
+    def remembered(self) -> set[str]:
+        """Return the ids of the grants that the kubelet has paths to which outlive a boot."""
+        return {path.name for path in (self.path / "kept/remembered").glob("*")}
 
     def given(self) -> list[str]:
         """Return the pods and containers that were given what stands for them."""

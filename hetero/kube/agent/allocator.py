@@ -23,11 +23,12 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
+from hetero.kube.agent.remembered_paths import RememberedPaths
 from hetero.kube.api.annotations import ALLOCATION, device_of
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.pod import (
@@ -76,6 +77,7 @@ class Allocator:
     discovery: Discovery
     driver: DriverInjection = field(factory=DriverInjection)
     pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
+    _listed: bool = field(init=False, default=False)  # whether the API told of all of them once
     # Set when a share may have to go.
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
@@ -121,6 +123,7 @@ class Allocator:
             self.remove_pod(uid)
         for pod in known.values():
             self.update_pod(pod)
+        self._listed = True
         self.reconcile_due.set()
 
     # --- what the kubelet asks ------------------------------------------------------------------
@@ -144,12 +147,16 @@ class Allocator:
         return ids
 
     async def allocate(self, resource: str, ids: Iterable[str]) -> Grant:
-        """Give the container that is being admitted its share. Raises `Refused`."""
+        """Give the container that is being admitted its share. Raises `Refused`.
+
+        Its mounts are as the kubelet may remember them.
+        """
         names = frozenset(ids)
         wanted = self._just_preferred(resource, names) or await self._wanted(resource, len(names))
         grant = await self._give(wanted, _line(resource, names))
+        mounts = self._remembered.put(grant.id, grant.edits.mounts)
         log.info("%s: given grant %s", wanted, grant.id)
-        return grant
+        return evolve(grant, edits=evolve(grant.edits, mounts=mounts))
 
     async def confirm(self, resource: str, ids: Iterable[str]) -> None:
         """Make sure that the container about to start got these ids for its own share.
@@ -383,6 +390,7 @@ class Allocator:
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more."""
         gone: set[str] = set()
+        links = self._remembered.names()  # before we look what stands: a link is made after that
         for entry in await self._standing():
             about = entry.owner
             pod = self.pods.get(about["uid"])
@@ -391,14 +399,31 @@ class Allocator:
                 try:
                     pod = await self._ask(about["namespace"], about["pod"])
                 except ApiError:
+                    links.discard(entry.id)
                     continue
             if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
+                links.discard(entry.id)
                 continue
             await asyncio.to_thread(self.node.ledger.unpin, entry.id)
             log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
             gone |= entry.allocation.vendors
         if gone:
             await asyncio.to_thread(self.node.sweep, gone)
+        if self._listed:  # else a kubelet may still start any of them
+            self._remembered.remove(links - self._may_start())
+
+    def _may_start(self) -> set[str]:
+        """Return the grants of all containers that a kubelet may start on this node."""
+        return {
+            identity_of(uid, container["name"])
+            for uid, pod in self.pods.items()
+            if not ended(pod)
+            for container in containers_of(pod)
+        }
+
+    @property
+    def _remembered(self) -> RememberedPaths:
+        return RememberedPaths(self.node.ledger)
 
 
 def _of(grants: Iterable[Grant], containers: Container[str]) -> list[Allocation]:

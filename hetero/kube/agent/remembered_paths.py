@@ -1,0 +1,71 @@
+"""Gives a kubelet paths to remember a grant by, at which nothing can be made before it stands.
+
+A kubelet writes down what it was answered. One before 1.28 starts a container from that after a
+boot, often before the agent runs. A container runtime makes what it is to mount and does not find,
+as an empty directory: the container would keep that in the place of its grant for as long as it
+runs. But a runtime makes no directory below a link that leads nowhere. So what is remembered goes
+through a link on disk for each grant: until the agent has made the grant anew no container is
+created, and the kubelet tries again by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from hetero.container.preload import PLACE
+from hetero.model import Mount
+from hetero.model.errors import HeteroError
+from hetero.node.ledger.grant_dir import TENANT
+from hetero.node.ledger.ledger import Ledger
+from hetero.node.ledger.state import make
+
+
+@frozen
+class RememberedPaths:
+    """The links to the grants of a ledger, by their ids; they outlive a boot where shares do."""
+
+    ledger: Ledger
+
+    @property
+    def _links(self) -> Path:
+        return (self.ledger.persistent or self.ledger.path) / "remembered"
+
+    def put(self, identity: str, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+        """Make the link to a grant that stands; return a container's mounts by way of it.
+
+        Nothing is flushed: the kubelet flushes what it remembers after our answer, and a file
+        system with a journal writes the link before that.
+        """
+        tenant, link = self.ledger.directory(identity) / TENANT, self._links / identity
+        try:
+            if not link.is_symlink():
+                self._links.parent.mkdir(parents=True, exist_ok=True)
+                make(self._links, mode=0o755)
+                _remove(link)
+                link.symlink_to(tenant)
+        except OSError as error:
+            raise HeteroError(f"{link}: {error.strerror}") from None
+        files = {f"{PLACE}/{name}": str(link / name) for name in os.listdir(tenant)}
+        return tuple(evolve(one, source=files.get(one.target, one.source)) for one in mounts)
+
+    def names(self) -> set[str]:
+        """Return the ids of the grants that have a link."""
+        return set(os.listdir(self._links)) if self._links.exists() else set()
+
+    def remove(self, identities: Iterable[str]) -> None:
+        """Remove the links of grants whose containers no kubelet will start any more."""
+        for identity in identities:
+            _remove(self._links / identity)
+
+
+def _remove(path: Path) -> None:
+    """Remove a link, or what a runtime made where there was none any more."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
