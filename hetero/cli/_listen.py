@@ -37,6 +37,20 @@ def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+#: Of the agent, and of the webhook, which tells containers what the agent is not to tell them.
+driver_option = click.option(
+    "--driver",
+    type=click.Choice(
+        [*("files", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"), "cdi", "runtime"]
+    ),
+    default="files",
+    show_default=True,
+    help="Who brings a card's driver into containers: the agent; the vendor's runtime, told by a "
+    "variable (runtime is the same) or by mounts; or CDI, by annotations or by the kubelet (cdi is "
+    "the same).",
+)
+
+
 def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where metrics are served, and to whom."""
     for option in (

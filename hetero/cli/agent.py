@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hetero.cli._listen import metrics_options
+from hetero.cli._listen import driver_option, metrics_options
 
 
 @click.command()
@@ -49,17 +49,7 @@ from hetero.cli._listen import metrics_options
     help="This pod's token for the webhook, which proves where it runs.",
 )
 @metrics_options
-@click.option(
-    "--driver",
-    type=click.Choice(
-        [*("files", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"), "cdi", "runtime"]
-    ),
-    default="files",
-    show_default=True,
-    help="Who brings a card's driver into containers: this agent; the vendor's runtime, told by a "
-    "variable (runtime is the same) or by mounts; or CDI, by annotations or by the kubelet (cdi is "
-    "the same).",
-)
+@driver_option
 @click.option(
     "--host",
     type=click.Path(path_type=Path),
@@ -89,7 +79,7 @@ def command(node: str, driver: str, allocation: str, **where: Any) -> None:
     Runs until it is told to end; grants of pods stand on meanwhile.
     """
     from hetero.kube.agent.agent import Options, run
-    from hetero.kube.agent.driver_injection import InjectionWay
+    from hetero.kube.api.runtime_variables import InjectionWay
     from hetero.kube.dra.way import AllocationWay
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hetero.cli._listen import listen, listen_options
+from hetero.cli._listen import driver_option, listen, listen_options
 
 
 @click.command()
@@ -52,6 +52,7 @@ from hetero.cli._listen import listen, listen_options
     help="How pods get devices: by extender and device plugins, by claims, or as each pod's "
     "annotation hetero.io/by-claims says.",
 )
+@driver_option
 @click.option(
     "--client-ca",
     type=click.Path(path_type=Path),
@@ -97,6 +98,7 @@ def command(
     agent: str,
     old_kubelets: bool,
     allocation: str,
+    driver: str,
     **where: Any,
 ) -> None:
     """Fill in what pods leave out, and refuse nonsense in one sentence.
@@ -106,6 +108,7 @@ def command(
           --allocation-writer system:serviceaccount:hetero-system:hetero-scheduler \\
           --agent system:serviceaccount:hetero-system:hetero-agent
     """
+    from hetero.kube.api.runtime_variables import InjectionWay
     from hetero.kube.dra.way import AllocationWay
     from hetero.kube.service import start
 
@@ -119,6 +122,7 @@ def command(
         agent=agent,
         old_kubelets=old_kubelets,
         allocation=AllocationWay(allocation),
+        driver=InjectionWay(driver),
         vendor_runtimes=vendor_runtimes,
         client_names=client_names,
         allowed_networks=allowed_networks,

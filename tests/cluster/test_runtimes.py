@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero.kube.agent.driver_injection import InjectionWay
 from hetero.kube.api.annotations import ALLOCATION
+from hetero.kube.api.runtime_variables import InjectionWay
 from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import RACK, Lab, program
 from tests.cluster.release import NAMESPACE, Release

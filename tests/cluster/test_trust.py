@@ -310,10 +310,12 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
         space,
         {"metadata": {"name": "all"}, "data": {one["name"]: one["value"] for one in SEES_ALL}},
     )
-    brings = {**plain, "envFrom": [{"configMapRef": {"name": "all"}}]}
+    from_all = {"envFrom": [{"configMapRef": {"name": "all"}}]}
+    brings = {**plain, **from_all}
+    also = {**of_share[0], **from_all, "name": "also"}
     old = {**plain, "env": [{"name": "CUDA_VERSION", "value": "10.0"}]}
     with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
-        lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside])
+        lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside, also])
         lab.add("plain", {}, nodeSelector=here)
         for name, container in (("by-class", plain), ("brings", brings), ("old", old)):
             by = "nvidia"
@@ -327,8 +329,9 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
     assert {"void"} == {seen[one] for one in hidden}
     # Where the cluster is set to hide cards from all pods that ask for none: on 1.20 here.
     assert seen["plain", "main"] == ("void" if lab.name == "kube" else "all")
-    assert seen["shares", "main"].startswith("GPU-")
-    assert f'"{seen["shares", "main"]}"' in allocation
+    for container in ("main", "also"):
+        assert seen["shares", container].startswith("GPU-"), container
+        assert f'"{seen["shares", container]}"' in allocation
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from hetero.container.log import tell
 from hetero.container.pin import Libraries
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.device_plugin import Plugin
-from hetero.kube.agent.driver_injection import DriverInjection, InjectionWay
+from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.api import settings
@@ -30,6 +30,7 @@ from hetero.kube.api.client import Access, Api, Plain
 from hetero.kube.api.delegated import Gate, metrics_app
 from hetero.kube.api.events import Events
 from hetero.kube.api.key_pair import own_context
+from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import PublicKeys
 from hetero.kube.dra.driver import Driver, Sockets
 from hetero.kube.dra.node_claims import NodeClaims, uses

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from pathlib import Path
 
 from attrs import define, evolve, field
@@ -14,6 +13,7 @@ from hetero.container.cdi import Specs
 from hetero.container.edits import driver_files
 from hetero.container.pin import without_driver
 from hetero.kube.api.client import Plain
+from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
 from hetero.plugin.vendor import Vendor
 
@@ -21,20 +21,6 @@ log = logging.getLogger(__name__)
 
 #: The first kubelet that passes a plugin's CDI names on without being told to.
 _KNOWS_CDI = (1, 29)
-
-
-class InjectionWay(str, Enum):
-    """Who brings the driver into a container, and how a vendor's runtime is told of the cards."""
-
-    FILES = "files"  # the agent: device nodes and files as the vendor declares them
-    ENVVAR = "envvar"  # the vendor's own runtime, told by a variable
-    VOLUME_MOUNTS = "volume-mounts"  # the vendor's own runtime, told by mounts, which no image has
-    CDI_ANNOTATIONS = "cdi-annotations"  # the container runtime, by specs and annotations
-    CDI_CRI = "cdi-cri"  # the container runtime, by specs and the kubelet's field
-
-    @classmethod
-    def _missing_(cls, value: object) -> InjectionWay | None:
-        return {"runtime": cls.ENVVAR, "cdi": cls.CDI_CRI}.get(str(value))
 
 
 @define(eq=False)

@@ -41,6 +41,7 @@ from hetero.kube.api.leadership import Leadership
 from hetero.kube.api.pod import read_pod
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
+from hetero.kube.api.runtime_variables import notes_of_variables
 from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents
@@ -656,7 +657,13 @@ class Scheduler:
                 if given is not None
             ),
         )
-        return self.signatures.sign(assignment)
+        told = notes_of_variables(
+            plain,
+            dict(assignment.containers),
+            vendors=self.vocabulary.vendors,
+            devices=self.cache.devices(node),
+        )
+        return {**told, **self.signatures.sign(assignment)}
 
     async def _again(self, path: str, uid: str) -> None:
         """Have a pod tried again soon that found its node's last share taken.

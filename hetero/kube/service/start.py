@@ -18,6 +18,7 @@ from hetero.kube.api.delegated import Gate, metrics_app, metrics_handler
 from hetero.kube.api.events import Events
 from hetero.kube.api.leadership import Leadership
 from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import KEY_FILE, PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.way import AllocationWay
@@ -126,6 +127,7 @@ def webhook(
     agent: str,
     old_kubelets: bool,
     allocation: AllocationWay,
+    driver: InjectionWay,
     vendor_runtimes: Iterable[str],
     client_names: Iterable[str],
     allowed_networks: Iterable[str],
@@ -158,6 +160,7 @@ def webhook(
                 vendor_runtimes=frozenset((*vendor_runtimes, *chosen.runtime_classes.values())),
                 old_kubelets=old_kubelets,
                 way=allocation,
+                driver=driver,
             )
             at = listen.certificates
             asks: Handler = Inventories(api=api, agent=agent).answer

@@ -23,6 +23,7 @@ from hetero.kube.api.pod import expect_unhidden
 from hetero.kube.api.pod_request import INIT_PARTS, Asked, Vocabulary
 from hetero.kube.api.quantity import quantity
 from hetero.kube.api.quota import Quotas, limits
+from hetero.kube.api.runtime_variables import VISIBLE, InjectionWay
 from hetero.kube.dra import templates
 from hetero.kube.dra.way import AllocationWay, asks_by_claims
 from hetero.kube.webhook.rights import Rights, used
@@ -64,6 +65,7 @@ class Webhook:
     vendor_runtimes: frozenset[str] = frozenset()  # runtime classes that bring cards by themselves
     hide_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
     way: AllocationWay = AllocationWay.CLASSIC
+    driver: InjectionWay = InjectionWay.FILES  # how agents bring drivers
     rights: Rights = field(init=False)
     visible: VisibleDevices = field(init=False)
 
@@ -73,6 +75,7 @@ class Webhook:
             vendors=self.vocabulary.vendors,
             hide=self.hide_unasked,
             runtime_classes=self.vendor_runtimes,
+            way=self.driver,
         )
         object.__setattr__(self, "visible", visible)
 
@@ -142,8 +145,9 @@ class Webhook:
     def _expect_writer(self, request: Plain, changed: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
         user = (request.get("userInfo") or {}).get("username")
-        if user != self.allocation_writer and not set(_SIGNED).isdisjoint(changed):
-            raise BadInput(f"{ALLOCATION} is written by the scheduler alone: leave it out")
+        ours = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
+        if user != self.allocation_writer and ours:
+            raise BadInput(f"{min(ours)} is written by the scheduler alone: leave it out")
         theirs = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
         if theirs and user not in self.other_writers:
             raise BadInput(
@@ -177,7 +181,8 @@ class Webhook:
         if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
             said = self.vocabulary.asked(templates.with_words(pod))
         await self.rights.expect(request, used(said, self.vocabulary.defaults))
-        hidden = [*self.visible.patches(pod, said)]
+        chosen = self._runtime_class(every)
+        hidden = [*self.visible.patches(pod, said, runtime_class=chosen)]
         if not every:
             return hidden
         if spec.get("nodeName"):
@@ -205,14 +210,17 @@ class Webhook:
         ]
 
     def _names(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
-        """Name the scheduler, and the runtime class where the vendors agree on one."""
-        patches = [_scheduled_by(self.scheduler)]
-        vendors = {vendor for asked in every for vendor in asked.request.vendor.include}
-        classes = {self.runtime_classes.get(vendor, "") for vendor in vendors}
-        value = classes.pop() if len(classes) == 1 else ""
+        """Name the scheduler, and the runtime class."""
+        patches, value = [_scheduled_by(self.scheduler)], self._runtime_class(every)
         if value and not spec.get("runtimeClassName"):
             patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": value})
         return patches
+
+    def _runtime_class(self, every: Iterable[Asked]) -> str | None:
+        """Return the runtime class that the vendors which are asked agree on, None if none."""
+        vendors = {vendor for asked in every for vendor in asked.request.vendor.include}
+        classes = {self.runtime_classes.get(vendor) for vendor in vendors}
+        return classes.pop() if len(classes) == 1 else None
 
     def _resources(self, pod: Plain, every: tuple[Asked, ...]) -> list[Plain]:
         """Write out how many cards are meant, where that was not said or is a part of a module.

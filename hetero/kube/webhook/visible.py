@@ -3,8 +3,8 @@
 Such a runtime, where it is a node's default or the pod's runtime class, brings each card that a
 container's variable names, or its mounts, or CDI annotations, and the variable of a pod counts more
 than the agent's. Who may name them is asked of the API server, as of the other policies (`rights`).
-What a ConfigMap brings into a container by `envFrom` is not seen here: what is hidden stays so,
-since a container's own variable counts more, but a container with a share is told by the agent.
+What a ConfigMap brings into a container by `envFrom` is not seen here, but a variable that the
+container names counts more: so the runtimes' are named there (`runtime_variables`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from attrs import frozen
 from hetero.kube.api.client import Plain
 from hetero.kube.api.pod import mounted
 from hetero.kube.api.pod_request import Asked
+from hetero.kube.api.runtime_variables import InjectionWay, is_noted, noted_variable
 from hetero.plugin.vendor import Vendor
 
 #: The policy that a container uses which names cards by itself.
@@ -30,12 +31,13 @@ class VisibleDevices:
     """What runtimes of these vendors are told.
 
     `hide` has containers told so that ask for no card; those of pods with one of `runtime_classes`,
-    by which such a runtime runs them, are told so in any case.
+    by which such a runtime runs them, are told so in any case. `way` is how agents tell of cards.
     """
 
     vendors: tuple[Vendor, ...]
     hide: bool = False
     runtime_classes: Collection[str] = ()
+    way: InjectionWay = InjectionWay.FILES
 
     def named(self, pod: Plain, *, known: Iterable[str] = ()) -> Iterator[str]:
         """Yield the containers that name cards by themselves, but for those that are known.
@@ -60,40 +62,76 @@ class VisibleDevices:
         }
 
     def patches(
-        self, pod: Plain, every: Iterable[Asked], *, known: Collection[str] = ()
+        self,
+        pod: Plain,
+        every: Iterable[Asked],
+        *,
+        known: Collection[str] = (),
+        runtime_class: str | None = None,
     ) -> Iterator[Plain]:
         """Yield what hides a vendor's cards from the containers that ask for none of them.
 
         Beside a container that asks all are told, elsewhere where the cluster is set so, or the
-        pod's runtime class. Those that are known stay as they are.
+        pod's runtime class (`runtime_class` unless it names one). Those that are known stay as they
+        are. Where a ConfigMap might say otherwise a container that asks is told of its own.
         """
         asking = {(vendor, one.container) for one in every for vendor in one.request.vendor.include}
-        by_runtime = pod["spec"].get("runtimeClassName") in self.runtime_classes
+        runtime_class = pod["spec"].get("runtimeClassName") or runtime_class
+        by_runtime = runtime_class in self.runtime_classes
         if not asking and not self.hide and not by_runtime:
             return
         for where, container in containers(pod):
             if container["name"] in known:
                 continue
             variables = [one["name"] for one in container.get("env") or ()]
-            hiding = {
-                name: text
+            told = (
+                one
                 for vendor in self.vendors
-                if (vendor.name, container["name"]) not in asking
-                for name, text in vendor.runtime_hiding.items()
-                if name not in variables
-            }
-            made = [{"name": name, "value": text} for name, text in hiding.items()]
+                for one in self._told(
+                    vendor,
+                    container,
+                    asks=(vendor.name, container["name"]) in asking,
+                    by_class=bool(runtime_class),
+                )
+            )
+            made = [one for one in told if one["name"] not in variables]
             if not variables and made:
                 yield {"op": "add", "path": f"{where}/env", "value": made}
                 continue
             for one in made:
                 yield {"op": "add", "path": f"{where}/env/-", "value": one}
 
+    def _told(
+        self, vendor: Vendor, container: Plain, *, asks: bool, by_class: bool
+    ) -> Iterator[Plain]:
+        """Yield the variables of a vendor's runtime that a container has to name.
+
+        A vendor that declares none for its devices says by its hook, on the node, what its options
+        are: a container that asks for its devices names none of these.
+        """
+        if not asks:
+            for name, text in vendor.runtime_hiding.items():
+                yield {"name": name, "value": text}
+        if not container.get("envFrom"):
+            return
+        unsaid = () if asks or vendor.runtime_none else vendor.runtime
+        for name in (*unsaid, *(vendor.runtime_options if vendor.runtime or not asks else ())):
+            yield {"name": name, "value": ""}
+        for name in vendor.runtime if asks else ():
+            if self.way is InjectionWay.VOLUME_MOUNTS and vendor.runtime_mounts:
+                yield {"name": name, "value": vendor.runtime_mounts}
+            elif self.way.by_cdi and vendor.runtime_none and not by_class:
+                yield {"name": name, "value": vendor.runtime_none[0]}
+            else:
+                yield noted_variable(container["name"], name)
+
     def _names(self, vendor: Vendor, container: Plain) -> bool:
+        harmless = ("", *vendor.runtime_none, vendor.runtime_mounts)
         for one in container.get("env") or ():
-            said = one.get("value") or ""
             if one["name"] in (*vendor.runtime, *vendor.runtime_options) and (
-                one.get("valueFrom") or (said and said not in vendor.runtime_none)
+                not is_noted(container["name"], one)
+                if one.get("valueFrom")
+                else (one.get("value") or "") not in harmless
             ):
                 return True
         below = vendor.runtime_mounts

@@ -1,0 +1,93 @@
+"""How a vendor's own runtime is told of the cards that a container was given.
+
+The agent tells it by a variable, and a container's own variables count more than the agent's. What
+a ConfigMap or Secret brings by `envFrom` is one of them, but counts less than what the container
+names singly. So a container with a share and `envFrom` names the runtime's variables singly, and
+has their values from annotations of its pod: the webhook writes the names, the scheduler the
+annotations, and nobody else may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from hetero.kube.api.client import Plain
+from hetero.kube.api.pod import containers_of
+from hetero.model import Allocation, Device
+from hetero.plugin.vendor import Vendor
+
+#: The annotations, a pattern: `CONTAINER.visible.hetero.io/VARIABLE`.
+VISIBLE = "*.visible.hetero.io/*"
+
+
+class InjectionWay(str, Enum):
+    """Who brings the driver into a container, and how a vendor's runtime is told of the cards."""
+
+    FILES = "files"  # the agent: device nodes and files as the vendor declares them
+    ENVVAR = "envvar"  # the vendor's own runtime, told by a variable
+    VOLUME_MOUNTS = "volume-mounts"  # the vendor's own runtime, told by mounts, which no image has
+    CDI_ANNOTATIONS = "cdi-annotations"  # the container runtime, by specs and annotations
+    CDI_CRI = "cdi-cri"  # the container runtime, by specs and the kubelet's field
+
+    @classmethod
+    def _missing_(cls, value: object) -> InjectionWay | None:
+        return {"runtime": cls.ENVVAR, "cdi": cls.CDI_CRI}.get(str(value))
+
+    @property
+    def by_cdi(self) -> bool:
+        """Whether a runtime of the vendor's, which may be there as well, is to add nothing."""
+        return self in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
+
+
+def noted_variable(container: str, name: str) -> Plain:
+    """Return the variable of a container whose value is in its annotation."""
+    field = {"apiVersion": "v1", "fieldPath": _path(container, name)}
+    return {"name": name, "valueFrom": {"fieldRef": field}}
+
+
+def is_noted(container: str, variable: Plain) -> bool:
+    """Whether that is where a container's variable has its value from."""
+    source = variable.get("valueFrom") or {}
+    field = source.get("fieldRef") or {}
+    return source.keys() == {"fieldRef"} and field.get("fieldPath") == _path(
+        container, variable["name"]
+    )
+
+
+def notes_of_variables(
+    pod: Plain,
+    given: dict[str, Allocation],
+    *,
+    vendors: Sequence[Vendor],
+    devices: Sequence[Device],
+) -> dict[str, str]:
+    """Return the annotations for those variables that a pod's containers have from them.
+
+    `given` are the containers' allocations, `devices` those of the node.
+    """
+    notes: dict[str, str] = {}
+    known = {device.uuid: device for device in devices}
+    for container in containers_of(pod):
+        allocation = given.get(container["name"])
+        variables = container.get("env") or ()
+        names = {one["name"] for one in variables if is_noted(container["name"], one)}
+        if allocation is None or not names:
+            continue
+        for vendor in vendors:
+            pieces = [piece for piece in allocation.pieces if piece.vendor == vendor.name]
+            gone = any(piece.device not in known for piece in pieces)
+            if not pieces or gone or names.isdisjoint(vendor.runtime):
+                continue
+            its = [known[piece.device] for piece in pieces]
+            env = vendor.implied(pieces, its, container=True).env
+            notes |= {_note(container["name"], name): env[name] for name in vendor.runtime}
+    return notes
+
+
+def _note(container: str, name: str) -> str:
+    return VISIBLE.replace("*", container, 1).replace("*", name)
+
+
+def _path(container: str, name: str) -> str:
+    return f"metadata.annotations['{_note(container, name)}']"

@@ -1,0 +1,137 @@
+"""A ConfigMap taken by `envFrom` names no card to a vendor's runtime: the container itself does."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from hetero.kube.api.annotations import ALLOCATION
+from hetero.kube.api.runtime_variables import InjectionWay, noted_variable
+from hetero.model import CORE, MEMORY, Template, Templated
+from hetero.model.units import GiB
+from tests.kube.conftest import card
+from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_pod_request import pod
+from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_webhook import HOOK, SHARE, admit, patched, webhook
+
+VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+NOTE = f"main.visible.hetero.io/{VARIABLE}"
+BRINGS = [{"configMapRef": {"name": "any"}}]
+
+
+def brings(limits: dict[str, str], **env: str) -> dict[str, Any]:
+    made = pod(limits, env=env)
+    made["spec"]["containers"][0]["envFrom"] = BRINGS
+    return made
+
+
+def admitted(plain: dict[str, Any], hook: Any = HOOK) -> dict[str, Any]:
+    """Return a pod as the webhook leaves it, looked at twice."""
+    for _ in range(2):
+        asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
+        answer = asyncio.run(hook.admit(asked))
+        assert answer["allowed"], answer
+        plain = patched(plain, json.loads(base64.b64decode(answer.get("patch", "W10="))))
+    return plain
+
+
+def env(plain: dict[str, Any]) -> dict[str, Any]:
+    (container,) = plain["spec"]["containers"]
+    return {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
+
+
+def test_a_container_with_a_share_and_a_configmap_names_its_runtimes_variables_itself() -> None:
+    found = env(admitted(brings(SHARE, A="b")))
+
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{NOTE}']"}
+    assert {"fieldRef": field} == found.pop(VARIABLE)
+    assert "b" == found.pop("A")
+    assert {""} == set(found.values())
+    assert {"ASCEND_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"} < {*found}
+    assert VARIABLE not in env(admitted(pod(SHARE)))
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (InjectionWay.VOLUME_MOUNTS, "/var/run/nvidia-container-devices"),
+        (InjectionWay.CDI_CRI, "void"),
+        (InjectionWay.CDI_ANNOTATIONS, "void"),
+    ],
+)
+def test_a_runtime_that_is_told_by_other_means_is_told_so(way: InjectionWay, said: str) -> None:
+    assert said == env(admitted(brings(SHARE), evolve(HOOK, driver=way)))[VARIABLE]
+
+
+def test_a_runtime_class_brings_cards_by_the_variable_where_others_get_them_by_cdi() -> None:
+    hook = evolve(webhook(FakeApi()), driver=InjectionWay.CDI_CRI)
+    by_vendor = evolve(hook, runtime_classes={"nvidia": "nvidia"})
+    own = brings(SHARE)
+    own["spec"]["runtimeClassName"] = "nvidia"
+
+    for made in (admitted(own, hook), admitted(brings(SHARE), by_vendor)):
+        assert [noted_variable("main", VARIABLE)] == [
+            one for one in made["spec"]["containers"][0]["env"] if one["name"] == VARIABLE
+        ]
+
+
+def test_what_a_vendor_says_by_its_hook_is_left_to_its_hook() -> None:
+    found = env(admitted(brings({"huawei.com/Ascend910B3": "1"})))
+
+    assert not [name for name in found if name.startswith("ASCEND_")]
+    assert "void" == found[VARIABLE]
+
+
+def test_a_container_says_of_no_other_field_that_it_names_its_cards() -> None:
+    for path in (
+        f"metadata.annotations['other.visible.hetero.io/{VARIABLE}']",
+        "metadata.annotations['main.visible.hetero.io/OTHER']",
+        "metadata.name",
+    ):
+        made = pod(SHARE)
+        source = {"fieldRef": {"fieldPath": path}}
+        made["spec"]["containers"][0]["env"] = [{"name": VARIABLE, "valueFrom": source}]
+        assert "may use policy visible-devices" in admit(made)["status"]["message"]
+
+
+def test_nobody_but_the_scheduler_says_what_a_variable_is() -> None:
+    old = pod(SHARE)
+    new = copy.deepcopy(old)
+    new["metadata"]["annotations"] = {NOTE: "all"}
+
+    for said in (admit(new), admit(new, operation="UPDATE", oldObject=old)):
+        assert f"{NOTE} is written by the scheduler alone" in said["status"]["message"]
+    who = {"userInfo": {"username": "the-scheduler"}}
+    assert admit(new, operation="UPDATE", oldObject=old, **who)["allowed"]
+
+
+def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
+    """A card by its UUID, a part of one by its own; of containers that have it so alone."""
+    part = Template("1g.18gb", {MEMORY: 16 * GiB, CORE: 100}, part="MIG-a")
+    cut = card("GPU-cut", granularity=Templated((part,), whole=False))
+
+    async def play(it: Running) -> None:
+        for name, node in (("shares", "n1"), ("cut", "n2"), ("plain", "n1")):
+            made = it.pod(name)
+            variable = noted_variable("main", VARIABLE)
+            made["spec"]["containers"][0]["env"] = [] if name == "plain" else [variable]
+            it.api.put_now(f"{PODS}/{name}", made)
+            assert {} == await it.bind(name, node)
+
+        def notes(name: str) -> dict[str, str]:
+            found: dict[str, str] = it.api.objects[f"{PODS}/{name}"]["metadata"]["annotations"]
+            return found
+
+        assert "GPU-1" == notes("shares")[NOTE]
+        assert "MIG-a" == notes("cut")[NOTE]
+        assert ALLOCATION in notes("plain")
+        assert NOTE not in notes("plain")
+
+    scenario(play, n1=(card("GPU-1"),), n2=(cut,))
