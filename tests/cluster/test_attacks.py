@@ -101,7 +101,7 @@ def more(lab: Lab, *resources: str, verbs: tuple[str, ...]) -> Iterator[None]:
 # --- what a container mounts ----------------------------------------------------------------------
 
 #: Where a container's own mount would hide what limits it.
-PLACES = (TARGET, f"{PLACE}/grant", PLACE, f"//{PLACE}/", f"/etc/../{PLACE}/usage")
+PLACES = (TARGET, f"{PLACE}/grant", PLACE, f"//{PLACE}/", f"/etc/../{PLACE}/usage", "/etc")
 
 
 def test_a_container_with_a_share_mounts_nothing_over_what_limits_it(
@@ -119,7 +119,7 @@ def test_a_container_with_a_share_mounts_nothing_over_what_limits_it(
         return made
 
     for place in PLACES:
-        mounts = [{"name": "own", "mountPath": place}]
+        mounts = [{"name": "own", "mountPath": place, "subPathExpr": "a"}]
         said = tenant.ask("POST", PODS, hiding(share(), volumeMounts=mounts))
         assert "container main: mounts its own" in said, place
         said = tenant.ask("POST", PODS, hiding(share(), terminationMessagePath=place))
@@ -217,6 +217,34 @@ def test_a_pod_that_its_maker_binds_gets_nothing(either: Release, tenant: Tenant
         wait_for(lambda n=name: lab.phases()[n] == "Failed")
         assert why in lab.pods()[name]["status"]["message"]
     assert ["default/mine/main"] == [one["label"] for one in lab.standing("n1")]
+
+
+@LATE
+def test_a_pod_that_is_held_back_is_bound_by_nobody_and_gets_what_it_asked(
+    either: Release, tenant: Tenant
+) -> None:
+    """By a scheduling gate: what it says meanwhile needs the same rights as ever."""
+    lab, gates = either.lab, [{"name": "example.com/later"}]
+    whole = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    assert "422" in tenant.ask("POST", PODS, pod("whole", share(), {}, **whole))
+    held = pod("held", share(), {}, nodeSelector=HERE, schedulingGates=gates)
+    assert "" == tenant.ask("POST", PODS, held)
+    for word, why in (
+        (OFF, DENIED),
+        ({ALLOCATION: "{}"}, "alone: leave it out"),
+        ({"main.visible.hetero.io/NVIDIA_VISIBLE_DEVICES": "all"}, "alone: leave it out"),
+        ({"cdi.k8s.io/a": "nvidia.com/gpu=all"}, "may use policy visible-devices"),
+    ):
+        assert why in tenant.ask("PATCH", f"{PODS}/held", {"metadata": {"annotations": word}})
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    with more(lab, "pods/binding", verbs=("create",)):
+        binding = {"metadata": {"name": "held"}, "target": target}
+        wait_for(lambda: "schedulingGates" in tenant.ask("POST", f"{PODS}/held/binding", binding))
+
+    assert "" == tenant.ask("PATCH", f"{PODS}/held", {"spec": {"schedulingGates": None}})
+    run_all(lab, "held")
+    (standing,) = lab.standing("n1")
+    assert 2000 * 2**20 == standing["allocation"]["pieces"][0]["takes"]["memory"]
 
 
 #: What makes pods, by where it is made: the rest of its spec beside the pod's template.

@@ -104,6 +104,20 @@ def test_a_runtime_that_is_to_bring_nothing_is_told_so_in_every_way(root: Path) 
 
 
 @pytest.mark.parametrize("way", InjectionWay)
+def test_an_image_asks_a_runtime_for_nothing_beside_its_cards(
+    way: InjectionWay, root: Path
+) -> None:
+    """Where the runtime is told of cards; what a vendor's hook says of its options stays."""
+    vendor = evolve(OWN, runtime_options=("SWITCHES", "SLICE"))
+    edits = evolve(EDITS, env={"VISIBLE": "card-1", "SLICE": "a"})
+    other = evolve(vendor, runtime=("OTHER",), runtime_options=("NOBODYS",))
+    made = DriverInjection(way=way, root=root).into({"spec": {}}, edits, (vendor, other)).env
+
+    assert ("", "a") == (made["SWITCHES"], made["SLICE"])
+    assert "NOBODYS" not in made
+
+
+@pytest.mark.parametrize("way", InjectionWay)
 def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
     way: InjectionWay, tmp_path: Path
 ) -> None:

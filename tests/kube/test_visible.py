@@ -67,6 +67,8 @@ def elsewhere() -> dict[str, Any]:
         pod({"cpu": "1"}, env={"CAMBRICON_VISIBLE_DEVICES": "0"}),
         pod({"cpu": "1"}, env={"ASCEND_VISIBLE_DEVICES": "0-7"}),
         pod({"huawei.com/Ascend910B3": "1"}, env={"ASCEND_VNPU_SPECS": "vir10_3c_32g"}),
+        pod(SHARE, env={"NVIDIA_NVSWITCH": "enabled"}),
+        pod(SHARE, env={"NVIDIA_IMEX_CHANNELS": "0,1"}),
         pod({"cpu": "1"}, env={"AMD_VISIBLE_DEVICES": "all"}),
         pod({"cpu": "1"}, env={"DCU_VISIBLE_DEVICES": "all"}),
         annotated("nvidia.com/gpu=all"),

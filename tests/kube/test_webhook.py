@@ -185,7 +185,7 @@ def at_the_preload_file(path: str = "/etc/../etc/ld.so.preload") -> dict[str, An
     return {"volumeMounts": [{"name": "own", "mountPath": path}]}
 
 
-HIDES = "container main: mounts its own at /etc/"
+HIDES = "container main: mounts its own at /"
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,8 @@ HIDES = "container main: mounts its own at /etc/"
         (covering(SHARE, **at_the_preload_file()), HIDES),
         (covering(SHARE, **at_the_preload_file("//etc/hetero/grant")), HIDES),
         (covering(SHARE, **at_the_preload_file("etc/hetero")), HIDES),
+        (covering(SHARE, **at_the_preload_file("/etc/x/..")), HIDES),
+        (covering(SHARE, **at_the_preload_file("/")), HIDES),
         (covering(SHARE, terminationMessagePath="/etc/ld.so.preload"), HIDES),
         (covering(SHARE, volumeDevices=[{"name": "a", "devicePath": "/etc/hetero/usage"}]), HIDES),
         (
@@ -214,7 +216,6 @@ def test_nonsense_is_refused_in_one_sentence(plain: dict[str, Any], sentence: st
     "plain",
     [
         covering({"cpu": "1"}, **at_the_preload_file()),
-        covering(SHARE, **at_the_preload_file("/etc")),
         covering(SHARE, **at_the_preload_file("/etc/hetero-of-mine")),
     ],
 )
@@ -312,3 +313,22 @@ def test_a_sidecar_that_kubernetes_took_for_an_init_container_is_refused() -> No
 
     assert "container side: with restartPolicy Always it is a sidecar" in refusal(applied("Always"))
     assert [True, True] == [admit(one)["allowed"] for one in (known, applied(""))]
+
+
+def test_who_is_answered_has_the_webhook_ask_and_write_nothing() -> None:
+    """Whoever it is: a pod on a host's network says of itself that it is anybody."""
+    api = FakeApi()
+    hook = evolve(webhook(api), way=AllocationWay.BOTH)
+    who = {"uid": "r", "namespace": "theirs", "userInfo": {"username": "admin"}}
+    off = pod(SHARE, notes={"hetero.io/policy": "off"})
+    by_claims = pod(SHARE, notes={"hetero.io/by-claims": "true"})
+    for plain in (pod(SHARE), off, by_claims, pod({"cpu": "1"}), pod({"nvidia.com/gpu": "x"})):
+        made = {**who, "operation": "CREATE", "object": plain}
+        changed = {**who, "operation": "UPDATE", "object": plain, "oldObject": pod(SHARE)}
+        for asked in (made, changed, {**changed, "subResource": "ephemeralcontainers"}):
+            asyncio.run(hook.admit(asked))
+
+    review = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert {review, "GET /api/v1/namespaces/theirs/resourcequotas"} == {*api.calls}
+    assert [] == api.events
+    assert {} == api.objects

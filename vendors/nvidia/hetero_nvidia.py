@@ -65,7 +65,12 @@ VENDOR = plugin.Vendor(
     runtime=("NVIDIA_VISIBLE_DEVICES",),
     runtime_none=("void", "none"),
     runtime_mounts="/var/run/nvidia-container-devices",
-    runtime_options=("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
+    # Of NVIDIA's container toolkit, to devices that are of no card alone: who manages MIG, the ways
+    # to other nodes' memory, and the switches between all cards.
+    runtime_options=(
+        *("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"),
+        *("NVIDIA_IMEX_CHANNELS", "NVIDIA_NVSWITCH"),
+    ),
     limiter="cuda",
     # What NVIDIA's container library mounts for compute and utility, as far as the driver needs it.
     cdi="nvidia.com/gpu",

@@ -38,7 +38,13 @@ class DriverInjection:
         self._by_name = found is not None and tuple(map(int, found.groups())) >= _KNOWS_CDI
 
     def into(self, pod: Plain, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
-        """Return what a container of the pod is given of the vendors' edits."""
+        """Return what a container of the pod is given of the vendors' edits.
+
+        What an image says of a runtime's further devices counts less than what is said here.
+        """
+        told = [vendor for vendor in vendors if not edits.env.keys().isdisjoint(vendor.runtime)]
+        unsaid = dict.fromkeys((name for one in told for name in one.runtime_options), "")
+        edits = evolve(edits, env={**unsaid, **edits.env})
         by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
         if by_runtime or pod["spec"].get("runtimeClassName"):
             return without_driver(self._told(edits, vendors))

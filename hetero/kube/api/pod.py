@@ -91,13 +91,17 @@ def mounted(container: Plain) -> Iterator[str]:
 
 
 def expect_unhidden(container: Plain) -> None:
-    """Raise `BadInput` if a container's own mounts would hide what limits its cards.
+    """Raise `BadInput` if a container's own mounts could hide what limits its cards.
 
-    A kubelet mounts them after ours. One above ours hides nothing: runtimes mount the shorter path
-    first.
+    Below ours, since a kubelet mounts them after ours. Above ours, since what ours are mounted on
+    is then a file of that volume: who has it elsewhere, as another container of the pod does, may
+    remove the file, and the kernel then takes our mount away.
     """
     for path in mounted(container):
-        if f"{path}/".startswith((f"{PLACE}/", f"{TARGET}/")):
+        own = f"{path.rstrip('/')}/"
+        if any(
+            own.startswith(ours) or ours.startswith(own) for ours in (f"{PLACE}/", f"{TARGET}/")
+        ):
             raise BadInput(
                 f"container {container['name']}: mounts its own at {path}, where what limits its "
                 "cards is: mount it elsewhere"
