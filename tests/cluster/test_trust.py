@@ -24,16 +24,23 @@ on 1.20: `a_sidecar_that_kubernetes_does_not_know`.
 7 no permission unused, none that the table lacks: test_permissions.py, over all tests, with
 upgrade, rotation, eviction and uninstallation.
 8 an hour back, metric of each certificate, event, no restart: `certificates_begin_an_hour_back`.
-9 what kubelets refuse, for any reason, events, orphans within 60 s: test_orphans.py; kills:
-test_kills.py, on 1.20 alone.
+9 what kubelets refuse, for any reason, events, orphans within 60 s: test_orphans.py; kills: below.
 10 capabilities and devices: `an_agent_has_three`; what they hold: `who_takes_over_an_agent`; Pod
 Security: `pod_security_finds`; values for SELinux and AppArmor: test_permissions.py, where no
 policy is enforced.
 11 keys of each writer: `a_tenant_says_of_no_devices`, test_security.py; status of claims:
 test_claim_rights.py.
 12 cards, void, denial, by the node's runtime and by a runtime class: `a_runtime_gives_a_container`
-(an old image, a ConfigMap, other vendors' variables, CDI annotations); each way, by the final
-environment: test_runtimes.py; MIG instances: tests/kube/test_driver_injection.py.
+(an old image, a ConfigMap beside a share and without, other vendors' variables, CDI annotations);
+each way, by the final environment: test_runtimes.py; MIG instances, and what an image says of
+further devices: tests/kube/test_driver_injection.py.
+What runs on a cluster runs on 1.20 and on 1.36, but for these: a sidecar that is refused, on 1.20
+alone; Pod Security, containers that are added, resizes, scheduling gates, each way of bringing
+drivers, and claims, on 1.36 alone. Killed are extender, kube-scheduler, their pod and the API
+server on both (test_failover.py); an agent while a pod goes, and a container with its kubelet, on
+both (test_orphans.py); agent, scheduler, API server, kubelet and node while pods come and go, on
+1.20 (test_kills.py); agent, kubelet and containerd within the steps of a claim, on 1.36
+(test_claim_kills.py).
 No log says a secret: `no_log_says_a_secret`, test_permissions.py.
 
 Over 400 lines because each boundary is tried by whoever would cross it, on two versions.
