@@ -47,6 +47,42 @@ def test_a_program_past_its_limiter_is_ended_where_its_pod_says_so(lab: Lab) -> 
     assert "ended" not in lab.output("told")
 
 
+#: Removes what the preload file of the pod's other programs is mounted on, until one is gone.
+REMOVES = """
+until [ -e /removed/one ]; do
+    for each in /proc/[0-9]*; do
+        rm $each/root/etc/ld.so.preload && touch /removed/one
+    done 2>/dev/null
+    sleep 0.2
+done
+exec sleep 1000
+"""
+
+
+@pytest.mark.parametrize(
+    "either", ["kube136"], indirect=True
+)  # the kernel's doing, not Kubernetes'
+def test_a_program_whose_limiter_another_container_of_its_pod_takes_away_is_ended(
+    either: Release,
+) -> None:
+    """By /proc, where a pod's containers see each other's programs."""
+    lab = either.lab
+    runs = f"until [ -e /removed/one ]; do sleep 0.1; done; {JOB} --memory 3000MiB --seconds 200"
+    spec = program(share(memory=2000), "sh", "-c", f"{runs}; echo $?")
+    (main,) = spec["containers"]
+    main["volumeMounts"].append({"name": "own", "mountPath": "/removed"})
+    spec["volumes"].append({"name": "own", "emptyDir": {}})
+    beside = {**main, "name": "beside", "resources": {}, "command": ["sh", "-c", REMOVES]}
+    spec |= {"containers": [main, beside], "shareProcessNamespace": True, "restartPolicy": "Never"}
+    metadata = {"name": "removes", "annotations": {ON_BYPASS: OnBypass.KILL.value}}
+    lab.call("POST", PODS, {"metadata": metadata, "spec": spec})
+
+    run_all(lab, "removes")
+    said, of = f"{128 + signal.SIGKILL}", "container=main"
+    wait_for(lambda: said in lab.output("removes", of).splitlines(), seconds=SEEN)
+    wait_for(lambda: any("is killed" in one for one in lab.messages("removes")))
+
+
 def test_a_program_that_hides_its_grant_by_a_link_is_ended_where_its_pod_says_so(
     either: Release,
 ) -> None:

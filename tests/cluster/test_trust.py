@@ -35,12 +35,12 @@ test_claim_rights.py.
 each way, by the final environment: test_runtimes.py; MIG instances, and what an image says of
 further devices: tests/kube/test_driver_injection.py.
 What runs on a cluster runs on 1.20 and on 1.36, but for these: a sidecar that is refused, on 1.20
-alone; Pod Security, containers that are added, resizes, scheduling gates, each way of bringing
-drivers, and claims, on 1.36 alone. Killed are extender, kube-scheduler, their pod and the API
-server on both (test_failover.py); an agent while a pod goes, and a container with its kubelet, on
-both (test_orphans.py); agent, scheduler, API server, kubelet and node while pods come and go, on
-1.20 (test_kills.py); agent, kubelet and containerd within the steps of a claim, on 1.36
-(test_claim_kills.py).
+alone; Pod Security, containers that are added, resizes, scheduling gates, nonsense that is posted,
+each way of bringing drivers, and claims, on 1.36 alone. Killed are extender, kube-scheduler, their
+pod and the API server on both (test_failover.py); an agent while a pod goes, and a container with
+its kubelet, on both (test_orphans.py); agent, scheduler, API server, kubelet and node while pods
+come and go, on 1.20 (test_kills.py); agent, kubelet and containerd within the steps of a claim, on
+1.36 (test_claim_kills.py).
 No log says a secret: `no_log_says_a_secret`, test_permissions.py.
 
 Over 400 lines because each boundary is tried by whoever would cross it, on two versions.
