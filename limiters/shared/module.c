@@ -104,8 +104,7 @@ static result_t load_begins(struct load *load, int device, const struct image *i
     return RESULT_OK;
 }
 
-/* False: it was loaded, and there is no room for what it took. */
-static bool load_ends(struct load *load, result_t answer, uint64_t key)
+static void load_ends(struct load *load, result_t answer, uint64_t key)
 {
     uint64_t grew = 0;
     covered = 0;
@@ -116,10 +115,16 @@ static bool load_ends(struct load *load, result_t answer, uint64_t key)
         load->bytes = grew;
     }
     settle(answer, HELD_MODULE, key, load->device, load->bytes, (void *)(uintptr_t)load->image.code);
-    if (answer != RESULT_OK) {
+    if (answer != RESULT_OK)
         code_refused(load->image.code);
-        return true;
-    }
+}
+
+/* False: there is no room for what was loaded. The figure is asked last: what contexts are charged for a library is in
+ * it sooner or later, and would be charged twice. */
+static bool load_fits(const struct load *load, uint64_t key, bool lazy)
+{
+    if (lazy && !library_loaded(key, load->bytes, load->image.unread))
+        return false;
     return uncounted_settle(load->device) && charge_within(load->device);
 }
 
@@ -136,10 +141,8 @@ static bool load_ends(struct load *load, result_t answer, uint64_t key)
             return answer;                                                                                             \
         answer = call;                                                                                                 \
         uint64_t key = answer == RESULT_OK ? (uintptr_t)*module : 0;                                                   \
-        bool fits = load_ends(&load, answer, key);                                                                     \
-        if (lazy && answer == RESULT_OK && fits)                                                                       \
-            fits = library_loaded(key, load.bytes, image.unread);                                                      \
-        if (fits)                                                                                                      \
+        load_ends(&load, answer, key);                                                                                 \
+        if (answer != RESULT_OK || load_fits(&load, key, lazy))                                                        \
             return answer;                                                                                             \
         undo;                                                                                                          \
         return ERROR(OUT_OF_MEMORY);                                                                                   \

@@ -399,6 +399,10 @@ FOUND = {
         *("BLOCK 0 0 12", "EXPORT 0 0 0", "START 1 0 0", "IMPORT 1 0 0", "EXPORT 1 0 0"),
         "HANDLE_RELEASE 1 0 0",
     ),
+    "a library in two contexts while a pointer of another's is held": (
+        *("START 1 0 0", "RETAIN 1 0 0", "CREATE 1 0 0", "ALLOCATE 0 0 7", "SHARE 0 0 0"),
+        *("OPEN 1 0 0", "FREE 0 0 0", "LIBRARY 1 0 4"),
+    ),
     "a stream with the name of one that was destroyed on another device": (
         *("RETAIN 0 1 0", "STREAM 0 1 0", "STREAM_DESTROY 0 0 0", "STREAM 0 0 0", "POOLED 0 0 10"),
     ),
