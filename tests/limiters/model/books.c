@@ -303,8 +303,10 @@ static void drop(struct books *books, uint32_t process, struct thing *thing)
     if (was.block == 0 || lies_in(of, was.block))
         return;
     struct share *share = was.kind == PIECE ? shared_block(books, process, was.block) : NULL;
-    if (share != NULL && of->contexts[was.context].first == was.block)
-        return; /* charged until its context ends */
+    if (share != NULL && of->contexts[was.context].first == was.block) {
+        of->contexts[was.context].lent = true; /* the driver has another for it, which a piece may be in that is next */
+        return;                                /* charged until its context ends */
+    }
     if (share != NULL)
         let_go(share, process, false);
     for (unsigned c = 0; c < CONTEXTS; c++)

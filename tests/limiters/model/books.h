@@ -77,7 +77,7 @@ struct context {
     uint32_t device;
     unsigned attached; /* 0: there is none */
     uint64_t first;    /* the block that is part of it; 0: none yet */
-    bool lent;         /* that was a large allocation's once: nobody knows which block the driver keeps */
+    bool lent;         /* that was a large allocation's, or others': nobody knows which block the driver keeps */
     uint64_t limits;   /* charged */
     uint64_t limit[3], rounded[3];
 };
