@@ -403,6 +403,24 @@ FOUND = {
         *("START 1 0 0", "RETAIN 1 0 0", "CREATE 1 0 0", "ALLOCATE 0 0 7", "SHARE 0 0 0"),
         *("OPEN 1 0 0", "FREE 0 0 0", "LIBRARY 1 0 4"),
     ),
+    "a block that others had, which was part of its context": (
+        *("MODULE 0 7 51", "ARRAY 0 0 21", "ALLOCATE 0 50 3", "SHARE 0 20 19", "FREE 0 8 14"),
+        *("FREE_ASYNC 0 0 0", "FREE 0 0 0", "POOLED 0 0 39", "ALLOCATE 0 58 8", "ALLOCATE 0 1 29"),
+        *("ALLOCATE 0 16 14", "SHARE 0 56 15", "FREE 0 7 47"),
+    ),
+    "a block of an ended process that is opened, let go, and opened again": (
+        *("START 3 3 0", "START 1 3 0", "RETAIN 1 0 0", "START 2 3 0", "RETAIN 2 0 0"),
+        *("BLOCK 1 0 15", "EXPORT 1 0 0", "EXPORT 1 0 0", "RELEASE 2 0 0", "KILL 1 0 0"),
+        *("IMPORT 2 0 0", "HANDLE_RELEASE 2 0 0", "IMPORT 3 1 0"),
+    ),
+    "a context that is refused for its libraries": (
+        *("LOOK 3 25 0", "ALLOCATE 3 17 47", "HANDLE_RELEASE 3 48 45"),
+        *("ALLOCATE 3 40 60", "LIBRARY_USE 3 55 12", "LIBRARY_UNLOAD 3 2 16"),
+        *("STREAM 3 18 36", "POOLED 3 6 16", "MODULE 3 52 36", "PITCHED 3 0 55"),
+        *("IMPORT 3 1 5", "MODULE_UNLOAD 3 56 14", "ALLOCATE 3 3 42", "STREAM 3 53 6"),
+        *("FREE 3 17 61", "STREAM 3 22 36", "BLOCK 3 3 35", "RETAIN 3 0 60"),
+        *("LIBRARY 3 12 3", "CREATE 3 59 63"),
+    ),
     "a stream with the name of one that was destroyed on another device": (
         *("RETAIN 0 1 0", "STREAM 0 1 0", "STREAM_DESTROY 0 0 0", "STREAM 0 0 0", "POOLED 0 0 10"),
     ),
