@@ -46,7 +46,7 @@ typedef struct {
 
 typedef enum { hipStreamCaptureModeRelaxed = 2 } hipStreamCaptureMode;
 typedef enum { hipStreamCaptureStatusNone = 0 } hipStreamCaptureStatus;
-typedef enum { hipMemPoolAttrReservedMemCurrent = 5 } hipMemPoolAttr;
+typedef enum { hipMemPoolAttrReservedMemCurrent = 5, hipMemPoolAttrUsedMemCurrent = 7 } hipMemPoolAttr;
 typedef int hipMemcpyKind;
 #define hipEventDisableTiming 2u
 

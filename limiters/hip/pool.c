@@ -12,16 +12,23 @@
 
 static __thread bool in_pool; /* this thread has the lock */
 
-/* The pools that memory was got from, in the order of their first use; NULL: gone. */
+/* The pools that memory was got from; NULL: no more. One that is over was destroyed by the program, and goes when the
+ * runtime has nothing of it in use: destroyed before, it would not say any more when that goes. */
 #define POOLS 64u
 static hipMemPool_t pools[POOLS];
+static bool over[POOLS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list, and keeps what a pool reserves in step */
+
+static void forget_all(void)
+{
+    for (unsigned i = 0; i < POOLS; i++)
+        pools[i] = NULL, over[i] = false;
+}
 
 void pools_after_fork(void)
 {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    for (unsigned i = 0; i < POOLS; i++)
-        pools[i] = NULL;
+    forget_all();
 }
 
 static uint64_t reserved(hipMemPool_t pool)
@@ -42,6 +49,19 @@ static void give_back_all_of(hipMemPool_t pool)
         give_back(&entry);
 }
 
+/* Take a pool off the list; what took its place there is looked at next. */
+static void forget(unsigned *at)
+{
+    unsigned last = *at;
+    while (last + 1 < POOLS && pools[last + 1] != NULL)
+        last++;
+    pools[*at] = pools[last];
+    over[*at] = over[last];
+    pools[last] = NULL;
+    over[last] = false;
+    --*at;
+}
+
 /* Which chunks went is not told, but for all of them. */
 static void settle_all(bool trimmed)
 {
@@ -49,10 +69,15 @@ static void settle_all(bool trimmed)
         return;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < POOLS && pools[i] != NULL; i++) {
-        if (trimmed)
+        struct entry chunk;
+        if (trimmed || over[i])
             REAL(hipMemPoolTrimTo)(pools[i], 0);
         if (reserved(pools[i]) == 0)
             give_back_all_of(pools[i]);
+        if (over[i] && !table_find(is_of, pools[i], &chunk)) {
+            REAL(hipMemPoolDestroy)(pools[i]);
+            forget(&i);
+        }
     }
     pthread_mutex_unlock(&lock);
 }
@@ -74,31 +99,15 @@ void pools_trim(int device)
     settle_all(true);
 }
 
-void pools_used(int device, hipStream_t stream)
-{
-    (void)device, (void)stream; /* a pool keeps what is freed */
-}
-
-bool pools_pending(int device)
-{
-    (void)device;
-    return false;
-}
-
-void pools_stream_over(hipStream_t stream)
-{
-    (void)stream;
-}
-
-/* With the lock held. False: there are too many. */
-static bool remember(hipMemPool_t pool)
+/* With the lock held: where it is on the list. POOLS: there are too many. */
+static unsigned remember(hipMemPool_t pool)
 {
     unsigned i = 0;
     while (i < POOLS && pools[i] != NULL && pools[i] != pool)
         i++;
     if (i < POOLS)
         __atomic_store_n(&pools[i], pool, __ATOMIC_RELEASE);
-    return i < POOLS;
+    return i;
 }
 
 static hipError_t undo_async(void *pointer)
@@ -136,7 +145,7 @@ static hipError_t from_pool(hipError_t (*real)(void **, size_t, hipMemPool_t, hi
     pthread_mutex_lock(&lock);
     in_pool = true;
     uint64_t before = reserved(pool);
-    answer = remember(pool) ? real(pointer, bytes, pool, stream) : hipErrorOutOfMemory;
+    answer = remember(pool) < POOLS ? real(pointer, bytes, pool, stream) : hipErrorOutOfMemory;
     if (answer == hipSuccess)
         answer = settle_chunk(*pointer, pool, device, held, reserved(pool) - before);
     else
@@ -166,17 +175,13 @@ hipError_t allocate_async(hipError_t (*real)(void **, size_t, hipStream_t), void
     return from_pool(REAL(hipMallocFromPoolAsync), pointer, bytes, pool, stream, device);
 }
 
-static bool is_on(const struct entry *entry, const void *device)
-{
-    return entry->kind == HELD_CHUNK && entry->device == *(const int *)device;
-}
-
+/* The pools may be gone: one that is not is known again with its next use. */
 void pools_context_over(context_t context)
 {
-    struct entry entry;
-    int device = device_of(ORDINAL_OF(context));
-    while (table_take_match(is_on, &device, &entry))
-        give_back(&entry);
+    (void)context;
+    pthread_mutex_lock(&lock);
+    forget_all();
+    pthread_mutex_unlock(&lock);
 }
 
 hipError_t trim_pool(hipError_t (*real)(hipMemPool_t, size_t), hipMemPool_t pool, size_t keep)
@@ -188,16 +193,20 @@ hipError_t trim_pool(hipError_t (*real)(hipMemPool_t, size_t), hipMemPool_t pool
 
 hipError_t destroy_pool(hipError_t (*real)(hipMemPool_t), hipMemPool_t pool)
 {
+    struct entry chunk;
+    hipMemPool_t other;
     pthread_mutex_lock(&lock);
-    hipError_t answer = real(pool);
-    unsigned last = 0, at = POOLS;
-    for (; last < POOLS && pools[last] != NULL; last++)
-        at = pools[last] == pool ? last : at;
-    if (answer == hipSuccess && at < last) {
-        pools[at] = pools[last - 1];
-        pools[last - 1] = NULL;
-        give_back_all_of(pool);
+    unsigned at = table_find(is_of, pool, &chunk) ? remember(pool) : POOLS;
+    if (at < POOLS) {
+        int ordinal = ordinal_of(chunk.device);
+        over[at] = true;
+        if (REAL(hipDeviceGetMemPool)(&other, ordinal) == hipSuccess && other == pool &&
+            REAL(hipDeviceGetDefaultMemPool)(&other, ordinal) == hipSuccess)
+            REAL(hipDeviceSetMemPool)(ordinal, other);
     }
     pthread_mutex_unlock(&lock);
-    return answer;
+    if (at == POOLS)
+        return real(pool);
+    settle_all(false);
+    return hipSuccess;
 }

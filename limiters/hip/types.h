@@ -58,6 +58,7 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define HIP_MEM_ATTACH_GLOBAL                1 /* hipMemAttachGlobal */
 #define HIP_MEM_LOCATION_TYPE_DEVICE         hipMemLocationTypeDevice
 #define HIP_MEM_LOCATION_TYPE_HOST_NUMA      3
+#define HIP_MEMPOOL_ATTR_USED_MEM_CURRENT    hipMemPoolAttrUsedMemCurrent
 #define HIP_ERROR_OUT_OF_MEMORY              hipErrorOutOfMemory
 #define HIP_ERROR_INVALID_VALUE              hipErrorInvalidValue
 #define HIP_ERROR_NOT_FOUND                  hipErrorInvalidValue /* what it answers to a name that is unknown */

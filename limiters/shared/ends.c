@@ -29,13 +29,18 @@ static bool stream_of(const struct entry *entry, const void *context)
     return entry->kind == STREAM_DEVICE && entry->owner == context;
 }
 
-void after_context_ended(context_t context, struct card_use before)
+void streams_ended(context_t context)
 {
     struct entry entry;
     while (context != NULL && table_take_match(stream_of, context, &entry))
         ;
     captures_over(context);
     room_context_over(context);
+}
+
+void after_context_ended(context_t context, struct card_use before)
+{
+    streams_ended(context);
     struct entry shared = shared_in(context);
     int opened = take_opened(context);
     refund_context(context);

@@ -9,6 +9,9 @@
 struct card_use before_context_ends(context_t context);
 void after_context_ended(context_t context, struct card_use before);
 
+/* The part of the latter that is no memory: the streams that lived in it, their captures, and what waits for them. */
+void streams_ended(context_t context);
+
 /* A context takes a block for so many streams, and keeps it when they are destroyed (an NVIDIA H100, driver
  * 580.159.04, 2026-11-23). */
 #define STREAMS_OF_A_BLOCK 4

@@ -111,6 +111,8 @@ static CUresult reset(hipDevice_t device)
 {
     pthread_mutex_lock(&lock);
     CUresult result = cuDevicePrimaryCtxReset_v2(device);
+    if (result == CUDA_SUCCESS)
+        contexts[device] = NULL; /* made anew by the next call */
     resets++;
     pthread_mutex_unlock(&lock);
     return result;
@@ -134,6 +136,8 @@ HIP(hipMalloc3D, (hipPitchedPtr *it, hipExtent extent), (it->xsize = extent.widt
     cuMemAllocPitch_v2(TO(CUdeviceptr, &it->ptr), &it->pitch, extent.width, extent.height * extent.depth, 4)))
 HIP(hipFree, (void *pointer), pointer ? cuMemFree_v2(P(pointer)) : CUDA_SUCCESS)
 HIP(hipFreeAsync, (void *pointer, hipStream_t stream), cuMemFreeAsync(P(pointer), (CUstream)stream))
+HIP(hipMemGetAddressRange, (hipDeviceptr_t *start, size_t *bytes, hipDeviceptr_t address),
+    cuMemGetAddressRange_v2(TO(CUdeviceptr, start), bytes, P(address)))
 HIP(hipIpcGetMemHandle, (hipIpcMemHandle_t *handle, void *pointer),
     cuIpcGetMemHandle(TO(CUipcMemHandle, handle), P(pointer)))
 HIP(hipIpcCloseMemHandle, (void *pointer), cuIpcCloseMemHandle(P(pointer)))
@@ -152,6 +156,9 @@ HIP(hipMallocAsync, (void **pointer, size_t bytes, hipStream_t stream),
 HIP(hipMallocFromPoolAsync, (void **pointer, size_t bytes, hipMemPool_t pool, hipStream_t stream),
     cuMemAllocFromPoolAsync(TO(CUdeviceptr, pointer), bytes, (CUmemoryPool)pool, (CUstream)stream))
 HIP(hipDeviceGetMemPool, (hipMemPool_t *pool, int device), cuDeviceGetMemPool(TO(CUmemoryPool, pool), device))
+HIP(hipDeviceGetDefaultMemPool, (hipMemPool_t *pool, int device),
+    cuDeviceGetDefaultMemPool(TO(CUmemoryPool, pool), device))
+HIP(hipDeviceSetMemPool, (int device, hipMemPool_t pool), cuDeviceSetMemPool(device, (CUmemoryPool)pool))
 HIP(hipMemPoolCreate, (hipMemPool_t *pool, const hipMemPoolProps *properties),
     cuMemPoolCreate(TO(CUmemoryPool, pool), TO(const CUmemPoolProps, properties)))
 HIP(hipMemPoolGetAttribute, (hipMemPool_t pool, hipMemPoolAttr attribute, void *value),

@@ -460,6 +460,73 @@ say([kept, again, over, malloc(60 * MIB) > 0, memory()])
     assert [[24, 64], [24, 64], 2, True, [4, 64]] == granted(rack, 64).run(program)
 
 
+#: A pool of the program's own, and what it takes and gives back; what is free, and what is taken.
+POOL = """
+class Properties(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in ("kind", "handles", "place", "device")]
+    _fields_ += [("none", c_void_p), ("reserved", ctypes.c_char * 64)]
+on = stream()
+base, said = on_card(), []
+def pool():
+    made = c_void_p()
+    call("hipMemPoolCreate", byref(made), byref(Properties(1, 0, 1, 0)))
+    return made
+def of(pool, mib):
+    got = c_void_p()
+    call("hipMallocFromPoolAsync", byref(got), mib * MIB, pool, on)
+    return got
+def see():
+    said.append([memory()[0], (on_card() - base) // MIB])
+"""
+
+
+def test_what_of_a_pool_is_in_use_stays_charged_when_the_pool_goes(rack: Rack) -> None:
+    """AMD's runtime keeps it on the card until it is freed, and frees it at once by hipFree."""
+    program = f"""
+{POOL}
+first, second = pool(), pool()
+one, freed = of(first, 20), of(second, 30)
+call("hipMemPoolDestroy", first)
+see()
+said.append(malloc(40 * MIB))
+call("hipFree", one)
+see()
+call("hipFree", freed)
+see()
+say([*said, malloc(60 * MIB) > 0])
+"""
+    assert [[14, 50], 0, [34, 30], [64, 0], True] == granted(rack, 64).run(program)
+
+
+def test_memory_of_a_device_that_is_reset_stays_charged_as_long_as_the_card_has_it(
+    rack: Rack,
+) -> None:
+    """AMD's runtime 5.2.3 forgets it and gives none back before the process ends.
+
+    Where a primary context is to be reset it does nothing.
+    """
+    program = f"""
+{POOL}
+first, second = pool(), pool()
+kept = [of(first, 10), of(second, 10), malloc(4096), malloc(12 * MIB), malloc(8 * MIB)]
+call("hipMemPoolDestroy", second)
+call("hipDevicePrimaryCtxReset", 0)
+call("hipFree", kept.pop())
+kept.append(malloc(8 * MIB))
+see()
+call("hipDeviceReset")
+see()
+said.append(malloc(40 * MIB))
+call("hipDeviceReset")
+see()
+say(said)
+os._exit(0)
+"""
+    before, after, refused, again = granted(rack, 64).run(program)
+    assert before == after == again == [22, 40]  # a piece was in the block that hipInit took
+    assert 0 == refused
+
+
 def test_a_child_after_fork_holds_nothing_of_its_parents(rack: Rack) -> None:
     program = """
 pointer = malloc(40 * MIB)

@@ -1,4 +1,4 @@
-"""Without the lines that hold them, what hipcc left in a program gets past the limiter for HIP."""
+"""Without the lines that hold it, memory gets past the limiter for HIP."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _ARRAYS, _MODULES = (
     test_hip.test_arrays_that_hipcc_left_in_a_program_are_charged_until_it_is_unloaded,
     test_hip.test_a_module_is_charged_for_its_code_and_arrays_until_it_is_unloaded,
 )
+_RESETS = test_hip.test_memory_of_a_device_that_is_reset_stays_charged_as_long_as_the_card_has_it
 #: By what is taken out: in which file which text becomes which; then the test that fails, and with
 #: what more.
 REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
@@ -47,6 +48,25 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
     "one charge for a module": (
         ("hsa/load.c", "blocks - load_covers(blocks)", "blocks"),
         _MODULES,
+        (),
+    ),
+    "what a destroyed pool had in use": (
+        (
+            "hip/pool.c",
+            "    settle_all(false);\n    return hipSuccess;",
+            "    give_back_all_of(pool);\n    return hipSuccess;",
+        ),
+        test_hip.test_what_of_a_pool_is_in_use_stays_charged_when_the_pool_goes,
+        (),
+    ),
+    "what a pool lost by hipFree": (
+        ("shared/no_ends.c", "used_of(chunk.owner) >= before", "false"),
+        test_hip.test_what_of_a_pool_is_in_use_stays_charged_when_the_pool_goes,
+        (),
+    ),
+    "what a reset left": (
+        ("shared/no_ends.c", "        if (!back)\n", "        if (false)\n"),
+        _RESETS,
         (),
     ),
     "the last error of a launch": (
