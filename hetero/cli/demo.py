@@ -14,7 +14,18 @@ from hetero.cli._render import Part, Text, table
 from hetero.cli._show import put
 from hetero.cli.inventory import render
 from hetero.model.errors import BadInput
-from hetero.node.demo import MANY, RACK, SHARES, Demo, Ending, of_each, settings_for, stage, vendors
+from hetero.node.demo import (
+    MANY,
+    RACK,
+    SHARES,
+    Demo,
+    Ending,
+    of_each,
+    settings_for,
+    stage,
+    vendors,
+    why_shares_say_little,
+)
 from hetero.node.simulation import racks
 
 
@@ -54,6 +65,8 @@ def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> N
             put(Text(said, "yellow"))
         _title("What is there", "hetero inventory")
         put(render(demo.view()))
+        if little := why_shares_say_little():
+            put(["", Text(little, "yellow")])
         _two_programs(demo, seconds)
         _title("A program that wants twice the memory it was granted")
         _ending(demo.over_memory())

@@ -235,6 +235,18 @@ def tell() -> None:
     print(codec.dumps(observe_node(Node.here())))
 
 
+def why_shares_say_little() -> str | None:
+    """Return what is shown where others want all processors; None where they do not.
+
+    The programs, the limiter and a simulated card then wait for a processor as well: what a program
+    gets alone is too little, and what it gets beside another too much of that.
+    """
+    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load <= processors:
+        return None
+    return f"This machine is busy (load {load:.1f} on {processors} processors): shares say little."
+
+
 def vendors() -> tuple[str, ...]:
     """Return the vendors that have a rack of their own, by whose name it goes."""
     return tuple(name for name in racks() if name in simulator().VENDORS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from make_picture import BEHIND, FIRST, RECORD
 
+from hetero.node.demo import why_shares_say_little
 from tests.cli.conftest import Run
 
 
@@ -38,6 +39,17 @@ def figureless(shown: str) -> list[str]:
         rf"\b[0-9a-f]{{8}}(-[0-9a-f-]+)?\b|[\d.]+|━+╸?|╸|\b({getpass.getuser()}|root)\b|--warmup.*"
     )
     return [" ".join(differs.sub("~", line).split()) for line in lines if " testing " not in line]
+
+
+@pytest.mark.parametrize(
+    ("load", "said"), [(1.0, None), (99.5, "This machine is busy (load 99.5 on ")]
+)
+def test_where_others_want_the_processors_the_demo_says_that_shares_say_little(
+    monkeypatch: pytest.MonkeyPatch, load: float, said: str | None
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    shown = why_shares_say_little()
+    assert shown == said or (said and shown and shown.startswith(said))
 
 
 @pytest.mark.measured

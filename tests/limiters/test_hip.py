@@ -301,7 +301,9 @@ def test_more_than_the_card_has_is_refused_by_the_limit_first(tmp_path: Path) ->
     assert (1, 15 << 30) == (grant.usage().denied, grant.usage().used)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(500, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(500, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+)
 def test_a_kill_at_any_time_leaves_nothing_stuck(rack: Rack, kills: int) -> None:
     """Neither memory of the grant or of the card, nor the time of another grant."""
     chosen = random.Random(kills)
