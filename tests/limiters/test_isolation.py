@@ -174,6 +174,36 @@ def test_the_contract_holds_by_other_names_of_the_runtime(
     getattr(card, promise)()
 
 
+#: By the rows of the table in docs/vendors.md.
+TRIED: dict[str, type[OnACard]] = {
+    "CUDA on NVIDIA's cards": TestCuda,
+    "HIP on AMD's": TestHip,
+    "HIP on Hygon's": OfHygon,
+    "CUDA on Iluvatar's": TestCorex,
+    "MUSA on Moore Threads'": TestMusa,
+    "HIP's names since 5.3": TestHip7,
+}
+
+
+def test_the_page_of_vendors_says_where_each_limiter_was_tried() -> None:
+    """What is in the contract is in the column of what the contract runs on."""
+    text = (HERE.parents[1] / "docs/vendors.md").read_text()
+    (table,) = re.findall(r"^\| limiter \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    head, _, *rows = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
+    )
+    said = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    assert said.keys() == TRIED.keys()
+    for name, contract in TRIED.items():
+        marks = {mark.name for mark in getattr(contract, "pytestmark", ())}
+        column = "vendor's own code" if "hip" in marks else "our simulation"
+        assert "memory, time, kill" == said[name][column].split(":")[0], name
+        others = {"vendor's own code", "our simulation"} - {column}
+        assert [""] == [said[name][other] for other in others], name
+    tried = {*OnACard.__subclasses__(), *TestHip.__subclasses__()}
+    assert tried <= set(TRIED.values())
+
+
 #: What is left out of a shim, and the promise that is then broken.
 LIMIT = "test_memory_is_refused_at_the_limit_and_not_below"
 FREED = "test_memory_that_is_freed_is_the_grants_again"
