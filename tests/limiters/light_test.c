@@ -326,6 +326,29 @@ static void a_program_that_is_light_no_longer_takes_time_slices(void)
     machine_end();
 }
 
+/* A decoder's, whose context grows from one token to the next: each hold tells of less than there is now. Had it been
+ * charged what was known when it launched, it had 17 to 19 of 10. */
+static void a_program_whose_kernels_get_longer_has_no_more_than_its_share(void)
+{
+    for (unsigned others = 0; others < 2; others++) {
+        struct tenant longer = TOKENS;
+        longer.host_ns = 100 * US;
+        begin();
+        add(0, &longer, 10);
+        add(1, &KERNELS, 60);
+        for (unsigned t = 0; t <= others; t++)
+            tenant_start(&tenants[t]);
+        while (machine_now() < 40 * SECOND) {
+            EXPECT(true, machine_run(100 * MS));
+            tenants[0].kernel_ns = 5 * US + 45 * US * (machine_now() / MS) / 40000;
+        }
+        double got = tenant_got(&tenants[0], 10, 40);
+        printf("%.1f of 10%s\n", got, others > 0 ? " beside another" : "");
+        EXPECT(true, got < 11 && got > 5);
+        machine_end();
+    }
+}
+
 /* Alone it is slowed only where its share is less than the part of the card that it needs. */
 static void is_slowed_only_below_its_need(const struct tenant *like, double points)
 {
@@ -474,6 +497,7 @@ static const struct test tests[] = {
     TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others),
     TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged),
     TEST(a_program_that_is_light_no_longer_takes_time_slices),
+    TEST(a_program_whose_kernels_get_longer_has_no_more_than_its_share),
     TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),
     TEST(four_decoders_run_beside_each_other),
     TEST(a_decoder_runs_beside_one_that_always_wants_the_card),

@@ -196,6 +196,26 @@ static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_
     machine_end();
 }
 
+/* Nor what it says that it used without a time slice. */
+static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share(void)
+{
+    begin();
+    add(0, &KERNELS, 10)->from_ns = 3600 * SECOND;
+    add(1, &KERNELS, 10);
+    add(2, &KERNELS, 80);
+    for (unsigned t = 0; t < 3; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(100 * MS));
+    while (machine_now() < 20 * SECOND) {
+        EXPECT(true, machine_run(500 * US));
+        tenant_page(&tenants[0])->light_ns += 500 * US;
+    }
+    printf("%.2f of 10 and %.2f of 80\n", tenant_got(&tenants[1], 5, 20), tenant_got(&tenants[2], 5, 20));
+    EXPECT(true, tenant_got(&tenants[1], 5, 20) <= 20);
+    EXPECT(true, tenant_got(&tenants[2], 5, 20) >= 79);
+    machine_end();
+}
+
 /* One kernel of 20 us, then nothing for some milliseconds, over and over: it gives each time slice up a millisecond
  * after its work was done. */
 static void a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_waits(void)
@@ -270,6 +290,7 @@ static const struct test tests[] = {
     TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share),
     TEST(a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most),
     TEST(a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share),
+    TEST(a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share),
     TEST(a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_waits),
     TEST(tenants_that_lose_their_processor_never_have_the_slice_together),
     TEST(a_thread_that_cannot_be_started_is_tried_again),

@@ -79,6 +79,25 @@ static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void
     }
 }
 
+/* It keeps the grant's lead, by a lock that it has as long as it lives. */
+static void a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most(void)
+{
+    begin();
+    for (unsigned t = 0; t < 2; t++) {
+        add(t, &KERNELS, 50)->account = &accounts[0];
+        tenant_start(&tenants[t]);
+    }
+    EXPECT(true, machine_run(2 * SECOND));
+    while (!tenant_runs(&tenants[0]))
+        EXPECT(true, machine_run(MS / 2));
+    tenant_stop(&tenants[0]);
+    uint64_t launched = tenants[1].launched;
+    EXPECT(true, machine_run(500 * MS));
+    printf("%lu launches\n", (unsigned long)(tenants[1].launched - launched));
+    EXPECT(true, tenants[1].launched > launched);
+    machine_end();
+}
+
 static void processes_of_a_grant_share_what_is_lent_to_it(void)
 {
     enum { PROCESSES = 4 };
@@ -106,6 +125,7 @@ static const struct test tests[] = {
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
     TEST(processes_of_a_grant_have_their_slices_one_after_the_other),
     TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
+    TEST(a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most),
     TEST(processes_of_a_grant_share_what_is_lent_to_it),
 };
 

@@ -180,6 +180,26 @@ static void a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_it
     }
 }
 
+/* Behind its time slice, while its kernel still runs: nobody sees when that is done, and it is charged for a second. */
+static void a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop(void)
+{
+    begin();
+    struct tenant *tenant = add_long(0, 30);
+    tenant_start(tenant);
+    EXPECT(true, machine_run(2 * SECOND));
+    while (tenant_runs(tenant) || tenant->governor->trails_ns == 0)
+        EXPECT(true, machine_run(MS));
+    tenant_stop(tenant);
+    EXPECT(true, machine_run(20 * SECOND));
+    tenant_continue(tenant);
+    uint64_t launched = tenant->launched, since_ns = machine_now();
+    while (tenant->launched == launched && machine_now() - since_ns < 60 * SECOND)
+        EXPECT(true, machine_run(MS));
+    printf("the next launch %.2f s after\n", (double)(machine_now() - since_ns) / (double)SECOND);
+    EXPECT(true, machine_now() - since_ns < 5 * SECOND);
+    machine_end();
+}
+
 /* Its page still says that it works. */
 static void a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge(void)
 {
@@ -206,6 +226,7 @@ static const struct test tests[] = {
     TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing),
     TEST(a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing),
     TEST(a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_its_share),
+    TEST(a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop),
     TEST(a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge),
 };
 

@@ -79,6 +79,40 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "light_test: an_elastic_decoder_runs_beside_an_elastic_prefill",
     ),
+    "launches that are charged anew": (
+        (
+            "timeshare/light.h",
+            "struct light_reckoned *reckoned = &light->reckoned;",
+            "struct light_reckoned none = {0}, *reckoned = &none;",
+        ),
+        "light_test: a_program_whose_kernels_get_longer_has_no_more_than_its_share",
+    ),
+    "what a page may say that it used without a time slice": (
+        (
+            "timeshare/pages.c",
+            "used_ns = used_ns < neighbour->light_book_ns ? used_ns : neighbour->light_book_ns;",
+            "",
+        ),
+        "shares_test: a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share",
+    ),
+    "how long a time slice is waited for": (
+        (
+            "timeshare/time_slice.h",
+            "#define TIME_SLICE_PATIENCE_NS INT64_C(300000000)",
+            "#define TIME_SLICE_PATIENCE_NS INT64_C(3000000000)",
+        ),
+        "siblings_test: "
+        "a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most",
+    ),
+    "for how long one that was stopped is charged": (
+        (
+            "timeshare/governor.c",
+            "charge(governor, to - from < PAGES_STOPPED_NS ? from : to - PAGES_STOPPED_NS, to);",
+            "charge(governor, from, to);",
+        ),
+        "stops_test: "
+        "a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop",
+    ),
 }
 
 
