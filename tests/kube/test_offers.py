@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,23 @@ from hetero.kube.api.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE
-from hetero.node.ledger.usage_region import DEVICE, HEADER, MAGIC, VERSION
+from hetero.node.ledger.ledger import ALIVE
+from hetero.node.ledger.usage_region import (
+    DEVICE,
+    GANG,
+    HEADER,
+    MAGIC,
+    MEMBER,
+    MEMBERS,
+    SIZE,
+    VERSION,
+)
 from hetero.node.ledger.usage_region import SLOTS as SLOTS_OF_REGION
+from hetero.node.node import Node
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from tests.kube.kubelet import FakeKubelet
-from tests.kube.world import CARD, DISCOVER, KEY, run, until, world
+from tests.kube.world import CARD, DISCOVER, KEY, World, run, until, world
 
 
 def test_every_slot_of_every_card_is_offered_with_its_numa_node() -> None:
@@ -274,22 +287,69 @@ def test_metrics_tell_each_device_each_share_and_each_call() -> None:
     run(story)
 
 
+def _says(node: Node, pod: str, *, gang: bytes = b"", **counts: int) -> None:
+    """Write what the processes of a pod's grant count of its first device, and of its rows."""
+    (entry,) = (one for one in node.snapshot().grants if one.owner["pod"] == pod)
+    words = [counts.get(name, 0) for name in ("used_ns", "stopped_ns", "borrowed_ns")]
+    head = HEADER.pack(MAGIC, VERSION, SLOTS_OF_REGION, 0, 0)
+    with (node.directory(entry.id) / USAGE).open("r+b") as file:
+        file.write(head + DEVICE.pack(0, 0, 0, 0, words[0], 0, 0, 0, *words[1:]))
+        file.seek(SIZE - MEMBERS * MEMBER.size - GANG.size)
+        file.write(gang)
+    began = time.time() - 1000  # what was counted is a mean since then
+    os.utime(node.directory(entry.id) / ALIVE, (began, began))
+
+
+def _told(at: World, name: str) -> dict[str, float]:
+    """Return what the metrics say of the first device of each pod."""
+    text = generate_latest(at.agent.metrics.registry).decode()
+    lines = re.findall(
+        rf'^hetero_share_{name}\{{.*UUID="memory-0".*pod="(.*?)".*\}} (.*)$', text, re.M
+    )
+    return {pod: float(value) for pod, value in lines}
+
+
 def test_metrics_tell_how_long_a_share_waited_and_what_it_was_lent() -> None:
     async def story() -> None:
         async with world() as at:
             await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
-            node = at.agent.metrics.allocator.node
-            (entry,) = node.snapshot().grants
-            head = HEADER.pack(MAGIC, VERSION, SLOTS_OF_REGION, 0, 0)
-            device = DEVICE.pack(0, 0, 0, 0, 9 * 10**9, 0, 0, 0, 4 * 10**9, 3 * 10**9)
-            with (node.directory(entry.id) / USAGE).open("r+b") as file:
-                file.write(head + device)
-            text = generate_latest(at.agent.metrics.registry).decode()
-            told = dict(re.findall(r"^hetero_share_(\w+_seconds)_total\{.*\} (.*)$", text, re.M))
-            assert {
-                "core_seconds": "9.0",
-                "stopped_seconds": "4.0",
-                "borrowed_seconds": "3.0",
-            } == told
+            ns = 10**9
+            _says(at.node, "pod", used_ns=9 * ns, stopped_ns=4 * ns, borrowed_ns=3 * ns)
+
+            assert {"pod": 9} == _told(at, "core_seconds_total")
+            assert {"pod": 4} == _told(at, "stopped_seconds_total")
+            assert {"pod": 3} == _told(at, "borrowed_seconds_total")
+
+    run(story)
+
+
+def test_metrics_tell_who_lends_what_others_borrow() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await at.kubelet.admit(at.bind("borrows", memory=GiB, core=50))
+            await at.kubelet.admit(at.bind("lends", memory=GiB, core=50))
+            _says(at.node, "borrows", used_ns=900 * 10**9, borrowed_ns=400 * 10**9)
+            _says(at.node, "lends", used_ns=100 * 10**9)
+
+            lent = _told(at, "core_lent_ratio")
+            assert pytest.approx({"borrows": 0, "lends": 0.4}, abs=0.02) == lent
+
+    run(story)
+
+
+def test_metrics_tell_the_row_of_a_gang_and_how_often_it_overran() -> None:
+    async def story() -> None:
+        async with world() as at:
+            await at.kubelet.admit(at.bind("gang", memory=GiB, core=50, count=2))
+            await at.kubelet.admit(at.bind("pod", memory=GiB, core=10))
+            rows = [at.node.ledger.row(entry.id) for entry in at.node.snapshot().grants]
+            (row,) = filter(None, rows)
+
+            assert row.length > 0
+            assert {"gang": row.length / row.period} == _told(at, "row_ratio")
+            assert {} == _told(at, "rows_total")  # no process of it came yet
+            _says(at.node, "gang", gang=GANG.pack(*[0] * 8, 70, 3, *[0] * 8))
+            assert {"gang": 70} == _told(at, "rows_total")
+            assert {"gang": 3} == _told(at, "row_overruns_total")
 
     run(story)

@@ -16,18 +16,27 @@ from prometheus_client.registry import Collector
 
 from hetero.kube.agent.allocator import Allocator
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
-from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import Grant
-from hetero.node.ledger.usage_region import Counts, read_counts
 from hetero.node.node import inventory_of
 from hetero.node.view.bypass import time_past
 from hetero.node.view.monitor import Sighting
+from hetero.node.view.observe import CoreMeter, timeshares
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _WHOSE = ("namespace", "pod", "container", "claim")
 _SHARE = (*_DEVICE, *_WHOSE)
+#: Of what is a mean since the scrape before: over so many seconds at least.
+_WINDOW = 10.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+def _gauge(name: str, says: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
+
+
+def _counter(name: str, says: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
 
 
 @define(eq=False)
@@ -37,10 +46,12 @@ class Metrics(Collector):
     allocator: Allocator
     sighting: Sighting = field(init=False, factory=Sighting)  # the monitor's last look
     registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
+    _meter: CoreMeter = field(init=False)
     _calls: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._meter = CoreMeter(self.allocator.node, window=_WINDOW)
         self._calls = Counter(
             "hetero_agent_calls",
             "Calls of the kubelet, by what came of them",
@@ -66,6 +77,7 @@ class Metrics(Collector):
         snapshot = self.allocator.node.snapshot()
         yield from self._devices(inventory_of(self.allocator.discovery, snapshot).free())
         yield from self._shares(snapshot.grants)
+        yield from self._counts(snapshot.grants)
         up = GaugeMetricFamily("hetero_vendor_up", "Whether the driver answers", labels=("vendor",))
         for row in self.allocator.discovery.rows:
             if row.state not in ("absent", "untrusted"):
@@ -117,68 +129,76 @@ class Metrics(Collector):
     def _shares(
         self, grants: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        def gauge(name: str, says: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
-
-        def counter(name: str, says: str) -> CounterMetricFamily:
-            return CounterMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
-
-        limit = gauge("memory_limit_bytes", "Memory the container may hold of the device")
-        used = gauge("memory_used_bytes", "Memory the container holds of the device")
-        core = gauge("core_limit_ratio", "Share of the device's core the container may use")
-        spent = counter("core_seconds", "Device time the container was given, where it is limited")
-        stopped = counter("stopped_seconds", "Time for which its processes waited for its share")
-        borrowed = counter("borrowed_seconds", "Of core_seconds, what others lent")
-        excess = gauge(
+        limit = _gauge("memory_limit_bytes", "Memory the container may hold of the device")
+        core = _gauge("core_limit_ratio", "Share of the device's core the container may use")
+        excess = _gauge(
             "memory_excess_bytes", "Memory the driver counts for it and its limiter did not"
         )
-        denied = counter("denied", "Allocations of device memory that were refused")
-        past = gauge("core_past_limiter_ratio", "Device time it takes past its limiter")
+        past = _gauge("core_past_limiter_ratio", "Device time it takes past its limiter")
         enforcement = GaugeMetricFamily(
             "hetero_share_enforcement_info",
             "How the container is held to its share",
             labels=(*_SHARE, "enforcement"),
         )
-        devices = {device.uuid: device for device in self.allocator.discovery.devices}
+        enforced = {it.uuid: it.enforcement for it in self.allocator.discovery.devices}
         seen = {(one.grant, one.device): one.memory for one in self.sighting.excess}
+        noted = {entry.id: tuple(time_past(self.allocator.node, entry.id)) for entry in grants}
+        for entry, position, labels in self._pieces(grants):
+            device, bound = entry.allocation.pieces[position].device, entry.limits[position]
+            held = entry.allocation.policy is not Policy.OFF
+            how = enforced[device] if held else Enforcement.NONE
+            enforcement.add_metric((*labels, how.value), 1)
+            limit.add_metric(labels, bound.memory)
+            core.add_metric(labels, bound.core / CORE_FULL)
+            taken = sum(one.core for one in noted[entry.id] if one.device == device)
+            past.add_metric(labels, taken / 100)
+            if (beyond := seen.get((entry.id, device))) is not None:
+                excess.add_metric(labels, beyond)
+        yield from (limit, excess, core, past, enforcement)
+
+    def _counts(
+        self, grants: tuple[Grant, ...]
+    ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield what the processes of the grants count, and what follows from that."""
+        used = _gauge("memory_used_bytes", "Memory the container holds of the device")
+        spent = _counter("core_seconds", "Device time the container was given, where it is limited")
+        stopped = _counter("stopped_seconds", "Time for which its processes waited for its share")
+        borrowed = _counter("borrowed_seconds", "Of core_seconds, what others lent")
+        denied = _counter("denied", "Allocations of device memory that were refused")
+        lent = _gauge("core_lent_ratio", "What others borrow of its share, a mean since last asked")
+        part = _gauge("row_ratio", "Part of the time that is its row, of a gang; 0: none was free")
+        rows = _counter("rows", "Rows of a gang that were run")
+        overruns = _counter("row_overruns", "Rows that ended with work in flight")
+        shared = timeshares(self.allocator.node, grants, self._meter)
+        for entry, position, labels in self._pieces(grants):
+            region, row = shared[entry.id].region, shared[entry.id].row
+            if (others := shared[entry.id].lent[position]) is not None:
+                lent.add_metric(labels, others / 100)
+            if region is not None and region.counts:
+                counts = region.counts[position]
+                used.add_metric(labels, counts.memory)
+                spent.add_metric(labels, counts.device_ns / 1e9)
+                stopped.add_metric(labels, counts.stopped_ns / 1e9)
+                borrowed.add_metric(labels, counts.borrowed_ns / 1e9)
+                denied.add_metric(labels, counts.denied)
+            if row is not None:
+                part.add_metric(labels, row.length / row.period)
+            if row is not None and row.rows is not None and row.overruns is not None:
+                rows.add_metric(labels, row.rows)
+                overruns.add_metric(labels, row.overruns)
+        yield from (used, spent, stopped, borrowed, denied, lent, part, rows, overruns)
+
+    def _pieces(self, grants: tuple[Grant, ...]) -> Iterator[tuple[Grant, int, tuple[str, ...]]]:
+        """Yield each device of each grant of a pod or claim, by its position, and its labels."""
+        devices = {device.uuid: device for device in self.allocator.discovery.devices}
         for entry in grants:
             about = entry.owner
             if "container" not in about and "claim" not in about:
                 continue  # a program of this machine, not a pod's
-            counts = self._counts(entry)
-            noted = tuple(time_past(self.allocator.node, entry.id))
-            for position, (piece, bound) in enumerate(
-                zip(entry.allocation.pieces, entry.limits, strict=True)
-            ):
-                if piece.device not in devices:
-                    continue
-                labels = (
-                    *self._labels(devices[piece.device]),
-                    *(about.get(name, "") for name in _WHOSE),
-                )
-                held = entry.allocation.policy is not Policy.OFF
-                how = devices[piece.device].enforcement if held else Enforcement.NONE
-                enforcement.add_metric((*labels, how.value), 1)
-                limit.add_metric(labels, bound.memory)
-                core.add_metric(labels, bound.core / CORE_FULL)
-                taken = sum(one.core for one in noted if one.device == piece.device)
-                past.add_metric(labels, taken / 100)
-                if (beyond := seen.get((entry.id, piece.device))) is not None:
-                    excess.add_metric(labels, beyond)
-                if position < len(counts):
-                    used.add_metric(labels, counts[position].memory)
-                    spent.add_metric(labels, counts[position].device_ns / 1e9)
-                    stopped.add_metric(labels, counts[position].stopped_ns / 1e9)
-                    borrowed.add_metric(labels, counts[position].borrowed_ns / 1e9)
-                    denied.add_metric(labels, counts[position].denied)
-        yield from (limit, used, excess, core, past, spent, stopped, borrowed, denied, enforcement)
-
-    def _counts(self, entry: Grant) -> tuple[Counts, ...]:
-        path = self.allocator.node.directory(entry.id) / USAGE
-        try:
-            return read_counts(path, devices=len(entry.limits))
-        except (OSError, ValueError):
-            return ()  # it ended, or its tenant scribbled on it
+            whose = tuple(about.get(name, "") for name in _WHOSE)
+            for position, piece in enumerate(entry.allocation.pieces):
+                if piece.device in devices:
+                    yield entry, position, (*self._labels(devices[piece.device]), *whose)
 
     def _labels(self, device: Device) -> tuple[str, ...]:
         return device.uuid, device.vendor, device.model, self.allocator.name

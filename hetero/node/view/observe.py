@@ -171,6 +171,18 @@ class NodeView:
     simulated: str | None
 
 
+@frozen(kw_only=True)
+class Timeshare:
+    """What a grant's processes count, its row, and what others borrow of its share of each device.
+
+    `lent` is in percent of the card, as in `Share`; `region` is None where it is not to be known.
+    """
+
+    region: Region | None
+    row: RowView | None
+    lent: tuple[float | None, ...]
+
+
 @define
 class CoreMeter:
     """Tells what grants had of their devices' time, from what their processes count.
@@ -378,6 +390,39 @@ def _views(
     found = sorted(views, key=_place)
     with_lent = lending(share for view in found for share in view.shares)
     return tuple(evolve(view, shares=tuple(map(with_lent, view.shares))) for view in found)
+
+
+def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[str, Timeshare]:
+    """Return how the time of their devices is shared among these grants, by their ids.
+
+    Nothing is asked of a driver.
+    """
+    regions = meter.sample(grants)
+    held = {entry.id: _in_force(node, entry) for entry in grants}
+    rows = gang_rows(grants, held, node.ledger.periods())
+    shares = {
+        entry.id: _shares(
+            entry,
+            held[entry.id],
+            {},
+            driver={},
+            region=regions[entry.id],
+            meter=meter,
+            enforcements={},
+            excess={},
+            past={},
+        )
+        for entry in grants
+    }
+    with_lent = lending(share for each in shares.values() for share in each)
+    return {
+        identity: Timeshare(
+            region=regions[identity],
+            row=_row(rows[identity], regions[identity]) if identity in rows else None,
+            lent=tuple(with_lent(share).core_lent for share in each),
+        )
+        for identity, each in shares.items()
+    }
 
 
 def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
