@@ -253,14 +253,24 @@ static inline uint64_t light_keeps(const struct light *light, uint32_t launches)
     return sums->launches > 0 ? ((uint64_t)(sums->ns / sums->launches) + light_gap(light)) * launches : 0;
 }
 
-/* How much longer by all holds, where more than a few met rare kernels. */
+/* How much longer by all holds than by those that met no kernel which looks see. */
+static inline uint64_t light_longer(const struct light *light, uint32_t launches)
+{
+    const struct light_sums *all = &light->all, *small = &light->small;
+    double more_ns = small->launches > 0 ? all->ns / all->launches - small->ns / small->launches : 0;
+    return more_ns > 0 ? (uint64_t)(more_ns * launches) : 0;
+}
+
+/* So much of it is not charged by their number, where more than a few met rare kernels; and so much is. */
 static inline uint64_t light_keeps_more(const struct light *light, uint32_t launches)
 {
     const struct light_sums *all = &light->all, *counted = light_counted(light);
-    if (counted == all || all->holds - counted->holds < LIGHT_RARE_HOLDS)
-        return 0;
-    double more_ns = all->ns / all->launches - counted->ns / counted->launches;
-    return more_ns > 0 ? (uint64_t)(more_ns * launches) : 0;
+    return counted == all || all->holds - counted->holds < LIGHT_RARE_HOLDS ? 0 : light_longer(light, launches);
+}
+
+static inline uint64_t light_has_more(const struct light *light, uint32_t launches)
+{
+    return light_counted(light) == &light->all ? light_longer(light, launches) : 0;
 }
 
 /* So many launches were made in `ns` in which they could be. What is short tells of nothing but its end; beside others

@@ -198,9 +198,10 @@ static void charge_light(struct governor *governor, struct light_course *course)
         uint64_t more_ns = light_keeps_more(&governor->light, count - course->seen);
         used_ns += more_ns;
         course->ahead_ns += more_ns;
-        course->ahead_ns = course->ahead_ns < LIGHT_AHEAD_NS ? course->ahead_ns : LIGHT_AHEAD_NS;
         course->unsaid_ns += more_ns;
     }
+    course->ahead_ns += light_has_more(&governor->light, made); /* looks are not to charge it again */
+    course->ahead_ns = course->ahead_ns < LIGHT_AHEAD_NS ? course->ahead_ns : LIGHT_AHEAD_NS;
     account_spend(&governor->account, &governor->time_slice, now, used_ns, used_ns);
     account_keep_burst(&governor->account);
     account_count(&governor->account, count);

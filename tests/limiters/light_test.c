@@ -232,6 +232,29 @@ static void a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing(void)
     EXPECT(true, mean_neighbour > 59);
 }
 
+/* Alone: its long kernels are charged by the number of launches, and not once more by the looks that see them. What its
+ * first holds are off by takes some seconds. */
+static void kernels_of_all_sizes_are_charged_once(void)
+{
+    enum { MACHINES = 2 };
+    static uint16_t sizes[100];
+    double mean = 0;
+    for (unsigned k = 0; k < 100; k++)
+        sizes[k] = k == 37 ? 1500 : 5;
+    for (unsigned seed = 1; seed <= MACHINES; seed++) {
+        struct tenant mixed = TOKENS;
+        mixed.pattern_us = sizes;
+        mixed.pattern = 100;
+        machine_begin(seed);
+        tenant_start(add(0, &mixed, 20));
+        EXPECT(true, machine_run(60 * SECOND));
+        printf("%.1f of 20\n", tenant_got(&tenants[0], 10, 60));
+        mean += tenant_got(&tenants[0], 10, 60) / MACHINES;
+        machine_end();
+    }
+    EXPECT(true, mean > 15 && mean < 20.5);
+}
+
 /* So many kernels of 5 us, then a long one, which it waits for. */
 static struct tenant rare(unsigned small, uint16_t long_us)
 {
@@ -492,6 +515,7 @@ static const struct test tests[] = {
     TEST(training_that_needs_two_thirds_is_slowed_only_below_that),
     TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share),
     TEST(kernels_of_all_sizes_are_known_after_some_seconds),
+    TEST(kernels_of_all_sizes_are_charged_once),
     TEST(a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing),
     TEST(a_program_whose_long_kernels_are_rare_has_its_share),
     TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others),

@@ -87,6 +87,14 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "light_test: a_program_whose_kernels_get_longer_has_no_more_than_its_share",
     ),
+    "long kernels that were charged by number": (
+        (
+            "timeshare/light_run.c",
+            "course->ahead_ns += light_has_more(&governor->light, made);",
+            "(void)light_has_more;",
+        ),
+        "light_test: kernels_of_all_sizes_are_charged_once",
+    ),
     "what a page may say that it used without a time slice": (
         (
             "timeshare/pages.c",
