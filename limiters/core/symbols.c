@@ -90,12 +90,12 @@ void *library_named(const struct library *library, const char *name)
 
 /* Whether it is the driver's, or a copy's of the driver under another file name; and not of a library that has
  * functions of the driver's names. */
-static bool is_the_drivers(struct library *library, struct symbol *row, const void *found)
+static bool is_the_drivers(struct library *library, const void *found)
 {
     const struct link_map *object = object_of(found);
     if (object == NULL || is_called(object, library))
         return object != NULL;
-    return loaded(library) != NULL && object == object_of(symbol_real(library, row));
+    return loaded(library) != NULL && object == object_of(symbol_real(library, library->rows));
 }
 
 /* What an object has under a name, itself or by what it was linked to; the program itself has no file name. */
@@ -129,7 +129,7 @@ void *symbol_anothers(struct library *library, struct symbol *row, const void *c
     /* A caller that jumped here left no address. Where the driver's library is not there, only another can be meant. */
     if (found == NULL && loaded(library) == NULL)
         found = linked_anywhere(row->name);
-    return found == NULL || is_the_drivers(library, row, found) ? NULL : found;
+    return found == NULL || is_the_drivers(library, found) ? NULL : found;
 }
 
 /* The library, the row and our answer of a name that we answer. */
@@ -224,7 +224,7 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
         found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
     if (is_of_this_library(found))
         found = found_everywhere(&place, handle == RTLD_NEXT);
-    return (struct lookup){is_the_drivers(place.library, place.row, found) ? place.ours : found, NULL};
+    return (struct lookup){is_the_drivers(place.library, found) ? place.ours : found, NULL};
 }
 
 /* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */

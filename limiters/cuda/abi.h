@@ -171,6 +171,7 @@ typedef enum {
 
 typedef enum {
     CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
+    CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3,
     CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
     CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
     CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
@@ -715,6 +716,7 @@ CUresult cuModuleLoadDataEx(CUmodule *, const void *, unsigned, CUjit_option *, 
 CUresult cuModuleLoadFatBinary(CUmodule *, const void *);
 CUresult cuModuleUnload(CUmodule);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
+CUresult cuModuleEnumerateFunctions(CUfunction *, unsigned, CUmodule);
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *);
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *);
 CUresult cuLibraryLoadData(CUlibrary *, const void *, CUjit_option *, void **, unsigned, CUlibraryOption *, void **,

@@ -66,6 +66,8 @@ typedef enum {
     MU_LIMIT_MALLOC_HEAP_SIZE = 2,
 } MUlimit;
 
+typedef enum { MU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3 } MUfunction_attribute;
+
 typedef enum { MU_EVENT_DEFAULT = 0, MU_EVENT_DISABLE_TIMING = 2, MU_EVENT_INTERPROCESS = 4 } MUevent_flags;
 
 typedef enum {
@@ -128,6 +130,7 @@ typedef enum {
 } MUgraphMem_attribute;
 
 typedef enum {
+    MU_GRAPH_NODE_TYPE_KERNEL = 0,
     MU_GRAPH_NODE_TYPE_GRAPH = 4, /* a child graph */
     MU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
 } MUgraphNodeType;
@@ -326,6 +329,16 @@ typedef struct { /* v1 and v2 have this one layout; dptr is the driver's answer 
     size_t bytesize;
     MUdeviceptr dptr;
 } MUSA_MEM_ALLOC_NODE_PARAMS;
+
+typedef struct {     /* CUDA_KERNEL_NODE_PARAMS_v2 */
+    MUfunction func; /* NULL: kern is meant */
+    unsigned gridDimX, gridDimY, gridDimZ;
+    unsigned blockDimX, blockDimY, blockDimZ;
+    unsigned sharedMemBytes;
+    void **kernelParams, **extra;
+    MUkernel kern;
+    MUcontext ctx;
+} MUSA_KERNEL_NODE_PARAMS;
 
 typedef struct {
     unsigned char from_port, to_port, type, reserved[5];

@@ -8,6 +8,7 @@
 #include "driver.h"
 #include "ends.h"
 #include "libraries.h"
+#include "local.h"
 #include "uncounted.h"
 
 #include "../core/log.h"
@@ -56,7 +57,8 @@ static result_t charge_context(device_t ordinal)
 static result_t settle_context(context_t context, device_t ordinal)
 {
     result_t answer = charge_context(ordinal);
-    if (answer != RESULT_OK || libraries_enter(context, device_of(ordinal)))
+    int device = device_of(ordinal);
+    if (answer != RESULT_OK || (libraries_enter(context, device) && local_enter(context, device)))
         return answer;
     return ERROR(OUT_OF_MEMORY);
 }

@@ -7,13 +7,30 @@
 #include "device.h"
 #include "driver.h"
 #include "launch.h"
+#include "local.h"
 #include "pools.h"
 
 #include <stdlib.h>
 
-static bool sum_nodes(TYPE(graph) graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign);
+/* What a graph takes: of each device of the grant; or what it may not have. */
+struct needs {
+    uint64_t bytes[HETERO_MAX_DEVICES];
+    bool too_much;
+};
 
-static bool sum_node(TYPE(graphNode) node, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign)
+static bool sum_nodes(TYPE(graph) graph, struct needs *needs);
+
+/* The threads of its kernels have local memory. Those that were captured were launches. */
+static bool kernel_fits(TYPE(graphNode) node)
+{
+    NAMED(KERNEL_NODE_PARAMS) params;
+    if (!local_waits() || DRIVER(GraphKernelNodeGetParams_v2) == NULL ||
+        DRIVER(GraphKernelNodeGetParams_v2)(node, &params) != RESULT_OK)
+        return true;
+    return local_in_graph(params.func != NULL ? (const void *)params.func : params.kern);
+}
+
+static bool sum_node(TYPE(graphNode) node, struct needs *needs)
 {
     TYPE(graphNodeType) type;
     TYPE(graph) child;
@@ -21,20 +38,22 @@ static bool sum_node(TYPE(graphNode) node, uint64_t bytes[HETERO_MAX_DEVICES], b
     if (DRIVER(GraphNodeGetType)(node, &type) != RESULT_OK)
         return false;
     if (type == VALUE(GRAPH_NODE_TYPE_GRAPH))
-        return DRIVER(GraphChildGraphNodeGetGraph)(node, &child) == RESULT_OK && sum_nodes(child, bytes, foreign);
+        return DRIVER(GraphChildGraphNodeGetGraph)(node, &child) == RESULT_OK && sum_nodes(child, needs);
+    if (type == VALUE(GRAPH_NODE_TYPE_KERNEL))
+        needs->too_much = !kernel_fits(node) || needs->too_much;
     if (type != VALUE(GRAPH_NODE_TYPE_MEM_ALLOC))
         return true;
     if (DRIVER(GraphMemAllocNodeGetParams)(node, &params) != RESULT_OK)
         return false;
     int device = device_of(params.poolProps.location.id);
     if (device >= 0)
-        bytes[device] += params.bytesize;
-    *foreign = *foreign || device == DEVICE_FOREIGN;
+        needs->bytes[device] += params.bytesize;
+    needs->too_much = needs->too_much || device == DEVICE_FOREIGN;
     return true;
 }
 
-/* Add up the allocation nodes of a graph and of its child graphs, per device of the grant. */
-static bool sum_nodes(TYPE(graph) graph, uint64_t bytes[HETERO_MAX_DEVICES], bool *foreign)
+/* Add up the nodes of a graph and of its child graphs. */
+static bool sum_nodes(TYPE(graph) graph, struct needs *needs)
 {
     size_t count = 0;
     if (DRIVER(GraphGetNodes)(graph, NULL, &count) != RESULT_OK || count == 0)
@@ -42,7 +61,7 @@ static bool sum_nodes(TYPE(graph) graph, uint64_t bytes[HETERO_MAX_DEVICES], boo
     TYPE(graphNode) *nodes = malloc(count * sizeof *nodes);
     bool read = nodes != NULL && DRIVER(GraphGetNodes)(graph, nodes, &count) == RESULT_OK;
     for (size_t i = 0; read && i < count; i++)
-        read = sum_node(nodes[i], bytes, foreign);
+        read = sum_node(nodes[i], needs);
     free(nodes);
     return read;
 }
@@ -62,23 +81,23 @@ static void refund_bill(const struct bill *bill)
         refund(d, counted(d) ? pool_chunks(bill->bytes[d]) : 0);
 }
 
+/* Charge what is not on the bill yet. Another thread may add nodes until the driver has made the executable graph, and
+ * cannot take away any that allocates. */
 static result_t charge_graph(TYPE(graph) graph, struct bill *bill)
 {
-    bool foreign = false;
-    struct bill wanted = {0};
-    *bill = (struct bill){0};
+    struct needs needs = {0};
     if (tenancy() == TENANCY_REFUSED)
         return ERROR(NOT_PERMITTED);
-    if (!sum_nodes(graph, wanted.bytes, &foreign)) /* the driver will say what is wrong with the graph */
+    if (!sum_nodes(graph, &needs)) /* the driver will say what is wrong with the graph */
         return RESULT_OK;
-    result_t answer = foreign ? ERROR(OUT_OF_MEMORY) : RESULT_OK;
+    result_t answer = needs.too_much ? ERROR(OUT_OF_MEMORY) : RESULT_OK;
     for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
-        if (wanted.bytes[d] == 0 || !counted(d))
+        if (needs.bytes[d] <= bill->bytes[d] || !counted(d))
             continue;
-        answer = pool_remember(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE) == NULL ? ERROR(NOT_SUPPORTED)
-                                                                             : charge(d, pool_chunks(wanted.bytes[d]));
+        uint64_t more = pool_chunks(needs.bytes[d]) - pool_chunks(bill->bytes[d]);
+        answer = pool_remember(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE) == NULL ? ERROR(NOT_SUPPORTED) : charge(d, more);
         if (answer == RESULT_OK)
-            bill->bytes[d] = wanted.bytes[d];
+            bill->bytes[d] = needs.bytes[d];
     }
     if (answer != RESULT_OK)
         refund_bill(bill);
@@ -113,9 +132,15 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
 
 #define INSTANTIATE(call)                                                                                              \
     do {                                                                                                               \
-        struct bill bill;                                                                                              \
-        result_t refused = charge_graph(graph, &bill);                                                                 \
-        return refused != RESULT_OK ? refused : settle_graph(call, exec, &bill);                                       \
+        struct bill bill = {0};                                                                                        \
+        result_t answer = charge_graph(graph, &bill);                                                                  \
+        if (answer != RESULT_OK)                                                                                       \
+            return answer;                                                                                             \
+        answer = call;                                                                                                 \
+        if (answer != RESULT_OK || (answer = charge_graph(graph, &bill)) == RESULT_OK)                                 \
+            return settle_graph(answer, exec, &bill);                                                                  \
+        DRIVER(GraphExecDestroy)(*exec);                                                                               \
+        return answer;                                                                                                 \
     } while (0)
 
 result_t instantiate_logged(result_t (*real)(TYPE(graphExec) *, TYPE(graph), TYPE(graphNode) *, char *, size_t),

@@ -173,6 +173,15 @@ void library_unloaded(uint64_t key)
         give_back_all(key);
 }
 
+bool standing_contexts(int device, bool (*with)(context_t context, int device, void *argument), void *argument)
+{
+    struct entry standing = {0};
+    while (next_of(STANDING_CONTEXT, standing.key, &standing))
+        if (standing.device == device && !with(standing.owner, device, argument))
+            return false;
+    return true;
+}
+
 bool libraries_enter(context_t context, int device)
 {
     struct entry previous,

@@ -20,6 +20,9 @@ bool library_is_gone(uint64_t library);
 
 void library_unloaded(uint64_t library);
 
+/* Call this with each context of the device that stands; false: one call said so, and the rest was not made. */
+bool standing_contexts(int device, bool (*with)(context_t context, int device, void *argument), void *argument);
+
 /* There is a context. False: the libraries do not fit into it. */
 bool libraries_enter(context_t context, int device);
 

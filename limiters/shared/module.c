@@ -11,6 +11,7 @@
 #include "driver.h"
 #include "image.h"
 #include "libraries.h"
+#include "local.h"
 #include "uncounted.h"
 
 void module_gone(const struct entry *entry)
@@ -208,13 +209,20 @@ result_t global_of_library(result_t (*real)(pointer_t *, size_t *, TYPE(library)
 result_t kernel_of_library(result_t (*real)(TYPE(kernel) *, TYPE(library), const char *), TYPE(kernel) *kernel,
                            TYPE(library) library, const char *name)
 {
-    return library_used((uintptr_t)library) ? real(kernel, library, name) : ERROR(OUT_OF_MEMORY);
+    result_t answer = library_used((uintptr_t)library) ? real(kernel, library, name) : ERROR(OUT_OF_MEMORY);
+    if (answer == RESULT_OK)
+        local_of_kernel(*kernel);
+    return answer;
 }
 
 result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(library)), TYPE(kernel) *kernels,
                             unsigned count, TYPE(library) library)
 {
-    return library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
+    result_t answer = library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
+    for (unsigned i = 0; answer == RESULT_OK && i < count; i++)
+        if (kernels[i] != NULL)
+            local_of_kernel(kernels[i]);
+    return answer;
 }
 
 /* It can be called by a kernel of another library. */

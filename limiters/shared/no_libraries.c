@@ -1,6 +1,8 @@
 /* Where modules and libraries are loaded at once, and no context is made (libraries.h). */
 #include "libraries.h"
 
+#include "local.h"
+
 bool library_loaded(uint64_t library, uint64_t bytes, bool unread)
 {
     (void)library, (void)bytes, (void)unread;
@@ -22,4 +24,13 @@ bool library_is_gone(uint64_t library)
 void library_unloaded(uint64_t library)
 {
     (void)library;
+}
+
+void local_of_kernel(TYPE(kernel) kernel)
+{
+    (void)kernel;
+}
+
+void local_after_fork(void)
+{
 }

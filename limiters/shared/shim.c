@@ -11,6 +11,7 @@
 #include "governors.h"
 #include "known.h"
 #include "launch.h"
+#include "local.h"
 #include "module.h"
 #include "pools.h"
 #include "room.h"
@@ -54,6 +55,7 @@ static void forget_parent(void)
     room_after_fork();
     uncounted_after_fork();
     limits_after_fork();
+    local_after_fork();
     capture_after_fork();
     atomic_store(&first_call_made, false);
 }
@@ -69,6 +71,7 @@ static void prepare_charges(void)
     give_back_by(HELD_RESIDENCE, give_back_bytes);
     give_back_by(HELD_IMPORTED, imported_over);
     give_back_by(HELD_GREEN, give_back_bytes);
+    give_back_by(HELD_LOCAL, give_back_bytes);
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);
     more_room_by(make_room);

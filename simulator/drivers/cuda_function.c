@@ -26,6 +26,7 @@ static CUresult get(const void *handle, const char *name, struct function **foun
         function->name = strdup(name);
         function->kernel = &unknown_kernel;
         function->mallocs = image_mallocs(module, name);
+        function->local = image_local(module, name);
         for (unsigned i = 0; i < driver.rack->kernel_count; i++)
             if (!strcmp(driver.rack->kernels[i].name, name))
                 function->kernel = &driver.rack->kernels[i];
@@ -116,14 +117,22 @@ EXPORT CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)
 EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle)
 {
     LOCKED;
-    if (!object_find(handle, OBJECT_FUNCTION))
+    const struct function *function = object_find(handle, OBJECT_FUNCTION);
+    if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!value || (unsigned)attribute >= CU_FUNC_ATTRIBUTE_MAX)
         return CUDA_ERROR_INVALID_VALUE;
     *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
              : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS            ? 32
+             : attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES    ? (int)function->local
                                                                   : 0;
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel handle, CUdevice device)
+{
+    (void)device;
+    return cuFuncGetAttribute(value, attribute, (CUfunction)handle);
 }
 
 EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value)
@@ -179,6 +188,7 @@ CUresult kernel_ready(CUfunction handle, struct context *context)
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     CHECK(module_enter(function->module, context, NULL));
+    CHECK(limits_need_local(context, function->local));
     return function->mallocs ? limits_need_heap(context) : CUDA_SUCCESS;
 }
 

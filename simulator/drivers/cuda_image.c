@@ -289,14 +289,34 @@ bool image_declares(const struct module *module, const char *name)
     return !module->ptx || entry(module->ptx, name);
 }
 
-bool image_mallocs(const struct module *module, const char *name)
+/* The text of a function, from its opening brace; `end`: its closing one. NULL: there is none. */
+static const char *body_of(const struct module *module, const char *name, const char **end)
 {
-    const char *body = module->ptx ? entry(module->ptx, name) : NULL, *end;
+    const char *body = module->ptx ? entry(module->ptx, name) : NULL;
     unsigned depth = 0;
     if (!body)
-        return false;
+        return NULL;
     body += strcspn(body, "{");
-    for (end = body; *end && (depth || end == body); end++)
-        depth += (*end == '{') - (*end == '}');
-    return calls(body, end, "malloc");
+    for (*end = body; **end && (depth || *end == body); ++*end)
+        depth += (**end == '{') - (**end == '}');
+    return body;
+}
+
+/* What the arrays of a thread in .local take. */
+uint64_t image_local(const struct module *module, const char *name)
+{
+    const char *end, *at = body_of(module, name, &end);
+    struct module arrays = {0};
+    while (at && (at = strstr(at, ".local")) && at < end)
+        at = is(at, word(at), ".local") ? read_variables(&arrays, at + word(at), false) : at + word(at);
+    for (unsigned i = 0; i < arrays.global_count; i++)
+        free(arrays.globals[i].name);
+    free(arrays.globals);
+    return arrays.global_bytes;
+}
+
+bool image_mallocs(const struct module *module, const char *name)
+{
+    const char *end, *body = body_of(module, name, &end);
+    return body && calls(body, end, "malloc");
 }

@@ -70,7 +70,8 @@ EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 static CUresult set_stack(struct context *context, size_t value)
 {
     struct device *device = context->device;
-    size_t more = value > first_limits[CU_LIMIT_STACK_SIZE] ? value - first_limits[CU_LIMIT_STACK_SIZE] : 0;
+    size_t most = value > context->local ? value : context->local;
+    size_t more = most > first_limits[CU_LIMIT_STACK_SIZE] ? most - first_limits[CU_LIMIT_STACK_SIZE] : 0;
     uint64_t bytes, threads = (uint64_t)multiprocessors(device) * THREADS_PER_MULTIPROCESSOR;
     if (__builtin_mul_overflow(more, threads, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -80,6 +81,19 @@ static CUresult set_stack(struct context *context, size_t value)
         engine_release(device->account, context->stack_bytes - bytes);
     context->stack_bytes = bytes;
     return CUDA_SUCCESS;
+}
+
+/* A kernel whose threads have larger arrays than their stacks makes these larger, with its launch. They stay so. */
+CUresult limits_need_local(struct context *context, uint64_t bytes)
+{
+    uint64_t before = context->local;
+    if (bytes <= before)
+        return CUDA_SUCCESS;
+    context->local = bytes;
+    CUresult result = set_stack(context, context->limits[CU_LIMIT_STACK_SIZE]);
+    if (result != CUDA_SUCCESS)
+        context->local = before;
+    return result;
 }
 
 EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)

@@ -80,6 +80,7 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
     struct block *blocks;                           /* that small pieces share */
     uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
+    uint64_t local;                                 /* bytes of a thread: the most that a kernel had */
     uint64_t stream_bytes;                          /* and the streams */
     unsigned streams;                               /* that the program made and did not destroy */
 };
@@ -144,7 +145,8 @@ struct function {
     struct module *module;
     char *name;
     const struct nvidia_kernel *kernel;
-    bool mallocs; /* calls malloc */
+    bool mallocs;   /* calls malloc */
+    uint64_t local; /* bytes of a thread's arrays */
 };
 
 struct array {
@@ -392,6 +394,7 @@ void arrays_free_of(const struct context *context);
 void limits_start(struct context *context);
 void limits_end(struct context *context);
 CUresult limits_need_printf(struct context *context);
+CUresult limits_need_local(struct context *context, uint64_t bytes);
 CUresult limits_need_heap(struct context *context);
 
 /* Modules. */
@@ -399,7 +402,8 @@ bool image_is_fat(const void *image);
 CUresult image_of_fat(const void *image, const struct device *device, char **chosen);
 void image_read(struct module *module, const char *image, bool binary);
 bool image_declares(const struct module *module, const char *name); /* this kernel */
-bool image_mallocs(const struct module *module, const char *name);  /* this kernel does */
+uint64_t image_local(const struct module *module, const char *name);
+bool image_mallocs(const struct module *module, const char *name); /* this kernel does */
 CUresult module_enter(struct module *module, struct context *context, struct residence **residence);
 void modules_leave(const struct context *context);
 CUresult kernel_ready(CUfunction handle, struct context *context); /* for its first launch in the context */

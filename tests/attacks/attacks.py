@@ -76,6 +76,7 @@ ATTACKS = (
     Attack("outliving_graphs", "memory that outlives its graph", contexts=1),
     Attack("module_arrays", "arrays that modules declare", contexts=1),
     Attack("pools_of_a_byte", "what pools reserve for a byte", contexts=1),
+    Attack("local_memory", "arrays that the threads of kernels have", contexts=2),
     Attack("context_limits", "stacks, heaps and printf's queues", contexts=1),
     Attack("sparse_arrays", "blocks that only sparse arrays refer to", contexts=1),
     Attack("blocked_frees", "memory freed behind work that does not end", contexts=1),

@@ -103,6 +103,22 @@ static void modules(void)
     must(cu.allocate(&pointer, 60 * MIB), "cuMemAlloc");
 }
 
+/* Kernels of which most are never launched, as a framework has them that loads all at once. */
+static void kernels(void)
+{
+    static const char large[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                                ".visible .entry large() { .local .b8 a[131072]; ret; }\n"
+                                ".visible .entry small() { ret; }\n";
+    void *module, *kernel;
+    uint64_t pointer;
+    open_card();
+    must(cu.load(&module, large), "cuModuleLoadData");
+    must(cu.function(&kernel, module, "large"), "cuModuleGetFunction");
+    must(cu.function(&kernel, module, "small"), "cuModuleGetFunction");
+    must(cu.launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    must(cu.allocate(&pointer, 62 * MIB), "cuMemAlloc");
+}
+
 /* A graph that allocates and frees, launched again and again. */
 static void graphs(void)
 {
@@ -134,10 +150,10 @@ static void all_of_it(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"a pool", pool},         {"memory of two processes", shared},
-        {"exports", exports},     {"sparse arrays", sparse},
-        {"modules", modules},     {"graphs", graphs},
-        {"the limit", all_of_it},
+        {"a pool", pool},     {"memory of two processes", shared},
+        {"exports", exports}, {"sparse arrays", sparse},
+        {"modules", modules}, {"graphs", graphs},
+        {"kernels", kernels}, {"the limit", all_of_it},
     };
     RUN_PARTS(parts);
 }

@@ -87,6 +87,10 @@ def test_a_pool_counts_with_what_it_reserves(tmp_path: Path) -> None:
     _held(tmp_path, "pools_of_a_byte")
 
 
+def test_what_the_threads_of_kernels_have_counts(tmp_path: Path) -> None:
+    _held(tmp_path, "local_memory")
+
+
 def test_stacks_heaps_and_printfs_queues_count(tmp_path: Path) -> None:
     _held(tmp_path, "context_limits")
 

@@ -88,6 +88,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "true",
         ),
     ),
+    "local_memory": (("shared/local.c", "if (of_thread <= OF_CONTEXT ||", "if (true ||"),),
     "pools_of_a_byte": _GROWTH_FREE,
     "context_limits": (("shared/limits.c", "!takes_memory(limit)", "takes_memory(limit)"),),
     "sparse_arrays": (
@@ -202,6 +203,8 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
     ("module_arrays", (("shared/libraries.c", "library.link = &used_one;", "return true;"),)),
     ("module_arrays", (("shared/module.c", "answer == RESULT_OK && grew > load->bytes", "false"),)),
     ("module_arrays", (("shared/module.c", "lazy && load->bytes == 0", "false"),)),
+    ("local_memory", (("shared/local.c", "if (charge(device, more) != RESULT_OK)", "if (false)"),)),
+    ("local_memory", (("shared/graph.c", "!kernel_fits(node) || ", ""),)),
     ("ended_owners", (("shared/borrowed.c", "lost : bytes) + others;", "lost : bytes);"),)),
     ("blocked_frees", (("shared/ends.c", "    room_stream_over(stream);\n", ""),)),
     (

@@ -97,7 +97,7 @@ def rows(library: str, file: str, kinds: str) -> list[str]:
 @pytest.mark.parametrize(("library", "least"), [("cuda", 500), ("nvml", 290)])
 def test_every_function_of_the_driver_has_one_row(library: str, version: str, least: int) -> None:
     functions = declared(library, version)
-    answered = rows(library, "api.def", "OWN|GATED")
+    answered = rows(library, "api.def", "OWN|GATED|LAUNCH")
     others = rows(library, "others.def", "HARMLESS|OPEN")
     assert least < len(functions)
     assert len(answered + others) == len({*answered, *others})
@@ -110,7 +110,7 @@ def test_every_function_of_the_driver_has_one_row(library: str, version: str, le
 def test_every_row_is_a_function_of_the_driver(library: str) -> None:
     functions = {name for version in HEADERS for name in declared(library, version)}
     functions |= OF_THE_PROFILER
-    table = {*rows(library, "api.def", "OWN|GATED"), *rows(library, "others.def", r"\w+")}
+    table = {*rows(library, "api.def", "OWN|GATED|LAUNCH"), *rows(library, "others.def", r"\w+")}
     assert [] == sorted(table - functions)
 
 

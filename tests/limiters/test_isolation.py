@@ -218,7 +218,7 @@ DEFECTS = {
     ("cuda", "gate"): (
         SHARES,
         "cuda/api.def",
-        "PTSZ_GATED(cuLaunchKernel, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, "
+        "PTSZ_LAUNCH(cuLaunchKernel, (CUfunction f, unsigned gx, unsigned gy, unsigned gz, "
         "unsigned bx, unsigned by, unsigned bz,\n    unsigned shared, CUstream s, void **p, "
         "void **x), (f, gx, gy, gz, bx, by, bz, shared, s, p, x), DEFAULT(s))",
         "",

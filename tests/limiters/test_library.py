@@ -18,7 +18,7 @@ def _answered(definitions: Path) -> set[str]:
     """The symbols that an api.def says we answer."""
     names = set()
     for line in definitions.read_text().splitlines():
-        found = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|ORDERED)\((\w+)", line)
+        found = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|LAUNCH|ORDERED)\((\w+)", line)
         if found:
             variant, name = found.groups()
             names.add(name)
@@ -84,7 +84,9 @@ def test_no_call_of_the_limiter_can_be_answered_by_the_program(api: str) -> None
 @pytest.mark.parametrize("definitions", ["cuda/api.def", "musa/api.def", "nvml/api.def"])
 def test_every_symbol_has_one_line(definitions: str) -> None:
     text = (LIMITERS / definitions).read_text()
-    names = re.findall(r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|ORDERED|USED)\((\w+)", text, re.MULTILINE)
+    names = re.findall(
+        r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|LAUNCH|ORDERED|USED)\((\w+)", text, re.MULTILINE
+    )
 
     assert sorted(set(names)) == sorted(names)
 
