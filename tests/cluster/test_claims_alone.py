@@ -162,13 +162,13 @@ def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(lab: L
     for name in ("leaves", "stays"):
         run_with(lab, name)
     wait_for(lambda: {"Running"} == {*lab.phases().values()} and len(lab.phases()) == 2)
+
+    def left() -> bool:
+        pod = lab.pods().get("leaves")
+        return pod is None or "deletionTimestamp" in pod["metadata"]
+
     with ill(lab):
-        wait_for(
-            lambda: (
-                "leaves" not in lab.pods()
-                or "deletionTimestamp" in lab.pods()["leaves"]["metadata"]
-            )
-        )
+        wait_for(left)
         assert "Running" == lab.phases()["stays"]
 
 
