@@ -18,7 +18,7 @@ from hetero.kube.dra.proto import health_pb2, registration_pb2
 from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
 from hetero.model import CORE, MEMORY, SLOTS
 from hetero.model.units import GiB, MiB
-from hetero.node.ledger.grant_file import DeviceLimit, read_limits
+from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.node import inventory_of
 from tests.kube.api_server import Plain
 from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
@@ -117,6 +117,26 @@ def test_two_claims_share_a_card_and_a_third_that_does_not_fit_is_refused() -> N
             in (await prepare(at, "three")).error
         )
         assert ["default/one", "default/two"] == sorted(at.standing())
+
+    story(act)
+
+
+def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
+    async def act(at: World) -> None:
+        claim = allocated(at, "two")
+        results = claim["status"]["allocation"]["devices"]["results"]
+        results.append({**results[0], "device": "memory-1", "shareID": "share-second"})
+        first, second = (await prepare(at, "two")).devices
+        assert ("memory-0", "memory-1") == (first.device_name, second.device_name)
+
+        (name,) = {*first.cdi_device_ids, *second.cdi_device_ids}
+        mounts = {one["containerPath"]: one["hostPath"] for one in specs(at)[name]["mounts"]}
+        limits = read_limits(Path(mounts["/etc/hetero/grant"]))
+        assert [("memory-0", 3000), ("memory-1", 3000)] == [(one.name, one.core) for one in limits]
+        row = at.node.ledger.row(identity_of("u-two"))
+        assert row is not None
+        assert (3000, {"memory-0", "memory-1"}) == (row.core, row.devices)
+        assert row.length >= row.asked == row.period * 3000 // CORE_FULL
 
     story(act)
 
