@@ -33,9 +33,11 @@ EVERY, LASTING = 0.02, 0.1
 GIVEN_BACK = 3.0
 #: What a context may hold beside what the grant counts: the first block that it shares out.
 BESIDE = 2 * MIB
-#: What a card takes beside memory that is mapped, which is taken to be its page tables: an H100
-#: had 64 KiB more in most parts than was charged (driver 580.159.04, 2026-11-25).
-TABLES = MIB // 4
+#: What a card may take for page tables of memory that is mapped: 4 KiB for each 2 MiB in pages of
+#: 4 KiB, and 4 KiB in each of four levels above (uvm_pascal_mmu.c of NVIDIA's open kernel modules),
+#: 144 KiB for 64 MiB, in units of 64 KiB; and a unit more. An H100 had one of those more than was
+#: charged in most parts (driver 580.159.04, 2026-11-25).
+TABLES = 4 * (64 << 10)
 #: Seconds after which the program is ended: its parts are ended after twelve each (memory.h).
 PATIENCE = 200
 #: nvmlProcessInfo_t is 24 bytes (nvml.h); more processes than this are on no card here.
