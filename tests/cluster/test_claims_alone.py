@@ -15,7 +15,7 @@ from tests.cluster.claims import GROUP, JOB, PODS, TEMPLATES, claim, cleared, en
 from tests.cluster.conftest import AI_BENCHMARK_2
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import Release
-from tests.cluster.test_claim_health import ill
+from tests.cluster.test_claim_health import ill, tainted
 from tests.cluster.test_shares import documents
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
@@ -153,7 +153,9 @@ def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(lab: Lab) -> None:
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
 
-def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(lab: Lab) -> None:
+def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(
+    release: Release, lab: Lab
+) -> None:
     """As the settings of this cluster say: the taint's effect is NoExecute."""
     tolerations = [{"key": "hetero.io/unhealthy", "operator": "Exists"}]
     named = {"deviceClassName": "cambricon.com-vmlu"}
@@ -170,6 +172,7 @@ def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(lab: L
     with ill(lab):
         wait_for(left)
         assert "Running" == lab.phases()["stays"]
+    wait_for(lambda: not tainted(release, "n2"))  # else the next test's pods leave, too
 
 
 def test_each_resource_that_counts_cards_is_served_by_a_class_of_the_chart(lab: Lab) -> None:

@@ -135,7 +135,7 @@ def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
         assert [("memory-0", 3000), ("memory-1", 3000)] == [(one.name, one.core) for one in limits]
         row = at.node.ledger.row(identity_of("u-two"))
         assert row is not None
-        assert (3000, {"memory-0", "memory-1"}) == (row.core, row.devices)
+        assert (3000, frozenset({"memory-0", "memory-1"})) == (row.core, row.devices)
         assert row.length >= row.asked == row.period * 3000 // CORE_FULL
 
     story(act)
