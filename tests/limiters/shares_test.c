@@ -179,8 +179,8 @@ static void a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_
         }
 }
 
-/* `busy` lowers the charge of all co-tenants, and one of them is an accomplice. */
-static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share(void)
+/* Tenant 0 launches nothing and writes what it likes: an accomplice of tenant 1, beside an honest one. */
+static void begin_with_an_idle_accomplice(void)
 {
     begin();
     add(0, &KERNELS, 10)->from_ns = 3600 * SECOND;
@@ -189,6 +189,12 @@ static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_
     for (unsigned t = 0; t < 3; t++)
         tenant_start(&tenants[t]);
     EXPECT(true, machine_run(100 * MS));
+}
+
+/* `busy` lowers the charge of all co-tenants, and one of them is an accomplice. */
+static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share(void)
+{
+    begin_with_an_idle_accomplice();
     forge(&tenants[0], PAGE_IDLE, 4, 40);
     printf("%.2f of 10 and %.2f of 80\n", tenant_got(&tenants[1], 20, 40), tenant_got(&tenants[2], 20, 40));
     EXPECT(true, tenant_got(&tenants[1], 20, 40) <= 20);
@@ -199,13 +205,7 @@ static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_
 /* Nor what it says that it used without a time slice. */
 static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share(void)
 {
-    begin();
-    add(0, &KERNELS, 10)->from_ns = 3600 * SECOND;
-    add(1, &KERNELS, 10);
-    add(2, &KERNELS, 80);
-    for (unsigned t = 0; t < 3; t++)
-        tenant_start(&tenants[t]);
-    EXPECT(true, machine_run(100 * MS));
+    begin_with_an_idle_accomplice();
     while (machine_now() < 20 * SECOND) {
         EXPECT(true, machine_run(500 * US));
         tenant_page(&tenants[0])->light_ns += 500 * US;
