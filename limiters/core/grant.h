@@ -32,7 +32,8 @@ enum {
     HETERO_FLAG_SPILL = 1,   /* the node grants more memory than the card has: what does not fit lies with the host */
     HETERO_FLAG_CONTEXT = 2, /* what a process's context takes of the card counts against its memory */
     HETERO_FLAG_STRICT = 4,  /* what the driver offers and the limiter does not know is not to be had */
-    HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT | HETERO_FLAG_STRICT,
+    HETERO_FLAG_SERVICE = 8, /* a service of the vendor's (MPS) runs kernels of several programs at the same time */
+    HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT | HETERO_FLAG_STRICT | HETERO_FLAG_SERVICE,
 };
 
 struct hetero_grant_device {

@@ -82,6 +82,11 @@ static inline uint32_t terms_flags(const struct hetero_grant_device *terms)
     return __atomic_load_n(&terms->flags, __ATOMIC_RELAXED);
 }
 
+static inline bool terms_by_service(const struct hetero_grant_device *terms)
+{
+    return (terms_flags(terms) & HETERO_FLAG_SERVICE) != 0;
+}
+
 static inline bool terms_limit_core(const struct hetero_grant_device *terms)
 {
     return terms_core(terms) < HETERO_CORE_FULL && terms_policy(terms) != HETERO_POLICY_OFF;

@@ -134,7 +134,9 @@ static bool is_behind(const struct gate *gate, unsigned at)
 static void pop_passed(struct gate *gate)
 {
     uint64_t asked = gate->asked_ns, now = gate->engine->now();
-    uint64_t long_ns = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC ? LONG_LENT_NS : LONG_NS;
+    bool elastic = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC;
+    bool beside = elastic && terms_by_service(gate->terms); /* there it waits for what others have in flight */
+    uint64_t long_ns = elastic ? LONG_LENT_NS : LONG_NS;
     for (unsigned at = 0; at < gate->backlog;) {
         if (is_behind(gate, at) || !gate->engine->passed(gate->fences[at].fence)) {
             at++;
@@ -142,7 +144,7 @@ static void pop_passed(struct gate *gate)
         }
         uint64_t set = gate->fences[at].set_ns, popped = atomic_load(&gate->popped_ns);
         uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
-        atomic_store_explicit(&gate->long_kernels, asked > since + long_ns, memory_order_relaxed);
+        atomic_store_explicit(&gate->long_kernels, !beside && asked > since + long_ns, memory_order_relaxed);
         atomic_store(&gate->popped_ns, now);
         pop_fence(gate, at);
     }

@@ -139,7 +139,8 @@ static void look_at_neighbours(struct governor *governor)
 {
     uint64_t now = governor->engine->now(), since = governor->looked_ns;
     governor->looked_ns = now;
-    if (since != 0 && now - since < IDLE_NS && time_slice_overrun(&governor->time_slice))
+    if (since != 0 && now - since < IDLE_NS && !terms_by_service(governor->terms) &&
+        time_slice_overrun(&governor->time_slice))
         account_keep(&governor->account, now - since);
 }
 
@@ -226,6 +227,8 @@ static bool obtain(struct governor *governor, bool *borrowed)
         uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
         time_slice_owe(&governor->time_slice, owed);
         time_slice_waits(&governor->time_slice, true);
+        if (governor_runs_beside(governor, owed))
+            return true;
         uint64_t now = governor->engine->now();
         rescued = wait_ns > 0 && must_be_rescued(governor);
         solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
@@ -239,7 +242,8 @@ static bool obtain(struct governor *governor, bool *borrowed)
         if (wait_ns == 0) {
             wait_ns = MS;
         } else if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
-            *borrowed = time_slice_try(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH);
+            *borrowed = !governor_beside(governor) &&
+                        time_slice_try(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH);
             if (*borrowed)
                 return true;
             most = MS / 2;
@@ -294,7 +298,9 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return false;
     uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
     int64_t owed = governor_balance(governor);
-    time_slice_owe(time_slice, owed);
+    time_slice_owe(time_slice, governor_beside(governor) && !light_queues(&governor->light) ? 0 : owed);
+    if (governor_beside(governor))
+        return !governor_runs_beside(governor, owed);
     if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
         return true;
     /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
@@ -381,7 +387,7 @@ static void let_run(struct governor *governor, struct course *course)
             continue;
         uint32_t count = gate_launches(&governor->gate);
         light_read_hold(governor);
-        if (count != course->seen && !time_slice_beside_high(&governor->time_slice))
+        if (count != course->seen && !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor))
             light_hold_now_and_then(governor, HOLD_MOST_NS);
         bool busy = count != course->seen || in_flight(governor);
         time_slice_busy(&governor->time_slice, busy);
@@ -396,7 +402,7 @@ static void let_run(struct governor *governor, struct course *course)
         course->looked = now;
         bool beside = time_slice_beside(&governor->time_slice) > 0;
         course->beside = course->beside || beside;
-        if (!beside)
+        if (!beside || governor_beside(governor))
             light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
         if (course->busy > course->charged) {
             charge(governor, course->charged, course->busy);
@@ -481,6 +487,7 @@ static void run(struct governor *governor, bool borrowed)
     uint64_t asked_ns = governor->account.asked_ns;
     governor->began_ns = course.opened;
     atomic_store(&governor->gate.first_ns, 0);
+    gate_deepen(&governor->gate, governor_beside(governor) ? GOVERNOR_IN_FLIGHT : 0);
     gate_set(&governor->gate, GATE_OPEN);
     account_stopped(&governor->account,
                     course.opened - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));

@@ -12,6 +12,12 @@
 #include "power_watch.h"
 #include "time_slice.h"
 
+#include "../core/tenant.h"
+
+/* So many fences may be in flight beside others: what is launched while they have their turns of the driver is done at
+ * once in its own, as it is where there is no gate. */
+#define GOVERNOR_IN_FLIGHT 8u
+
 struct governor {
     struct gate gate; /* what launchers pass */
 
@@ -47,6 +53,23 @@ struct governor {
 static inline int64_t governor_balance(const struct governor *governor)
 {
     return account_balance(&governor->account, governor->engine->now());
+}
+
+/* On a card where a service runs several programs at the same time, elastic grants run beside each other: time slices
+ * are for those that have a fixed share. */
+static inline bool governor_beside(const struct governor *governor)
+{
+    const struct hetero_grant_device *terms = governor->terms;
+    return terms_by_service(terms) && terms_policy(terms) == HETERO_POLICY_ELASTIC &&
+           terms_priority(terms) == HETERO_PRIORITY_LOW && !governor->time_slice.ours;
+}
+
+/* Whether it goes on so. One that had more than its share stops only while another is owed some, whose work waits. */
+static inline bool governor_runs_beside(struct governor *governor, int64_t owed)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    return governor_beside(governor) && !time_slice_wanted(time_slice) && !time_slice_held(time_slice) &&
+           (owed >= 0 || !time_slice_owed(time_slice));
 }
 
 static inline uint64_t governor_random(uint64_t *rng, uint64_t most)

@@ -35,8 +35,10 @@
 #define LIGHT_QUEUED 2u
 #define LIGHT_LOOKS  64u
 
-/* What a program needs is not learnt from less than this, if that is known. */
+/* What a program needs is not learnt from less than this, if that is known; and from so much at once beside others,
+ * where only more than is known counts: of short times that would be the most, where the mean is asked for. */
 #define LIGHT_SHORT_NS (3 * MS / 2)
+#define LIGHT_LONG_NS  (32 * MS)
 
 /* Two holds in a row that are so much longer than expected are of another program: so many times as long, and longer by
  * so many times what holds differ by. */
@@ -139,9 +141,11 @@ struct light {
     bool settled;         /* until this */
     uint64_t refunded_ns; /* of it, until it is known well */
     struct light_reckoned reckoned;
-    double need;    /* part of the device that it keeps from others while it runs */
-    unsigned looks; /* at it, alone */
-    double queued;  /* the part of them that found work behind work */
+    double need;     /* part of the device that it keeps from others while it runs */
+    uint64_t ran_ns; /* for so long it ran beside others, and it was not learnt from yet; */
+    uint32_t ran;    /* so many launches were made meanwhile */
+    unsigned looks;  /* at it, alone */
+    double queued;   /* the part of them that found work behind work */
     struct light_stood stood;
     /* For how long it takes time slices, because others leave it too little, or because of its long kernels; and until
      * when. */
@@ -279,6 +283,15 @@ static inline void light_ran(struct light *light, uint32_t launches, uint64_t ns
 {
     if (!light_known(light) || ns <= (light->need > 0 ? LIGHT_SHORT_NS : 0))
         return;
+    if (!only && light->need > 0) {
+        light->ran_ns += ns;
+        light->ran += launches;
+        if (light->ran_ns < LIGHT_LONG_NS)
+            return;
+        ns = light->ran_ns;
+        launches = light->ran;
+    }
+    light->ran_ns = light->ran = 0;
     double kept = (double)light_keeps(light, launches) / (double)ns;
     if (only || kept > light->need)
         light->need += (kept - light->need) / (light->need > 0 ? 4 : 1);

@@ -97,11 +97,12 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns)
     light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
 }
 
-/* Whether nobody else has the device, or wants it. */
+/* Whether nobody else has the device, wants it or uses it without a time slice. */
 static bool is_only(struct governor *governor)
 {
     struct time_slice *time_slice = &governor->time_slice;
-    return !time_slice_wanted(time_slice) && !time_slice_held(time_slice) && time_slice_others(time_slice) == 0;
+    return !time_slice_wanted(time_slice) && !time_slice_held(time_slice) && time_slice_others(time_slice) == 0 &&
+           time_slice_lit(time_slice) == 0;
 }
 
 /* Whether nobody else, and no sibling, has used the device of late: one that needs most of it would keep it from them.
@@ -128,7 +129,7 @@ static bool goes_light(struct governor *governor, bool runs)
 {
     return light_known(&governor->light) && !is_heavy(governor, runs) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
-           governor->engine->now() >= governor->light.slices_until_ns;
+           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_ns;
 }
 
 bool light_is(struct governor *governor)
@@ -253,6 +254,7 @@ static void watch(struct governor *governor, struct light_course *course)
     struct light_watch *watch = &course->watch;
     unsigned others = time_slice_others(&governor->time_slice);
     unsigned before = others == 0 && time_slice_held(&governor->time_slice) ? 1 : others; /* it has not said so yet */
+    before += time_slice_lit(&governor->time_slice); /* the driver gives them turns, too */
     uint64_t now = governor->engine->now();
     if (watch->since != 0) {
         bool stands = gate_stands(&governor->gate, &watch->moment);
@@ -417,6 +419,7 @@ void light_run(struct governor *governor)
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     atomic_store(&governor->gate.first_ns, now);
+    gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
     gate_set(&governor->gate, GATE_OPEN);
     while (may_run(governor) && !course.is_another && goes_light(governor, true) &&
            now - course.launched < LIGHT_RESTS_NS) {
@@ -433,6 +436,7 @@ void light_run(struct governor *governor)
             light_hold_now_and_then(governor, LIGHT_STOOD_NS);
     }
     gate_set(&governor->gate, GATE_CLOSED);
+    gate_deepen(&governor->gate, 0);
     gate_know(&governor->gate, 0);
     charge_light(governor, &course);
     if (course.is_another || governor->light.odd)

@@ -46,6 +46,10 @@
 /* What a grant may use without a time slice at once. */
 #define LIGHT_MOST INT64_C(100000000)
 
+/* One that used the device without a time slice says so each millisecond or two; a decoder rests longer between two
+ * tokens. */
+#define LIT_NS INT64_C(10000000)
+
 /* Co-tenants can have tens of thousands of locks on a page, and the kernel then takes milliseconds for one of ours
  * (80,000 locks: 6 ms for a question, 13 ms for a lock). After one that was slow, no other is asked for so many times
  * as long. */
@@ -278,7 +282,7 @@ static void believe(struct neighbour *neighbour, const struct hetero_page *page,
     neighbour->state = (enum page_state)state;
     neighbour->busy = believed_busy(neighbour, page, now_ns);
     neighbour->recent = recent_ns < RECENT_NS;
-    neighbour->owed = state == PAGE_IDLE ? 0 : page->owed;
+    neighbour->owed = state == PAGE_IDLE && neighbour->busy == 0 ? 0 : page->owed;
     neighbour->ran_ns = state < PAGE_ENTERS ? 0 : neighbour->ran_ns == 0 ? now_ns : neighbour->ran_ns;
     neighbour->overruns = neighbour->busy > 0 && (neighbour->ran_ns == 0 || now_ns - neighbour->ran_ns > USUAL_NS);
     if (state >= PAGE_ENTERS)
@@ -349,6 +353,8 @@ static void take_light(struct pages *pages, struct neighbour *neighbour, uint64_
     used_ns = used_ns < neighbour->light_book_ns ? used_ns : neighbour->light_book_ns;
     neighbour->light_book_ns -= used_ns;
     pages->light_ns += (uint64_t)used_ns;
+    if (used_ns > 0)
+        neighbour->lit_ns = pages->looked_ns;
 }
 
 void pages_look(struct pages *pages, int64_t now_ns)
@@ -400,6 +406,14 @@ void pages_note_absent(struct pages *pages, int64_t now_ns)
         neighbour->absent_ns = twice_ns < ABSENT_NS ? ABSENT_NS : twice_ns < ABSENT_MOST_NS ? twice_ns : ABSENT_MOST_NS;
         neighbour->absent_until_ns = now_ns + neighbour->absent_ns;
     }
+}
+
+unsigned pages_lit(const struct pages *pages)
+{
+    unsigned count = 0;
+    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->count; it++)
+        count += it->lit_ns != 0 && pages->looked_ns - it->lit_ns < LIT_NS;
+    return count;
 }
 
 /* ----------------------------------------------------------------------------------------------------- our own page */

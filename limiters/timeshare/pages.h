@@ -101,6 +101,7 @@ struct neighbour {
 
     int64_t book_ns;                    /* what it may still claim */
     int64_t light_book_ns;              /* and what it may say that it used without a time slice */
+    int64_t lit_ns;                     /* when it was last believed that it used some so; 0: never */
     bool overdrawn;                     /* until its book is even it is ignored */
     int64_t absent_until_ns, absent_ns; /* it did not come when it could: until when, for how long */
 };
@@ -167,5 +168,8 @@ void pages_note_absent(struct pages *pages, int64_t now_ns);
  * which any of them may write. */
 unsigned pages_others(const struct pages *pages);
 unsigned pages_siblings(const struct pages *pages);
+
+/* How many other grants used the device without a time slice of late. */
+unsigned pages_lit(const struct pages *pages);
 
 #endif

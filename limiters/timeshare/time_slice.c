@@ -35,6 +35,9 @@ enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3 };
 #define LOOK_ENDS_NS 10000
 #define ENDS_MOST_NS INT64_C(3000000)
 
+/* Who is owed less than so many steps has hardly less than its share: the book of one that runs goes up and down. */
+#define OWED_STEPS 2u
+
 /* A waiter that has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
 
@@ -244,7 +247,12 @@ void time_slice_owe(struct time_slice *time_slice, int64_t ns)
 bool time_slice_owed_more(struct time_slice *time_slice)
 {
     unsigned owed = time_slice->owed;
-    ANY(time_slice, owed < TIME_SLICE_STEPS && it->owed > owed);
+    ANY(time_slice, it->state >= PAGE_WANTS && owed < TIME_SLICE_STEPS && it->owed > owed);
+}
+
+bool time_slice_owed(struct time_slice *time_slice)
+{
+    ANY(time_slice, it->owed >= OWED_STEPS);
 }
 
 bool time_slice_held(struct time_slice *time_slice)
@@ -319,6 +327,11 @@ void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns)
 uint64_t time_slice_light(struct time_slice *time_slice)
 {
     return glance(time_slice)->light_ns;
+}
+
+unsigned time_slice_lit(struct time_slice *time_slice)
+{
+    return pages_lit(glance(time_slice));
 }
 
 /* ------------------------------------------------------------------------------------------------- taking and giving

@@ -66,6 +66,9 @@ void time_slice_owe(struct time_slice *time_slice, int64_t ns);
 /* Whether somebody else who asks is owed more, by a step or so. */
 bool time_slice_owed_more(struct time_slice *time_slice);
 
+/* Whether somebody else who asks, runs or has work in flight is owed a few steps. */
+bool time_slice_owed(struct time_slice *time_slice);
+
 /* Advertise to siblings that we want the device, or no longer; and whether one of them does. */
 void time_slice_want(const struct time_slice *time_slice, bool want);
 bool time_slice_wanted_by_siblings(const struct time_slice *time_slice);
@@ -121,5 +124,8 @@ bool time_slice_overrun(struct time_slice *time_slice);
  * since the start. */
 void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns);
 uint64_t time_slice_light(struct time_slice *time_slice);
+
+/* How many of them did so of late. */
+unsigned time_slice_lit(struct time_slice *time_slice);
 
 #endif

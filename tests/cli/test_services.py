@@ -16,6 +16,7 @@ import hetero_nvidia
 import hetero_simulator
 import pytest
 
+from hetero.node.ledger.grant_file import read_limits
 from hetero.plugin import Enforcement, GiB, Serve
 
 from .conftest import Begin, Run
@@ -89,7 +90,11 @@ Find = Callable[[], "Path | None"]
 
 
 def test_a_program_on_such_a_card_meets_its_service(
-    hetero: Run, begin: Begin, command: tuple[str, ...], service: Find
+    hetero: Run,
+    begin: Begin,
+    command: tuple[str, ...],
+    service: Find,
+    environ: Mapping[str, str],
 ) -> None:
     assert "service" in hetero("inventory").stdout
 
@@ -99,6 +104,8 @@ def test_a_program_on_such_a_card_meets_its_service(
     place = service()
     assert place is not None
     assert ["2048M"] == asked(place, "get_default_device_pinned_mem_limit 0")
+    (limits,) = map(read_limits, Path(environ["HETERO_STATE"]).glob("*/grants/*/tenant/grant"))
+    assert [True] == [limit.service for limit in limits]  # what its limiter goes by
     job.kill()
     job.wait()
     eventually(lambda: service() is None)

@@ -45,7 +45,7 @@ int main(void)
     IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
     IS(HETERO_POLICY_FIXED); IS(HETERO_POLICY_ELASTIC); IS(HETERO_POLICY_OFF);
     IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
-    IS(HETERO_FLAG_SPILL); IS(HETERO_FLAG_CONTEXT);
+    IS(HETERO_FLAG_SPILL); IS(HETERO_FLAG_CONTEXT); IS(HETERO_FLAG_SERVICE);
     IS(HETERO_REGION_MAGIC); IS(HETERO_REGION_VERSION); IS(HETERO_REGION_SLOTS);
     IS(HETERO_REGION_SLOT_OFFSET);
     return 0;
@@ -107,7 +107,7 @@ def test_limits_are_stored_where_the_limiter_reads_them(
     path.write_bytes(grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW))
     changed = [
         DeviceLimit(name="D-0", memory=1 << 40, core=1, spill=True),
-        DeviceLimit(name="D-1", memory=2, core=9999, context=True),
+        DeviceLimit(name="D-1", memory=2, core=9999, context=True, service=True),
     ]
 
     grant_file.store_limits(path, changed, policy=Policy.ELASTIC)
@@ -117,7 +117,8 @@ def test_limits_are_stored_where_the_limiter_reads_them(
     memory = second + layout["hetero_grant_device.memory"]
     assert 2 == struct.unpack_from("<Q", path.read_bytes(), memory)[0]
     flags = second + layout["hetero_grant_device.flags"]
-    assert layout["HETERO_FLAG_CONTEXT"] == struct.unpack_from("<I", path.read_bytes(), flags)[0]
+    said = layout["HETERO_FLAG_CONTEXT"] | layout["HETERO_FLAG_SERVICE"]
+    assert said == struct.unpack_from("<I", path.read_bytes(), flags)[0]
 
 
 def test_the_usage_region_is_read_where_the_limiter_writes_it(

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hetero.model import CORE, MEMORY, Device, DeviceAllocation, Policy, Priority
+from hetero.model import CORE, MEMORY, Device, DeviceAllocation, Enforcement, Policy, Priority
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 
@@ -29,7 +29,7 @@ SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
 _MEMORY_AT, _CORE_AT, _FLAGS_AT, _EXCESS_AT = 64, 72, 84, 88
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
-_SPILL, _CONTEXT, _STRICT = 1, 2, 4
+_SPILL, _CONTEXT, _STRICT, _SERVICE = 1, 2, 4, 8
 PRIORITIES = {Priority.LOW: 0, Priority.HIGH: 1}
 
 
@@ -43,6 +43,7 @@ class DeviceLimit:
     `strict`: what the limiter does not know is not to be had. `rest`: `core` is what limited
     neighbours leave, in elastic time slices (residual_share.py); no limit was asked for. `sm`: the
     device itself holds programs to that percent of its multiprocessors, so they never wait.
+    `service`: a service of the vendor's runs several programs at the same time.
     """
 
     name: str
@@ -52,6 +53,7 @@ class DeviceLimit:
     context: bool = False
     strict: bool = False
     rest: bool = False
+    service: bool = False
     driver_name: str | None = None
     sm: int | None = None
 
@@ -76,6 +78,7 @@ def limit_of(
         context=context,
         strict=strict,
         driver_name=None if piece.part else device.attributes.get("driver_uuid"),
+        service=device.enforcement is Enforcement.SERVICE,
         sm=piece.sm,
     )
 
@@ -103,7 +106,8 @@ def policy_of(limit: DeviceLimit, policy: Policy) -> int:
 
 
 def _flags(limit: DeviceLimit) -> int:
-    return _SPILL * limit.spill | _CONTEXT * limit.context | _STRICT * limit.strict
+    words = (_SPILL, limit.spill), (_CONTEXT, limit.context), (_STRICT, limit.strict)
+    return sum(word for word, said in (*words, (_SERVICE, limit.service)) if said)
 
 
 def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
@@ -125,6 +129,7 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
             spill=bool(flags & _SPILL),
             context=bool(flags & _CONTEXT),
             strict=bool(flags & _STRICT),
+            service=bool(flags & _SERVICE),
         )
         for name, memory, core, _, _, flags in (
             ENTRY.unpack_from(contents, HEADER.size + position * ENTRY.size)
