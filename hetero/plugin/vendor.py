@@ -91,7 +91,8 @@ class Vendor:
     runtime is told the first of `runtime_none`, each of which gives a container none. Below
     `runtime_mounts` the runtime takes what is mounted at a device's name for that device, where it
     may be told so. `runtime_options` are further variables that it reads, of devices or of what of
-    them it gives: nobody tells it so by these but hooks of the vendor's.
+    them it gives: nobody tells it so by these but, where `runtime_by_hook` says so, the vendor's
+    hook.
     `limiter` names the driver API the preloaded limiter covers, where there is one. `soft_limiter`
     does for a vendor that cuts its cards: a node whose settings say so shares them without cuts.
     `resource_names` are what a pod asks by.
@@ -117,6 +118,7 @@ class Vendor:
     runtime_none: tuple[str, ...] = ()
     runtime_mounts: str | None = None
     runtime_options: tuple[str, ...] = ()
+    runtime_by_hook: bool = False
     limiter: str | None = None
     soft_limiter: str | None = None
     device_nodes: tuple[str, ...] = ()
@@ -207,6 +209,11 @@ class Vendor:
     def runtime_hiding(self) -> dict[str, str]:
         """What variables say where the vendor's runtime is to bring no device."""
         return dict.fromkeys(self.runtime, self.runtime_none[0]) if self.runtime_none else {}
+
+    @property
+    def runtime_unsaid(self) -> tuple[str, ...]:
+        """The options by which nobody tells the runtime anything: what else says them is undone."""
+        return () if self.runtime_by_hook else self.runtime_options
 
     def implied(
         self, pieces: Sequence[DeviceAllocation], devices: Sequence[Device], *, container: bool

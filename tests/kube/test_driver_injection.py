@@ -107,14 +107,17 @@ def test_a_runtime_that_is_to_bring_nothing_is_told_so_in_every_way(root: Path) 
 def test_an_image_asks_a_runtime_for_nothing_beside_its_cards(
     way: InjectionWay, root: Path
 ) -> None:
-    """Where the runtime is told of cards; what a vendor's hook says of its options stays."""
+    """Nor where no variable tells the runtime of cards; what a vendor's hook says of it stays."""
     vendor = evolve(OWN, runtime_options=("SWITCHES", "SLICE"))
-    edits = evolve(EDITS, env={"VISIBLE": "card-1", "SLICE": "a"})
+    edits = evolve(EDITS, env={"VISIBLE": "card-1", "SLICE": "a", "SEEN": "0", "ALSO": "1"})
     other = evolve(vendor, runtime=("OTHER",), runtime_options=("NOBODYS",))
-    made = DriverInjection(way=way, root=root).into({"spec": {}}, edits, (vendor, other)).env
+    untold = evolve(vendor, runtime=(), visible=("SEEN",), runtime_options=("ALL",))
+    by_hook = evolve(untold, visible=("ALSO",), runtime_options=("CUT",), runtime_by_hook=True)
+    vendors = (vendor, other, untold, by_hook)
+    made = DriverInjection(way=way, root=root).into({"spec": {}}, edits, vendors).env
 
-    assert ("", "a") == (made["SWITCHES"], made["SLICE"])
-    assert "NOBODYS" not in made
+    assert ("", "a", "") == (made["SWITCHES"], made["SLICE"], made["ALL"])
+    assert made.keys().isdisjoint({"NOBODYS", "CUT"})
 
 
 @pytest.mark.parametrize("way", InjectionWay)

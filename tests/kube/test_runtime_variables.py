@@ -82,6 +82,22 @@ def test_a_runtime_class_brings_cards_by_the_variable_where_others_get_them_by_c
         ]
 
 
+@pytest.mark.parametrize(
+    ("card", "variables"),
+    [
+        ("amd.com/gpu", ["AMD_VISIBLE_DEVICES"]),
+        ("hygon.com/dcunum", ["DCU_VISIBLE_DEVICES", "DTK_VISIBLE_DEVICES"]),
+        ("metax-tech.com/gpu", ["METAX_VISIBLE_DEVICES"]),
+    ],
+)
+def test_a_configmap_names_no_card_to_a_runtime_that_nobody_tells_of_cards(
+    card: str, variables: list[str]
+) -> None:
+    found = env(admitted(brings({card: "1"})))
+
+    assert {""} == {found[name] for name in variables}
+
+
 def test_what_a_vendor_says_by_its_hook_is_left_to_its_hook() -> None:
     found = env(admitted(brings({"huawei.com/Ascend910B3": "1"})))
 

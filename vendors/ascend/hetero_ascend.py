@@ -41,6 +41,7 @@ VENDOR = plugin.Vendor(
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
     runtime_options=("ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS", "ASCEND_RUNTIME_OPTIONS"),
+    runtime_by_hook=True,
     # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
     # (Ascend/mind-cluster, component/ascend-docker-runtime).
     device_nodes=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/dvpp_cmdlist"),

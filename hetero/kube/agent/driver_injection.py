@@ -42,8 +42,12 @@ class DriverInjection:
 
         What an image says of a runtime's further devices counts less than what is said here.
         """
-        told = [vendor for vendor in vendors if not edits.env.keys().isdisjoint(vendor.runtime)]
-        unsaid = dict.fromkeys((name for one in told for name in one.runtime_options), "")
+        told = (
+            vendor
+            for vendor in vendors
+            if not edits.env.keys().isdisjoint((*vendor.runtime, *vendor.visible))
+        )
+        unsaid = dict.fromkeys((name for one in told for name in one.runtime_unsaid), "")
         edits = evolve(edits, env={**unsaid, **edits.env})
         by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
         if by_runtime or pod["spec"].get("runtimeClassName"):

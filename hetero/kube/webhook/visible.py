@@ -106,8 +106,7 @@ class VisibleDevices:
     ) -> Iterator[Plain]:
         """Yield the variables of a vendor's runtime that a container has to name.
 
-        A vendor that declares none for its devices says by its hook, on the node, what its options
-        are: a container that asks for its devices names none of these.
+        What a vendor's hook says, on the node, a container that asks for its devices does not name.
         """
         if not asks:
             for name, text in vendor.runtime_hiding.items():
@@ -115,7 +114,7 @@ class VisibleDevices:
         if not container.get("envFrom"):
             return
         unsaid = () if asks or vendor.runtime_none else vendor.runtime
-        for name in (*unsaid, *(vendor.runtime_options if vendor.runtime or not asks else ())):
+        for name in (*unsaid, *(vendor.runtime_unsaid if asks else vendor.runtime_options)):
             yield {"name": name, "value": ""}
         for name in vendor.runtime if asks else ():
             if self.way is InjectionWay.VOLUME_MOUNTS and vendor.runtime_mounts:
