@@ -73,6 +73,7 @@ class Stream:
     asks: Mapping[str, str] = field(factory=lambda: share(100, 1))
     notes: Mapping[str, str] = field(factory=dict)
     bound: list[float] = field(factory=list)  # when each was seen to be
+    longest: float = 0  # seconds that one of them waited
     _over: threading.Event = field(factory=threading.Event)
 
     def run(self) -> None:
@@ -85,11 +86,13 @@ class Stream:
     def _one(self, name: str) -> None:
         here = {"kubernetes.io/hostname": NODE}
         anyhow = [{"operator": "Exists"}]
+        began = time.monotonic()
         self.lab.add(name, self.asks, notes=self.notes, nodeSelector=here, tolerations=anyhow)
         while not self._over.is_set():
             with suppress(OSError):
                 if "nodeName" in self.lab.call("GET", f"{MINE}/{name}")["spec"]:
                     self.bound.append(time.monotonic())
+                    self.longest = max(self.longest, self.bound[-1] - began)
                     break
             time.sleep(0.05)
         self.lab.call("DELETE", f"{MINE}/{name}?gracePeriodSeconds=0")
@@ -224,8 +227,17 @@ def test_the_other_scheduler_answers_soon_after_the_one_that_led_does_not(
 def test_no_pod_is_lost_however_often_who_leads_is_killed(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Some are bound soon after each kill, and all that wait in the end.
+
+    Who waits longest is not next: kube-scheduler tries a refused pod again up to 10 s later, and
+    new ones meanwhile. So a pod may wait for a minute that finds the card taken again and again.
+    """
     lab, books = either.lab, Books(either.lab, (*either.lab.racks, NODE))
     streams = [Stream(lab, f"stream-{n}", ASKS, ONE_CARD) for n in range(STREAMS)]
+
+    def bound() -> int:
+        return sum(len(stream.bound) for stream in streams)
+
     stay = [f"stays-{number}" for number in range(5)]
     for name in stay:
         lab.add(name, share(1000, 10), nodeSelector={"kubernetes.io/hostname": "n1"})
@@ -237,23 +249,26 @@ def test_no_pod_is_lost_however_often_who_leads_is_killed(
         for stream in streams:
             ends.enter_context(stream.flowing())
         for number in range(KILLS):
-            led = either.leading()
+            led, before_it = either.leading(), bound()
             began = time.monotonic()
             if number % 5:
                 signals([extender(led)], signal.SIGKILL)
             else:
                 either.replace(led)
-            for stream in streams:
-                stream.flows(2)  # the first may have been bound before
+            # One of each stream may have been bound before, and is seen to be after.
+            wait_for(lambda n=before_it: bound() > n + STREAMS, seconds=120)
             took.append(time.monotonic() - began)
             assert [] == books.faults() == books.found
+        for stream in streams:
+            stream.flows(1)
     after = lab.pods()
     with capsys.disabled():
-        ranked, count = sorted(took), sum(len(stream.bound) for stream in streams)
+        ranked, longest = sorted(took), max(stream.longest for stream in streams)
         print(
-            f"\n{lab.name}: {KILLS} kills of who led, {count} pods bound, 0 lost, no card over in "
-            f"{books.events} events; each stream went "
-            f"on after p50 {ranked[len(ranked) // 2]:.1f}, at most {ranked[-1]:.1f} s"
+            f"\n{lab.name}: {KILLS} kills of who led, {bound()} pods bound, 0 lost, no card over "
+            f"in {books.events} events; five more were bound after p50 "
+            f"{ranked[len(ranked) // 2]:.1f}, at most {ranked[-1]:.1f} s; "
+            f"one waited {longest:.0f} s"
         )
     assert [before[name]["metadata"]["uid"] for name in stay] == [
         after[name]["metadata"]["uid"]
