@@ -187,6 +187,58 @@ def test_a_pod_that_is_resized_keeps_its_share_as_it_is(either: Release, tenant:
     assert before == lab.standing("n1")
 
 
+@LATE
+def test_what_later_kubernetes_lets_a_pod_say_gives_it_no_more(
+    either: Release, tenant: Tenant
+) -> None:
+    """Amounts of the whole pod, volumes of images, and a program that is started after the start.
+
+    User namespaces (`hostUsers: false`) are not to be had by these nodes' runtime.
+    """
+    lab, shows = either.lab, "cat /etc/ld.so.preload && head -c 8 /etc/hetero/grant | wc -c"
+    for amounts in ({"limits": share()}, {"requests": {"nvidia.com/gpu": "1"}}):
+        said = tenant.ask("POST", PODS, pod("whole", {}, {}, resources=amounts))
+        assert "422" in said
+        assert 'nvidia.com/gpu": supported values: "cpu"' in said
+    image = pod("image", share(), {})
+    image["spec"]["volumes"].append({"name": "own", "image": {"reference": "lab.local/any:1"}})
+    (main,) = image["spec"]["containers"]
+    main["volumeMounts"].append({"name": "own", "mountPath": PLACE})
+    assert "container main: mounts its own at" in tenant.ask("POST", PODS, image)
+
+    started = pod("started", share(), {}, nodeSelector=HERE)
+    (main,) = started["spec"]["containers"]
+    after = {"exec": {"command": ["sh", "-c", f"({shows}; echo $?) >/tmp/said 2>&1"]}}
+    main["lifecycle"] = {"postStart": after}
+    main["command"] = ["sh", "-c", "until cat /tmp/said; do sleep 0.1; done; sleep 1000"]
+    assert "" == tenant.ask("POST", PODS, started)
+    run_all(lab, "started")
+    *preloaded, read, end = wait_for(lambda: lab.output("started").split()[-3:])
+    assert ["0", "8"] == [end, read]
+    assert "libhetero" in preloaded[0]
+
+
+@LATE  # before 1.30 it passes: docs/security.md
+def test_no_pod_is_too_large_for_what_its_status_says_to_be_looked_at(
+    either: Release, tenant: Tenant
+) -> None:
+    """By a right that no role for people has; a review of it is over what the webhook takes."""
+    lab, gates = either.lab, [{"name": "example.com/later"}]
+    with more(lab, "pods/status", verbs=("patch",)):
+        for name, length, why in (("small", 1, DENIED), ("large", 300_000, "413")):
+            made = pod(name, share(), {}, schedulingGates=gates)
+            made["spec"]["containers"][0]["env"] = [{"name": "A", "value": "<" * length}]
+            assert "" == tenant.ask("POST", PODS, made)
+            word = {"metadata": {"annotations": OFF}}
+            path = f"{PODS}/{name}/status"
+            wait_for(lambda p=path, w=word: "cannot patch" not in tenant.ask("PATCH", p, w))
+            assert why in tenant.ask("PATCH", path, word), name
+            # What a kubelet says of a pod changes none of its annotations.
+            status = {"status": {"message": "seen"}}
+            assert "" == tenant.ask("PATCH", path, status), name
+            assert "hetero.io/policy" not in lab.pods()[name]["metadata"].get("annotations", {})
+
+
 # --- past the scheduler ---------------------------------------------------------------------------
 
 
@@ -444,6 +496,11 @@ def test_a_tenant_is_nobody_else_and_changes_nothing_of_the_clusters(
     for path, body in wholes.items():
         named = {"metadata": {"name": "v1.hetero.io"}, **body}
         assert tenant.ask("POST", path, named).startswith("403"), path
+    others = f"/api/v1/namespaces/{NAMESPACE}/pods/{next(iter(either.pods('hetero-webhook')))}"
+    assert tenant.ask("POST", f"{others}/eviction", {}).startswith("403")
+    assert tenant.ask("POST", f"{PODS}/any/status", pod("any", share(), OFF)).startswith("403")
+    extra = pod("extra", share(), {}, overhead={"nvidia.com/gpu": "1"})
+    assert "without corresponding RuntimeClass" in tenant.ask("POST", PODS, extra)
     for path in (f"{group}/mutatingwebhookconfigurations/hetero", SPACE, "/api/v1/nodes/n1"):
         body = {"metadata": {"labels": {"hetero.io/webhook": "ignore"}}}
         assert tenant.ask("PATCH", path, body).startswith("403"), path
