@@ -21,11 +21,12 @@ from tests.cluster.claims import (
     claim,
     cleared,
     given,
+    pod_with,
     run_with,
     same_card,
     token,
 )
-from tests.cluster.conftest import AI_BENCHMARK_2
+from tests.cluster.conftest import AI_BENCHMARK_2, share
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_trust import as_user, bound
@@ -285,6 +286,37 @@ def configured(words: Mapping[str, str]) -> Plain:
             "config": [{"opaque": {"driver": "hetero.io", "parameters": parameters}}],
         }
     }
+
+
+def test_a_configmap_names_no_card_to_a_runtime_beside_a_claim(lab: Lab) -> None:
+    """Its variables are those of the claim's CDI spec, which no variable of a container undoes."""
+    brought = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_NVSWITCH": "enabled"}
+    maps = "/api/v1/namespaces/default/configmaps"
+    lab.call("POST", maps, {"metadata": {"name": "all"}, "data": {**brought, "BROUGHT": "yes"}})
+    claim(lab, "brings", memory="2Gi", cores=20)
+    made = pod_with("brings", ["sh", "-c", "env; sleep 1000"])
+    made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "all"}}]
+    lab.call("POST", PODS, made)
+    wait_for(lambda: lab.phases()["brings"] == "Running")
+    wait_for(lambda: "BROUGHT=yes" in lab.output("brings"))
+
+    said = dict(line.split("=", 1) for line in lab.output("brings").splitlines())
+    (standing,) = held(lab)
+    (piece,) = standing["allocation"]["pieces"]
+    assert [piece["device"], ""] == [said[one] for one in brought]
+    lab.call("DELETE", f"{maps}/all")
+
+
+def test_who_asks_by_a_claim_and_by_names_gets_nothing_twice(lab: Lab) -> None:
+    """No node has devices of both kinds: such a pod waits, and holds nothing of either."""
+    claim(lab, "both", memory="2Gi", cores=20)
+    made = pod_with("both", [])
+    made["spec"]["containers"][0]["resources"]["limits"] = share()
+    lab.call("POST", PODS, made)
+    wait_for(lambda: any("nodes are available" in said for said in lab.messages("both")))
+
+    assert "nodeName" not in lab.pods()["both"]["spec"]
+    assert [] == [entry for node in lab.racks for entry in lab.standing(node)]
 
 
 @pytest.mark.parametrize("policy", WORDS)
