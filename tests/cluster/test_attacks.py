@@ -675,7 +675,6 @@ MALFORMED: tuple[str, ...] = (
 )
 
 
-@LATE  # no part of Kubernetes reads it
 def test_who_posts_nonsense_to_webhook_and_extender_is_told_so(
     either: Release, tmp_path: Path
 ) -> None:

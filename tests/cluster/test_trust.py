@@ -31,12 +31,13 @@ policy is enforced.
 11 keys of each writer: `a_tenant_says_of_no_devices`, test_security.py; status of claims:
 test_claim_rights.py.
 12 cards, void, denial, by the node's runtime and by a runtime class: `a_runtime_gives_a_container`
-(an old image, a ConfigMap beside a share and without, other vendors' variables, CDI annotations);
-each way, by the final environment: test_runtimes.py; MIG instances, and what an image says of
+(an old image, a ConfigMap beside a share and without, other vendors' variables, CDI annotations); a
+ConfigMap beside a claim: test_claim_rights.py; each way, by the final environment: test_runtimes.py; MIG instances, and what an image says of
 further devices: tests/kube/test_driver_injection.py.
-What runs on a cluster runs on 1.20 and on 1.36, but for these: a sidecar that is refused, on 1.20
-alone; Pod Security, containers that are added, resizes, scheduling gates, nonsense that is posted,
-each way of bringing drivers, and claims, on 1.36 alone. Killed are extender, kube-scheduler, their
+What runs on a cluster runs on 1.20 and on 1.36, but for these. On 1.20 alone a sidecar is refused:
+1.28 and later know them. On 1.36 alone, since 1.20 has no such thing: Pod Security, containers that
+are added (there alpha, and of another form), resizes, scheduling gates, statuses that are refused,
+CDI among the ways of bringing drivers, and claims. Killed are extender, kube-scheduler, their
 pod and the API server on both (test_failover.py); an agent while a pod goes, and a container with
 its kubelet, on both (test_orphans.py); agent, scheduler, API server, kubelet and node while pods
 come and go, on 1.20 (test_kills.py); agent, kubelet and containerd within the steps of a claim, on
