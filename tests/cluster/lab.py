@@ -34,7 +34,7 @@ from hetero_simulator import rack
 
 from hetero.node.ledger.ledger import ALLOCATION, Ledger
 from tests.kube.binaries import ROOT, script
-from tests.kube.control_plane import wait_for
+from tests.kube.control_plane import Authority, wait_for
 
 TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
@@ -71,6 +71,9 @@ AUDIT = {
         {"level": "Metadata"},
     ],
 }
+
+#: By what name the API server proves itself to a webhook of the release that asks for it.
+CALLER = "kube-apiserver"
 
 Plain = dict[str, Any]
 
@@ -112,6 +115,8 @@ class Lab:
     racks: Mapping[str, str]  # by node
     name: str = "kube"
     secrets: set[str] = field(factory=set)  # that it had at any time
+    callers: Authority = field(init=False)
+    caller: tuple[Path, Path] = field(init=False)  # what the API server proves itself by
     _over: threading.Event = field(factory=threading.Event)
 
     @property
@@ -143,7 +148,8 @@ class Lab:
         policy.write_text(json.dumps(AUDIT))
         log = f"--audit-log-path={self._audited}"
         beside = {name: _command(self._pid(name)) for name in ("kcm", "scheduler")}
-        self.restart_api_server(f"--audit-policy-file={policy}", log, *self.place.more)
+        proof = self._proof()
+        self.restart_api_server(f"--audit-policy-file={policy}", log, proof, *self.place.more)
         options = (
             "--proxy-mode=iptables",
             f"--cluster-cidr={self.place.pods}",
@@ -167,6 +173,30 @@ class Lab:
                 self._start(part, again, "cp")
         for name in ("etcd", "kcm", "scheduler"):
             _put(self._pid(name), self.group("cp"))
+
+    def _proof(self) -> str:
+        """Return the option by which the API server proves itself to the release's webhook.
+
+        One that asks for no certificate is shown none.
+        """
+        folder = self.folder / "callers"
+        folder.mkdir()
+        self.callers = Authority(folder)
+        cert, key = self.caller = self.callers.issue(CALLER)
+        kubeconfig, path = folder / "kubeconfig", folder / "admission"
+        user = {"client-certificate": str(cert), "client-key": str(key)}
+        users = [{"name": "hetero-webhook.hetero-system.svc", "user": user}]
+        kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": users}))
+        group = "apiserver.config.k8s.io/v1"
+        webhooks = {
+            "apiVersion": group,
+            "kind": "WebhookAdmissionConfiguration",
+            "kubeConfigFile": str(kubeconfig),
+        }
+        plugin = {"name": "MutatingAdmissionWebhook", "configuration": webhooks}
+        said = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": [plugin]}
+        path.write_text(json.dumps(said))
+        return f"--admission-control-config-file={path}"
 
     def down(self) -> None:
         """Stop everything."""

@@ -139,20 +139,23 @@ def caps(one: Given) -> list[str]:
 
 
 def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> None:
-    """A variable, mounts, annotations of CDI, the kubelet's field; and the agent's own files."""
+    """A variable, mounts, annotations of CDI, the kubelet's field.
+
+    The agent's own files come with the variable, too: test_trust.py has them on both versions.
+    """
     lab = node.lab
     found: dict[InjectionWay, dict[tuple[str, str], Given]] = {}
     with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
-        restarted(node, InjectionWay.FILES)
-        found[InjectionWay.FILES] = by_files = pods(node, log)
+        restarted(node, InjectionWay.ENVVAR)
+        found[InjectionWay.ENVVAR] = told = pods(node, log)
         known = {
-            by_files[name, "main"].by_variable: tuple(f"{CAPS}/nvidia-cap{one}" for one in of)
+            told[name, "main"].by_variable: tuple(f"{CAPS}/nvidia-cap{one}" for one in of)
             for name, of in NODES.items()
         }
         assert 3 == len(known)
         with described(lab, known):
             for way in InjectionWay:
-                if way not in found:
+                if way not in (InjectionWay.FILES, *found):
                     log.write_text("")
                     restarted(node, way)
                     found[way] = pods(node, log)
@@ -164,7 +167,6 @@ def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> 
         for name in NODES:
             main = given_by[name, "main"]
             assert {
-                InjectionWay.FILES: (True, False, False),
                 InjectionWay.ENVVAR: (True, False, False),
                 InjectionWay.VOLUME_MOUNTS: (False, True, False),
                 InjectionWay.CDI_ANNOTATIONS: (False, False, True),
