@@ -424,17 +424,16 @@ def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() ->
         await driver.claims.reconcile()
         assert written == at.api.writes
 
+        told(at, "one")["Ready"]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        before = told(at, "one")["Ready"]
         at.vendor.devices[0] = evolve(at.vendor.devices[0], health="XID 48")
-        claim["metadata"]["annotations"] = {"hetero.io/resize": "memory=2Gi"}
-        await until(lambda: not driver.claims.discovery().devices[0].usable)
-        before = told(at, "one")
-        before["Ready"]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-        await driver.claims.reconcile()
+        await until(lambda: told(at, "one")["Healthy"]["status"] == "False", seconds=10)
         now = told(at, "one")
-        assert ("False", "Unhealthy", "XID 48") == tuple(
-            now["Healthy"][name] for name in ("status", "reason", "message")
-        )
-        assert before["Ready"] == now["Ready"]
+        assert ("Unhealthy", "XID 48") == (now["Healthy"]["reason"], now["Healthy"]["message"])
+        assert before == now["Ready"]
+
+        claim["metadata"]["annotations"] = {"hetero.io/resize": "memory=2Gi"}
+        await driver.claims.reconcile()
         assert "2Gi" == claim["status"]["devices"][0]["data"]["memory"]
 
     story(act)

@@ -235,7 +235,10 @@ class Agent:
 
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
+        before = _health(self.discovery)
         self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
+        if self.driver and before != _health(self.discovery):
+            self.allocator.reconcile_due.set()  # claims say how their devices are
         if not {device.vendor for device in self.discovery.devices} <= self._resource_names.keys():
             self._resource_names = await asyncio.to_thread(self._declared)  # one answers by now
         if self.by_claims is None:
@@ -381,6 +384,10 @@ def _needed(pod: Plain) -> Plain:
         part: {name: pod[part][name] for name in names if name in (pod.get(part) or ())}
         for part, names in _NEEDED.items()
     }
+
+
+def _health(discovery: Discovery) -> dict[str, str | None]:
+    return {one.uuid: one.health for one in discovery.devices}
 
 
 def _counted(device: Device, shape: str | None) -> Device:
