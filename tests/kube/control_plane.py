@@ -132,6 +132,16 @@ class ControlPlane:
 
     def call(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
         """Return what the API answers, HTTP errors raised as `urllib` does."""
+        return json.loads(self._ask(method, path, body, kind))
+
+    def healthy(self) -> bool:
+        """Whether the API server says that all of it runs: others end soon where it does not."""
+        try:
+            return self._ask("GET", "/healthz", None, "") == b"ok"
+        except OSError:
+            return False
+
+    def _ask(self, method: str, path: str, body: Any, kind: str) -> bytes:
         request = urllib.request.Request(
             f"https://127.0.0.1:{self.port}{path}",
             method=method,
@@ -144,7 +154,8 @@ class ControlPlane:
         tls = ssl._create_unverified_context()
         try:
             with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
-                return json.loads(answer.read())
+                found: bytes = answer.read()
+                return found
         except urllib.error.HTTPError as error:
             error.msg = error.read().decode()  # the API says what is wrong
             raise
@@ -209,8 +220,10 @@ class ControlPlane:
 
 
 @contextmanager
-def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
-    """Run etcd and kube-apiserver."""
+def control_plane(
+    folder: Path, *, binaries: Path, more: tuple[str, ...] = ()
+) -> Iterator[ControlPlane]:
+    """Run etcd and kube-apiserver, maybe with more arguments."""
     made = ControlPlane(folder=folder, port=free_port(), binaries=binaries)
     client, peer = free_port(), free_port()
     etcd, settings = binaries / "etcd", folder / "etcd.json"
@@ -263,7 +276,7 @@ def control_plane(folder: Path, *, binaries: Path) -> Iterator[ControlPlane]:
             "--service-cluster-ip-range=10.96.0.0/24", "--authorization-mode=RBAC",
             "--allow-privileged=true",
             f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
-            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-issuer=https://kubernetes.default.svc", *more,
         )  # fmt: skip
 
         def answers() -> bool:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,17 @@ import yaml
 from attrs import evolve
 
 from hetero.kube.api.client import Api
+from hetero.kube.api.quantity import quantity
 from hetero.kube.dra.claims import config_of, prepared
 from hetero.kube.dra.explanation import Pools, explain
 from hetero.kube.dra.offers import offers, slices
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.templates import ASKED, PREFIX, template_name
-from hetero.kube.dra.way import AllocationWay
+from hetero.kube.dra.way import AllocationWay, served
 from hetero.kube.what_if.claims import read_claims
 from hetero.model import Allocation, Device, Enforcement, Fractional, Link, Policy
 from hetero.model.errors import BadInput
+from hetero.model.rounding import round_up
 from hetero.model.units import GiB, MiB
 from hetero.plugin.testing import rack
 from hetero.plugin.vendor import Vendor
@@ -51,8 +53,8 @@ GROUP = "/apis/resource.k8s.io/v1"
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = f"{GROUP}/namespaces/default/resourceclaims"
 TEMPLATES = f"{GROUP}/namespaces/default/resourceclaimtemplates"
-#: Seconds for which a template stays that no pod names.
-UNNAMED = 3.0
+#: Seconds for which a template stays that no pod names, and how many a namespace may have.
+UNNAMED, MOST = 3.0, 3
 #: The card that an example excludes; it is the first of its node.
 EXCLUDED = "GPU-44778d7a-65c8-4738-8971-c31beb0d6cfd"
 
@@ -121,6 +123,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     found = binaries(tmp_path_factory.mktemp("kube136"), "kube136")
     with control_plane(tmp_path_factory.mktemp("plane"), binaries=found) as plane:
         config = f"--kubeconfig={plane.kubeconfig}"
+        wait_for(plane.healthy)  # the controllers end where it is not so within 10 s
         for name, more in (
             ("kube-scheduler", ("--leader-elect=false",)),
             (
@@ -146,27 +149,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         vendors = {vendor.name: vendor for vendor in WORDS.vendors}
         for node, devices in NODES.items():
             plane.add_node(node, {})
-            specs = slices(
-                devices,
-                node=node,
-                resources={
-                    **{one.uuid: resources(vendors[one.vendor], one) for one in devices},
-                    **{
-                        f"{one.uuid}/{shape}": resources(vendors[one.vendor], one)
-                        for one in devices
-                        for shape in one.shapes
-                    },
+            counted = {
+                **{one.uuid: resources(vendors[one.vendor], one) for one in devices},
+                **{
+                    f"{one.uuid}/{shape}": resources(vendors[one.vendor], one)
+                    for one in devices
+                    for shape in one.shapes
                 },
-                roots=ROOTS,
-            )
-            for number, spec in enumerate(specs):
-                body = {
-                    "metadata": {"name": f"{node}-{number}"},
-                    "spec": {**spec, "pool": {**spec["pool"], "generation": 1}},
-                }
-                plane.call("POST", f"{GROUP}/resourceslices", body)
+            }
+            publish(plane, node, devices, resources=counted, roots=ROOTS)
         with controlling(plane):
             yield plane
+
+
+def publish(plane: ControlPlane, node: str, devices: Sequence[Device], **said: Any) -> None:
+    """Make the slices of a node, as its agent does."""
+    for number, spec in enumerate(slices(devices, node=node, **said)):
+        body = {
+            "metadata": {"name": f"{node}-{number}"},
+            "spec": {**spec, "pool": {**spec["pool"], "generation": 1}},
+        }
+        plane.call("POST", f"{GROUP}/resourceslices", body)
 
 
 @contextmanager
@@ -176,7 +179,7 @@ def controlling(plane: ControlPlane) -> Iterator[None]:
 
     async def control() -> None:
         async with Api(access(plane)).open() as api:
-            made = TemplateController(api, WORDS, unnamed=UNNAMED, period=0.2)
+            made = TemplateController(api, WORDS, unnamed=UNNAMED, period=0.2, most=MOST)
             task = asyncio.create_task(made.follow())
             await asyncio.to_thread(stopped.wait)
             task.cancel()
@@ -340,6 +343,75 @@ def test_three_pods_share_a_card_and_the_one_that_does_not_fit_waits(plane: Cont
     assert wait_for(lambda: any("cannot allocate" in said for said in plane.events(waiting)))
 
 
+def divided() -> list[Device]:
+    """Return a card of each way in which a vendor's cards are divided, and as many units of core.
+
+    None of their sizes is a multiple of a grain.
+    """
+    found: dict[Any, Device] = {}
+    for vendor in WORDS.vendors:
+        for model in vendor.models:
+            if isinstance(model.granularity, Fractional):
+                found[model.granularity, model.core] = vendor.device(
+                    uuid=f"{vendor.name}-{model.core}-{len(found)}",
+                    model=model.match.replace("*", "") or "any",
+                    index=len(found),
+                    memory=49_100 * MiB,
+                    enforcement=Enforcement.PRELOAD,
+                )
+    return [*found.values()]
+
+
+#: Bytes and units of core that are no multiples of a grain, and one that is.
+ODD = ((1_000_000_001, 3), (20 * GiB + 1, 5), (2 * GiB, 1))
+
+
+def test_what_kube_scheduler_rounds_to_is_what_a_node_rounds_to(plane: ControlPlane) -> None:
+    """Of every granularity that a vendor declares: its request policy and it are one."""
+    cards = divided()
+    assert {"amd", "cambricon", "hygon", "iluvatar", "mthreads", "nvidia"} <= {
+        one.vendor for one in cards
+    } | {"amd", "nvidia"}  # these two are divided in the same way
+    plane.add_node("odd", {})
+    publish(plane, "odd", cards, resources={}, roots={})
+    wanted: dict[str, list[tuple[int | None, int | None]]] = {}
+    for number, card in enumerate(cards):
+        assert isinstance(card.granularity, Fractional)
+        selector = f'device.attributes["hetero.io"].uuid == "{card.uuid}"'
+        requests = [
+            {
+                "name": f"odd-{place}",
+                "exactly": {
+                    "deviceClassName": "hetero",
+                    "selectors": [{"cel": {"expression": selector}}],
+                    "capacity": {"requests": {"memory": str(memory), "cores": str(cores)}},
+                },
+            }
+            for place, (memory, cores) in enumerate(ODD)
+        ]
+        name = f"odd-{number}"
+        about = {"metadata": {"name": name}}
+        plane.call("POST", CLAIMS, {**about, "spec": {"devices": {"requests": requests}}})
+        used = [{"name": "cards", "resourceClaimName": name}]
+        main = {"name": "main", "image": "none", "resources": {"claims": [{"name": "cards"}]}}
+        spec = {"resourceClaims": used, "containers": [main]}
+        plane.call("POST", PODS, {**about, "spec": spec})
+        wanted[name] = [
+            (round_up(memory, card.granularity.memory), round_up(cores, card.granularity.core))
+            for memory, cores in ODD
+        ]
+    try:
+        wait_for(lambda: all(_placed(plane, name) for name in wanted))
+        for name, sizes in wanted.items():
+            allocation = plane.call("GET", f"{CLAIMS}/{name}")["status"]["allocation"]
+            consumed = [one["consumedCapacity"] for one in allocation["devices"]["results"]]
+            said = [(quantity(one, "memory"), quantity(one, "cores")) for one in consumed]
+            assert sizes == said, name
+    finally:
+        plane.call("DELETE", f"{GROUP}/resourceslices?fieldSelector=spec.nodeName=odd")
+        plane.call("DELETE", "/api/v1/nodes/odd")
+
+
 #: What configuration may say, and some that it may not.
 SAID: list[tuple[bool, dict[str, Any]]] = [
     *((word != "gentle", {"policy": word}) for word in ("fixed", "elastic", "off", "gentle")),
@@ -424,6 +496,23 @@ def test_a_template_goes_that_no_pod_has_named_for_long(plane: ControlPlane) -> 
     wait_for(lambda: not ours(plane), seconds=20)
 
 
+def test_a_namespace_has_no_more_templates_than_it_may(plane: ControlPlane) -> None:
+    (pod,) = yaml.safe_load_all(EXAMPLES["resource-names"].read_text())
+    for number in range(MOST + 1):
+        (main,) = pod["spec"]["containers"]
+        main["resources"]["limits"]["nvidia.com/gpumem"] = str(1000 + number)
+        pod["metadata"]["name"] = f"pod-{number}"
+        plane.call("POST", PODS, admitted(pod, way=AllocationWay.DRA))
+        if number < MOST:
+            claim_of(plane, f"pod-{number}")
+
+    said = f"namespace default has {MOST} templates of hetero-…, its most"
+    wait_for(lambda: any(said in one for one in plane.events(f"pod-{MOST}")))
+    assert MOST == len(ours(plane))
+    plane.call("DELETE", f"{PODS}/pod-0?gracePeriodSeconds=0")  # its template goes after a while
+    claim_of(plane, f"pod-{MOST}")
+
+
 def test_no_template_is_made_that_is_not_what_a_pod_asks(plane: ControlPlane) -> None:
     (pod,) = yaml.safe_load_all(EXAMPLES["resource-names"].read_text())
     made = admitted(pod, way=AllocationWay.DRA)
@@ -437,3 +526,33 @@ def test_no_template_is_made_that_is_not_what_a_pod_asks(plane: ControlPlane) ->
 
     wait_for(told)
     assert not ours(plane)
+
+
+@pytest.mark.parametrize(
+    ("late", "gates", "lacks"),
+    [
+        (True, ("--feature-gates=DRAConsumableCapacity=false",), "DRAConsumableCapacity off"),
+        (False, (), "has no resource.k8s.io/v1"),
+    ],
+)
+def test_where_the_api_server_lacks_consumable_capacity_both_ways_are_the_classic_one(
+    cluster: ControlPlane,
+    kubernetes: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    gates: tuple[str, ...],
+    lacks: str,
+    *,
+    late: bool,
+) -> None:
+    async def asked(plane: ControlPlane, way: AllocationWay) -> AllocationWay:
+        async with Api(access(plane)).open() as api:
+            return await served(api, way, node="n1")
+
+    found = cluster.binaries if late else kubernetes
+    with control_plane(tmp_path, binaries=found, more=gates) as plane:
+        assert AllocationWay.CLASSIC is asyncio.run(asked(plane, AllocationWay.BOTH))
+        (line,) = [one.message for one in caplog.records if "allocation both is" in one.message]
+        assert lacks in line
+        with pytest.raises(BadInput, match=f"{lacks}.*or install with allocation classic"):
+            asyncio.run(asked(plane, AllocationWay.DRA))

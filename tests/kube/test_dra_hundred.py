@@ -18,7 +18,7 @@ from hetero.kube.dra.publisher import SLICES, Publisher
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.plugin.testing import rack
-from tests.kube.binaries import binaries
+from tests.kube.binaries import node_binaries
 from tests.kube.control_plane import TOKEN, ControlPlane, control_plane, free_port, wait_for
 
 pytestmark = pytest.mark.cluster
@@ -27,13 +27,12 @@ GROUP = "/apis/resource.k8s.io/v1"
 NODES, CLAIMS = 100, 1000
 #: Seconds: within the first all slices are there; in the second, and in ten minutes of a soak,
 #: nothing is written.
-PUBLISHED, QUIET = 5.0, 20.0
+PUBLISHED, QUIET = 5.0, 10.0
 
 
 @pytest.fixture
-def late(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    found = binaries(tmp_path_factory.mktemp("kube136"), "kube136")
-    with control_plane(tmp_path, binaries=found) as made:
+def late(tmp_path: Path) -> Iterator[ControlPlane]:
+    with control_plane(tmp_path, binaries=node_binaries("kube136")) as made:
         yield made
 
 
@@ -43,24 +42,25 @@ def devices(node: str) -> tuple[Device, ...]:
 
 
 def access(plane: ControlPlane) -> Access:
-    tls = ssl.create_default_context()
-    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    tls = ssl._create_unverified_context()
     return Access(server=f"https://127.0.0.1:{plane.port}", tls=tls, token=TOKEN)
 
 
 async def publish(made: Publisher) -> None:
     """Publish once the API has told what there is, as an agent does."""
+    found = devices(made.node)
     while not made.writes:
-        await made.publish(devices(made.node))
+        await made.publish(found)
         await asyncio.sleep(0.1)
 
 
 async def published(plane: ControlPlane, names: list[str], *, quiet: float) -> tuple[float, int]:
     """Return the seconds that the nodes' slices took, and what was written in `quiet` more."""
+    server = access(plane)
     async with AsyncExitStack() as opened:
         publishers = []
         for name in names:
-            api = await opened.enter_async_context(Api(access(plane)).open())
+            api = await opened.enter_async_context(Api(server).open())
             made = Publisher(api=api, node=name, names=lambda _: ())
             made.uid = (await api.get(f"/api/v1/nodes/{name}"))["metadata"]["uid"]
             publishers.append(made)
