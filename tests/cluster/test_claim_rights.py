@@ -27,7 +27,7 @@ from tests.cluster.claims import (
     token,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2, share
-from tests.cluster.lab import Lab, Plain, program
+from tests.cluster.lab import TOKEN, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_trust import as_user, bound
 from tests.kube.control_plane import wait_for
@@ -39,11 +39,6 @@ pytestmark = pytest.mark.cluster
 def release(by_claims: Release) -> Iterator[Release]:
     with cleared(by_claims):
         yield by_claims
-
-
-@pytest.fixture
-def lab(release: Release) -> Lab:
-    return release.lab
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +343,44 @@ def test_what_takes_from_neighbours_is_said_in_a_claim_by_who_may_use_it(
     note = {"metadata": {"annotations": {"hetero.io/resize": "memory=1Gi"}}}
     path = f"{CLAIMS}/{made['metadata']['name']}"
     lab.call("PATCH", path, note, kind="application/merge-patch+json", token=tenant)
+
+
+def test_configuration_that_no_policy_kept_out_is_refused_when_its_claim_is_prepared(
+    release: Release, lab: Lab
+) -> None:
+    """As where a claim was made before the policy of the API server was there."""
+    (bound,) = [
+        made
+        for made in release.manifests()
+        if made["kind"] == "ValidatingAdmissionPolicyBinding"
+        and made["metadata"]["name"] == "hetero-claims"
+    ]
+    bindings = f"/apis/{bound['apiVersion']}/validatingadmissionpolicybindings"
+    spec = configured({"policy": "gentle"})
+
+    def refused() -> bool:
+        another = {"metadata": {"generateName": "gentle-"}, "spec": spec}
+        said = answer(lab, "POST", f"{CLAIMS}?dryRun=All", another, token=TOKEN)
+        assert "done" == said or "policy is fixed, elastic or off" in said
+        return said != "done"
+
+    assert refused()
+    lab.call("DELETE", f"{bindings}/hetero-claims")
+    try:
+        wait_for(lambda: not refused())
+        lab.call("POST", CLAIMS, {"metadata": {"name": "gentle"}, "spec": spec})
+    finally:
+        release.apply(bound)
+    wait_for(refused)
+    run_with(lab, "gentle")
+    sentence = "Share: policy 'gentle' is none of fixed, elastic, off"
+    wait_for(lambda: any(sentence in said for said in lab.messages("gentle")))
+    assert "Pending" == lab.phases()["gentle"]
+    assert [] == held(lab)
+
+    lab.call("DELETE", f"{PODS}/gentle?gracePeriodSeconds=0")
+    lab.call("DELETE", f"{CLAIMS}/gentle")
+    wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
 
 
 def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
