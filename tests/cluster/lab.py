@@ -263,6 +263,23 @@ class Lab:
         enter = ("nsenter", f"--target={self._pid(node)}", "--mount", "--")
         subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
 
+    def run_on(self, node: str, *argv: str) -> str:
+        """Return what a program of this machine prints on a node, among the node's own files."""
+        env = {"PATH": os.environ["PATH"], "HETERO_RACK": RACK}
+        return subprocess.run(
+            [*self._within(node), *argv],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        ).stdout
+
+    def _within(self, node: str) -> tuple[str, ...]:
+        """Return what runs a command among a node's own files and processes."""
+        (first,) = _children(self._pid(node))
+        return ("nsenter", f"--target={first}", "--mount", "--pid", "--")
+
     def restart_kubelet(self, node: str) -> None:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         self._restart("kubelet", node)
@@ -292,9 +309,8 @@ class Lab:
         argv = _command(found)
         os.kill(found, signal.SIGKILL)
         wait_for(lambda: not self._running(part, node))
-        enter = ("nsenter", f"--target={first}", "--mount", "--pid", "--")
         path = f"PATH={self.binaries}:{os.environ['PATH']}:/usr/sbin"
-        self._start(f"{part}-{node}", (*enter, "env", path, *argv), node)
+        self._start(f"{part}-{node}", (*self._within(node), "env", path, *argv), node)
         self._weigh(node)
 
     def restart_api_server(self, *more: str, away: float = 0) -> None:

@@ -24,11 +24,6 @@ def release(by_claims: Release) -> Iterator[Release]:
         yield by_claims
 
 
-@pytest.fixture
-def lab(release: Release) -> Lab:
-    return release.lab
-
-
 @contextmanager
 def ill(lab: Lab) -> Iterator[None]:
     """Have the driver of the second node's cards of a vendor report a problem meanwhile."""

@@ -49,11 +49,6 @@ def release(by_claims: Release) -> Iterator[Release]:
         yield by_claims
 
 
-@pytest.fixture
-def lab(release: Release) -> Lab:
-    return release.lab
-
-
 def lock_files(lab: Lab) -> list[Path]:
     """Return what the node's ledger is locked by, once there is one."""
     return [*lab.own(NODE, "/run/hetero").glob("sim-*/lock")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -36,11 +37,6 @@ pytestmark = pytest.mark.cluster
 def release(by_claims: Release) -> Iterator[Release]:
     with cleared(by_claims):
         yield by_claims
-
-
-@pytest.fixture
-def lab(release: Release) -> Lab:
-    return release.lab
 
 
 def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release, lab: Lab) -> None:
@@ -117,6 +113,34 @@ def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) ->
 
     assert wait_for(lambda: any(sentence in said for said in lab.messages("greedy")))
     assert "Running" != lab.phases()["greedy"]
+
+
+def test_a_card_that_another_drivers_slice_names_is_left_to_it_as_doctor_says(
+    release: Release, lab: Lab
+) -> None:
+    before = release.devices("n1")
+    name, card = next(iter(before.items()))
+    uuid = card["attributes"]["uuid"]
+    spec = {
+        "driver": "gpu.example.com",
+        "nodeName": "n1",
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0", "attributes": {"uuid": uuid}}],
+    }
+    slices = f"{GROUP}/resourceslices"
+    lab.call("POST", slices, {"metadata": {"name": "theirs"}, "spec": spec})
+    says = f"claims get it from driver gpu.example.com, which publishes {uuid['string']}, too"
+    try:
+        wait_for(lambda: release.devices("n1").keys() == {*before, "gpu-0"} - {name})
+        wait_for(lambda: says in doctor(lab, "n1"))
+    finally:
+        lab.call("DELETE", f"{slices}/theirs")
+    wait_for(lambda: release.devices("n1").keys() == before.keys())
+
+
+def doctor(lab: Lab, node: str) -> str:
+    """Return what `hetero doctor` says on a node, in lines of any length."""
+    return lab.run_on(node, sys.executable, "-m", "hetero.cli", "doctor", "--json")
 
 
 def test_an_agent_that_ends_after_its_successor_began_leaves_claims_prepared(

@@ -96,11 +96,6 @@ def release(alone: Release) -> Iterator[Release]:
         yield alone
 
 
-@pytest.fixture
-def lab(release: Release) -> Lab:
-    return release.lab
-
-
 def apply(lab: Lab, path: Path) -> None:
     """Apply an example as it stands, but for the program that its pod runs."""
     for made in yaml.safe_load_all(path.read_text()):
