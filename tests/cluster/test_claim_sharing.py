@@ -22,8 +22,9 @@ from tests.cluster.claims import (
     pod_with,
     run_with,
     same_card,
+    specs,
 )
-from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain
+from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_shares import documents
 from tests.kube.control_plane import wait_for
@@ -40,11 +41,6 @@ OVER = "CUDA_ERROR_OUT_OF_MEMORY"
 def release(by_claims: Release) -> Iterator[Release]:
     with cleared(by_claims):
         yield by_claims
-
-
-@pytest.fixture
-def lab(release: Release) -> Lab:
-    return release.lab
 
 
 def tried(lab: Lab, pod: str, container: str) -> tuple[object, object]:
@@ -110,6 +106,36 @@ def test_three_claims_fill_a_card_and_a_fourth_waits_until_one_goes(
 
 def labels(lab: Lab) -> list[str]:
     return sorted(one["label"] for one in lab.standing("n1"))
+
+
+def test_a_pod_that_never_had_a_claim_takes_it_from_nobody_by_going(
+    release: Release, lab: Lab
+) -> None:
+    """Its other claim is not there, so the kubelet counts it among the users of neither.
+
+    As it goes, that unprepares what another pod runs with (kubernetes#140212).
+    """
+    claim(lab, "used", memory="2Gi", cores=20)  # of NVIDIA's, which one node has
+    run_with(lab, "stays", claims=("used",))
+    wait_for(lambda: lab.phases()["stays"] == "Running")
+    standing = lab.standing("n1")
+    uid = lab.call("GET", f"{CLAIMS}/used")["metadata"]["uid"]
+    pod = pod_with("goes", (), claims=("used", "missing"))
+    lab.call("POST", PODS, {**pod, "spec": {**pod["spec"], "nodeName": "n1"}})
+    wait_for(lambda: any("missing" in said for said in lab.messages("goes")))
+    lab.call("DELETE", f"{PODS}/goes?gracePeriodSeconds=0")
+    kept = f"claim {uid}: not unprepared while a container runs with it"
+    wait_for(lambda: kept in release.agent_log("n1"))
+    assert standing == lab.standing("n1")
+    assert 1 == len(specs(lab, "n1"))
+
+    lab.call("DELETE", f"{PODS}/stays?gracePeriodSeconds=1")
+    wait_for(lambda: "stays" not in lab.pods() and not given(lab, "used"))
+    # Agents look every 30 s, and when a pod of their node goes.
+    last = {"metadata": {"name": "last"}, "spec": {**program({}), "nodeName": "n1"}}
+    lab.call("POST", PODS, last)
+    lab.call("DELETE", f"{PODS}/last?gracePeriodSeconds=0")
+    wait_for(lambda: not lab.standing("n1") and not specs(lab, "n1"))
 
 
 #: Paths of a container's own files by which it hides what limits it, or may later by removing what

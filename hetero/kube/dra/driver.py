@@ -158,7 +158,7 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
             made = wire.NodeUnprepareResourceResponse()
             async with self.claims.alone(claim.uid):
                 try:
-                    await asyncio.to_thread(self.claims.take_back, claim.uid)
+                    await asyncio.to_thread(self.claims.unprepare, claim.uid)
                 except (HeteroError, OSError) as error:
                     made.error = f"{named(claim)}: {error}"
                     log.warning("%s", made.error)

@@ -30,8 +30,10 @@ from hetero.kube.dra.proto import dra_pb2 as wire
 from hetero.kube.dra.resizing import resize_claim
 from hetero.model import Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
+from hetero.node.view.containers import containers
 from hetero.plugin.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -207,6 +209,20 @@ class NodeClaims:
                     "are of one claim, so ask for all of them in one"
                 )
         return grants
+
+    def unprepare(self, uid: str) -> None:
+        """Take back what a claim holds, unless a container still runs with it.
+
+        A kubelet of 1.36 unprepares a claim of several pods when one goes that it counts no more or
+        never did (kubernetes#140212). What stays is taken back when the claim is allocated here no
+        more.
+        """
+        identity = identity_of(uid)
+        grant = self.node.ledger.directory(identity) / GRANT
+        if containers({identity: grant})[identity]:
+            log.warning("claim %s: not unprepared while a container runs with it", uid)
+            return
+        self.take_back(uid)
 
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
