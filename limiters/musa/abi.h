@@ -341,8 +341,36 @@ typedef struct {     /* CUDA_KERNEL_NODE_PARAMS_v2 */
 } MUSA_KERNEL_NODE_PARAMS;
 
 typedef struct {
+    MUfunction func;
+    unsigned gridDimX, gridDimY, gridDimZ;
+    unsigned blockDimX, blockDimY, blockDimZ;
+    unsigned sharedMemBytes;
+    void **kernelParams, **extra;
+} MUSA_KERNEL_NODE_PARAMS_v1;
+
+typedef struct { /* the members used here */
+    MUgraphNodeType type;
+    int reserved0[3];
+    union {
+        long long reserved1[29];
+        MUSA_KERNEL_NODE_PARAMS kernel;
+        struct {
+            MUgraph graph;
+        } graph;
+    };
+    long long reserved2;
+} MUgraphNodeParams;
+
+typedef struct {
     unsigned char from_port, to_port, type, reserved[5];
 } MUgraphEdgeData;
+
+typedef enum { MU_GRAPH_EXEC_UPDATE_SUCCESS = 0 } MUgraphExecUpdateResult;
+
+typedef struct {
+    MUgraphExecUpdateResult result;
+    MUgraphNode errorNode, errorFromNode;
+} MUgraphExecUpdateResultInfo;
 
 typedef struct {
     uint64_t flags;

@@ -1,13 +1,15 @@
 /* Graphs: the memory that their allocation nodes take of the pool of graphs is charged when they are instantiated, for
- * the first launch, and when they are launched again. What they allocated and did not free outlives them.
+ * the first launch, and when they are launched again or after they were brought up to another graph. What they allocated
+ * and did not free outlives them.
  */
+#include "graph.h"
+
 #include "bodies.h"
 #include "capturing.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
 #include "launch.h"
-#include "local.h"
 #include "pools.h"
 
 #include <stdlib.h>
@@ -20,16 +22,6 @@ struct needs {
 
 static bool sum_nodes(TYPE(graph) graph, struct needs *needs);
 
-/* The threads of its kernels have local memory. Those that were captured were launches. */
-static bool kernel_fits(TYPE(graphNode) node)
-{
-    NAMED(KERNEL_NODE_PARAMS) params;
-    if (!local_waits() || DRIVER(GraphKernelNodeGetParams_v2) == NULL ||
-        DRIVER(GraphKernelNodeGetParams_v2)(node, &params) != RESULT_OK)
-        return true;
-    return local_in_graph(params.func != NULL ? (const void *)params.func : params.kern);
-}
-
 static bool sum_node(TYPE(graphNode) node, struct needs *needs)
 {
     TYPE(graphNodeType) type;
@@ -39,8 +31,6 @@ static bool sum_node(TYPE(graphNode) node, struct needs *needs)
         return false;
     if (type == VALUE(GRAPH_NODE_TYPE_GRAPH))
         return DRIVER(GraphChildGraphNodeGetGraph)(node, &child) == RESULT_OK && sum_nodes(child, needs);
-    if (type == VALUE(GRAPH_NODE_TYPE_KERNEL))
-        needs->too_much = !kernel_fits(node) || needs->too_much;
     if (type != VALUE(GRAPH_NODE_TYPE_MEM_ALLOC))
         return true;
     if (DRIVER(GraphMemAllocNodeGetParams)(node, &params) != RESULT_OK)
@@ -176,6 +166,28 @@ result_t destroy_exec(result_t (*real)(TYPE(graphExec)), TYPE(graphExec) exec)
             forget_exec(&held[d]);
         else if (ours[d])
             table_put(&held[d], &previous);
+    }
+    return answer;
+}
+
+/* An update keeps the types of nodes, so that where no executable graph has memory none gets any. What it may not have
+ * at all never fits. */
+result_t graph_brought_up(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool in_all)
+{
+    struct needs needs = {0};
+    struct entry entry, previous;
+    if (answer != RESULT_OK || atomic_load(&with_memory) == 0 || !sum_nodes(graph, &needs))
+        return answer;
+    for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++) {
+        bool had = table_get(HELD_EXEC + (uint32_t)d, (uintptr_t)exec, &entry);
+        uint64_t bytes = needs.too_much ? UINT64_MAX : needs.bytes[d] + (had && !in_all ? entry.bytes : 0);
+        if (!counted(d) || (bytes == 0 && !had) ||
+            !table_put(&(struct entry){.kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)exec, .bytes = bytes},
+                       &previous))
+            continue;
+        atomic_fetch_add(&with_memory, 1);
+        if (previous.kind != 0)
+            forget_exec(&previous);
     }
     return answer;
 }

@@ -223,11 +223,6 @@ static bool first_launch(const void *function, stream_t stream)
     return device < 0 || launched((uintptr_t)function, 1u << device);
 }
 
-bool local_waits(void)
-{
-    return atomic_load_explicit(&waiting_bits, memory_order_relaxed) != 0;
-}
-
 bool local_in_graph(const void *function)
 {
     return !may_wait((uintptr_t)function) || launched((uintptr_t)function, UINT_MAX);

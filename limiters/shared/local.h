@@ -15,10 +15,7 @@
 void local_of_function(TYPE(function) function);
 void local_of_kernel(TYPE(kernel) kernel);
 
-/* Whether there is any that was not launched. */
-bool local_waits(void);
-
-/* It is about to be part of a graph that can be launched. False: what its threads have does not fit. */
+/* It is about to be put into a graph. False: what its threads have does not fit. */
 bool local_in_graph(const void *function);
 
 /* There is a context. False: what kernels have does not fit into it. */

@@ -241,7 +241,10 @@ result_t count_of_library(result_t (*real)(unsigned *, TYPE(library)), unsigned 
 result_t function_of_kernel(result_t (*real)(TYPE(function) *, TYPE(kernel)), TYPE(function) *function,
                             TYPE(kernel) kernel)
 {
-    return settle_used(real(function, kernel));
+    result_t answer = settle_used(real(function, kernel));
+    if (answer == RESULT_OK)
+        local_of_function(*function); /* another handle than the kernel's */
+    return answer;
 }
 
 result_t load_function(result_t (*real)(TYPE(function)), TYPE(function) function)

@@ -26,6 +26,11 @@ void library_unloaded(uint64_t library)
     (void)library;
 }
 
+void local_of_function(TYPE(function) function)
+{
+    (void)function;
+}
+
 void local_of_kernel(TYPE(kernel) kernel)
 {
     (void)kernel;

@@ -69,25 +69,118 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle)
     return CUDA_SUCCESS;
 }
 
+static CUgraphExecUpdateResult compare(const struct graph *now, const struct graph *then);
+
+static CUgraphExecUpdateResult compare_nodes(const struct work *now, const struct work *then)
+{
+    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    if (now->type != then->type)
+        return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if (now->type == CU_GRAPH_NODE_TYPE_GRAPH)
+        return compare(now->graph, then->graph);
+    if (now->type != CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        return result;
+    if (now->branch.type != then->branch.type || now->branch.count != then->branch.count)
+        return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+    for (unsigned i = 0; i < now->branch.count && !result; i++)
+        result = compare(now->branch.bodies[i], then->branch.bodies[i]);
+    return result;
+}
+
+/* Whether an executable can be brought up to a graph: all of it is the same but for what its nodes are told. */
+static CUgraphExecUpdateResult compare(const struct graph *now, const struct graph *then)
+{
+    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    const struct node *one = now->first, *other = then->first;
+    for (; one && other && !result; one = one->next, other = other->next)
+        result = compare_nodes(&one->work, &other->work);
+    return !result && (one || other) ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED : result;
+}
+
+/* The nodes of an executable go by the names of those that it was made of. */
+static void keep_origins(struct graph *now, const struct graph *before)
+{
+    struct node *node = now->first;
+    for (const struct node *old = before->first; old; old = old->next, node = node->next) {
+        node->origin = old->origin;
+        if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            keep_origins(node->work.graph, old->work.graph);
+        for (unsigned i = 0; node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < node->work.branch.count; i++)
+            keep_origins(node->work.branch.bodies[i], old->work.branch.bodies[i]);
+    }
+}
+
+static void take_over(struct graph **graph, const struct graph *then)
+{
+    struct graph *before = *graph;
+    *graph = graph_copy(then, true);
+    keep_origins(*graph, before);
+    graph_free(before);
+}
+
+static struct node *made_of(const struct graph *graph, const void *origin)
+{
+    struct node *found = NULL;
+    for (struct node *node = graph->first; node && !found; node = node->next) {
+        if (node->origin == origin)
+            return node;
+        if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            found = made_of(node->work.graph, origin);
+        for (unsigned i = 0; node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < node->work.branch.count; i++)
+            found = found ? found : made_of(node->work.branch.bodies[i], origin);
+    }
+    return found;
+}
+
+EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node_handle,
+                                                  const CUDA_KERNEL_NODE_PARAMS *params)
+{
+    WITH_EXEC(exec, handle);
+    struct node *node = made_of(exec->graph, node_handle);
+    return node ? node_set_kernel(&node->work, params) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                               const CUDA_KERNEL_NODE_PARAMS_v1 *params)
+{
+    NEEDS(params);
+    CUDA_KERNEL_NODE_PARAMS now = kernel_of_v1(params);
+    return cuGraphExecKernelNodeSetParams_v2(exec, node, &now);
+}
+
+EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node_handle, CUgraph child_handle)
+{
+    WITH_EXEC(exec, handle);
+    struct graph *child = object_find(child_handle, OBJECT_GRAPH);
+    struct node *node = made_of(exec->graph, node_handle);
+    if (!child || !node || node->work.type != CU_GRAPH_NODE_TYPE_GRAPH || compare(node->work.graph, child))
+        return CUDA_ERROR_INVALID_VALUE;
+    take_over(&node->work.graph, child);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *params)
+{
+    NEEDS(params);
+    switch (params->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphExecKernelNodeSetParams_v2(exec, node, &params->kernel);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphExecChildGraphNodeSetParams(exec, node, params->graph.graph);
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
 EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo *info)
 {
     WITH_EXEC(exec, handle);
     struct graph *graph = object_find(graph_handle, OBJECT_GRAPH);
     if (!graph)
         return CUDA_ERROR_INVALID_VALUE;
-    CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
-    struct node *now = exec->graph->first, *then = graph->first;
-    for (; now && then && !result; now = now->next, then = then->next)
-        if (now->work.type != then->work.type)
-            result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-    if (!result && (now || then))
-        result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    CUgraphExecUpdateResult result = compare(exec->graph, graph);
     if (info)
         *info = (CUgraphExecUpdateResultInfo){.result = result};
     if (result)
         return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
-    graph_free(exec->graph);
-    exec->graph = graph_copy(graph, true);
+    take_over(&exec->graph, graph);
     return CUDA_SUCCESS;
 }
 
@@ -132,6 +225,10 @@ static CUresult run_node(struct stream *stream, const struct work *work, uint64_
 {
     switch (work->type) {
     case CU_GRAPH_NODE_TYPE_GRAPH: return run(stream, work->graph, exec);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: {
+        const struct graph *body = branch_taken(work);
+        return body ? run(stream, body, exec) : CUDA_SUCCESS;
+    }
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return memory_revive(memory_find(work->alloc.dptr), stream, exec);
     default: return perform(stream, work);
     }

@@ -6,7 +6,26 @@
 
 static const struct nvidia_kernel unknown_kernel = {"", 2000, 0};
 
-static CUresult get(const void *handle, const char *name, struct function **found)
+static struct function *find(struct module *module, const char *name, bool of_library)
+{
+    struct function *function = NULL;
+    while ((function = object_next(function, OBJECT_FUNCTION)))
+        if (function->module == module && function->of_library == of_library && !strcmp(function->name, name))
+            return function;
+    function = object_new(OBJECT_FUNCTION);
+    function->module = module;
+    function->name = strdup(name);
+    function->of_library = of_library;
+    function->kernel = &unknown_kernel;
+    function->mallocs = image_mallocs(module, name);
+    function->local = image_local(module, name);
+    for (unsigned i = 0; i < driver.rack->kernel_count; i++)
+        if (!strcmp(driver.rack->kernels[i].name, name))
+            function->kernel = &driver.rack->kernels[i];
+    return function;
+}
+
+static CUresult get(const void *handle, const char *name, bool of_library, struct function **found)
 {
     LOCKED;
     struct module *module = object_find(handle, OBJECT_MODULE);
@@ -16,33 +35,18 @@ static CUresult get(const void *handle, const char *name, struct function **foun
         return CUDA_ERROR_INVALID_VALUE;
     if (!image_declares(module, name))
         return CUDA_ERROR_NOT_FOUND;
-    struct function *function = NULL;
-    while ((function = object_next(function, OBJECT_FUNCTION)))
-        if (function->module == module && !strcmp(function->name, name))
-            break;
-    if (!function) {
-        function = object_new(OBJECT_FUNCTION);
-        function->module = module;
-        function->name = strdup(name);
-        function->kernel = &unknown_kernel;
-        function->mallocs = image_mallocs(module, name);
-        function->local = image_local(module, name);
-        for (unsigned i = 0; i < driver.rack->kernel_count; i++)
-            if (!strcmp(driver.rack->kernels[i].name, name))
-                function->kernel = &driver.rack->kernels[i];
-    }
-    *found = function;
+    *found = find(module, name, of_library);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *name)
 {
-    return get(handle, name, (struct function **)function);
+    return get(handle, name, false, (struct function **)function);
 }
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name)
 {
-    return get(handle, name, (struct function **)kernel);
+    return get(handle, name, true, (struct function **)kernel);
 }
 
 /* Addresses of functions for other kernels: none is simulated. */
@@ -76,7 +80,7 @@ EXPORT CUresult cuKernelGetFunction(CUfunction *function, CUkernel handle)
     if (!kernel)
         return CUDA_ERROR_INVALID_HANDLE;
     CHECK(module_enter(kernel->module, context, NULL));
-    *function = (CUfunction)handle;
+    *function = (CUfunction)find(kernel->module, kernel->name, false);
     return CUDA_SUCCESS;
 }
 

@@ -34,7 +34,13 @@ struct graph *graph_copy(const struct graph *from, bool owned)
         struct work work = node->work;
         if (work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             work.graph = graph_copy(work.graph, true);
+        if (work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+            work.branch.bodies = calloc(work.branch.count, sizeof *work.branch.bodies);
+            for (unsigned i = 0; i < work.branch.count; i++)
+                work.branch.bodies[i] = graph_copy(node->work.branch.bodies[i], true);
+        }
         node->twin = graph_add(graph, &work, (const CUgraphNode *)node->needs, node->need_count);
+        node->twin->origin = node;
         for (size_t i = 0; i < node->need_count; i++)
             node->twin->needs[i] = node->needs[i]->twin;
     }
@@ -47,6 +53,11 @@ void graph_free(struct graph *graph)
         next = node->next;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             graph_free(node->work.graph);
+        if (node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+            for (unsigned i = 0; i < node->work.branch.count; i++)
+                graph_free(node->work.branch.bodies[i]);
+            free(node->work.branch.bodies);
+        }
         free(node->needs);
         object_free(node);
     }
@@ -74,12 +85,6 @@ CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, C
     return enqueue(stream, &work);
 }
 
-#define WITH_NODE(name, handle)                                                                                        \
-    LOCKED;                                                                                                            \
-    struct node *name = object_find(handle, OBJECT_NODE);                                                              \
-    if (!name)                                                                                                         \
-    return CUDA_ERROR_INVALID_VALUE
-
 EXPORT CUresult cuGraphCreate(CUgraph *handle, unsigned flags)
 {
     LOCKED;
@@ -101,8 +106,22 @@ EXPORT CUresult cuGraphDestroy(CUgraph handle)
 EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph handle)
 {
     WITH_GRAPH(graph, handle);
+    if (graph_branches(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
     *clone = (CUgraph)graph_copy(graph, false);
     return CUDA_SUCCESS;
+}
+
+/* What the body of a condition may have, at any level. */
+static bool in_body(const struct work *work)
+{
+    bool may = work->type == CU_GRAPH_NODE_TYPE_KERNEL || work->type == CU_GRAPH_NODE_TYPE_EMPTY ||
+               work->type == CU_GRAPH_NODE_TYPE_MEMSET || work->type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+               work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL || work->type == CU_GRAPH_NODE_TYPE_GRAPH;
+    const struct node *node = work->type == CU_GRAPH_NODE_TYPE_GRAPH ? work->graph->first : NULL;
+    for (; may && node; node = node->next)
+        may = in_body(&node->work);
+    return may;
 }
 
 static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode *needs, size_t count,
@@ -110,6 +129,8 @@ static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode 
 {
     if (!handle || (count && !needs))
         return CUDA_ERROR_INVALID_VALUE;
+    if (graph->body && !in_body(work))
+        return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++) {
         const struct node *need = object_find(needs[i], OBJECT_NODE);
         if (!need || need->graph != graph)
@@ -117,13 +138,6 @@ static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode 
     }
     *handle = (CUgraphNode)graph_add(graph, work, needs, count);
     return CUDA_SUCCESS;
-}
-
-static CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *it)
-{
-    unsigned dims[7] = {it->gridDimX,  it->gridDimY,  it->gridDimZ,      it->blockDimX,
-                        it->blockDimY, it->blockDimZ, it->sharedMemBytes};
-    return launch_work(work, it->func ? it->func : (CUfunction)it->kern, dims, it->kernelParams, it->extra);
 }
 
 EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
@@ -192,7 +206,7 @@ EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph_hand
 {
     WITH_GRAPH(graph, graph_handle);
     struct graph *child = object_find(child_handle, OBJECT_GRAPH);
-    if (!child || child == graph)
+    if (!child || child == graph || graph_branches(child))
         return CUDA_ERROR_INVALID_VALUE;
     struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(child, true)};
     return add(handle, graph, needs, count, &work);
@@ -254,6 +268,15 @@ EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *handle, CUgraph graph_handle,
     return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
 }
 
+static CUresult add_branch(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+                           CUDA_CONDITIONAL_NODE_PARAMS *params)
+{
+    WITH_GRAPH(graph, graph_handle);
+    struct work work;
+    CHECK(branch_node(params, &work));
+    return add(handle, graph, needs, count, &work);
+}
+
 EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
                                CUgraphNodeParams *params)
 {
@@ -273,6 +296,7 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraph
         return cuGraphAddEventRecordNode(handle, graph, needs, count, params->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(handle, graph, needs, count, &params->alloc);
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(handle, graph, needs, count, params->free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return add_branch(handle, graph, needs, count, &params->conditional);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
@@ -282,42 +306,6 @@ EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *handle, CUgraph graph, const CUgr
 {
     (void)edges;
     return cuGraphAddNode(handle, graph, needs, count, params);
-}
-
-EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *params)
-{
-    WITH_NODE(node, handle);
-    if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-        return CUDA_ERROR_INVALID_VALUE;
-    *params = node->work.alloc;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *pointer)
-{
-    WITH_NODE(node, handle);
-    if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_FREE)
-        return CUDA_ERROR_INVALID_VALUE;
-    *pointer = node->work.free;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *params)
-{
-    WITH_NODE(node, handle);
-    if (node->work.type != CU_GRAPH_NODE_TYPE_KERNEL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *params = node->work.kernel;
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *graph)
-{
-    WITH_NODE(node, handle);
-    if (node->work.type != CU_GRAPH_NODE_TYPE_GRAPH)
-        return CUDA_ERROR_INVALID_VALUE;
-    *graph = (CUgraph)node->work.graph;
-    return CUDA_SUCCESS;
 }
 
 /* Fills up to *count handles, NULL beyond what there is; asks for the number when nodes is NULL. */
@@ -372,11 +360,4 @@ EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNod
 EXPORT CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {
     return cuGraphGetEdges_v2(graph, from, to, NULL, count);
-}
-
-EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type)
-{
-    WITH_NODE(node, handle);
-    *type = node->work.type;
-    return CUDA_SUCCESS;
 }

@@ -145,7 +145,8 @@ struct function {
     struct module *module;
     char *name;
     const struct nvidia_kernel *kernel;
-    bool mallocs;   /* calls malloc */
+    bool of_library; /* a CUkernel, for all contexts; cuKernelGetFunction gives another handle */
+    bool mallocs;    /* calls malloc */
     uint64_t local; /* bytes of a thread's arrays */
 };
 
@@ -193,6 +194,11 @@ struct work { /* one thing a stream does, or a graph's node */
         CUdeviceptr free;
         struct event *event;
         struct graph *graph;
+        struct {
+            struct graph **bodies;
+            unsigned count, value; /* value: what the condition is when the graph is launched */
+            CUgraphConditionalNodeType type;
+        } branch;
     };
 };
 
@@ -202,6 +208,7 @@ struct node {
     struct work work;
     struct node *next, **needs, *twin; /* twin: this node in the copy last made of its graph */
     size_t need_count;
+    const void *origin; /* in an executable: the node that it was made of */
 };
 
 struct graph {
@@ -209,6 +216,7 @@ struct graph {
     struct node *first, *last;
     size_t count;
     bool owned; /* by a node or an executable */
+    bool body;  /* of a conditional node */
 };
 
 struct capture {
@@ -354,6 +362,17 @@ struct graph *graph_new(bool owned);
 struct graph *graph_copy(const struct graph *from, bool owned);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count);
+bool graph_branches(const struct graph *graph); /* it has a conditional node, or a child of it has */
+CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work);
+const struct graph *branch_taken(const struct work *work); /* NULL: none */
+CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params);
+CUresult node_set_kernel(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params);
+CUDA_KERNEL_NODE_PARAMS kernel_of_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *params);
+#define WITH_NODE(name, handle)                                                                                        \
+    LOCKED;                                                                                                            \
+    struct node *name = object_find(handle, OBJECT_NODE);                                                              \
+    if (!name)                                                                                                         \
+    return CUDA_ERROR_INVALID_VALUE
 CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, CUdeviceptr *pointer);
 
 /* Memory. */

@@ -60,26 +60,122 @@ static void then_all_else(void)
     run(function);
 }
 
+static void launch_exec(CUgraphExec exec)
+{
+    CU(cuGraphLaunch)(exec, NULL);
+    cu.synchronize();
+}
+
 static void launch(CUgraph graph)
 {
     CUgraphExec exec;
     if (CU(cuGraphInstantiateWithFlags)(&exec, graph, 0) == CUDA_SUCCESS)
-        CU(cuGraphLaunch)(exec, NULL);
-    cu.synchronize();
+        launch_exec(exec);
+}
+
+static CUDA_KERNEL_NODE_PARAMS one_thread(unsigned i)
+{
+    static CUdeviceptr none;
+    static void *parameters[] = {&none};
+    return (CUDA_KERNEL_NODE_PARAMS){of_text(i), 1, 1, 1, 1, 1, 1, 0, parameters, NULL, NULL, NULL};
+}
+
+/* A graph of a kernel. */
+static CUgraph of_kernel(unsigned i, CUgraphNode *node)
+{
+    CUDA_KERNEL_NODE_PARAMS params = one_thread(i);
+    CUgraph graph;
+    must((int)CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
+    CU(cuGraphAddKernelNode_v2)(node, graph, NULL, 0, &params);
+    return graph;
 }
 
 static void of_nodes(void)
 {
-    CUdeviceptr none = 0;
-    void *parameters[] = {&none};
-    CUgraph graph;
     CUgraphNode node;
     open_card();
+    for (unsigned i = 0; i < TEXTS; i++)
+        launch(of_kernel(i, &node));
+}
+
+/* A kernel of a library has a function in each context, by another handle. */
+static void of_kernels_functions(void)
+{
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    open_card();
+    for (unsigned i = 0; i < TEXTS; i++)
+        if (CU(cuLibraryLoadData)(&library, texts[i], NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS &&
+            CU(cuLibraryGetKernel)(&kernel, library, "spills") == CUDA_SUCCESS &&
+            CU(cuKernelGetFunction)(&function, kernel) == CUDA_SUCCESS)
+            run(function);
+}
+
+/* Other kernels than a graph was instantiated with, by each of the calls that set them. */
+static void set_in_executables(void)
+{
+    CUgraphNode node;
+    CUgraphExec exec;
+    open_card();
+    must((int)CU(cuGraphInstantiateWithFlags)(&exec, of_kernel(0, &node), 0), "cuGraphInstantiate");
     for (unsigned i = 0; i < TEXTS; i++) {
-        CUDA_KERNEL_NODE_PARAMS params = {of_text(i), 1, 1, 1, 1, 1, 1, 0, parameters, NULL, NULL, NULL};
-        must((int)CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
-        must((int)CU(cuGraphAddKernelNode_v2)(&node, graph, NULL, 0, &params), "cuGraphAddKernelNode");
+        CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = one_thread(i)};
+        CUDA_KERNEL_NODE_PARAMS_v1 old;
+        memcpy(&old, &any.kernel, sizeof old);
+        if (CU(cuGraphExecKernelNodeSetParams_v2)(exec, node, &any.kernel) == CUDA_SUCCESS)
+            launch_exec(exec);
+        if (CU(cuGraphExecKernelNodeSetParams)(exec, node, &old) == CUDA_SUCCESS)
+            launch_exec(exec);
+        if (CU(cuGraphExecNodeSetParams)(exec, node, &any) == CUDA_SUCCESS)
+            launch_exec(exec);
+    }
+}
+
+/* The same of a graph that is set before it is instantiated, and of executables that are brought up to another. */
+static void brought_up(void)
+{
+    CUgraphNode node, child;
+    CUgraphExec exec, of_child;
+    CUgraph parent, graph;
+    CUgraphExecUpdateResultInfo info;
+    open_card();
+    graph = of_kernel(0, &node);
+    must((int)CU(cuGraphCreate)(&parent, 0), "cuGraphCreate");
+    must((int)CU(cuGraphAddChildGraphNode)(&child, parent, NULL, 0, graph), "cuGraphAddChildGraphNode");
+    must((int)CU(cuGraphInstantiateWithFlags)(&exec, graph, 0), "cuGraphInstantiate");
+    must((int)CU(cuGraphInstantiateWithFlags)(&of_child, parent, 0), "cuGraphInstantiate");
+    for (unsigned i = 0; i < TEXTS; i++) {
+        CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = one_thread(i)};
+        if (CU(cuGraphKernelNodeSetParams_v2)(node, &any.kernel) != CUDA_SUCCESS &&
+            CU(cuGraphNodeSetParams)(node, &any) != CUDA_SUCCESS)
+            continue;
+        if (CU(cuGraphExecUpdate_v2)(exec, graph, &info) == CUDA_SUCCESS)
+            launch_exec(exec);
+        if (CU(cuGraphExecChildGraphNodeSetParams)(of_child, child, graph) == CUDA_SUCCESS)
+            launch_exec(of_child);
         launch(graph);
+    }
+}
+
+/* In what is run if a condition holds, or while it does. */
+static void of_bodies(void)
+{
+    open_card();
+    for (unsigned i = 0; i < TEXTS; i++) {
+        CUgraph graph;
+        CUgraphNode branch, node;
+        CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
+                                 .conditional = {.type = CU_GRAPH_COND_TYPE_IF, .size = 1}};
+        CUgraphNodeParams kernel = {.type = CU_GRAPH_NODE_TYPE_KERNEL, .kernel = one_thread(i)};
+        CU(cuCtxGetCurrent)(&any.conditional.ctx);
+        must((int)CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
+        must((int)CU(cuGraphConditionalHandleCreate)(&any.conditional.handle, graph, any.conditional.ctx, 1,
+                                                     CU_GRAPH_COND_ASSIGN_DEFAULT),
+             "cuGraphConditionalHandleCreate");
+        must((int)CU(cuGraphAddNode_v2)(&branch, graph, NULL, NULL, 0, &any), "cuGraphAddNode");
+        if (CU(cuGraphAddNode_v2)(&node, any.conditional.phGraph_out[0], NULL, NULL, 0, &kernel) == CUDA_SUCCESS)
+            launch(graph);
     }
 }
 
@@ -124,6 +220,10 @@ int main(void)
         {"kernels of nodes of graphs", of_nodes},
         {"kernels that are captured", of_captures},
         {"kernels in two contexts", of_contexts},
+        {"functions of kernels", of_kernels_functions},
+        {"kernels set in executable graphs", set_in_executables},
+        {"executable graphs brought up to others", brought_up},
+        {"kernels in bodies of conditions", of_bodies},
     };
     RUN_PARTS(parts);
 }

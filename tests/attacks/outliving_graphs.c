@@ -3,8 +3,8 @@
 
 #define TAKEN (24 * MIB) /* a pool takes 32 for it */
 
-/* A graph that allocates, and frees if so wished. */
-static CUgraph allocating(bool freeing, CUdeviceptr *pointer)
+/* A graph that allocates so much, and frees if so wished. */
+static CUgraph allocating_bytes(size_t bytes, bool freeing, CUdeviceptr *pointer)
 {
     CUgraph graph;
     CUgraphNode allocation, end;
@@ -14,13 +14,18 @@ static CUgraph allocating(bool freeing, CUdeviceptr *pointer)
         .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
         .accessDescs = &access,
         .accessDescCount = 1,
-        .bytesize = TAKEN};
+        .bytesize = bytes};
     must(CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
     must(CU(cuGraphAddMemAllocNode)(&allocation, graph, NULL, 0, &params), "cuGraphAddMemAllocNode");
     if (freeing)
         must(CU(cuGraphAddMemFreeNode)(&end, graph, &allocation, 1, params.dptr), "cuGraphAddMemFreeNode");
     *pointer = params.dptr;
     return graph;
+}
+
+static CUgraph allocating(bool freeing, CUdeviceptr *pointer)
+{
+    return allocating_bytes(TAKEN, freeing, pointer);
 }
 
 static CUresult launch(CUgraph graph, unsigned long long flags, CUstream stream, CUgraphExec *exec)
@@ -117,6 +122,24 @@ static void uploaded(void)
             CU(cuGraphUpload)(exec, NULL);
 }
 
+/* Executables that are brought up to graphs which allocate more, before and after their first launch. */
+static void brought_up(void)
+{
+    CUdeviceptr pointer;
+    CUgraphExecUpdateResultInfo info;
+    open_card();
+    for (unsigned i = 0; i < 2; i++) {
+        CUgraphExec exec;
+        if (CU(cuGraphInstantiateWithFlags)(&exec, allocating_bytes(MIB, true, &pointer), 0) != CUDA_SUCCESS)
+            continue;
+        if (i == 1)
+            CU(cuGraphLaunch)(exec, NULL);
+        for (size_t bytes = TAKEN; bytes <= 16 * TAKEN; bytes *= 2)
+            if (CU(cuGraphExecUpdate_v2)(exec, allocating_bytes(bytes, true, &pointer), &info) == CUDA_SUCCESS)
+                CU(cuGraphLaunch)(exec, NULL);
+    }
+}
+
 int main(void)
 {
     static const struct part parts[] = {
@@ -126,6 +149,7 @@ int main(void)
         {"launched again while blocked", relaunched},
         {"captured and destroyed", captured},
         {"uploaded", uploaded},
+        {"brought up to larger graphs", brought_up},
     };
     RUN_PARTS(parts);
 }

@@ -204,7 +204,24 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
     ("module_arrays", (("shared/module.c", "answer == RESULT_OK && grew > load->bytes", "false"),)),
     ("module_arrays", (("shared/module.c", "lazy && load->bytes == 0", "false"),)),
     ("local_memory", (("shared/local.c", "if (charge(device, more) != RESULT_OK)", "if (false)"),)),
-    ("local_memory", (("shared/graph.c", "!kernel_fits(node) || ", ""),)),
+    (
+        "local_memory",
+        (("shared/nodes.c", "return local_in_graph(kernel) ? call", "return (kernel), true ? call"),),
+    ),
+    (
+        "local_memory",
+        (
+            (
+                "shared/module.c",
+                "    if (answer == RESULT_OK)\n        local_of_function(*function);",
+                "",
+            ),
+        ),
+    ),
+    (
+        "outliving_graphs",
+        (("shared/graph.c", "atomic_load(&with_memory) == 0 || !sum", "true || !sum"),),
+    ),
     ("ended_owners", (("shared/borrowed.c", "lost : bytes) + others;", "lost : bytes);"),)),
     ("blocked_frees", (("shared/ends.c", "    room_stream_over(stream);\n", ""),)),
     (

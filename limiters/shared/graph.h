@@ -1,0 +1,13 @@
+/* Executable graphs that take memory (graph.c). */
+#ifndef HETERO_SHARED_GRAPH_H
+#define HETERO_SHARED_GRAPH_H
+
+#include "types.h"
+
+#include <stdbool.h>
+
+/* The driver was asked to give an executable graph the nodes of another, in all or in one child of it: what they take is
+ * charged when it is launched. Returns the driver's answer. */
+result_t graph_brought_up(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool in_all);
+
+#endif
