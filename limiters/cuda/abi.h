@@ -345,7 +345,7 @@ typedef enum {
 } CUfunctionLoadingState;
 typedef enum { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
 typedef enum { CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0 } CUlibraryOption;
-typedef enum { CU_MEM_ADVISE_SET_READ_MOSTLY = 1 } CUmem_advise;
+typedef enum { CU_MEM_ADVISE_SET_READ_MOSTLY = 1, CU_MEM_ADVISE_SET_PREFERRED_LOCATION = 3 } CUmem_advise;
 typedef enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 } CUmemRangeHandleType;
 typedef enum { CU_MULTICAST_GRANULARITY_MINIMUM = 0 } CUmulticastGranularity_flags;
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;

@@ -81,16 +81,14 @@ result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPoo
 result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProps) *), TYPE(memoryPool) *pool,
                      const TYPE(memPoolProps) *properties)
 {
-    result_t answer = real(pool, properties);
-    if (answer != RESULT_OK)
-        return answer;
     int device = DEVICE_NONE;
-    bool managed = properties->allocType == VALUE(MEM_ALLOCATION_TYPE_MANAGED);
-    if (properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE))
+    bool managed = properties != NULL && properties->allocType == VALUE(MEM_ALLOCATION_TYPE_MANAGED);
+    if (properties != NULL && properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE))
         device = device_of(properties->location.id);
     else if (managed)
         device = device_current();
-    if (counted(device))
+    result_t answer = device == DEVICE_FOREIGN ? ERROR(OUT_OF_MEMORY) : real(pool, properties);
+    if (answer == RESULT_OK && counted(device))
         pool_remember(*pool, device, managed ? POOL_OF_MANAGED : POOL_OF_DEVICE);
     return answer;
 }

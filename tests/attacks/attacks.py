@@ -86,6 +86,7 @@ ATTACKS = (
     Attack("other_contexts", "memory of contexts that end", contexts=2),
     Attack("rounded_sizes", "sizes that take more than they are", contexts=1),
     Attack("retained_blocks", "blocks retained while they are unmapped", contexts=1),
+    Attack("seldom_doors", "calls that few programs make", contexts=1),
     Attack("honest_memory", "honest use of all these", contexts=1),
     Attack("hidden_captures", "captures begun by other names"),
     Attack("private_loader", "a private copy of ld.so", held=False),

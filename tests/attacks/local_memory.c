@@ -42,13 +42,16 @@ static void of_libraries(void)
             run((CUfunction)kernel);
 }
 
+/* All are loaded at once, before one has run: then nothing is left to be refused that has not its local memory yet. */
 static CUfunction of_text(unsigned i)
 {
+    static CUfunction functions[TEXTS];
     CUmodule module;
-    CUfunction function;
-    must((int)CU(cuModuleLoadData)(&module, texts[i]), "cuModuleLoadData");
-    must((int)CU(cuModuleGetFunction)(&function, module, "spills"), "cuModuleGetFunction");
-    return function;
+    for (unsigned j = 0; functions[TEXTS - 1] == NULL && j < TEXTS; j++) {
+        must((int)CU(cuModuleLoadData)(&module, texts[j]), "cuModuleLoadData");
+        must((int)CU(cuModuleGetFunction)(&functions[j], module, "spills"), "cuModuleGetFunction");
+    }
+    return functions[i];
 }
 
 /* What fits is had first, and then all else is taken. */

@@ -127,6 +127,10 @@ def test_a_block_retained_while_it_is_unmapped_counts(tmp_path: Path) -> None:
     _held(tmp_path, "retained_blocks")
 
 
+def test_what_seldom_calls_take_or_keep_counts(tmp_path: Path) -> None:
+    _held(tmp_path, "seldom_doors")
+
+
 def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
     _held(tmp_path, "honest_memory")
 

@@ -123,6 +123,9 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "    pthread_mutex_lock(&mapping_lock);",
         ),
     ),
+    "seldom_doors": (
+        ("shared/memory.c", "bool shared = ours && is_shared(&entry);", "bool shared = false;"),
+    ),
     "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (

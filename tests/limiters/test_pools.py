@@ -1,9 +1,10 @@
 """Memory that pools and graphs keep: charged until the driver has it back."""
 
 import json
+from pathlib import Path
 
 import pytest
-from tenancy import MIB, Grant
+from tenancy import MIB, Grant, Rack, Terms
 
 
 def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
@@ -178,3 +179,19 @@ input()
     program.communicate("\n")
 
     assert ([0, 2, True], 64) == (told, held)
+
+
+def test_a_card_that_is_not_granted_has_no_pool(tmp_path: Path) -> None:
+    rack = Rack.of(tmp_path, cards=2)
+    told = rack.grant(Terms(memory=512 * MIB), time_slices=False).run(
+        f"""
+start()
+call("cuDevicePrimaryCtxRetain", byref(c_void_p()), c_int(1))
+def pool_on(card):
+    properties, pool = (c_uint64 * 11)(1, 1 | card << 32), c_void_p()
+    made = cuda.cuMemPoolCreate(byref(pool), properties)
+    return made or cuda.cuMemAllocFromPoolAsync(byref(c_uint64()), c_size_t({MIB}), pool, None)
+say([pool_on(0), pool_on(1)])
+"""
+    )
+    assert [0, 2] == told

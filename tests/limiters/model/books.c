@@ -51,6 +51,22 @@ static struct share *shared_block(const struct books *books, uint32_t process, u
     return NULL;
 }
 
+bool books_may_stay(const struct books *books, uint32_t process, const struct thing *piece)
+{
+    const struct process *of = &books->processes[process];
+    bool small = false;
+    if (piece->kind != PIECE || shared_block(books, process, piece->block) == NULL)
+        return false;
+    EACH(thing, of)
+    {
+        if (thing != piece && thing->kind == PIECE && thing->block == piece->block)
+            return false;
+        bool arrays = thing->kind == AN_ARRAY || thing->kind == A_MODULE || thing->kind == A_LIBRARY;
+        small = small || (arrays && thing->bytes <= MIB && (thing->device == piece->device || thing->kind == A_LIBRARY));
+    }
+    return small;
+}
+
 static uint64_t managed(const struct process *of, uint32_t device, uint64_t more)
 {
     uint64_t bytes = more;

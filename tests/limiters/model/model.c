@@ -662,7 +662,9 @@ static bool choose_of_cell(const struct raw *raw, const struct process *of, stru
         call->other = stream_for(of, call->device, raw->b);
     bool needs_context = raw->kind != GRAPH_DESTROY && raw->kind != HANDLE_RELEASE && raw->kind != UNMAP &&
                          raw->kind != EXPORT && raw->kind != LIBRARY_UNLOAD;
-    bool unsure = raw->kind == SHARE && thing->kind == PIECE && of->contexts[thing->context].lent;
+    bool frees = raw->kind == FREE || raw->kind == FREE_ASYNC;
+    bool unsure = (raw->kind == SHARE && thing->kind == PIECE && of->contexts[thing->context].lent) ||
+                  (frees && books_may_stay(&books, raw->process, thing));
     return (call->context != NONE || !needs_context) && !unsure;
 }
 

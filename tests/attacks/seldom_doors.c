@@ -1,0 +1,166 @@
+/* Calls that few programs make, each of which might take memory, or keep it, past what was charged. */
+#include "memory.h"
+
+#define TAKEN (16 * MIB)
+
+/* A child opens each pointer twice and closes it once; its owner frees it. */
+static void opened_twice(void)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr pointer, again;
+    char done = 0;
+    int pair[2];
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair");
+    pid_t child = fork();
+    if (child == 0) {
+        close(pair[1]);
+        open_card();
+        while (read(pair[0], &handle, sizeof handle) == sizeof handle) {
+            if (CU(cuIpcOpenMemHandle_v2)(&pointer, handle, 1) == CUDA_SUCCESS &&
+                CU(cuIpcOpenMemHandle_v2)(&again, handle, 1) == CUDA_SUCCESS)
+                CU(cuIpcCloseMemHandle)(again);
+            must(write(pair[0], &done, 1) != 1, "write");
+        }
+        hold();
+        _exit(0);
+    }
+    close(pair[0]);
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN) && cu.allocate((uint64_t *)&pointer, TAKEN) == 0; i++) {
+        must((int)CU(cuIpcGetMemHandle)(&handle, pointer), "cuIpcGetMemHandle");
+        must(write(pair[1], &handle, sizeof handle) != sizeof handle || read(pair[1], &done, 1) != 1, "a socket");
+        cu.release(pointer);
+    }
+    shutdown(pair[1], SHUT_WR);
+    waitpid(child, NULL, 0);
+}
+
+/* Blocks are no context's: they outlive its reset. */
+static void blocks_of_a_reset(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = on_card();
+    for (unsigned round = 0; round < 4; round++) {
+        open_card();
+        for (unsigned i = 0; i < 2; i++)
+            CU(cuMemCreate)(&handle, TAKEN, &properties, 0);
+        must((int)CU(cuDevicePrimaryCtxReset_v2)(0), "cuDevicePrimaryCtxReset");
+    }
+    open_card();
+}
+
+/* What a program trims by itself is not there yet where a stream has not come past its free. */
+static void trimmed_by_hand(void)
+{
+    CUdeviceptr pointer;
+    CUmemoryPool pool;
+    open_card();
+    CUstream behind = blocked_stream();
+    must((int)CU(cuDeviceGetDefaultMemPool)(&pool, 0), "cuDeviceGetDefaultMemPool");
+    for (unsigned i = 0; i < times(TAKEN) && CU(cuMemAllocAsync)(&pointer, TAKEN, NULL) == CUDA_SUCCESS; i++) {
+        CU(cuMemFreeAsync)(pointer, behind);
+        CU(cuMemPoolTrimTo)(pool, 0);
+    }
+}
+
+/* Managed memory of the host, which is advised to the card, attached and brought there. */
+static void advised(void)
+{
+    CUdeviceptr pointer;
+    CUstream stream;
+    CUmemLocation card = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    open_card();
+    must((int)CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        if (CU(cuMemAllocManaged)(&pointer, TAKEN, 2 /* CU_MEM_ATTACH_HOST */) != CUDA_SUCCESS)
+            continue;
+        CU(cuMemAdvise_v2)(pointer, TAKEN, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, card);
+        CU(cuStreamAttachMemAsync)(stream, pointer, 0, CU_MEM_ATTACH_GLOBAL);
+        CU(cuMemPrefetchAsync_v2)(pointer, TAKEN, card, 0, stream);
+    }
+    CU(cuStreamSynchronize)(stream);
+}
+
+/* Memory of the host's own allocator, which some cards and kernels can move, too. */
+static void of_malloc(void)
+{
+    CUmemLocation card = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++) {
+        CUdeviceptr pointer = (uintptr_t)mmap(NULL, TAKEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset((void *)(uintptr_t)pointer, 1, TAKEN);
+        CU(cuMemAdvise_v2)(pointer, TAKEN, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, card);
+        CU(cuMemPrefetchAsync_v2)(pointer, TAKEN, card, 0, NULL);
+    }
+    cu.synchronize();
+}
+
+/* A block by the door for memory of other APIs; neither its handle nor its descriptor is left. */
+static void as_external(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUexternalMemory memory;
+    int file;
+    open_card();
+    for (unsigned i = 0; i < times(BLOCK) && (file = exported(BLOCK, &handle)) >= 0; i++) {
+        CUDA_EXTERNAL_MEMORY_HANDLE_DESC shared = {
+            .type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .handle.fd = file, .size = BLOCK};
+        if (CU(cuImportExternalMemory)(&memory, &shared) != CUDA_SUCCESS) /* else the driver has the descriptor */
+            close(file);
+        CU(cuMemRelease)(handle);
+    }
+}
+
+static void blocks_of_the_host(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = on_card();
+    properties.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
+    open_card();
+    for (unsigned i = 0; i < times(TAKEN); i++)
+        CU(cuMemCreate)(&handle, TAKEN, &properties, 0);
+}
+
+/* What the driver keeps of executable graphs on the card, of many nodes, is nothing that a call tells. */
+static void many_nodes(void)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    open_card();
+    must((int)CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
+    uint32_t us = 1;
+    void *parameters[] = {&us};
+    CUDA_KERNEL_NODE_PARAMS params = {cu.kernel, 1, 1, 1, 1, 1, 1, 0, parameters, NULL, NULL, NULL};
+    for (unsigned i = 0; i < 5000; i++)
+        must((int)CU(cuGraphAddKernelNode_v2)(&node, graph, NULL, 0, &params), "cuGraphAddKernelNode");
+    for (unsigned i = 0; i < 40; i++)
+        if (CU(cuGraphInstantiateWithFlags)(&exec, graph, 0) == CUDA_SUCCESS)
+            CU(cuGraphUpload)(exec, NULL);
+    cu.synchronize();
+}
+
+static void many_events(void)
+{
+    CUevent event;
+    open_card();
+    for (unsigned i = 0; i < 50000 && CU(cuEventCreate)(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS; i++)
+        CU(cuEventRecord)(event, NULL);
+    cu.synchronize();
+}
+
+int main(void)
+{
+    static const struct part parts[] = {
+        {"pointers opened twice and closed once", opened_twice},
+        {"blocks that a reset leaves", blocks_of_a_reset},
+        {"pools trimmed by the program", trimmed_by_hand},
+        {"managed memory that is advised and attached", advised},
+        {"memory of malloc", of_malloc},
+        {"blocks imported as external memory", as_external},
+        {"blocks of the host", blocks_of_the_host},
+        {"graphs of many nodes", many_nodes},
+        {"many events", many_events},
+    };
+    RUN_PARTS(parts);
+}
