@@ -209,7 +209,13 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
     ("local_memory", (("shared/local.c", "if (charge(device, more) != RESULT_OK)", "if (false)"),)),
     (
         "local_memory",
-        (("shared/nodes.c", "return local_in_graph(kernel) ? call", "return (kernel), true ? call"),),
+        (
+            (
+                "shared/nodes.c",
+                "return local_in_graph(kernel) ? call",
+                "return (kernel), true ? call",
+            ),
+        ),
     ),
     (
         "local_memory",

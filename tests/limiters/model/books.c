@@ -422,6 +422,7 @@ void books_end(struct books *books, uint32_t process)
     memset(of->pools, 0, sizeof of->pools);
     memset(of->pools_most, 0, sizeof of->pools_most);
     memset(of->beyond, 0, sizeof of->beyond);
+    memset(of->unsure, 0, sizeof of->unsure);
     of->code = 0;
 }
 

@@ -92,6 +92,7 @@ struct process {
     uint64_t small_live[DEVICES], small_charged[DEVICES]; /* arrays that share blocks */
     uint64_t pools[DEVICES], pools_most[DEVICES], pools_least[DEVICES];
     uint64_t beyond[DEVICES]; /* charged by the driver's figure */
+    bool unsure[DEVICES];     /* that may have been asked while what is charged by calls was not known to the byte */
     uint64_t code;
 };
 

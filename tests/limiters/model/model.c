@@ -225,6 +225,8 @@ static void check_charges(const struct seen *seen, uint32_t p, uint32_t d, bool 
     if (!books_has_context(&books, p, d))
         of->beyond[d] = 0;
     bool fits = charged >= range.least + of->beyond[d] && charged <= range.most + of->beyond[d];
+    may_be_measured = may_be_measured || of->unsure[d];
+    of->unsure[d] = may_be_measured && range.least != range.most;
     if (books_has_context(&books, p, d) && (measured || (may_be_measured && !fits)))
         check_measured(seen, p, d, range, refused);
     else if (!fits)
