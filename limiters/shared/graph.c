@@ -1,6 +1,6 @@
 /* Graphs: the memory that their allocation nodes take of the pool of graphs is charged when they are instantiated, for
- * the first launch, and when they are launched again or after they were brought up to another graph. What they allocated
- * and did not free outlives them.
+ * the first launch, and when they are launched again or after they were brought up to another graph. What they
+ * allocated and did not free outlives them.
  */
 #include "graph.h"
 

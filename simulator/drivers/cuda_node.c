@@ -1,5 +1,5 @@
-/* What the nodes of graphs and of executables are told to do, and conditions with their bodies. A condition has the value
- * that it was made with: no simulated kernel sets one, so a loop is over after its first turn. */
+/* What the nodes of graphs and of executables are told to do, and conditions with their bodies. A condition has the
+ * value that it was made with: no simulated kernel sets one, so a loop is over after its first turn. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -112,7 +112,9 @@ EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle,
 
 CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work)
 {
-    unsigned most = params->type == CU_GRAPH_COND_TYPE_WHILE ? 1 : params->type == CU_GRAPH_COND_TYPE_IF ? 2 : UINT32_MAX;
+    unsigned most = params->type == CU_GRAPH_COND_TYPE_WHILE ? 1
+                    : params->type == CU_GRAPH_COND_TYPE_IF  ? 2
+                                                             : UINT32_MAX;
     if (!(params->handle & IS_CONDITION) || params->size == 0 || params->size > most)
         return CUDA_ERROR_INVALID_VALUE;
     struct graph **bodies = calloc(params->size, sizeof *bodies);

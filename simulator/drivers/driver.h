@@ -147,7 +147,7 @@ struct function {
     const struct nvidia_kernel *kernel;
     bool of_library; /* a CUkernel, for all contexts; cuKernelGetFunction gives another handle */
     bool mallocs;    /* calls malloc */
-    uint64_t local; /* bytes of a thread's arrays */
+    uint64_t local;  /* bytes of a thread's arrays */
 };
 
 struct array {

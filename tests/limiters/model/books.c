@@ -62,7 +62,8 @@ bool books_may_stay(const struct books *books, uint32_t process, const struct th
         if (thing != piece && thing->kind == PIECE && thing->block == piece->block)
             return false;
         bool arrays = thing->kind == AN_ARRAY || thing->kind == A_MODULE || thing->kind == A_LIBRARY;
-        small = small || (arrays && thing->bytes <= MIB && (thing->device == piece->device || thing->kind == A_LIBRARY));
+        small = small ||
+                (arrays && thing->bytes <= MIB && (thing->device == piece->device || thing->kind == A_LIBRARY));
     }
     return small;
 }

@@ -118,8 +118,8 @@ uint64_t books_uncharged(const struct books *books, uint32_t process, uint32_t d
 /* What others have of what the process made and let go of: charged, and not in its figure. */
 uint64_t books_stuck(const struct books *books, uint32_t process, uint32_t device);
 
-/* Whether nobody knows if the card has the block of a shared piece back when that is freed: it is the last in there, and
- * small arrays lie in such blocks, too. What is not seen to be back stays charged. */
+/* Whether nobody knows if the card has the block of a shared piece back when that is freed: it is the last in there,
+ * and small arrays lie in such blocks, too. What is not seen to be back stays charged. */
 bool books_may_stay(const struct books *books, uint32_t process, const struct thing *piece);
 
 /* What is charged for managed memory, which is in nobody's figure. */
