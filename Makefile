@@ -92,7 +92,7 @@ test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that 
 
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
 	$(BIN)/pytest -m hip --timeout 120 --reruns 2 --no-skips tests/limiters/test_hip.py \
-		tests/limiters/test_isolation.py tests/cli/test_demo.py
+		tests/limiters/test_isolation.py tests/cli/test_demo.py tests/cli/test_bypass_hsa.py
 
 test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails
 	$(BIN)/pytest -m shells --timeout 120 --no-skips tests/cli/test_completion.py

@@ -5,17 +5,22 @@ The declarations are our own, after its public header. A library is opened by th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
 from typing import Any
 
 from hetero.model import Device, Usage
 from hetero.plugin.discovery import drm_of, pci_address
-from hetero.plugin.driver import Driver, Library, struct, text
+from hetero.plugin.driver import Driver, DriverError, Library, struct, text
 
 _VRAM, _MEMORY_BLOCK = 0, 1  # of rsmi_memory_type_t, and of the kinds of blocks
 _EDGE, _NOW = 0, 0  # rsmi_temperature_type_t; rsmi_temperature_metric_t
 _PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
 _Errors = struct("rsmi_error_count_t", "u64 corrected uncorrected")
+_Process = struct("rsmi_process_info_t", "u32 pid pasid; u64 vram sdma; u32 occupancy evicted")
+_LIST, _OF_CARD = "rsmi_compute_process_info_get", "rsmi_compute_process_info_by_device_get"
+_NOT_FOUND = 10  # RSMI_STATUS_NOT_FOUND: the process has ended
+_COMING = 16  # processes that may begin between two calls
 
 
 def driver(*names: str) -> Driver:
@@ -47,9 +52,41 @@ def usage(rsmi: Library, index: int) -> Usage:
     return Usage(
         memory=rsmi.find("rsmi_dev_memory_usage_get", index, _VRAM, c_uint64),
         core=None if busy is None else busy / 100,
+        processes=processes(rsmi, index),
         temperature=None if heat is None else heat // 1000,
         power=None if power is None else power / 1e6,
     )
+
+
+def processes(rsmi: Library, index: int) -> Mapping[int, int] | None:
+    """Return the bytes that each process has on a card; None where that is not to be known.
+
+    The library reads the kernel's `/sys/class/kfd/kfd/proc/PID/vram_*`: what a process took through
+    /dev/kfd, by whatever library. Its list of processes says nothing of a card, and has no bytes.
+    """
+    if not (rsmi.has(_LIST) and rsmi.has(_OF_CARD)):
+        return None
+    try:
+        room = rsmi.get(_LIST, None, c_uint32) + _COMING
+        listed, count = (_Process * room)(), c_uint32(room)
+        rsmi.call(_LIST, listed, count)
+        held = {one.pid: _held(rsmi, one.pid, index) for one in listed[: count.value]}
+    except DriverError:
+        return None
+    known = {pid: memory for pid, memory in held.items() if memory is not None}
+    if held and not known:
+        return None  # this kernel does not say
+    return {pid: memory for pid, memory in known.items() if memory}
+
+
+def _held(rsmi: Library, pid: int, index: int) -> int | None:
+    try:
+        found = rsmi.find(_OF_CARD, pid, index, _Process)
+    except DriverError as error:
+        if error.code != _NOT_FOUND:
+            raise
+        return 0
+    return None if found is None else int(found.vram)
 
 
 def name(rsmi: Library, index: int) -> str | None:

@@ -1,9 +1,11 @@
-/* librocm_smi64.so for Hygon cards that are not there; rocm_smi_amd.c is AMD's.
+/* librocm_smi64.so for Hygon cards that are not there; rocm_smi_amd.c is AMD's. What runs on the cards is what AMD's
+ * runtimes run on kfd.h's.
  *
  * A [device]'s uuid is the card's unique id, such as 7100f95cee823041. The word for a link past PCIe is XGMI.
  */
 #include "rocm_smi.h"
 
+#include "amd.h"
 #include "management_fake.h"
 
 #include <stdio.h>
@@ -13,24 +15,41 @@
 #define VENDOR    "hygon"
 #define VENDOR_ID 0x1d94 /* PCI's */
 #define DRIVER    "6.2.26"
-
-static uint64_t unique_id_of(const struct fake_card *card)
-{
-    unsigned long long unique;
-    int used = 0;
-    bool said = sscanf(card->uuid, "%llx%n", &unique, &used) == 1 && !card->uuid[used];
-    return said ? unique : card->key;
-}
-
-/* What programs have of a card besides what the rack says: nothing runs on these cards. */
-static unsigned running(unsigned index, struct fake_process *processes, unsigned room)
-{
-    (void)index, (void)processes, (void)room;
-    return 0;
-}
 #endif
 
 const char fake_vendor[] = VENDOR;
+
+/* The cards as the libraries of programs see them, opened once. */
+static struct nvidia *cards(void)
+{
+    static struct nvidia *opened;
+    struct nvidia *known = __atomic_load_n(&opened, __ATOMIC_ACQUIRE), *none = NULL;
+    if (!known && (known = nvidia_open()))
+        __atomic_compare_exchange_n(&opened, &none, known, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return opened;
+}
+
+static uint64_t unique_id_of(const struct fake_card *card)
+{
+    for (unsigned i = 0; cards() && i < cards()->device_count; i++)
+        if (fake_card(i) == card)
+            return amd_unique_id(&cards()->devices[i]);
+    return 0;
+}
+
+/* What programs have of a card besides what the rack says. */
+static unsigned running(unsigned index, struct fake_process *processes, unsigned room)
+{
+    static struct engine_tenant tenants[ENGINE_TENANTS];
+    if (!cards() || index >= cards()->device_count)
+        return 0;
+    unsigned count = engine_tenants(cards()->engine, cards()->devices[index].first_card, tenants);
+    unsigned seen = 0;
+    for (unsigned i = 0; i < count && seen < room; i++)
+        if (tenants[i].pid)
+            processes[seen++] = (struct fake_process){(unsigned)tenants[i].pid, tenants[i].memory};
+    return seen;
+}
 
 /* The processes that the rack says a card has, and those that run on it. */
 static unsigned processes_on(unsigned index, const struct fake_card *card, struct fake_process *processes,
@@ -241,21 +260,34 @@ EXPORT rsmi_status_t rsmi_topo_get_link_type(uint32_t dv_ind_src, uint32_t dv_in
     return RSMI_STATUS_SUCCESS;
 }
 
+static bool is_listed(uint32_t pid, const uint32_t *pids, uint32_t count)
+{
+    while (count > 0)
+        if (pids[--count] == pid)
+            return true;
+    return false;
+}
+
+/* Each process once, and no figures: the library has them of single cards alone, as it was seen on a Hygon card
+ * (gpustack-operator's notes), and as rocm_smi_kfd.cc of AMD's has it. */
 EXPORT rsmi_status_t rsmi_compute_process_info_get(rsmi_process_info_t *procs, uint32_t *num_items)
 {
     FAULTS(NULL, num_items, sizeof *num_items);
     const struct fake_card *card;
     struct fake_process processes[64];
-    uint32_t count = 0;
+    uint32_t pids[512], count = 0;
     if (!num_items)
         return RSMI_STATUS_INVALID_ARGS;
     for (unsigned i = 0; (card = fake_card(i)); i++)
-        for (unsigned p = 0, all = processes_on(i, card, processes, 64); p < all; p++, count++)
-            if (procs && count < *num_items)
-                procs[count] = (rsmi_process_info_t){.process_id = processes[p].pid, .vram_usage = processes[p].memory};
-    bool short_of = procs && count > *num_items;
-    *num_items = short_of ? *num_items : count;
-    return short_of ? RSMI_STATUS_INSUFFICIENT_SIZE : RSMI_STATUS_SUCCESS;
+        for (unsigned p = 0, all = processes_on(i, card, processes, 64); p < all && count < 512; p++)
+            if (!is_listed(processes[p].pid, pids, count))
+                pids[count++] = processes[p].pid;
+    if (procs && count > *num_items)
+        return RSMI_STATUS_INSUFFICIENT_SIZE;
+    for (uint32_t i = 0; procs && i < count; i++)
+        procs[i] = (rsmi_process_info_t){.process_id = pids[i]};
+    *num_items = count;
+    return RSMI_STATUS_SUCCESS;
 }
 
 EXPORT rsmi_status_t rsmi_compute_process_info_by_device_get(uint32_t pid, uint32_t dv_ind, rsmi_process_info_t *proc)

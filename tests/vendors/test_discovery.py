@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hetero_iluvatar
 import pytest
-from racks import PLUGINS, Rack, card, discover, registry
+from racks import PLUGINS, Rack, card, discover, fault, registry
 
 import hetero.plugin.discovery
 from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Whole
@@ -134,3 +134,28 @@ def test_a_model_no_table_knows_is_whole_or_a_line_that_names_it(tmp_path: Path)
 
     assert ("broken", 0) == (row.state, row.devices)
     assert "no declared model matches '950X'" in str(row.reason)
+
+
+@pytest.mark.parametrize("vendor", ["amd", "hygon"])
+@pytest.mark.parametrize(
+    ("faults", "expected"),
+    [
+        ("", [{31: 1 << 30}, {32: 2 << 30}]),
+        # As a kernel does that says nothing of its processes, and one that fails.
+        (fault("rsmi_compute_process_info_by_device_get", "error 2"), [None, None]),
+        (fault("rsmi_compute_process_info_by_device_get", "missing"), [None, None]),
+        (fault("rsmi_compute_process_info_get", "error 999"), [None, None]),
+    ],
+)
+def test_what_processes_have_of_a_card_is_told_or_not_known(
+    tmp_path: Path, vendor: str, faults: str, expected: list[dict[int, int] | None]
+) -> None:
+    """Each of them on its own card, though the library's list is of the machine."""
+    model, memory = MODELS[vendor]
+    cards = [card(vendor, model, memory, processes=said) for said in ("31:1024", "32:2048")]
+
+    def known() -> list[Mapping[int, int] | None]:
+        vendors = registry(vendor)
+        return [vendors.observe(device).processes for device in vendors.discover().devices]
+
+    assert expected == Rack(tmp_path, *cards, faults).meet(known)
