@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hetero_iluvatar
 import pytest
+from attrs import evolve
 from racks import PLUGINS, Rack, card, discover, fault, registry
 
 import hetero.plugin.discovery
@@ -156,6 +157,19 @@ def test_what_processes_have_of_a_card_is_told_or_not_known(
 
     def known() -> list[Mapping[int, int] | None]:
         vendors = registry(vendor)
-        return [vendors.observe(device).processes for device in vendors.discover().devices]
+        shared = [evolve(d, enforcement=Enforcement.PRELOAD) for d in vendors.discover().devices]
+        return [vendors.observe(device).processes for device in shared]
 
     assert expected == Rack(tmp_path, *cards, faults).meet(known)
+
+
+def test_of_a_hygon_card_that_no_limiter_shares_nothing_is_told_of_processes(
+    tmp_path: Path,
+) -> None:
+    rack = Rack(tmp_path, card("hygon", *MODELS["hygon"], processes="31:1024"))
+
+    def known() -> Mapping[int, int] | None:
+        vendors = registry("hygon")
+        return vendors.observe(vendors.discover().devices[0]).processes
+
+    assert rack.meet(known) is None
