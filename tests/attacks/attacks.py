@@ -1,6 +1,7 @@
 """Runs the attacks under a grant, on a card where there is one and else on a simulated one.
 
-make attacks
+make attacks; `PYTHONPATH=tests/limiters:tests/simulator/machine .venv/bin/python
+tests/attacks/attacks.py NAME...` runs those that are named.
 """
 
 from __future__ import annotations
@@ -259,12 +260,13 @@ def seen(attack: Attack, machine: Machine, directory: Path) -> float:
 def main() -> int:
     """Print a table of what each program got; 1 if a limit was not held, or seen, that can be."""
     uuids, missed = card_uuids(), 0
+    chosen = [BY_NAME[name] for name in sys.argv[1:]] or [*ATTACKS, *OF_TIME]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         rack = Rack(directory, Card()) if uuids else Rack.of(directory)
         if not uuids:
             print("no card is here: on the simulated driver")
-        for attack in (*ATTACKS, *OF_TIME):
+        for attack in chosen:
             if uuids and (attack.serial or attack.cards > len(uuids)):
                 print(f"{attack.name:16} not run    {attack.what}")
                 continue
@@ -276,7 +278,7 @@ def main() -> int:
             word = "held" if answer["held"] else "NOT HELD" if attack.held else "not closed"
             missed += attack.held and not answer["held"]
             print(f"{attack.name:16} {word:10} {attack.what}: {answer['got']}", flush=True)
-        for attack in ATTACKS:
+        for attack in chosen:
             if not attack.held:
                 after = seen(attack, rack.machine, directory)
                 missed += after > SOON
