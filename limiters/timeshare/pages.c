@@ -20,6 +20,9 @@
 #define BUSY_NS    INT64_C(20000000)
 #define RECENT_NS  INT64_C(2000000000)
 
+/* One with work in flight counts each 2 ms: after so long without it is asked whether any lives. */
+#define BUSY_LOOK_NS INT64_C(5000000)
+
 /* More processes of one grant at once are not believed. */
 #define BUSY_MOST 4u
 
@@ -258,8 +261,8 @@ static int64_t stands_ns(uint32_t count, uint32_t *before, int64_t *since_ns, in
 static unsigned believed_busy(struct neighbour *neighbour, const struct hetero_page *page, int64_t now_ns)
 {
     int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->busy_beats, &neighbour->busy_ns, now_ns);
-    bool is_stopped = page->busy > 0 && busy_ns >= BUSY_NS && lives(neighbour, WORKS, now_ns);
-    if (busy_ns >= (is_stopped ? PAGES_STOPPED_NS : BUSY_NS))
+    bool is_stopped = page->busy > 0 && busy_ns >= BUSY_LOOK_NS && lives(neighbour, WORKS, now_ns);
+    if (busy_ns >= (is_stopped ? PAGES_STOPPED_NS : BUSY_LOOK_NS))
         return 0;
     return page->busy < BUSY_MOST ? page->busy : BUSY_MOST;
 }
@@ -418,10 +421,11 @@ unsigned pages_lit(const struct pages *pages)
 
 /* ----------------------------------------------------------------------------------------------------- our own page */
 
-/* Others of our grant, as our own page has them. One that was killed stays in the count, but moves nothing. */
+/* Others of our grant, as our own page has them. One that was killed stays in the count until the next
+ * that looks has counted who lives; alone it moves nothing. */
 unsigned pages_siblings(const struct pages *pages)
 {
-    uint32_t busy = pages->own == NULL ? 0 : atomic_load(&pages->own->busy) - pages->busy;
+    uint32_t busy = pages->own == NULL ? 0 : atomic_load(&pages->own->busy) - pages->counted;
     bool moves = pages->sibling_ns != 0 && pages->looked_ns - pages->sibling_ns < BUSY_NS;
     return !moves || busy > INT32_MAX ? 0 : busy < BUSY_MOST ? busy : BUSY_MOST;
 }
@@ -457,7 +461,7 @@ void pages_say(struct pages *pages, enum page_state state)
     if (pages->own == NULL)
         return;
     if (pages->said == PAGE_IDLE && state != PAGE_IDLE && pages_siblings(pages) == 0)
-        atomic_store(&pages->own->busy, pages->busy); /* some may have been killed */
+        atomic_store(&pages->own->busy, pages->counted); /* some may have been killed */
     if (atomic_load_explicit(&pages->own->state, memory_order_relaxed) != (uint32_t)state)
         atomic_store(&pages->own->state, state);
     /* Last: the lock would make what a killed process of the grant left in `state` look alive. */
@@ -475,17 +479,28 @@ void pages_hush(struct pages *pages)
     pages->said = PAGE_IDLE;
 }
 
-void pages_say_busy(struct pages *pages, bool busy)
+void pages_say_busy(struct pages *pages, bool busy, bool counts)
 {
     struct hetero_page *own = pages->own;
     if (own == NULL || (!busy && !pages->busy))
         return;
-    if (busy != pages->busy)
-        atomic_fetch_add(&own->busy, busy ? 1 : UINT32_MAX);
+    if (counts && !pages->counted)
+        atomic_fetch_add(&own->busy, 1);
+    uint32_t said = atomic_load(&own->busy);
+    while (!counts && pages->counted && said > 0 && !atomic_compare_exchange_weak(&own->busy, &said, said - 1))
+        ;
+    pages->counted = counts;
     pages->busy = busy;
     show_by_lock(pages, WORKS, busy);
     atomic_fetch_add_explicit(&own->busy_beat, 1, memory_order_relaxed);
     pages->busy_beats++;
+}
+
+void pages_count_busy(struct pages *pages, unsigned others)
+{
+    uint32_t said = pages->own == NULL ? 0 : atomic_load(&pages->own->busy), is = others + pages->counted;
+    if (pages->own != NULL && said != is)
+        atomic_compare_exchange_strong(&pages->own->busy, &said, is);
 }
 
 unsigned pages_others(const struct pages *pages)

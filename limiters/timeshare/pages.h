@@ -125,7 +125,8 @@ struct pages {
     uint64_t light_ns;    /* what neighbours were believed to have used without a time slice since the start */
     bool asks;            /* we wait for a time slice, or have one: neighbours' books count */
     enum page_state said; /* the last that we said; our siblings may have said something since */
-    bool busy;            /* we are counted in `busy` of our page */
+    bool busy;            /* we say that work of ours is in flight */
+    bool counted;         /* and are counted in `busy` of our page */
     uint32_t busy_beats;  /* what its `busy_beat` was when we looked last */
     int64_t sibling_ns;   /* when another process of the grant was last seen to have counted there; 0: never */
 };
@@ -154,8 +155,11 @@ void pages_glance(struct pages *pages, int64_t now_ns);
 void pages_say(struct pages *pages, enum page_state state);
 void pages_hush(struct pages *pages);
 
-/* Say at a look whether our work is in flight. */
-void pages_say_busy(struct pages *pages, bool busy);
+/* Say at a look whether our work is in flight, and whether we count. */
+void pages_say_busy(struct pages *pages, bool busy, bool counts);
+
+/* So many other processes of our grant that count live: ones that were killed no longer do. */
+void pages_count_busy(struct pages *pages, unsigned others);
 
 void pages_say_recent(struct pages *pages);
 void pages_say_light(struct pages *pages, uint64_t used_ns); /* so much more */

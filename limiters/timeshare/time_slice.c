@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3 };
+enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3, SEATS = 19, SEATS_END = 24 };
 
 /* How long one has waited, in steps that each are 1.7 times the one before: up to twenty seconds. */
 #define WAIT_STEP_NS INT64_C(10000000)
@@ -37,6 +37,9 @@ enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3 };
 
 /* Who is owed less than so many steps has hardly less than its share: the book of one that runs goes up and down. */
 #define OWED_STEPS 2u
+
+/* How often it is counted which siblings with work in flight live. */
+#define COUNT_NS INT64_C(2000000)
 
 /* A waiter that has not come by then was killed, or gets no processor. */
 #define COME_NS INT64_C(2000000)
@@ -105,6 +108,7 @@ bool time_slice_renew(struct time_slice *time_slice)
         return true;
     time_slice->leads = false;
     time_slice->waited = 0;
+    time_slice->seat = 0;
     return open_siblings(time_slice);
 }
 
@@ -314,9 +318,30 @@ unsigned time_slice_beside(struct time_slice *time_slice)
     return time_slice_others(time_slice) + pages_siblings(&time_slice->pages);
 }
 
+/* A lock goes with its process, a count does not. */
+static void count_siblings(struct time_slice *time_slice)
+{
+    unsigned count = 0;
+    int64_t now = clock_ns();
+    if (now - time_slice->counted_ns < COUNT_NS)
+        return;
+    time_slice->counted_ns = now;
+    for (int seat = SEATS; seat < SEATS_END; seat++)
+        count += taken(time_slice, seat, 1);
+    pages_count_busy(&time_slice->pages, count);
+}
+
 void time_slice_busy(struct time_slice *time_slice, bool busy)
 {
-    pages_say_busy(glance(time_slice), busy);
+    for (int seat = SEATS; busy && time_slice->seat == 0 && seat < SEATS_END; seat++)
+        time_slice->seat = lock(time_slice, seat, 1, F_WRLCK) ? seat : 0;
+    pages_say_busy(glance(time_slice), busy, busy && time_slice->seat != 0);
+    if (busy && pages_siblings(&time_slice->pages) > 0)
+        count_siblings(time_slice);
+    if (busy || time_slice->seat == 0)
+        return;
+    lock(time_slice, time_slice->seat, 1, F_UNLCK);
+    time_slice->seat = 0;
 }
 
 void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns)

@@ -9,6 +9,7 @@
  *   +1  shared by those that want the device
  *   +2  shared by those that wait for the time slice, out of debt
  *   +3 to +18, shared: the first by those that have waited for 10 ms, each other for 1.7 times the one before
+ *   +19 to +23, exclusively: each by a process with work in flight; one that finds none does not count
  *
  * A killed process loses its locks with its descriptors, and its page is silent: there is nothing to clean up. One that
  * lives and does not give the time slice up (hostile, or with work that does not end) is waited for so long and no
@@ -33,6 +34,8 @@ struct time_slice {
     unsigned waited;            /* steps advertised by time_slice_waits */
     int64_t waits_ns;           /* since when it waits; 0: it does not */
     int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
+    int seat;             /* which of the bytes that say that our work is in flight is ours; 0: none */
+    int64_t counted_ns;   /* when siblings' were counted last */
     bool high;            /* the priority with which it was asked for */
     bool leads;           /* no sibling enters, or has a time slice */
     bool ours;

@@ -116,26 +116,25 @@ static void what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_bac
     machine_end();
 }
 
-/* What it took is nearly the half minute that anybody is owed; the one of a tenth is in debt until it is given back. */
-static void what_a_kernel_of_a_minute_took_from_its_neighbour_is_given_back(void)
+/* What it took is nearly the half minute that anybody is owed. */
+static void what_a_kernel_of_a_minute_and_a_half_took_from_its_neighbour_is_given_back(void)
 {
-    static const struct tenant always = {.kernel_ns = 20 * MS, .host_ns = 20 * US, .in_flight = 8};
-    double lacked_s[2];
+    static const struct tenant always = {.kernel_ns = 50 * MS, .host_ns = 20 * US, .in_flight = 2};
     begin();
-    machine_poll(500 * US);
-    struct tenant *one = add_long(0, 65000 * MS, 10, 1), *neighbour = add(1, &always, 90);
+    machine_delay_timers(500 * US);
+    struct tenant *one = add_long(0, 98000 * MS, 10, 1), *neighbour = add(1, &always, 75);
     tenant_start(one);
     EXPECT(true, machine_run(SECOND));
     tenant_start(neighbour);
-    uint64_t since = machine_now();
+    double lacks_s[2];
     for (unsigned part = 0; part < 2; part++) {
-        for (bool ends = false; !ends; ends = part == 0 ? one->done_ns == one->asked_ns : one->launched > 1)
-            EXPECT(true, machine_run(SECOND / 2));
-        lacked_s[part] = (0.9 * (double)(machine_now() - since) - (double)neighbour->done_ns) / (double)SECOND;
+        for (unsigned second = 0; second < (part == 0 ? 98 : 125); second++)
+            EXPECT(true, machine_run(SECOND));
+        lacks_s[part] = 0.75 * (98 + 125 * part) - (double)neighbour->done_ns / (double)SECOND;
     }
-    printf("%.2f s, of which %.2f lack when it launches anew\n", lacked_s[0], lacked_s[1]);
-    EXPECT_NEAR(28, 1, lacked_s[0]);
-    EXPECT_NEAR(0, 0.5, lacked_s[1]);
+    printf("%.2f s, of which %.2f lack two minutes later\n", lacks_s[0], lacks_s[1]);
+    EXPECT_NEAR(28, 1.5, lacks_s[0]);
+    EXPECT_NEAR(0, 1, lacks_s[1]);
     machine_end();
 }
 
@@ -203,7 +202,7 @@ static const struct test tests[] = {
     TEST(two_with_kernels_of_seconds_have_their_shares),
     TEST(kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing),
     TEST(what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back),
-    TEST(what_a_kernel_of_a_minute_took_from_its_neighbour_is_given_back),
+    TEST(what_a_kernel_of_a_minute_and_a_half_took_from_its_neighbour_is_given_back),
     TEST(a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute),
     TEST(beside_one_that_waits_no_more_nothing_is_lent),
     TEST(short_kernels_beside_high_priority_and_a_long_kernel_get_their_share),

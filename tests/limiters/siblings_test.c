@@ -121,12 +121,38 @@ static void processes_of_a_grant_share_what_is_lent_to_it(void)
     }
 }
 
+/* Each with work in flight, which nobody counts as done, and that a page still says when they are gone. */
+static void processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge(void)
+{
+    uint64_t done_ns = 0;
+    unsigned kills = 0;
+    begin();
+    for (unsigned t = 0; t < 3; t++)
+        add(t, &KERNELS, 20)->account = &accounts[0];
+    add(3, &KERNELS, 60);
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(&tenants[t]);
+    while (machine_now() < (RUN_S + 1) * SECOND) {
+        EXPECT(true, machine_run(17 * MS));
+        struct tenant *killed = &tenants[kills++ % 3];
+        done_ns += killed->done_ns;
+        tenant_kill(killed);
+        tenant_start(killed);
+    }
+    double got = 100 * (double)done_ns / (RUN_S * SECOND);
+    printf("%u kills: %.2f of 20, beside %.2f of 60\n", kills, got, tenant_got(&tenants[3], 3, RUN_S));
+    EXPECT_NEAR(20, 1.5, got);
+    EXPECT_NEAR(60, 2.5, tenant_got(&tenants[3], 3, RUN_S)); /* a death is asked for 5 ms later */
+    machine_end();
+}
+
 static const struct test tests[] = {
     TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
     TEST(processes_of_a_grant_have_their_slices_one_after_the_other),
     TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
     TEST(a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most),
     TEST(processes_of_a_grant_share_what_is_lent_to_it),
+    TEST(processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge),
 };
 
 int main(int count, char **arguments)
