@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 /* The bytes. */
-enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3, SEATS = 19, SEATS_END = 24 };
+enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3, WORKS = 19, WORKS_END = 24 };
 
 /* How long one has waited, in steps that each are 1.7 times the one before: up to twenty seconds. */
 #define WAIT_STEP_NS INT64_C(10000000)
@@ -108,7 +108,7 @@ bool time_slice_renew(struct time_slice *time_slice)
         return true;
     time_slice->leads = false;
     time_slice->waited = 0;
-    time_slice->seat = 0;
+    time_slice->works = 0;
     return open_siblings(time_slice);
 }
 
@@ -326,22 +326,22 @@ static void count_siblings(struct time_slice *time_slice)
     if (now - time_slice->counted_ns < COUNT_NS)
         return;
     time_slice->counted_ns = now;
-    for (int seat = SEATS; seat < SEATS_END; seat++)
-        count += taken(time_slice, seat, 1);
+    for (int byte = WORKS; byte < WORKS_END; byte++)
+        count += taken(time_slice, byte, 1);
     pages_count_busy(&time_slice->pages, count);
 }
 
 void time_slice_busy(struct time_slice *time_slice, bool busy)
 {
-    for (int seat = SEATS; busy && time_slice->seat == 0 && seat < SEATS_END; seat++)
-        time_slice->seat = lock(time_slice, seat, 1, F_WRLCK) ? seat : 0;
-    pages_say_busy(glance(time_slice), busy, busy && time_slice->seat != 0);
+    for (int byte = WORKS; busy && time_slice->works == 0 && byte < WORKS_END; byte++)
+        time_slice->works = lock(time_slice, byte, 1, F_WRLCK) ? byte : 0;
+    pages_say_busy(glance(time_slice), busy, busy && time_slice->works != 0);
     if (busy && pages_siblings(&time_slice->pages) > 0)
         count_siblings(time_slice);
-    if (busy || time_slice->seat == 0)
+    if (busy || time_slice->works == 0)
         return;
-    lock(time_slice, time_slice->seat, 1, F_UNLCK);
-    time_slice->seat = 0;
+    lock(time_slice, time_slice->works, 1, F_UNLCK);
+    time_slice->works = 0;
 }
 
 void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns)

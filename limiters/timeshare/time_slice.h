@@ -34,7 +34,7 @@ struct time_slice {
     unsigned waited;            /* steps advertised by time_slice_waits */
     int64_t waits_ns;           /* since when it waits; 0: it does not */
     int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
-    int seat;             /* which of the bytes that say that our work is in flight is ours; 0: none */
+    int works;            /* which of the bytes that say that our work is in flight is ours; 0: none */
     int64_t counted_ns;   /* when siblings' were counted last */
     bool high;            /* the priority with which it was asked for */
     bool leads;           /* no sibling enters, or has a time slice */

@@ -29,7 +29,6 @@ TESTS = {
 }
 #: Hours of virtual time.
 LONGEST = (
-    "what_a_kernel_of_a_minute_and_a_half_took_from_its_neighbour_is_given_back",
     "a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms",
     "no_gang_stands_still_in_a_million_rows",
 )
