@@ -11,6 +11,7 @@
 #include "driver.h"
 #include "launch.h"
 #include "pools.h"
+#include "uncounted.h"
 
 #include <stdlib.h>
 
@@ -64,6 +65,9 @@ struct bill {
 static char prepaid;
 
 static _Atomic unsigned with_memory; /* executable graphs, one for each device that they take memory of */
+
+/* Whether an executable graph was made since the last launch of one: the driver may take memory for it then. */
+static _Atomic bool fresh;
 
 static void refund_bill(const struct bill *bill)
 {
@@ -120,15 +124,31 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
     return answer;
 }
 
+/* What the driver keeps of a graph's nodes on the device no call tells: it may not be more than there is. */
+static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct bill *bill)
+{
+    answer = settle_graph(answer, exec, bill);
+    if (answer != RESULT_OK)
+        return answer;
+    atomic_store(&fresh, true);
+    if (uncounted_settle(device_current()))
+        return RESULT_OK;
+    destroy_exec(DRIVER(GraphExecDestroy), *exec);
+    uncounted_settle(device_current());
+    return ERROR(OUT_OF_MEMORY);
+}
+
 #define INSTANTIATE(call)                                                                                              \
     do {                                                                                                               \
         struct bill bill = {0};                                                                                        \
+        if (!uncounted_settle(device_current()))                                                                       \
+            return ERROR(OUT_OF_MEMORY);                                                                               \
         result_t answer = charge_graph(graph, &bill);                                                                  \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
         answer = call;                                                                                                 \
         if (answer != RESULT_OK || (answer = charge_graph(graph, &bill)) == RESULT_OK)                                 \
-            return settle_graph(answer, exec, &bill);                                                                  \
+            return made(answer, exec, &bill);                                                                          \
         DRIVER(GraphExecDestroy)(*exec);                                                                               \
         return answer;                                                                                                 \
     } while (0)
@@ -167,6 +187,7 @@ result_t destroy_exec(result_t (*real)(TYPE(graphExec)), TYPE(graphExec) exec)
         else if (ours[d])
             table_put(&held[d], &previous);
     }
+    uncounted_look(device_current());
     return answer;
 }
 
@@ -232,17 +253,28 @@ static result_t grow(struct growths *growths, TYPE(graphExec) exec, stream_t str
     return answer;
 }
 
+/* The first launch of an executable graph, or that it is brought to the device. */
+static result_t launch_fresh(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t meant, stream_t stream)
+{
+    result_t answer = real(exec, stream);
+    if (atomic_load_explicit(&fresh, memory_order_relaxed) && !stream_capturing(meant)) {
+        atomic_store(&fresh, false);
+        uncounted_settle(device_current());
+    }
+    return answer;
+}
+
 /* A launch takes what the graph's allocations need, unless its pool has it idle. In a capture it is a node. */
 static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t meant,
                                    stream_t stream)
 {
     struct growths growths;
     if (atomic_load_explicit(&with_memory, memory_order_relaxed) == 0 || stream_capturing(meant))
-        return real(exec, stream);
+        return launch_fresh(real, exec, meant, stream);
     result_t answer = grow(&growths, exec, meant);
     if (answer != RESULT_OK)
         return answer;
-    answer = real(exec, stream);
+    answer = launch_fresh(real, exec, meant, stream);
     grown(&growths, meant);
     return answer;
 }

@@ -1,10 +1,17 @@
 /* Executable graphs: made of a graph, brought up to date with it, launched. */
 #include "driver.h"
 
+/* What an executable graph of many nodes takes of the card, which no call tells: on an H100 (driver 580.159.04,
+ * 2026-11-26) 40 of 5,000 kernels held 6956 MiB. What few nodes take was not measured. */
+#define MANY_NODES 1024u
+#define NODE_BYTES UINT64_C(36000)
+
 struct exec {
     struct object object;
     struct graph *graph; /* a copy, its own */
     unsigned long long flags;
+    struct device *device; /* of the context that it was made in; NULL: none was */
+    uint64_t bytes;
 };
 
 static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags)
@@ -12,7 +19,13 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     WITH_GRAPH(graph, graph_handle);
     if (!handle || flags & ~0xfULL)
         return CUDA_ERROR_INVALID_VALUE;
+    struct context *context = current_context();
+    uint64_t bytes = context && graph->count > MANY_NODES ? round_up(graph->count * NODE_BYTES, BLOCK) : 0;
+    if (bytes > 0 && !engine_charge(context->device->account, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     struct exec *exec = object_new(OBJECT_EXEC);
+    exec->device = context ? context->device : NULL;
+    exec->bytes = bytes;
     exec->graph = graph_copy(graph, true);
     exec->flags = flags;
     *handle = (CUgraphExec)exec;
@@ -64,6 +77,8 @@ EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, uint64_t *flags)
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
     WITH_EXEC(exec, handle);
+    if (exec->bytes > 0)
+        engine_release(exec->device->account, exec->bytes);
     graph_free(exec->graph);
     object_free(exec);
     return CUDA_SUCCESS;

@@ -79,7 +79,16 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "false",
         ),
     ),
-    "outliving_graphs": _GROWTH_FREE,
+    "outliving_graphs": (
+        *_GROWTH_FREE,
+        ("shared/graph.c", "if (uncounted_settle(device_current()))\n", "if (true)\n"),
+        ("shared/graph.c", "if (!uncounted_settle(device_current()))", "if (false)"),
+        (
+            "shared/graph.c",
+            "&fresh, memory_order_relaxed) &&",
+            "&fresh, memory_order_relaxed) && false &&",
+        ),
+    ),
     "module_arrays": (
         ("shared/module.c", ".bytes = blocks_for(image->globals)}", ".bytes = 0}"),
         (
@@ -230,6 +239,10 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
     (
         "outliving_graphs",
         (("shared/graph.c", "atomic_load(&with_memory) == 0 || !sum", "true || !sum"),),
+    ),
+    (
+        "seldom_doors",
+        (("shared/graph.c", "if (uncounted_settle(device_current()))\n", "if (true)\n"),),
     ),
     ("ended_owners", (("shared/borrowed.c", "lost : bytes) + others;", "lost : bytes);"),)),
     ("blocked_frees", (("shared/ends.c", "    room_stream_over(stream);\n", ""),)),

@@ -1,4 +1,7 @@
-"""A card that its programs share by a service: NVIDIA's MPS, whose command line is simulated."""
+"""A card that its programs share by a service: NVIDIA's MPS, whose command line is simulated.
+
+Over 400 lines because one simulated service stands behind all of it.
+"""
 
 from __future__ import annotations
 
