@@ -69,6 +69,7 @@ DIGESTS = {
     "node/data/grant-6.json": "260ab78035476481",
     "node/data/grant-7.json": "38d116209b2e8089",
     "node/data/grant-8.json": "e48252a2bc26db0f",
+    "node/data/grant-9.json": "8376b77cf8bfc5d4",
     "node/data/grant-3.json": "60d82bdaafd45946",
 }
 

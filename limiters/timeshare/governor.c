@@ -41,6 +41,11 @@
 /* A time slice that is held idle while others want it is charged for so long: then they no longer wait for it. */
 #define IDLE_NS (100 * MS)
 
+/* What light programs do beside it for so long is no longer taken for its own queue; and a time slice beside them that
+ * nobody else wants ends after so long, where it may be a light program itself: what it needs is learnt at the end. */
+#define UNLIT_NS (1000 * MS)
+#define LEARN_NS (100 * MS)
+
 /* How often a governor that waits out its debt looks whether others run: that tells their power from ours. After a
  * rest longer than the second it does not know who ran meanwhile. */
 #define WATCH_NS     (2 * MS)
@@ -303,6 +308,9 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return !governor_runs_beside(governor, owed);
     if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
         return true;
+    if (now >= own_until + LEARN_NS && light_known(&governor->light) && !light_surely_heavy(&governor->light) &&
+        time_slice_lit(time_slice) > 0)
+        return true;
     /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
     if (now >= own_until + 2 * BUDGET_TIME_SLICE_NS && owed <= 0 && time_slice_wanted_by_siblings(time_slice))
         return true;
@@ -402,8 +410,13 @@ static void let_run(struct governor *governor, struct course *course)
         course->looked = now;
         bool beside = time_slice_beside(&governor->time_slice) > 0;
         course->beside = course->beside || beside;
+        bool lit = time_slice_lit(&governor->time_slice) > 0;
         if (!beside || governor_beside(governor))
             light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
+        if (!lit)
+            governor->unlit_at = now;
+        else if (now - governor->unlit_at > UNLIT_NS) /* its work waits behind that of light programs */
+            light_unqueue(&governor->light);
         if (course->busy > course->charged) {
             charge(governor, course->charged, course->busy);
             course->charged = course->busy;

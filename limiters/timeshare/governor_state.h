@@ -39,6 +39,7 @@ struct governor {
     uint64_t light_switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
     uint64_t siblings_ns;       /* what siblings had used */
     uint64_t siblings_at;       /* when that was last more than before; 0: never */
+    uint64_t unlit_at;          /* when no light program was last beside it */
     uint64_t others_at;         /* when others last wanted the device or used it; 0: never */
     uint32_t paced_at;          /* the charge rate when `pace` began, unity or more */
     uint64_t waived_ns;         /* of what was not charged yet */

@@ -188,6 +188,13 @@ static inline void light_queue(struct light *light, uint32_t fences)
     light->queued += ((fences >= LIGHT_QUEUED) - light->queued) / light->looks;
 }
 
+/* What was found tells nothing of it. */
+static inline void light_unqueue(struct light *light)
+{
+    light->looks = 0;
+    light->queued = 0;
+}
+
 /* Whether work has waited behind work at nearly all of the last looks: then holds have nothing to tell. */
 static inline bool light_queues(const struct light *light)
 {
