@@ -42,21 +42,23 @@ def place_pod(
     pod: Pod,
     *,
     policy: PlacementPolicy = binpack,
+    most: int = MOST_TRIES,
 ) -> Placement | Refusal:
     """Return the pod's placement on node `name`, or the first reason why it cannot be there.
 
-    `free` is what is left of each device, `host` what is left of the node's own counters.
+    `free` is what is left of each device, `host` what is left of the node's own counters. A device
+    is tried `most` times for a request.
     """
     wants = pod.host()
     for counter, amount in wants.items():
         if host.get(counter, amount) < amount:
             return Refusal(wanted=1, verdicts={name: f"lack host {counter}"}, of="node")
     beside, main, first = (_asking(c) for c in (pod.sidecars, pod.containers, pod.init))
-    tries = _Tries()
+    tries = _Tries(left=most)
     found = _place_pod(devices, free, beside, main, first, policy, tries)
     if found is None:
         requests = [*beside, *main, *first]
-        return _refusal(devices, free, requests, policy, all_tried=tries.left > 0)
+        return _refusal(devices, free, requests, policy, tried=most if tries.left <= 0 else None)
     left = iter(found)
     allocations = tuple(
         None if container.request is None else next(left)
@@ -263,7 +265,7 @@ def _refusal(
     requests: list[Request],
     policy: PlacementPolicy,
     *,
-    all_tried: bool,
+    tried: int | None,
 ) -> Refusal:
     """Return why not: the first request that fails alone, else that they fail only together."""
     for request in requests:
@@ -271,7 +273,7 @@ def _refusal(
         if isinstance(answer, Refusal):
             return answer
     why = "have no room for all containers at once"
-    if not all_tried:
-        why = f"have no room for all containers at once in {MOST_TRIES} tries"
+    if tried is not None:
+        why = f"have no room for all containers at once in {tried} tries"
     verdicts = {device.uuid: why for device in devices}
     return Refusal(wanted=len(requests), verdicts=verdicts)

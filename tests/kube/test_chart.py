@@ -218,14 +218,24 @@ def test_metrics_are_insecure_by_that_name_alone() -> None:
     assert flag in rendered(metrics="insecure")
 
 
-def test_schedulers_are_kept_on_the_nodes_that_the_values_say() -> None:
-    """Who is root there has the key that signs."""
+def test_who_may_read_the_key_is_kept_on_the_nodes_that_the_values_say() -> None:
+    """Who is root there has the key that signs: schedulers, and jobs that make and rotate it."""
     labels = {"node-role.kubernetes.io/control-plane": ""}
     taints = [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]
     said = {"nodeSelector": labels, "tolerations": taints}
-    spec = of("Deployment", "hetero-scheduler", scheduler=said)["spec"]["template"]["spec"]
+    accounts = {"hetero-scheduler", "hetero-certificates"}
 
-    assert said == {name: spec[name] for name in said}
+    def pods(part: Any) -> list[Any]:
+        if isinstance(part, list):
+            return [one for each in part for one in pods(each)]
+        if not isinstance(part, dict):
+            return []
+        own = [part] if part.get("serviceAccountName") in accounts else []
+        return own + [one for each in part.values() for one in pods(each)]
+
+    placed = [{name: spec.get(name) for name in said} for spec in pods(chart(scheduler=said))]
+
+    assert [said] * 4 == placed
 
 
 def test_the_schema_knows_every_value() -> None:

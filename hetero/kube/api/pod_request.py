@@ -65,6 +65,8 @@ _MOST_READ = 4096
 _MOST_NAMES, _MOST_TEXT = 64, 4096
 #: Containers of a pod that may ask for cards.
 _MOST_ASKING = 32
+#: And so many annotations, each of which is looked at for each of them.
+_MOST_NOTES = 1000
 
 
 class _Sharing(Enum):
@@ -162,23 +164,26 @@ class Vocabulary:
     def asked(self, pod: Plain) -> tuple[Asked, ...]:
         """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
         notes = pod["metadata"].get("annotations") or {}
-        noted, found = _noted(notes), []
-        for container in (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())):
-            amounts = {**self._names(container)}
-            if amounts:
-                amounts |= noted.get(container["name"], {})
-            if not amounts:
-                continue
+        containers = (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ()))
+        asking = [(one, amounts) for one in containers if (amounts := self._names(one))]
+        # Before any of it is read: the API server asks before it has looked at how much there is.
+        if len(asking) > _MOST_ASKING:
+            raise BadInput(
+                f"{len(asking)} containers ask for cards: at most {_MOST_ASKING} of a pod may"
+            )
+        if asking and len(notes) > _MOST_NOTES:
+            raise BadInput(
+                f"{len(notes)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
+            )
+        noted, found = _noted(notes) if asking else {}, []
+        for container, amounts in asking:
+            amounts |= noted.get(container["name"], {})
             try:
                 asked = self._asked(container, amounts, notes)
             except BadInput as error:
                 raise BadInput(f"container {container['name']}: {error}") from None
             if asked is not None:
                 found.append(asked)
-        if len(found) > _MOST_ASKING:
-            raise BadInput(
-                f"{len(found)} containers ask for cards: at most {_MOST_ASKING} of a pod may"
-            )
         return tuple(found)
 
     def pod_request(
