@@ -697,7 +697,7 @@ class SchedulerCache:
         known = {alike: prices.cost(number, shape) for alike, number in one_of.items()}
         row.costs = [known[alike] for alike in cluster.alike]
         each = {*searched, *claimed}
-        # A puzzle is tried on all of them together as long as on a few: nobody else is answered.
+        # Nobody else is answered meanwhile: many nodes take no longer than few.
         most = MOST_TRIES if _asking(shape.pod) <= _FEW else _ROW_TRIES // max(1, len(each))
         for number in each:
             row.costs[number] = self._cost(number, row, prices, most=min(MOST_TRIES, max(1, most)))

@@ -254,4 +254,4 @@ def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() ->
     assert "no room for all containers at once in 51 tries" in said["uneven"]
     assert "a list of 30000 names" in said["names"]
     print(took)
-    assert max(took.values()) < 3, took  # a second is the limit; on 40 nodes it took minutes
+    assert max(took.values()) < 3, took  # a second is the limit
