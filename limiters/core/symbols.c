@@ -203,7 +203,7 @@ static void *found_everywhere(const struct place *place, bool next)
     bool there = loaded(place->library) != NULL && symbol_real(place->library, place->row) != NULL;
     /* After a library in front of the driver comes the driver, and not that library again. */
     void *found = there && next ? NULL : after_us(place->row->name);
-    return found == NULL && there ? symbol_known(place->row) : found;
+    return found == NULL && there ? place->ours : found;
 }
 
 __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *handle, const char *name,

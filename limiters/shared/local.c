@@ -42,6 +42,13 @@ static uint64_t taken(int device, uint64_t of_thread)
 /* ----------------------------------------------------------------------------------------------- launches, looked at
  */
 
+static _Atomic(void *) drivers[ROWS]; /* of the rows that lead to a function of ours, or did */
+
+void *local_driver(unsigned row)
+{
+    return atomic_load(&drivers[row]);
+}
+
 static bool first_launch(const void *function, stream_t stream);
 
 #define USED(name, ...)
@@ -49,22 +56,20 @@ static bool first_launch(const void *function, stream_t stream);
 #define OWN_IN(name, ...)
 #define GATED_IN(name, ...)
 #define LAUNCH_IN(name, default_stream, parameters, arguments, stream)                                                 \
-    static _Atomic(void *) drivers_##name;                                                                             \
     static result_t looked_at_##name parameters                                                                        \
     {                                                                                                                  \
         const stream_t none = default_stream;                                                                          \
         (void)none;                                                                                                    \
-        return first_launch(f, stream) ? ((typeof(&name))drivers_##name)arguments : ERROR(OUT_OF_MEMORY);              \
+        return first_launch(f, stream) ? ((typeof(&name))drivers[ROW_##name])arguments : ERROR(OUT_OF_MEMORY);         \
     }
 #define DEFAULT(stream) ((stream) == NULL ? none : (stream))
 #define NO_STREAM       none
 #include "api.def"
 
-static _Atomic(void *) drivers_on_several;
-
 static result_t looked_at_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned count, unsigned flags)
 {
-    typeof(&FUNCTION(LaunchCooperativeKernelMultiDevice)) real = drivers_on_several;
+    typeof(&FUNCTION(LaunchCooperativeKernelMultiDevice)) real =
+        drivers[ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice))];
     for (unsigned i = 0; launches != NULL && i < count; i++)
         if (!first_launch(launches[i].function, launches[i].hStream == NULL ? STREAM_LEGACY : launches[i].hStream))
             return ERROR(OUT_OF_MEMORY);
@@ -73,13 +78,13 @@ static result_t looked_at_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned co
 
 /* With `raising` held: what a row leads to, the driver's function or one of ours before it. So launches cost nothing
  * more while none needs to be looked at. */
-static void lead(struct symbol *row, _Atomic(void *) *drivers, void *ours, bool looks)
+static void lead(unsigned row, void *ours, bool looks)
 {
-    void *real = symbol_known(row);
+    void *real = symbol_known(&driver_rows[row]);
     if (real != NULL && real != ours)
-        atomic_store(drivers, real);
-    if (atomic_load(drivers) != NULL)
-        atomic_store_explicit(&row->real, looks ? ours : atomic_load(drivers), memory_order_release);
+        atomic_store(&drivers[row], real);
+    if (local_driver(row) != NULL)
+        atomic_store_explicit(&driver_rows[row].real, looks ? ours : local_driver(row), memory_order_release);
 }
 
 static void look_at_launches(bool looks)
@@ -88,10 +93,9 @@ static void look_at_launches(bool looks)
 #define OWN(name, ...)
 #define OWN_IN(name, ...)
 #define GATED_IN(name, ...)
-#define LAUNCH_IN(name, ...) lead(&driver_rows[ROW_##name], &drivers_##name, (void *)looked_at_##name, looks);
+#define LAUNCH_IN(name, ...) lead(ROW_##name, (void *)looked_at_##name, looks);
 #include "api.def"
-    struct symbol *several = &driver_rows[ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice))];
-    lead(several, &drivers_on_several, (void *)looked_at_on_several, looks);
+    lead(ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice)), (void *)looked_at_on_several, looks);
 }
 
 /* ------------------------------------------------------------------------------------------------------ what is

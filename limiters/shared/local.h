@@ -15,6 +15,9 @@
 void local_of_function(TYPE(function) function);
 void local_of_kernel(TYPE(kernel) kernel);
 
+/* The driver's own function where the row leads, or once led, to one that looks at launches; otherwise NULL. */
+void *local_driver(unsigned row);
+
 /* It is about to be put into a graph. False: what its threads have does not fit. */
 bool local_in_graph(const void *function);
 

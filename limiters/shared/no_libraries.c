@@ -39,3 +39,9 @@ void local_of_kernel(TYPE(kernel) kernel)
 void local_after_fork(void)
 {
 }
+
+void *local_driver(unsigned row)
+{
+    (void)row;
+    return NULL;
+}

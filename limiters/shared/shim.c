@@ -167,7 +167,8 @@ static void *ours_for(void *found, const char *name, int version, uint64_t flags
 {
     unsigned row, last;
     for (row = 0; row < ROWS; row++)
-        if (found == symbol_known(&driver_rows[row]) || found == ours[row]) /* whose names lead to us in itself, too */
+        if (found == symbol_known(&driver_rows[row]) || found == local_driver(row) ||
+            found == ours[row]) /* whose names lead to us in itself, too */
             return ours[row] != NULL ? ours[row] : found;
     bool per_thread = (flags & VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)) != 0, is_shown;
     unsigned versions = versions_of(name, per_thread, &row);

@@ -129,6 +129,32 @@ say([allocate(ctypes.addressof(out), {MIB} + 1), allocate(ctypes.addressof(out),
     assert [2, 0] == told
 
 
+def test_launches_are_found_while_a_kernel_waits_for_its_local_memory(grant: Grant) -> None:
+    told = grant.run(
+        _prelude()
+        + """
+start()
+text = b".version 6.4\\n.target sm_50\\n.address_size 64\\n.visible .entry spills()\\n{\\n"
+text += b".local .align 8 .b8 mine[1048576];\\nret;\\n}\\n"
+launches = ["cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel"]
+names = [name + ending for name in launches for ending in ("", "_ptsz")]
+before = {name: ours(name) for name in names}
+module, kernel = c_void_p(), c_void_p()
+call("cuModuleLoadData", byref(module), c_char_p(text))
+call("cuModuleGetFunction", byref(kernel), module, c_char_p(b"spills"))
+def looked_up(name):
+    pointer, bare = c_void_p(), name.removesuffix("_ptsz")
+    flags = 1 if name == bare else 2
+    call("cuGetProcAddress_v2", c_char_p(bare.encode()), byref(pointer), c_int(12000), flags, None)
+    return pointer.value
+others = [name for name in names for handle in (driver, NEXT, DEFAULT)
+          if not looked_up(name) == found(handle, name) == before[name]]
+say([others, cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)])
+"""
+    )
+    assert [[], 2] == told
+
+
 def test_with_no_grant_every_entry_point_leads_to_the_driver(grant: Grant) -> None:
     told = grant.rack.run(
         _prelude()
