@@ -17,8 +17,10 @@
 /* Others want none of the devices when they have not for so long. */
 #define ROOM_NS (5 * MS)
 
-/* At the beginning of a row one waits so long for what others have in flight. */
+/* At the beginning of a row one waits so long for what others have in flight; and longer if they were idle by then the
+ * last time. Two gangs that run at once on the same devices spin for each other: each takes several times as long. */
 #define HELD_MOST_NS (10 * MS)
+#define HELD_LONG_NS (30 * MS)
 
 /* A row of which less is left, or less than that can be paid for, is not worth its beginning. */
 #define LEAST_NS MS
@@ -137,7 +139,7 @@ static bool is_other_active(const struct gang *gang, uint64_t now_ns, bool anywh
     for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
         const struct hetero_region_member *member = &gang->shared->members[n];
         if (member != gang->member && member->taken && (member->says & MEMBER_ACTIVE) &&
-            now_ns - member->stamp_ns < STALE_NS && (anywhere || member->device == gang->device))
+            elapsed(member->stamp_ns, now_ns) < STALE_NS && (anywhere || member->device == gang->device))
             return true;
     }
     return false;
@@ -213,7 +215,7 @@ static bool counts(struct gang *gang, const struct descriptor *usage, unsigned n
                    struct census *census)
 {
     struct hetero_region_member *member = &gang->shared->members[number];
-    uint64_t stamp_ns = member->stamp_ns, age_ns = now_ns > stamp_ns ? now_ns - stamp_ns : 0;
+    uint64_t age_ns = elapsed(member->stamp_ns, now_ns);
     if (!member->taken)
         return false;
     if (age_ns > QUIET_NS && (member->says & MEMBER_ACTIVE)) {
@@ -244,7 +246,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             bool helped = gang->helped_ns >= gang->seen[n].moved_ns && now_ns - gang->helped_ns < HELPS_NS;
             bool by_itself = !helped && shared->rescue_ns == 0;
             if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved && by_itself)
-                note_move(gang, now_ns - later(gang->seen[n].moved_ns, gang->opened_ns));
+                note_move(gang, elapsed(later(gang->seen[n].moved_ns, gang->opened_ns), now_ns));
             gang->seen[n].moved = moved;
             gang->seen[n].moved_ns = now_ns;
         }
@@ -270,7 +272,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
             census.waited_for = true;
             census.others_moved_ns = later(moved_ns, census.others_moved_ns);
         }
-        census.stuck = census.stuck || now_ns - moved_ns > stuck_ns(gang) + patience_ns(gang);
+        census.stuck = census.stuck || elapsed(moved_ns, now_ns) > stuck_ns(gang) + patience_ns(gang);
         census.moved_ns = later(moved_ns, census.moved_ns);
         uint32_t at = position(member);
         census.front = !census.busy || ahead_of(census.front, at) > 0 ? at : census.front;
@@ -285,7 +287,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
 /* Whether what is in flight stands still for longer than kernels took so far: else those would be free. */
 static bool waits_for_a_node(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
-    uint64_t stood_ns = now_ns > census->moved_ns ? now_ns - census->moved_ns : 0;
+    uint64_t stood_ns = elapsed(census->moved_ns, now_ns);
     return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
 }
 
@@ -294,7 +296,7 @@ static bool waits_for_a_node(const struct gang *gang, const struct census *censu
 static bool waits_for_a_process(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     unsigned busy = (unsigned)__builtin_popcount(census->busy_devices);
-    return census->busy && busy < gang->count && now_ns - census->stood_ns > (uint64_t)PAGES_STOPPED_NS;
+    return census->busy && busy < gang->count && elapsed(census->stood_ns, now_ns) > (uint64_t)PAGES_STOPPED_NS;
 }
 
 /* A kernel may be long, or wait for a process that has not come yet: it is charged. Where it stands until there is a
@@ -325,7 +327,8 @@ static void charge(struct gang *gang, const struct census *census, const struct 
                   census->busy; /* what it takes to wake launchers is not charged, as to grants of one device */
     bool holds = claimed && shared->phase == GANG_OPEN && gang->begun;
     /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
-    if (census->stopped && shared->phase == GANG_CLOSED && now_ns - shared->since_ns > (uint64_t)PAGES_STOPPED_NS)
+    if (census->stopped && shared->phase == GANG_CLOSED &&
+        elapsed(shared->since_ns, now_ns) > (uint64_t)PAGES_STOPPED_NS)
         spent_ns = 0;
     bool waits = waits_for_a_process(gang, census, now_ns);
     gang->died_ns = census->died ? now_ns : gang->died_ns;
@@ -396,8 +399,11 @@ static void begin_end(struct gang *gang, const struct census *census, uint64_t m
     enter(gang, GANG_ENDS, now_ns);
 }
 
-static void open_gates(struct gang *gang, uint64_t now_ns)
+static void open_gates(struct gang *gang, const struct census *census, const struct hetero_board_row *row,
+                       uint64_t now_ns, uint64_t wall_ns)
 {
+    gang->trace.into_ns = row_position(row, wall_ns);
+    gang->trace.held = census->held;
     gang->used_ns = now_ns;
     gang->begun = false;
     atomic_fetch_add(&gang->shared->rows, 1);
@@ -428,25 +434,28 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
         atomic_store(&shared->opens_ns, 0);
         return;
     }
-    bool late = row_is_by_hand(row) || now_ns - shared->since_ns > RESCUE_NS; /* or others are on another node */
+    bool late = row_is_by_hand(row) ||
+                elapsed(shared->since_ns, now_ns) > RESCUE_NS; /* or others are on another node */
     bool rescued = row_ns > LEAST_NS && census->busy && census->waits && late;
     if (rescued) {
         atomic_store(&shared->rescue_ns, now_ns + RESCUED_NS);
-        open_gates(gang, now_ns);
+        open_gates(gang, census, row, now_ns, wall_ns);
         return;
     }
     bool elastic = gang->policy == HETERO_POLICY_ELASTIC;
     if (!claimed && (left > (int64_t)LEAST_NS || elastic)) {
-        open_gates(gang, now_ns);
+        open_gates(gang, census, row, now_ns, wall_ns);
         return;
     }
     if (row_ns > LEAST_NS && left > (int64_t)LEAST_NS) {
         /* It waits for what others have in flight, unless it comes in the middle of a row that was lent: then longer.
          */
         uint64_t at = row_position(row, wall_ns);
-        bool came_late = shared->asked_ns + at > now_ns && at > HELD_MOST_NS;
-        if (!census->held || (!came_late && at >= HELD_MOST_NS)) {
-            open_gates(gang, now_ns);
+        uint64_t most_ns = gang->held_in_vain ? HELD_MOST_NS : HELD_LONG_NS;
+        bool came_late = shared->asked_ns + at > now_ns && at > most_ns;
+        if (!census->held || (!came_late && at >= most_ns)) {
+            gang->held_in_vain = census->held;
+            open_gates(gang, census, row, now_ns, wall_ns);
             return;
         }
         atomic_store(&shared->opens_ns, now_ns);
@@ -535,11 +544,11 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
     if (gang->member == NULL || !take_lead(gang, now_ns))
         return;
     struct census census = count_members(gang, usage, now_ns);
-    bool claimed = census.claimed_ns != 0 && now_ns - census.claimed_ns < ROOM_NS;
+    bool claimed = census.claimed_ns != 0 && elapsed(census.claimed_ns, now_ns) < ROOM_NS;
     if (census.active && shared->asked_ns == 0)
         atomic_store(&shared->asked_ns, now_ns);
     uint32_t before = atomic_load(&shared->phase);
-    if (before != GANG_ENDS || now_ns - shared->charged_ns > CHARGE_NS || !census.busy)
+    if (before != GANG_ENDS || elapsed(shared->charged_ns, now_ns) > CHARGE_NS || !census.busy)
         charge(gang, &census, row, claimed, now_ns);
     switch (before) {
     case GANG_OPEN: run_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;

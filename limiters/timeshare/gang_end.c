@@ -54,7 +54,7 @@ static void find_behind(struct gang *gang, const struct census *census, uint32_t
 static bool is_apart(const struct gang *gang)
 {
     uint64_t met_ns = later(gang->shared->met_ns, gang->shared->asked_ns);
-    return gang->led_ns > met_ns && gang->led_ns - met_ns > APART_NS;
+    return elapsed(met_ns, gang->led_ns) > APART_NS;
 }
 
 /* How many launches a member may make at the end of a row, as fast as it does: as many as a busy one is ahead of it;
@@ -67,7 +67,7 @@ static uint32_t may_launch(struct gang *gang, const struct census *census, uint3
         return 0;
     if (launches_count(gang))
         return !is_apart(gang) && behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
-    if (!gang->seen[n].behind || !census->waited_for || now_ns - census->others_moved_ns <= STUCK_NS)
+    if (!gang->seen[n].behind || !census->waited_for || elapsed(census->others_moved_ns, now_ns) <= STUCK_NS)
         return 0;
     if (left > 0 || (member->says & MEMBER_BUSY))
         return left > 0 ? (uint32_t)left : 0;
@@ -118,13 +118,13 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
     if (census->moved_ns > gang->let_ns)
         gang->crossed_ns = stuck_ns(gang);
     uint64_t crossed_ns = gang->crossed_ns + (census->idle_waits ? 2 * patience_ns(gang) : 0);
-    bool crossed = now_ns > since_ns && now_ns - since_ns > crossed_ns;
+    bool crossed = elapsed(since_ns, now_ns) > crossed_ns;
     for (uint32_t pass = 0; pass < 2 && !helped && (pass == 0 || crossed); pass++)
         for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
             struct hetero_region_member *member = &shared->members[n];
             uint32_t says = member->says;
             if (!member->taken || !(says & MEMBER_WAITS) || member->passed != member->passes ||
-                now_ns - member->stamp_ns > STALE_NS)
+                elapsed(member->stamp_ns, now_ns) > STALE_NS)
                 continue;
             if (ahead_of(member->launches, member->allowed) > 0)
                 continue;
@@ -178,7 +178,7 @@ static void note_settled(struct gang *gang)
 bool gang_end_probes(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     bool several = (census->devices & (census->devices - 1)) != 0;
-    return several && now_ns - gang->shared->met_ns >= MET_NS && now_ns - gang->probed_ns >= PROBE_EVERY_NS;
+    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns - gang->probed_ns >= PROBE_EVERY_NS;
 }
 
 void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
@@ -285,11 +285,13 @@ static void show(const struct gang *gang, bool over, uint64_t now_ns)
             us(trace->stood_ns[n]), trace->behind[n], us(trace->busy_ns[n]), gang->seen[n].behind ? " waited for" : "");
         length = length < sizeof members ? length : sizeof members - 1;
     }
-    log_line(LOG_DEBUG, "gang: row %llu, us: open %llu, %llu of it over, end %llu%s, %llu let through, moves %llu%s%s",
-             (unsigned long long)shared->rows, us(trace->asked_ns - gang->opened_ns),
-             us(gang->soft_ns != 0 ? trace->asked_ns - gang->soft_ns : 0), us(now_ns - trace->asked_ns),
-             over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes), us(gang->moves_ns),
-             launches_count(gang) ? "" : ", launches do not tell", members);
+    log_line(
+        LOG_DEBUG,
+        "gang: row %llu, us: begun at %llu%s, open %llu, %llu of it over, end %llu%s, %llu let through, moves %llu%s%s",
+        (unsigned long long)shared->rows, us(trace->into_ns), trace->held ? " beside others" : "",
+        us(trace->asked_ns - gang->opened_ns), us(gang->soft_ns != 0 ? trace->asked_ns - gang->soft_ns : 0),
+        us(now_ns - trace->asked_ns), over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes),
+        us(gang->moves_ns), launches_count(gang) ? "" : ", launches do not tell", members);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- over
@@ -305,7 +307,7 @@ static void learn_end(struct hetero_region_gang *shared, uint64_t took_ns)
 bool gang_end_is_over(struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
-    uint64_t since_ns = atomic_load(&shared->since_ns), took_ns = now_ns > since_ns ? now_ns - since_ns : 0;
+    uint64_t took_ns = elapsed(atomic_load(&shared->since_ns), now_ns);
     bool over = now_ns >= shared->until_ns;
     look(gang, now_ns);
     if (!over && (census->busy || census->late)) {

@@ -203,7 +203,7 @@ static uint64_t rest_ns(const struct governor *governor, uint64_t now)
     const struct hetero_region_gang *shared = governor->gang.shared;
     uint32_t phase = atomic_load(&shared->phase);
     if (phase == GANG_ENDS)
-        return now - atomic_load(&shared->since_ns) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
+        return elapsed(atomic_load(&shared->since_ns), now) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
     if (phase == GANG_OPEN && governor->gang.soft_ns != 0)
         return LOOK_LONG_NS;
     uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;

@@ -23,6 +23,8 @@ enum {
 struct row_trace {
     uint64_t opened_row, asked_row;           /* which row had its gates opened and closed by this lead */
     uint64_t asked_ns, looked_ns, passes;     /* when it was to end, and what `passes` of the gang was then */
+    uint64_t into_ns;                         /* how far into its row it was opened */
+    bool held;                                /* while others ran on a device of it */
     uint64_t charged_ns[HETERO_MAX_DEVICES];  /* when the gates were opened */
     uint64_t began_ns[HETERO_REGION_MEMBERS]; /* how long after that its device had work; 0: not yet */
     uint64_t idle_ns[HETERO_REGION_MEMBERS];  /* for which it had none from then on, the gates open */
@@ -52,6 +54,7 @@ struct gang {
     bool begun;                            /* a device had work since the gates were opened */
     uint64_t led_ns;                       /* when it had the lead last */
     uint64_t opened_ns;                    /* when it opened the gates last */
+    bool held_in_vain;                     /* others were not idle by then, however long it had waited */
     uint64_t used_ns;                      /* when a member was last busy or had launchers waiting */
     bool miscounted;                       /* in this end of a row launches do not tell who is behind */
     unsigned doubt;                        /* whether they do at all (gang.c) */
@@ -113,6 +116,12 @@ static inline uint64_t stuck_ns(const struct gang *gang)
 static inline uint64_t later(uint64_t one_ns, uint64_t other_ns)
 {
     return one_ns > other_ns ? one_ns : other_ns;
+}
+
+/* Since then. What another process wrote may be of a moment after this one read its clock: that is no time ago. */
+static inline uint64_t elapsed(uint64_t since_ns, uint64_t now_ns)
+{
+    return now_ns > since_ns ? now_ns - since_ns : 0;
 }
 
 /* How many more launches one at `from` would have made at `to`; negative: fewer. Counters wrap around. */

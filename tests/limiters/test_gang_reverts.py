@@ -40,6 +40,18 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gang_end.c", "pass < 2 && !helped", "pass < 1 && !helped"),
         "processes_that_wait_for_each_other_in_any_way_go_on",
     ),
+    "what is written after a clock is read": (
+        (
+            "timeshare/gang.c",
+            "elapsed(census.claimed_ns, now_ns) < ROOM_NS",
+            "now_ns - census.claimed_ns < ROOM_NS",
+        ),
+        "two_gangs_whose_work_is_in_graphs_have_half_each",
+    ),
+    "waiting for those before": (
+        ("timeshare/gang.c", "HELD_LONG_NS (30 * MS)", "HELD_LONG_NS (10 * MS)"),
+        "two_gangs_whose_work_is_in_graphs_have_half_each",
+    ),
     "how far launchers may be ahead": (
         ("timeshare/gate.c", "deep > most ? deep : most", "deep > most ? most : most"),
         "a_gang_whose_host_is_busy_elsewhere_has_its_share",

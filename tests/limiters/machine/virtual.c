@@ -69,6 +69,7 @@ static struct task {
     uint64_t wakes_ns; /* when it goes on, NEVER: when it is woken */
     const void *word;  /* the futex that it waits for */
     bool dead, stopped, woken, begun;
+    bool rested;         /* a governor, since it last read its clock */
     char locals[LOCALS]; /* its thread-locals, while another's are in their place */
 } tasks[TASKS];
 
@@ -77,7 +78,7 @@ static char stacks[TASKS][STACK] __attribute__((aligned(16)));
 
 static struct {
     unsigned tasks, locks, refused_threads, preempts;
-    uint64_t now_ns, timer_ns, poll_ns;
+    uint64_t now_ns, timer_ns, poll_ns, ages_ns;
     int64_t wall_ns;  /* how far CLOCK_REALTIME is ahead */
     uint64_t card_ns; /* until when the cards have worked */
     struct card {
@@ -341,6 +342,11 @@ void machine_delay_timers(uint64_t ns)
 void machine_poll(uint64_t ns)
 {
     machine.poll_ns = ns;
+}
+
+void machine_age_clocks(uint64_t ns)
+{
+    machine.ages_ns = ns;
 }
 
 static uint64_t task_now(void)
@@ -892,14 +898,27 @@ static void card_forget(struct tenant *tenant)
         *held = (struct held){0};
 }
 
-static bool is_of_program(const struct task *task);
-
 /* The system's timers are up to 50 us late but for threads that asked for better, as the governor's does. What is
  * shorter than falling asleep is waited for awake. */
+static bool is_of_program(const struct task *task);
+
+static uint64_t engine_now(void)
+{
+    uint64_t now = task_now();
+    if (machine.ages_ns > 0 && machine.task->rested) { /* it has no lock then */
+        machine.task->rested = false;
+        machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+        task_wait(machine.now_ns + (machine.rng >> 33) % machine.ages_ns);
+    }
+    return now;
+}
+
 static void engine_pause(uint64_t ns)
 {
-    uint64_t late_ns = !is_of_program(machine.task) ? machine.timer_ns : ns < 5 * US ? 0 : 55 * US;
+    bool governor = !is_of_program(machine.task);
+    uint64_t late_ns = governor ? machine.timer_ns : ns < 5 * US ? 0 : 55 * US;
     task_wait(machine.now_ns + (ns > machine.poll_ns ? ns : machine.poll_ns) + late_ns);
+    machine.task->rested = governor;
 }
 
 /* A stream is its tenant's address, and one more for the second. */
@@ -1025,7 +1044,7 @@ static void engine_begin(void)
 }
 
 static const struct engine engine = {
-    .now = task_now,
+    .now = engine_now,
     .pause = engine_pause,
     .begin = engine_begin,
     .stream_context = engine_stream_context,
@@ -1222,6 +1241,7 @@ void machine_begin(uint64_t seed)
     memset(&machine, 0, sizeof machine);
     machine.now_ns = machine.card_ns = 1000000000;
     machine.timer_ns = TIMER_NS;
+    machine.ages_ns = 0;
 #ifdef __SANITIZE_ADDRESS__
     machine_poll(10 * US); /* what is asked there is of memory, and a switch takes five times as long */
 #endif
