@@ -47,6 +47,13 @@ void account_refund(struct account *account, uint64_t ns)
     atomic_fetch_add_explicit(&account->own.balance_ns, (int64_t)ns, memory_order_relaxed);
 }
 
+void account_give_back(struct account *account, uint64_t ns)
+{
+    account_refund(account, ns);
+    budget_keep(account->shared, ns, HETERO_CORE_FULL);
+    budget_keep(&account->own, ns, HETERO_CORE_FULL);
+}
+
 void account_stopped(struct account *account, uint64_t ns)
 {
     atomic_fetch_add_explicit(&account->shared->stopped_ns, ns, memory_order_relaxed);

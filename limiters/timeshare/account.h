@@ -32,6 +32,9 @@ void account_keep_burst(struct account *account);
 /* So much was charged too much. */
 void account_refund(struct account *account, uint64_t ns);
 
+/* So much was, because a neighbour was not believed: it does not fade. */
+void account_give_back(struct account *account, uint64_t ns);
+
 /* For so long a launcher has waited for the gate. */
 void account_stopped(struct account *account, uint64_t ns);
 

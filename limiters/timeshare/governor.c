@@ -30,9 +30,11 @@
 
 /* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process
  * (a collective) would otherwise wait for ever when both want the same device. One that waits for a launch of its own
- * grant, which it keeps in debt, has a time slice after RESCUE_NS. */
+ * grant, which it keeps in debt, has a time slice after RESCUE_NS. A long one that waits for nothing does not end by
+ * that: the next wait is twice as long, up to so many times. */
 #define DRAIN_NS  (100 * MS)
 #define RESCUE_NS (30 * 1000 * MS)
+#define RESCUES   10u
 
 /* What drains before a gang's row: the most that is kept clear for it, and how fast a long one is forgotten. */
 #define DRAINS_MOST_NS (3 * MS)
@@ -85,7 +87,10 @@ static uint64_t beside_light(struct governor *governor, uint64_t ns)
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
     uint64_t ours_ns = beside_light(governor, to - from);
-    uint64_t ran_ns = budget_part(ours_ns, time_slice_beside(&governor->time_slice));
+    unsigned beside = time_slice_beside(&governor->time_slice);
+    uint64_t ran_ns = budget_part(ours_ns, beside);
+    if (terms_policy(governor->terms) == HETERO_POLICY_FIXED || time_slice_wanted(&governor->time_slice))
+        governor->doubt.charged_ns += ran_ns - budget_part(ours_ns, beside + time_slice_doubted(&governor->time_slice));
     uint64_t most_ns = budget_part(ours_ns, time_slice_others(&governor->time_slice));
     power_ran(&governor->power, from, from + ran_ns, true);
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
@@ -137,6 +142,7 @@ static void trail(struct governor *governor)
     else
         charge_last(governor, governor->trails_ns, now);
     governor->trails_ns = trails ? now : 0;
+    governor->rescues = trails ? governor->rescues : 0;
 }
 
 /* We want the device. What a neighbour that is in debt keeps us from is owed in full. */
@@ -214,7 +220,7 @@ static void look(void *governor_, bool soon)
 /* Whether a kernel of ours may wait for a launch that our debt holds back, which that kernel makes. */
 static bool must_be_rescued(const struct governor *governor)
 {
-    return governor->trails_ns != 0 && governor->engine->now() - governor->began_ns > RESCUE_NS;
+    return governor->trails_ns != 0 && governor->engine->now() - governor->began_ns > RESCUE_NS << governor->rescues;
 }
 
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -237,6 +243,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
         uint64_t now = governor->engine->now();
         rescued = wait_ns > 0 && must_be_rescued(governor);
         solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
+        governor->rescues = wait_ns > 0 ? governor->rescues : 0;
         bool defers = wait_ns == 0 && now - solvent_ns < TIME_SLICE_DEFERS_NS;
         if (wait_ns == 0)
             look_at_neighbours(governor);
@@ -259,6 +266,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
     time_slice_take(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH,
                     &(struct time_slice_waiter){.look = look, .owner = governor});
     power_ran(&governor->power, since, governor->engine->now(), false);
+    governor->rescues += rescued && governor->rescues < RESCUES;
     if (terms_limit_core(terms) && (rescued || governor_balance(governor) >= 0))
         return true;
     gate_set(&governor->gate, GATE_CLOSED);
@@ -270,6 +278,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
 struct course {
     bool borrowed;      /* obtained in debt */
     bool beside;        /* others had work in flight meanwhile */
+    bool doubts;        /* or said so for longer than they are believed */
     uint64_t light_ns;  /* what light programs had used when it began */
     uint32_t before;    /* launches when the gate opened */
     uint32_t seen;      /* launches at the last look */
@@ -406,6 +415,10 @@ static void let_run(struct governor *governor, struct course *course)
             course->busy = now;
         else if (now - course->looked < WAKE_NS && !time_slice_wanted(&governor->time_slice))
             skip_idle(governor, course, now);
+        if (time_slice_doubted(&governor->time_slice) > 0) {
+            course->doubts = true;
+            doubt_add(&governor->doubt, now - course->looked, count - course->seen);
+        }
         course->seen = count;
         course->looked = now;
         bool beside = time_slice_beside(&governor->time_slice) > 0;
@@ -465,10 +478,11 @@ static void settle(struct governor *governor, struct course *course, bool yields
 {
     uint64_t now = governor->engine->now(), first = atomic_load(&governor->gate.first_ns);
     bool whole = drained && course->charged != 0 && course->closed - course->busy < course->gap && !yields;
-    if (whole && !course->beside && time_slice_light(&governor->time_slice) == course->light_ns) {
+    if (whole && !course->beside && !course->doubts && time_slice_light(&governor->time_slice) == course->light_ns) {
         uint64_t warmup_ns = pace_end(&governor->pace, now - first, gate_launches(&governor->gate) - course->before);
         /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
+        account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));
     }
     bool wanted = time_slice_wanted(&governor->time_slice);
     if (first == 0)

@@ -3,6 +3,7 @@
 #define HETERO_GOVERNOR_STATE_H
 
 #include "account.h"
+#include "doubt.h"
 #include "engine.h"
 #include "gang.h"
 #include "gate.h"
@@ -32,6 +33,7 @@ struct governor {
     uint32_t core; /* what `power` was learnt at */
     struct power power;
     struct pace pace;
+    struct doubt doubt;
     struct light light;
     struct gang gang;
     uint64_t light_ns;          /* what neighbours had used without a time slice when the device was charged last */
@@ -45,6 +47,7 @@ struct governor {
     uint64_t waived_ns;         /* of what was not charged yet */
     uint64_t trails_ns;         /* work of an ended time slice is in flight, and charged up to then; 0: none is */
     uint64_t began_ns;          /* when the last time slice did */
+    unsigned rescues;           /* so many in a row it had in debt, behind what it left in flight */
     uint64_t closed_ns;         /* and when its gate was closed */
     uint32_t missed;            /* looks of launchers at the gate when a time slice ended to which none came */
     uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */

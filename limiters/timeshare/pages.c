@@ -338,7 +338,9 @@ static void keep_book(const struct pages *pages, struct neighbour *neighbour, in
         neighbour->state = PAGE_IDLE;
         neighbour->owed = 0;
     }
-    if (neighbour->book_ns <= -BOOK_OVERRUN) {
+    bool doubted = neighbour->book_ns <= -BOOK_OVERRUN;
+    neighbour->doubted = doubted ? neighbour->busy : 0;
+    if (doubted) {
         neighbour->busy = 0;
         neighbour->overruns = false;
     }
@@ -508,6 +510,14 @@ unsigned pages_others(const struct pages *pages)
     unsigned count = 0;
     for (unsigned n = 0; n < pages->count; n++)
         count += pages->neighbours[n].busy;
+    return count;
+}
+
+unsigned pages_doubted(const struct pages *pages)
+{
+    unsigned count = 0;
+    for (unsigned n = 0; n < pages->count; n++)
+        count += pages->neighbours[n].doubted;
     return count;
 }
 

@@ -89,7 +89,8 @@ struct neighbour {
     enum page_state state; /* idle where it is silent, dead, or not believed */
     unsigned busy;         /* so many of its processes have work in flight */
     bool recent;
-    bool overruns; /* it is busy, and not in a time slice of usual length */
+    bool overruns;    /* it is busy, and not in a time slice of usual length */
+    unsigned doubted; /* so many more processes it says are busy than its book has room for */
     unsigned owed;
     uint64_t light_ns; /* what the page says */
 
@@ -172,6 +173,9 @@ void pages_note_absent(struct pages *pages, int64_t now_ns);
  * which any of them may write. */
 unsigned pages_others(const struct pages *pages);
 unsigned pages_siblings(const struct pages *pages);
+
+/* How many more other grants say that they have, beyond what they are believed. */
+unsigned pages_doubted(const struct pages *pages);
 
 /* How many other grants used the device without a time slice of late. */
 unsigned pages_lit(const struct pages *pages);

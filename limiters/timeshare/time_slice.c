@@ -313,6 +313,11 @@ unsigned time_slice_others(struct time_slice *time_slice)
     return pages_others(glance(time_slice));
 }
 
+unsigned time_slice_doubted(struct time_slice *time_slice)
+{
+    return pages_doubted(glance(time_slice));
+}
+
 unsigned time_slice_beside(struct time_slice *time_slice)
 {
     return time_slice_others(time_slice) + pages_siblings(&time_slice->pages);

@@ -123,6 +123,9 @@ unsigned time_slice_others(struct time_slice *time_slice);
 unsigned time_slice_beside(struct time_slice *time_slice);
 bool time_slice_overrun(struct time_slice *time_slice);
 
+/* How many more others say that they have, for longer than they are believed. */
+unsigned time_slice_doubted(struct time_slice *time_slice);
+
 /* Say that device time of ours was used without a time slice; and how much neighbours were believed to have used so
  * since the start. */
 void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns);

@@ -116,6 +116,48 @@ static void what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_bac
     machine_end();
 }
 
+/* The neighbour comes when the kernel runs already, and is charged for all of the card once the other's page is
+ * believed no longer: that it was true shows when the kernel has ended. */
+static void what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute(void)
+{
+    static const struct {
+        uint64_t kernel_s;
+        unsigned for_s;
+    } kernels[] = {{20, 90}, {48, 230}};
+    for (unsigned k = 0; k < sizeof kernels / sizeof *kernels; k++) {
+        begin();
+        add_long(0, kernels[k].kernel_s * SECOND, 10, 1)->rest_ns = 3600 * SECOND;
+        tenants[0].batch = 1;
+        add(1, &KERNELS, 75)->from_ns = 2 * SECOND;
+        tenant_start(&tenants[0]);
+        tenant_start(&tenants[1]);
+        double lacks = 0, most = 0;
+        for (unsigned s = 1; s <= kernels[k].for_s; s++) {
+            EXPECT(true, machine_run(SECOND));
+            lacks = 0.75 * (s - 2.0) - (double)tenants[1].done_ns / SECOND;
+            most = lacks > most ? lacks : most;
+        }
+        printf("%lu s: it lacked %.2f s at most, and %.2f s at the end\n", (unsigned long)kernels[k].kernel_s, most,
+               lacks);
+        EXPECT(true, most > 10);
+        EXPECT_NEAR(0, 3, lacks);
+        machine_end();
+    }
+}
+
+/* Each next kernel might be what the one before waits for, so it is let through in debt: after 30 s, 60 s, 120 s … */
+static void kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom(void)
+{
+    begin();
+    add_long(0, 48000 * MS, 10, 100);
+    tenant_start(&tenants[0]);
+    for (unsigned part = 0; part < 20; part++)
+        EXPECT(true, machine_run(50 * SECOND));
+    printf("%lu kernels of 48 s in 1000 s\n", (unsigned long)tenants[0].launched);
+    EXPECT(true, tenants[0].launched <= 5); /* without its debt three */
+    machine_end();
+}
+
 /* Its debt keeps the launch back, and grows while the kernel runs. */
 static void a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute(void)
 {
@@ -180,6 +222,8 @@ static const struct test tests[] = {
     TEST(two_with_kernels_of_seconds_have_their_shares),
     TEST(kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing),
     TEST(what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back),
+    TEST(what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute),
+    TEST(kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom),
     TEST(a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute),
     TEST(beside_one_that_waits_no_more_nothing_is_lent),
     TEST(short_kernels_beside_high_priority_and_a_long_kernel_get_their_share),

@@ -202,6 +202,22 @@ static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_
     machine_end();
 }
 
+/* Nobody was slower meanwhile than he is afterwards, so nothing is given back. */
+static void a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards(void)
+{
+    begin();
+    add(0, &KERNELS, 10)->from_ns = 3600 * SECOND;
+    add(1, &KERNELS, 50);
+    tenant_start(&tenants[0]);
+    tenant_start(&tenants[1]);
+    EXPECT(true, machine_run(100 * MS));
+    forge(&tenants[0], PAGE_IDLE, 4, 40);
+    EXPECT(true, machine_run(20 * SECOND));
+    printf("%.2f and then %.2f of 50\n", tenant_got(&tenants[1], 20, 40), tenant_got(&tenants[1], 42, 60));
+    EXPECT_NEAR(50, 1, tenant_got(&tenants[1], 42, 60));
+    machine_end();
+}
+
 /* Nor what it says that it used without a time slice. */
 static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share(void)
 {
@@ -290,6 +306,7 @@ static const struct test tests[] = {
     TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share),
     TEST(a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most),
     TEST(a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share),
+    TEST(a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards),
     TEST(a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share),
     TEST(a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_waits),
     TEST(tenants_that_lose_their_processor_never_have_the_slice_together),

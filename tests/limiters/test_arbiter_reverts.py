@@ -46,6 +46,23 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "long_kernels_test: what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
     ),
+    "what was charged because a neighbour was not believed": (
+        (
+            "timeshare/governor.c",
+            "account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));",
+            "(void)account_give_back;",
+        ),
+        "long_kernels_test: what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute",
+    ),
+    "that it was slower": (
+        ("timeshare/doubt.h", "#define DOUBT_TIMES       1.5", "#define DOUBT_TIMES       0.0"),
+        "shares_test: "
+        "a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards",
+    ),
+    "that launches in debt become rare": (
+        ("timeshare/governor.c", "RESCUE_NS << governor->rescues;", "RESCUE_NS;"),
+        "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
+    ),
     "what a time slice leaves in flight": (
         ("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",

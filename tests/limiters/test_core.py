@@ -53,6 +53,7 @@ LONG = (
     "alone_kernels_of_any_length_get_their_share",
     "a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long",
     "two_with_kernels_of_seconds_have_their_shares",
+    "what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute",
     "kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing",
     "a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most",
     "a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share",
