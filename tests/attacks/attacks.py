@@ -52,6 +52,8 @@ class Attack:
     """How many each of its processes has, where the card is asked what it holds (held.py)."""
     cards: int = 1
     """How many the grant has."""
+    alone: bool = False
+    """It measures itself by what it told of a run without a limiter."""
 
 
 ATTACKS = (
@@ -101,7 +103,7 @@ OF_TIME = (
     Attack("long_graphs", "graphs of 4000 kernels"),
     Attack("many_streams", "1000 streams", serial=True),
     Attack("late_captures", "captures begun behind work that has no fence yet"),
-    Attack("ungated_work", "work by seldom used calls"),
+    Attack("ungated_work", "work by seldom used calls", alone=True),
     Attack("several_devices", "launches on two cards at once", cards=2),
 )
 BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}
@@ -171,6 +173,9 @@ def built(attack: Attack, directory: Path) -> list[str]:
 def start(attack: Attack, grant: Grant, directory: Path) -> subprocess.Popen[str]:
     """Start a program under the grant, and what asks the card beside it where that is wished."""
     environ, command = {**grant.environment, **LIMITS}, built(attack, directory)
+    if attack.alone:
+        told_alone = told(grant.rack.machine.spawn(command, **LIMITS))
+        environ["ATTACK_ALONE"] = told_alone.get("alone", "")
     if attack.contexts > 0:
         environ["ATTACK_PRELOAD"] = environ.pop("LD_PRELOAD")
         ask = (sys.executable, str(HERE / "held.py"), grant.terms[0].uuid, str(attack.contexts))

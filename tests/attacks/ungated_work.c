@@ -5,8 +5,11 @@
 #define QUEUED   4
 #define IN_A_ROW 32
 #define SHORT_MS 0.1
-#define SECONDS  1.0
 #define ROUNDS   1000000
+
+#define SECONDS       1.0
+#define BURST_SECONDS 0.3
+#define ALONE_SECONDS 0.1
 
 static CUdeviceptr to, from, managed;
 static CUgraphExec graph;
@@ -121,30 +124,44 @@ static int compare(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* What share of the device's time this work gets, in percent; -1: the driver lacks it.
- *
- * What one takes is told in two ways, each too much: by events round it, and by how long most rounds of the loop take,
- * which no closed gate was met in. Events round a prefetch tell of the host's part of it, too, which the next one's
- * overlaps: by them alone a program without any limit had 115 to 122 % of an H100. */
-static double share_of(CUresult (*work)(void))
+static unsigned rounds_for(CUresult (*work)(void), double seconds, double ms[ROUNDS])
 {
-    static double rounds_ms[ROUNDS];
-    double ms = device_ms(work), usual_ms;
-    uint64_t since = now_ns(), now = since;
+    uint64_t since = now_ns();
     unsigned rounds = 0;
-    if (ms <= 0)
-        return -1;
-    for (uint64_t begun = now; (double)(now - since) < SECONDS * 1e9 && rounds < ROUNDS; begun = now) {
+    while ((double)(now_ns() - since) < seconds * 1e9 && rounds < ROUNDS) {
+        uint64_t begun = now_ns();
         for (unsigned i = 0; i < QUEUED; i++)
             must((int)work(), "the work");
         must(cu.synchronize(), "cuCtxSynchronize");
-        now = now_ns();
-        rounds_ms[rounds++] = (double)(now - begun) / 1e6;
+        ms[rounds++] = (double)(now_ns() - begun) / 1e6;
     }
+    return rounds;
+}
+
+static double rounds_ms[ROUNDS];
+
+/* How long the device works for one, told without a limiter in two ways, each too much: by events round it, and by how
+ * long most rounds of the loop take. Events round a prefetch tell of the host's part of it, too, which the next one's
+ * overlaps: by them alone a program without any limit had 115 to 122 % of an H100. Under a limiter neither tells it:
+ * behind a closed gate prefetches begin at once, each waits for the host, and rounds take half as long again. */
+static double alone_ms(CUresult (*work)(void))
+{
+    double ms = device_ms(work);
+    if (ms <= 0)
+        return 0;
+    unsigned rounds = rounds_for(work, ALONE_SECONDS, rounds_ms);
     qsort(rounds_ms, rounds, sizeof *rounds_ms, compare);
-    usual_ms = rounds_ms[rounds / 2] / QUEUED;
-    ms = ms < usual_ms ? ms : usual_ms;
-    return 100e6 * ms * QUEUED * rounds / (double)(now - since);
+    double usual_ms = rounds_ms[rounds / 2] / QUEUED;
+    return ms < usual_ms ? ms : usual_ms;
+}
+
+/* What share of the device's time this work gets, in percent. A burst that the grant saved up is spent before. */
+static double share_of(CUresult (*work)(void), double ms)
+{
+    rounds_for(work, BURST_SECONDS, rounds_ms);
+    uint64_t since = now_ns();
+    unsigned rounds = rounds_for(work, SECONDS, rounds_ms);
+    return 100e6 * ms * QUEUED * rounds / (double)(now_ns() - since);
 }
 
 static const struct {
@@ -161,22 +178,39 @@ static const struct {
     {"cuGraphLaunch_ptsz", launch_graph},
 };
 
+/* Without a limiter: how long one of each takes; 0: the driver lacks it. */
+static void tell_alone(void)
+{
+    printf("{\"alone\": \"");
+    for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++)
+        printf("%.6f ", alone_ms(ways[i].work));
+    printf("\"}\n");
+    fflush(stdout);
+    _exit(0);
+}
+
+/* A second has two time slices at its ends, which may lie in it or not: three points. All ways together are held to the
+ * share within one. */
 int main(void)
 {
-    double core = (double)attack_number("ATTACK_CORE"), most = 0;
-    const char *name = "none";
+    double core = (double)attack_number("ATTACK_CORE"), most = 0, sum = 0;
+    const char *name = "none", *alone = getenv("ATTACK_ALONE");
     unsigned tried = 0;
     open_card();
     must(cu.allocate((uint64_t *)&to, SIZE) || cu.allocate((uint64_t *)&from, SIZE), "cuMemAlloc");
     must((int)CU(cuMemAllocManaged)(&managed, SIZE, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
     make_graph();
+    if (alone == NULL)
+        tell_alone();
     for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
-        double share = share_of(ways[i].work);
-        tried += share >= 0;
+        double ms = strtod(alone, (char **)&alone), share = ms > 0 ? share_of(ways[i].work, ms) : 0;
+        tried += ms > 0;
+        sum += share;
         if (share > most) {
             most = share;
             name = ways[i].name;
         }
     }
-    verdict(most <= core + 8, "%u ways, %.0f %% of the device of %.0f by %s", tried, most, core, name);
+    verdict(tried > 0 && most <= core + 3 && sum / tried <= core + 1,
+            "%u ways, %.1f %% of the device of %.0f, %.1f by %s", tried, sum / tried, core, most, name);
 }
