@@ -136,7 +136,9 @@ static void pop_passed(struct gate *gate)
     uint64_t asked = gate->asked_ns, now = gate->engine->now();
     bool elastic = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC;
     bool beside = elastic && terms_by_service(gate->terms); /* there it waits for what others have in flight */
-    uint64_t long_ns = elastic ? LONG_LENT_NS : LONG_NS;
+    /* What waits for turns of others looks long, and nothing is lent while they have work. */
+    bool lent = elastic && !atomic_load_explicit(&gate->beside, memory_order_relaxed);
+    uint64_t long_ns = lent ? LONG_LENT_NS : LONG_NS;
     for (unsigned at = 0; at < gate->backlog;) {
         if (is_behind(gate, at) || !gate->engine->passed(gate->fences[at].fence)) {
             at++;

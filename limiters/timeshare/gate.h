@@ -58,6 +58,7 @@ struct gate {
     _Atomic bool long_kernels;     /* one fence stands for much, or that is not known yet */
     _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as a fence stands for; or 0 */
     _Atomic uint32_t deep;         /* so many fences may be in flight, if more than else; written by the thread */
+    _Atomic bool beside;           /* others have work in flight, none of high priority; written by the thread */
     _Atomic bool low_latency;      /* a high-priority grant may want the device at any time; written by the thread */
     _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's that is between enter and leave, or 0 (gate.c) */
 

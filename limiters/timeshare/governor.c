@@ -423,6 +423,8 @@ static void let_run(struct governor *governor, struct course *course)
         course->looked = now;
         bool beside = time_slice_beside(&governor->time_slice) > 0;
         course->beside = course->beside || beside;
+        atomic_store_explicit(&governor->gate.beside, beside && !time_slice_beside_high(&governor->time_slice),
+                              memory_order_relaxed);
         bool lit = time_slice_lit(&governor->time_slice) > 0;
         if (!beside || governor_beside(governor))
             light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));

@@ -179,7 +179,7 @@ static const struct {
 };
 
 /* Without a limiter: how long one of each takes; 0: the driver lacks it. */
-static void tell_alone(void)
+static void print_alone(void)
 {
     printf("{\"alone\": \"");
     for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++)
@@ -201,7 +201,7 @@ int main(void)
     must((int)CU(cuMemAllocManaged)(&managed, SIZE, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
     make_graph();
     if (alone == NULL)
-        tell_alone();
+        print_alone();
     for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
         double ms = strtod(alone, (char **)&alone), share = ms > 0 ? share_of(ways[i].work, ms) : 0;
         tried += ms > 0;

@@ -195,6 +195,24 @@ static void beside_one_that_waits_no_more_nothing_is_lent(void)
     machine_end();
 }
 
+/* An elastic one whose kernels, one at a time, wait for the driver's turns of a long one: if it took them for long ones
+ * itself it would launch late, get less than half of the clock, and the other far more than it is charged for. */
+static void beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones(void)
+{
+    begin();
+    add_long(0, 250 * MS, 63, 5);
+    add_long(1, MS, 23, 1)->terms.policy = HETERO_POLICY_ELASTIC;
+    add_long(2, 60 * MS, 1, 4)->terms.policy = HETERO_POLICY_ELASTIC;
+    add_long(3, 250 * MS, 2, 6);
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(&tenants[t]);
+    EXPECT(true, machine_run(41 * SECOND));
+    printf("%.2f of 63, %.2f of 23 and what is lent\n", tenant_got(&tenants[0], 2, 41), tenant_got(&tenants[1], 2, 41));
+    EXPECT_NEAR(63, 1.5, tenant_got(&tenants[0], 2, 41));
+    EXPECT(true, tenant_got(&tenants[1], 2, 41) >= 26);
+    machine_end();
+}
+
 /* Of low priority beside high: one kernel of it in flight at a time would get little of each turn that the driver gives
  * it beside the long kernel, and be charged for a part of the clock. */
 static void short_kernels_beside_high_priority_and_a_long_kernel_get_their_share(void)
@@ -226,6 +244,7 @@ static const struct test tests[] = {
     TEST(kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom),
     TEST(a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute),
     TEST(beside_one_that_waits_no_more_nothing_is_lent),
+    TEST(beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones),
     TEST(short_kernels_beside_high_priority_and_a_long_kernel_get_their_share),
 };
 

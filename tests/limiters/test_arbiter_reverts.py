@@ -56,12 +56,20 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     ),
     "that it was slower": (
         ("timeshare/doubt.h", "#define DOUBT_TIMES       1.5", "#define DOUBT_TIMES       0.0"),
-        "shares_test: "
-        "a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards",
+        "shares_test: a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards",
     ),
     "that launches in debt become rare": (
         ("timeshare/governor.c", "RESCUE_NS << governor->rescues;", "RESCUE_NS;"),
         "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
+    ),
+    "that turns of others make no kernel long": (
+        (
+            "timeshare/gate.c",
+            "elastic && !atomic_load_explicit(&gate->beside, memory_order_relaxed);",
+            "elastic;",
+        ),
+        "long_kernels_test: "
+        "beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones",
     ),
     "what a time slice leaves in flight": (
         ("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),
@@ -70,8 +78,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "one's part of what several have": (
         (
             "timeshare/governor.c",
-            "budget_part(ours_ns, time_slice_beside(&governor->time_slice));",
-            "budget_part(ours_ns, 0);",
+            "uint64_t ran_ns = budget_part(ours_ns, beside);",
+            "uint64_t ran_ns = budget_part(ours_ns, 0);",
         ),
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
     ),
