@@ -2,8 +2,11 @@
  * test can have them happen: `xid = 48` is the last Xid of a card, and `health = hot` one that is too hot. */
 #include "nvml.h"
 
+#include <poll.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <time.h>
+#include <unistd.h>
 
 /* What nvml.h has beside what the limiter's abi.h declares. */
 #define NVML_ERROR_TIMEOUT        ((nvmlReturn_t)10)
@@ -75,18 +78,39 @@ static bool happened(nvmlEventSet_t set, nvmlEventData_t *data)
     return false;
 }
 
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Tells of what becomes of the rack's file from now on: it is written, or another takes its name. -1: nobody tells. */
+static int changes_of_rack(void)
+{
+    int changes = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (changes >= 0)
+        inotify_add_watch(changes, getenv("HETERO_RACK"), IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF);
+    return changes;
+}
+
+/* As a card's driver does, it takes no processor time while nothing happens: heterod's own is measured beside it. */
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned milliseconds)
 {
-    enum { LOOK = 50 };
+    enum { ANYWAY_MS = 1000 }; /* for a change that nobody tells of */
     STARTED;
     NEEDS(set && data);
-    for (unsigned waited = 0;; waited += LOOK) {
+    for (uint64_t until = now_ms() + milliseconds;;) {
+        struct pollfd changes = {.fd = changes_of_rack(), .events = POLLIN};
         nvidia_refresh(rack);
-        if (happened(set, data))
-            return NVML_SUCCESS;
-        if (waited >= milliseconds)
-            return NVML_ERROR_TIMEOUT;
-        nanosleep(&(struct timespec){.tv_nsec = LOOK * 1000000L}, NULL);
+        bool found = happened(set, data);
+        uint64_t now = now_ms();
+        if (!found && now < until)
+            poll(&changes, 1, until - now < ANYWAY_MS ? (int)(until - now) : ANYWAY_MS);
+        if (changes.fd >= 0)
+            close(changes.fd);
+        if (found || now >= until)
+            return found ? NVML_SUCCESS : NVML_ERROR_TIMEOUT;
     }
 }
 

@@ -277,8 +277,9 @@ static void check_card(const struct seen *seen, uint32_t d)
 static bool may_measure(const struct call *call)
 {
     return call->kind == IMPORT || call->kind == OPEN || call->kind == CLOSE || call->kind == LIBRARY ||
-           call->kind == LIBRARY_USE || call->kind == LIBRARY_UNLOAD || call->kind == CREATE ||
-           call->kind == RETAIN; /* refused for its libraries, it ends again */
+           call->kind == LIBRARY_USE || call->kind == LIBRARY_UNLOAD || call->kind == CREATE || call->kind == GRAPH ||
+           call->kind == GRAPH_DESTROY || call->kind == LAUNCH || /* the first time */
+           call->kind == RETAIN;                                  /* refused for its libraries, it ends again */
 }
 
 static void check(const struct seen *seen, uint32_t process, const struct call *call, int code)
