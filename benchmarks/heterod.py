@@ -3,8 +3,7 @@
     python benchmarks/heterod.py [--seconds 60] [--grants 0,2]
 
 As root, on a simulated card. Time is that of heterod, its threads and the processes in which it
-asks vendors (user and system, in steps of 10 ms), in milliseconds and in percent of a core; the
-goal is 0.1 percent.
+asks vendors (user and system), in milliseconds and in percent of a core; the goal is 0.1 percent.
 """
 
 from __future__ import annotations
@@ -77,11 +76,13 @@ def measured(grants: int, seconds: float) -> float:
 
 def _spent(pid: int) -> float:
     """Return the processor time in seconds of a process, and of its children, ended or not."""
-    total = 0
+    total = 0.0
     for each in _family(pid):
         words = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        total += sum(map(int, words[11:15]))
-    return total / TICKS
+        total += sum(map(int, words[13:15])) / TICKS  # of those that ended
+        for task in Path(f"/proc/{each}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return total
 
 
 def _family(pid: int) -> Iterator[int]:

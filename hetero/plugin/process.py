@@ -20,7 +20,17 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import HEADER, MOST, Answer, Question, framed, is_last, prepare, read
+from hetero.plugin.message import (
+    HEADER,
+    MOST,
+    Answer,
+    Question,
+    framed,
+    is_last,
+    prepare,
+    read,
+    written,
+)
 from hetero.plugin.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
@@ -91,6 +101,7 @@ class VendorProcess:
             self._pidfd = os.pidfd_open(self.pid)
         self._starter, self._maker = starter, os.getpid()
         self._asked = 0  # questions
+        self._texts: dict[tuple[str, str], tuple[Question, bytes]] = {}  # of each, the last
         descriptors = [self._questions, self._answers, self._pidfd]
         self._finish = weakref.finalize(
             self,
@@ -104,7 +115,7 @@ class VendorProcess:
     def send(self, question: Question, until: float) -> None:
         """Ask, by `until` (monotonic seconds). Raises `Ended`, `Overdue`."""
         self._asked += 1
-        rest = framed(question, self._asked)
+        rest = framed(self._text(question), self._asked)
         while rest:
             try:
                 rest = rest[os.write(self._questions, rest) :]
@@ -112,6 +123,15 @@ class VendorProcess:
                 self._wait(self._questions, select.POLLOUT, until)
             except BrokenPipeError:
                 raise Ended from None
+
+    def _text(self, question: Question) -> bytes:
+        """Return the question's text: each device is asked of again and again."""
+        key = question.ask, question.device.uuid if question.device else ""
+        before, text = self._texts.get(key, (None, b""))
+        if question != before:
+            text = written(question)
+            self._texts[key] = question, text
+        return text
 
     def receive(self, until: float | None) -> Answer:
         """Return the answer to what was sent; None waits for ever.
@@ -276,9 +296,10 @@ def _serve(plugin: Plugin, questions: int, answers: int) -> None:
         _bound_processor_time(question.within)
         answer = respondent.answer(question)
         try:
-            message = framed(answer, number)
+            message = framed(written(answer), number)
         except Exception as error:  # what it gave has no JSON
-            message = framed(Answer(failure=f"{plugin.name}: {question.ask}: {error}"), number)
+            failed = Answer(failure=f"{plugin.name}: {question.ask}: {error}")
+            message = framed(written(failed), number)
         while message:
             message = message[os.write(answers, message) :]
         if is_last(question, answer):

@@ -117,10 +117,10 @@ def test_an_answer_that_was_not_asked_for_is_no_answer_to_the_next_question(
 ) -> None:
     twice = """
         import os, struct
-        from hetero.plugin.message import Answer, framed
+        from hetero.plugin.message import Answer, framed, written
         for name in os.listdir("/proc/self/fd"):
             try:
-                os.write(int(name), framed(Answer(edits=plugin.Edits()), 2))
+                os.write(int(name), framed(written(Answer(edits=plugin.Edits())), 2))
             except OSError:
                 continue
     """

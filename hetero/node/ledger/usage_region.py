@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from hetero.model.frozen import frozen
@@ -105,7 +106,7 @@ def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
     return read_region(path, devices=devices).counts
 
 
-def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
+def read_region(path: Path | str, *, devices: int = MAX_DEVICES) -> Region:
     """Return what a region says of the first `devices`; nothing where no process came yet.
 
     A slot counts while its process lives, which is while the slot's byte is locked, and while
@@ -117,21 +118,33 @@ def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
         head = os.pread(descriptor, _FIRST, 0)
         if (size := os.fstat(descriptor).st_size) < SIZE or len(head) < _FIRST:
             raise ValueError(f"{size} bytes, not {SIZE}")
-        magic, version, slots, reached, unknown = HEADER.unpack_from(head)
+        magic, version, slots, reached, _ = HEADER.unpack_from(head)
         if magic == 0:
             return Region(slots={})
         if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
             raise ValueError("not a usage region of this version")
         # Slots beyond were never taken; a tenant that says so of others hides its own charges.
         contents = os.pread(descriptor, min(reached, SLOTS) * SLOT.size, _FIRST)
-        live = {
-            number: _slot(words)
-            for number, words in enumerate(SLOT.iter_unpack(contents[: _whole(contents)]))
-            if words[-1] == LEFT or is_held(descriptor, number)
-        }
-        gang = _gang(os.pread(descriptor, GANG.size, _GANG_AT))
+        held = tuple(
+            number for number in range(len(contents) // SLOT.size) if is_held(descriptor, number)
+        )
+        gang = os.pread(descriptor, GANG.size, _GANG_AT)
     finally:
         os.close(descriptor)
+    return _region(head, contents, held, gang, devices)
+
+
+@lru_cache(maxsize=256)
+def _region(
+    head: bytes, contents: bytes, held: tuple[int, ...], gang: bytes, devices: int
+) -> Region:
+    """Return what these bytes say. Of a grant that does nothing they are always the same."""
+    unknown = HEADER.unpack_from(head)[-1]
+    live = {
+        number: _slot(words)
+        for number, words in enumerate(SLOT.iter_unpack(contents[: _whole(contents)]))
+        if words[-1] == LEFT or number in held
+    }
     counts = []
     for position in range(devices):
         words = DEVICE.unpack_from(head, HEADER.size + position * DEVICE.size)
@@ -148,7 +161,7 @@ def read_region(path: Path, *, devices: int = MAX_DEVICES) -> Region:
                 borrowed_ns=borrowed_ns,
             )
         )
-    return Region(unknown=unknown, gang=gang, counts=tuple(counts), slots=live)
+    return Region(unknown=unknown, gang=_gang(gang), counts=tuple(counts), slots=live)
 
 
 def _gang(contents: bytes) -> GangState | None:

@@ -124,7 +124,8 @@ class DeviceTime:
         for device, usage in usages:
             if usage.busy is not None:
                 samples = self._samples.setdefault(device.uuid, deque())
-                samples.append(sample_of(limited, device, usage, owner, regions, boards))
+                last = samples[-1] if samples else None
+                samples.append(sample_of(limited, device, usage, owner, regions, boards, last))
                 while samples[0].at < samples[-1].at - WINDOW:
                     samples.popleft()
                 found[device.uuid] = overuse(samples, shares_of(limited, device))
@@ -138,8 +139,12 @@ def sample_of(
     owner: Mapping[int, str],
     regions: Mapping[str, Region],
     boards: Path,
+    last: Sample | None = None,
 ) -> Sample:
-    """Return one look at a device whose `usage` was asked just now."""
+    """Return one look at a device whose `usage` was asked just now; `last` is the look before.
+
+    What a grant used without a time slice is part of its charges, and so as before with them.
+    """
     charged = {}
     for entry in grants:
         for position, piece in enumerate(entry.allocation.pieces):
@@ -158,7 +163,12 @@ def sample_of(
         busy=usage.core or 0.0,
         worked=worked,
         charged=charged,
-        light={grant: light_seconds(board / grant) for grant in charged},
+        light={
+            grant: last.light[grant]
+            if last and last.charged.get(grant) == seconds
+            else light_seconds(board / grant)
+            for grant, seconds in charged.items()
+        },
     )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from attrs import evolve
+
 from hetero.model import Device, Policy, Usage
 from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB
@@ -94,7 +96,8 @@ class Comparison:
 
     It is of `snapshot`. `regions` has what each grant counted, where that can be read. `owners` has
     whose each process is that the drivers name, `limited` those in which a limiter is. `excess` has
-    the bytes of each grant on each device; missing is not known.
+    the bytes of each grant on each device; missing is not known. `settled`: nothing was charged or
+    given back while the drivers were asked.
     """
 
     snapshot: Snapshot
@@ -104,6 +107,7 @@ class Comparison:
     owners: Mapping[int, Owner | None]
     limited: frozenset[int]
     excess: Mapping[tuple[str, str], Excess]
+    settled: bool
 
     def grant_of(self, pid: int) -> str | None:
         """Return the grant of a process, None for a stranger."""
@@ -116,17 +120,25 @@ class Comparison:
         usages: Iterable[tuple[Device, Usage]],
         regions: Mapping[str, Region],
     ) -> bool:
-        """Whether everybody holds and does what was seen here."""
+        """Whether everybody holds what was seen here, and the same processes are busy."""
         return (
-            snapshot is self.snapshot
+            self.settled
+            and snapshot is self.snapshot
             and list(map(_figures, usages)) == list(map(_figures, self.usages))
-            and regions == self.regions
+            and _held(regions) == _held(self.regions)
         )
 
 
 def _figures(of: tuple[Device, Usage]) -> tuple[object, ...]:
     device, usage = of
-    return device.uuid, usage.memory, usage.processes, usage.busy
+    return device.uuid, usage.memory, usage.processes, set(usage.busy or ())
+
+
+def _held(regions: Mapping[str, Region]) -> dict[str, object]:
+    return {
+        name: ([(counts.memory, counts.granted) for counts in region.counts], region.slots)
+        for name, region in regions.items()
+    }
 
 
 def compare(
@@ -139,12 +151,12 @@ def compare(
 ) -> Comparison:
     """Ask the drivers, and hold what they say against what the limiters counted.
 
-    `last`, the look before, is what is returned where nothing has changed since.
+    Of `last`, the look before, all is kept but times where nobody holds anything else since.
     """
     before = _regions(node, snapshot.grants)
     usages, faults = node.registry.observe_all(devices)
     if last and last.is_still(snapshot, usages, before):
-        return last
+        return evolve(last, usages=usages, faults=faults, regions=before)
     shared = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
     named = {pid for _, usage in shared for pid in (*(usage.processes or ()), *(usage.busy or ()))}
     found = owners.of(sorted(named), snapshot.grants)
@@ -167,6 +179,7 @@ def compare(
         owners=found,
         limited=limited,
         excess=excess,
+        settled=_held(before) == _held(after),
     )
 
 
@@ -215,7 +228,7 @@ def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
     found = {}
     for entry in grants:
         with suppress(OSError, ValueError):  # it ended, is another user's, or was scribbled on
-            path = node.directory(entry.id) / USAGE
+            path = f"{node.directory(entry.id)}/{USAGE}"
             found[entry.id] = read_region(path, devices=len(entry.limits))
     return found
 

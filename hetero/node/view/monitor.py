@@ -172,9 +172,10 @@ class Monitor:
         unowned = self._unowned.sample(seen.usages, now=time.monotonic())
         hurt = self._services.sample(snapshot) if self.acts else ()
         quiet = not any(overuse.values()) and not unowned and not hurt
-        if seen is self._last and quiet and not self._told:
-            return evolve(self._sighting, news=())
+        still = self._last is not None and seen.excess is self._last.excess
         self._last = seen
+        if still and quiet and not self._told:
+            return evolve(self._sighting, news=())
         for entry in snapshot.grants if self.acts else ():
             self._charge(entry, seen.excess)
         for entry in snapshot.grants:
