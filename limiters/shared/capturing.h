@@ -28,4 +28,7 @@ void restore_captures(TYPE(streamCaptureMode) mode);
 
 void capture_after_fork(void);
 
+/* In a child after fork, of what is charged for graphs. */
+void graphs_after_fork(void);
+
 #endif

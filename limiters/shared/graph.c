@@ -9,6 +9,7 @@
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
+#include "graph_nodes.h"
 #include "launch.h"
 #include "pools.h"
 #include "uncounted.h"
@@ -124,9 +125,11 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
     return answer;
 }
 
-/* What the driver keeps of a graph's nodes on the device no call tells: it may not be more than there is. */
-static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct bill *bill)
+/* What the driver keeps of a graph's nodes on the device no call tells: what that is beyond what was charged for it may
+ * not be more than there is. */
+static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct bill *bill, uint64_t of_nodes)
 {
+    nodes_made(answer, exec, of_nodes);
     answer = settle_graph(answer, exec, bill);
     if (answer != RESULT_OK)
         return answer;
@@ -138,17 +141,37 @@ static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct 
     return ERROR(OUT_OF_MEMORY);
 }
 
+static result_t charge_before(TYPE(graph) graph, struct bill *bill, uint64_t *of_nodes)
+{
+    result_t answer = charge_graph(graph, bill);
+    if (answer == RESULT_OK && (answer = nodes_charge(graph, of_nodes)) != RESULT_OK)
+        refund_bill(bill);
+    return answer;
+}
+
+/* The driver made it: what was added meanwhile is charged, too. */
+static result_t charge_again(TYPE(graph) graph, struct bill *bill, uint64_t *of_nodes)
+{
+    result_t answer = charge_graph(graph, bill);
+    if (answer != RESULT_OK)
+        nodes_made(answer, NULL, *of_nodes);
+    else if ((answer = nodes_charge_more(graph, of_nodes)) != RESULT_OK)
+        refund_bill(bill);
+    return answer;
+}
+
 #define INSTANTIATE(call)                                                                                              \
     do {                                                                                                               \
         struct bill bill = {0};                                                                                        \
+        uint64_t of_nodes;                                                                                             \
         if (!uncounted_settle(device_current()))                                                                       \
             return ERROR(OUT_OF_MEMORY);                                                                               \
-        result_t answer = charge_graph(graph, &bill);                                                                  \
+        result_t answer = charge_before(graph, &bill, &of_nodes);                                                      \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
         answer = call;                                                                                                 \
-        if (answer != RESULT_OK || (answer = charge_graph(graph, &bill)) == RESULT_OK)                                 \
-            return made(answer, exec, &bill);                                                                          \
+        if (answer != RESULT_OK || (answer = charge_again(graph, &bill, &of_nodes)) == RESULT_OK)                      \
+            return made(answer, exec, &bill, of_nodes);                                                                \
         DRIVER(GraphExecDestroy)(*exec);                                                                               \
         return answer;                                                                                                 \
     } while (0)
@@ -174,12 +197,18 @@ result_t instantiate_with(result_t (*real)(TYPE(graphExec) *, TYPE(graph), NAMED
     INSTANTIATE(real(exec, graph, params));
 }
 
+void graphs_after_fork(void)
+{
+    nodes_after_fork();
+}
+
 result_t destroy_exec(result_t (*real)(TYPE(graphExec)), TYPE(graphExec) exec)
 {
     struct entry held[HETERO_MAX_DEVICES], previous;
     bool ours[HETERO_MAX_DEVICES];
     for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++)
         ours[d] = table_take(HELD_EXEC + d, (uintptr_t)exec, &held[d]);
+    nodes_over(exec);
     result_t answer = real(exec);
     for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++) {
         if (ours[d] && answer == RESULT_OK)

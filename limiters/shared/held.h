@@ -19,6 +19,8 @@ enum {
     HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.c) */
     HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
     STANDING_CONTEXT, /* key, owner: context */
+    HELD_NODES,       /* key, owner: context; bytes: charged for nodes of graphs; link: what they take now */
+    NODES_OF_EXEC,    /* key: graphExec; bytes: what its nodes take; owner: context */
     HELD_LOCAL,       /* key, owner: context; bytes: for local memory of kernels */
     WAITING_KERNEL,   /* key: function or kernel; bytes: of a thread; link: devices it was not launched on (local.c) */
     HELD_ARRAY,       /* key: array or mipmappedArray */

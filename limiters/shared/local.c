@@ -10,8 +10,9 @@
 #include <limits.h>
 #include <pthread.h>
 
-/* Of each thread it is part of the context, as its stack is: an NVIDIA H100 had 1024 bytes by itself (limits.c). That
- * local memory is taken for all threads that a device can hold is what NVIDIA's programmers say; not measured here. */
+/* Of each thread it is part of the context, as its stack is: an NVIDIA H100 had 1024 bytes by itself (limits.c). More
+ * is taken for all threads that a device can hold: on that card 66 MiB for 1280 bytes, 264 for 2048 and 16,632 for
+ * 65536, which is 132 x 2048 x (bytes - 1024) (driver 580.159.04, 2026-11-26). */
 #define OF_CONTEXT 1024
 
 /* Held around charges, so that each context is charged once; guards what follows. */

@@ -1,6 +1,7 @@
 /* Memory that graphs take when they are launched, of an API for which that is not charged: no graph of a program under
  * a limit takes any. What a capture asks of a pool would be such memory (../hip/pool.c). */
 #include "bodies.h"
+#include "capturing.h"
 #include "counted.h"
 
 #include "../core/tenant.h"
@@ -24,4 +25,8 @@ result_t add_node(result_t (*real)(void *, TYPE(graph), const void *, size_t, NA
 {
     bool memory = params != NULL && params->type == VALUE(GRAPH_NODE_TYPE_MEM_ALLOC);
     return memory && refused() ? ERROR(NOT_SUPPORTED) : real(node, graph, needs, count, params);
+}
+
+void graphs_after_fork(void)
+{
 }

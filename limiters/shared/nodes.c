@@ -3,6 +3,7 @@
  */
 #include "bodies.h"
 #include "graph.h"
+#include "graph_nodes.h"
 #include "local.h"
 
 #define PUT(kernel, call) return local_in_graph(kernel) ? call : ERROR(OUT_OF_MEMORY)
@@ -87,7 +88,8 @@ result_t set_exec_kernel_v1(result_t (*real)(TYPE(graphExec), TYPE(graphNode), c
 result_t set_exec_child(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(graph)), TYPE(graphExec) exec,
                         TYPE(graphNode) node, TYPE(graph) child)
 {
-    return graph_brought_up(real(exec, node, child), exec, child, false);
+    result_t refused = nodes_brought_up(exec, child);
+    return refused == RESULT_OK ? graph_brought_up(real(exec, node, child), exec, child, false) : refused;
 }
 
 result_t set_exec_node(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(graphNodeParams) *),
@@ -101,7 +103,8 @@ result_t set_exec_node(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(g
 result_t update_exec(result_t (*real)(TYPE(graphExec), TYPE(graph), TYPE(graphExecUpdateResultInfo) *),
                      TYPE(graphExec) exec, TYPE(graph) graph, TYPE(graphExecUpdateResultInfo) *info)
 {
-    return graph_brought_up(real(exec, graph, info), exec, graph, true);
+    result_t refused = nodes_brought_up(exec, graph);
+    return refused == RESULT_OK ? graph_brought_up(real(exec, graph, info), exec, graph, true) : refused;
 }
 
 result_t update_exec_v1(result_t (*real)(TYPE(graphExec), TYPE(graph), TYPE(graphNode) *,
@@ -109,5 +112,6 @@ result_t update_exec_v1(result_t (*real)(TYPE(graphExec), TYPE(graph), TYPE(grap
                         TYPE(graphExec) exec, TYPE(graph) graph, TYPE(graphNode) *error,
                         TYPE(graphExecUpdateResult) *result)
 {
-    return graph_brought_up(real(exec, graph, error, result), exec, graph, true);
+    result_t refused = nodes_brought_up(exec, graph);
+    return refused == RESULT_OK ? graph_brought_up(real(exec, graph, error, result), exec, graph, true) : refused;
 }

@@ -56,6 +56,7 @@ static void forget_parent(void)
     uncounted_after_fork();
     limits_after_fork();
     local_after_fork();
+    graphs_after_fork();
     capture_after_fork();
     atomic_store(&first_call_made, false);
 }
@@ -72,6 +73,7 @@ static void prepare_charges(void)
     give_back_by(HELD_IMPORTED, imported_over);
     give_back_by(HELD_GREEN, give_back_bytes);
     give_back_by(HELD_LOCAL, give_back_bytes);
+    give_back_by(HELD_NODES, give_back_bytes);
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);
     more_room_by(make_room);

@@ -96,14 +96,10 @@ static void context_free(struct context *context)
     arrays_free_of(context);
     blocks_free(context);
     greens_leave(context);
+    execs_leave(context);
     engine_release(context->device->account, context->device->slot->context + context->stream_bytes);
     limits_end(context);
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->context == context)
-            object_free(it);
-    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
-        if (it->context == context)
-            object_free(it);
+    streams_leave(context);
     device_leave(context->device);
     object_free(context);
 }

@@ -1,18 +1,21 @@
 /* Executable graphs: made of a graph, brought up to date with it, launched. */
 #include "driver.h"
 
-/* What an executable graph of many nodes takes of the card, which no call tells: on an H100 (driver 580.159.04,
- * 2026-11-26) 40 of 5,000 kernels held 6956 MiB. What few nodes take was not measured. */
-#define MANY_NODES 1024u
-#define NODE_BYTES UINT64_C(36000)
-
 struct exec {
     struct object object;
     struct graph *graph; /* a copy, its own */
     unsigned long long flags;
-    struct device *device; /* of the context that it was made in; NULL: none was */
+    struct context *context; /* that it was made in, and that has its nodes; NULL: none, or that ended */
     uint64_t bytes;
 };
+
+void execs_leave(const struct context *context)
+{
+    for (struct exec *it = NULL; (it = object_next(it, OBJECT_EXEC));)
+        if (it->context == context)
+            it->context = NULL;
+    engine_release(context->device->account, context->node_bytes);
+}
 
 static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags)
 {
@@ -20,11 +23,11 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     if (!handle || flags & ~0xfULL)
         return CUDA_ERROR_INVALID_VALUE;
     struct context *context = current_context();
-    uint64_t bytes = context && graph->count > MANY_NODES ? round_up(graph->count * NODE_BYTES, BLOCK) : 0;
-    if (bytes > 0 && !engine_charge(context->device->account, bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t bytes = 0;
+    if (context)
+        CHECK(nodes_take(context, graph, &bytes));
     struct exec *exec = object_new(OBJECT_EXEC);
-    exec->device = context ? context->device : NULL;
+    exec->context = context;
     exec->bytes = bytes;
     exec->graph = graph_copy(graph, true);
     exec->flags = flags;
@@ -77,8 +80,8 @@ EXPORT CUresult cuGraphExecGetFlags(CUgraphExec handle, uint64_t *flags)
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
     WITH_EXEC(exec, handle);
-    if (exec->bytes > 0)
-        engine_release(exec->device->account, exec->bytes);
+    if (exec->context)
+        exec->context->nodes -= exec->bytes;
     graph_free(exec->graph);
     object_free(exec);
     return CUDA_SUCCESS;
@@ -195,6 +198,8 @@ EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, C
         *info = (CUgraphExecUpdateResultInfo){.result = result};
     if (result)
         return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
+    if (exec->context)
+        CHECK(nodes_take(exec->context, graph, &exec->bytes));
     take_over(&exec->graph, graph);
     return CUDA_SUCCESS;
 }

@@ -19,6 +19,7 @@ static struct function *find(struct module *module, const char *name, bool of_li
     function->kernel = &unknown_kernel;
     function->mallocs = image_mallocs(module, name);
     function->local = image_local(module, name);
+    function->parameters = image_parameters(module, name);
     for (unsigned i = 0; i < driver.rack->kernel_count; i++)
         if (!strcmp(driver.rack->kernels[i].name, name))
             function->kernel = &driver.rack->kernels[i];
@@ -184,6 +185,30 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dims[7
         work->ns += function->kernel->per_arg0 * argument;
     }
     return CUDA_SUCCESS;
+}
+
+/* All of them in one piece. */
+static CUresult parameter(const void *handle, size_t index, size_t *offset, size_t *size)
+{
+    LOCKED;
+    const struct function *function = object_find(handle, OBJECT_FUNCTION);
+    if (!function)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (index > 0 || !function->parameters)
+        return CUDA_ERROR_INVALID_VALUE;
+    *offset = 0;
+    *size = function->parameters;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
+{
+    return parameter(function, index, offset, size);
+}
+
+EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size)
+{
+    return parameter(kernel, index, offset, size);
 }
 
 CUresult kernel_ready(CUfunction handle, struct context *context)

@@ -315,6 +315,19 @@ uint64_t image_local(const struct module *module, const char *name)
     return arrays.global_bytes;
 }
 
+/* What its parameters take: arrays of bytes as they say, others eight bytes each. */
+uint64_t image_parameters(const struct module *module, const char *name)
+{
+    const char *at = module->ptx ? entry(module->ptx, name) : NULL;
+    uint64_t bytes = 0;
+    for (const char *end = at ? at + strcspn(at, ")") : NULL; at && (at = strstr(at, ".param")) && at < end;) {
+        const char *size = at + strcspn(at, "[,)");
+        bytes += *size == '[' ? strtoull(size + 1, NULL, 10) : 8;
+        at = size;
+    }
+    return bytes;
+}
+
 bool image_mallocs(const struct module *module, const char *name)
 {
     const char *end, *body = body_of(module, name, &end);

@@ -346,3 +346,13 @@ EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 {
     return cuEventElapsedTime_v2(ms, start, end);
 }
+
+void streams_leave(const struct context *context)
+{
+    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
+        if (it->context == context)
+            object_free(it);
+    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
+        if (it->context == context)
+            object_free(it);
+}

@@ -83,6 +83,7 @@ struct context {
     uint64_t local;                                 /* bytes of a thread: the most that a kernel had */
     uint64_t stream_bytes;                          /* and the streams */
     unsigned streams;                               /* that the program made and did not destroy */
+    uint64_t nodes, node_bytes; /* of executable graphs: what they take now, and what is taken of the card for them */
 };
 
 struct green { /* a green context, and the CUcontext of it: its memory and its streams are the primary context's */
@@ -145,9 +146,10 @@ struct function {
     struct module *module;
     char *name;
     const struct nvidia_kernel *kernel;
-    bool of_library; /* a CUkernel, for all contexts; cuKernelGetFunction gives another handle */
-    bool mallocs;    /* calls malloc */
-    uint64_t local;  /* bytes of a thread's arrays */
+    bool of_library;     /* a CUkernel, for all contexts; cuKernelGetFunction gives another handle */
+    bool mallocs;        /* calls malloc */
+    uint64_t local;      /* bytes of a thread's arrays */
+    uint64_t parameters; /* bytes of them */
 };
 
 struct array {
@@ -208,6 +210,7 @@ struct node {
     struct work work;
     struct node *next, **needs, *twin; /* twin: this node in the copy last made of its graph */
     size_t need_count;
+    bool continued;     /* what cuda_nodes.c counts by */
     const void *origin; /* in an executable: the node that it was made of */
 };
 
@@ -365,6 +368,10 @@ struct node *graph_add(struct graph *graph, const struct work *work, const CUgra
 bool graph_branches(const struct graph *graph); /* it has a conditional node, or a child of it has */
 CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work);
 const struct graph *branch_taken(const struct work *work); /* NULL: none */
+/* Have the card take what a graph's nodes need, in place of `*had`; executable graphs leave a context that ends. */
+CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *had);
+void execs_leave(const struct context *context);
+void streams_leave(const struct context *context); /* and its events */
 CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params);
 CUresult node_set_kernel(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params);
 CUDA_KERNEL_NODE_PARAMS kernel_of_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *params);
@@ -422,6 +429,7 @@ CUresult image_of_fat(const void *image, const struct device *device, char **cho
 void image_read(struct module *module, const char *image, bool binary);
 bool image_declares(const struct module *module, const char *name); /* this kernel */
 uint64_t image_local(const struct module *module, const char *name);
+uint64_t image_parameters(const struct module *module, const char *name);
 bool image_mallocs(const struct module *module, const char *name); /* this kernel does */
 CUresult module_enter(struct module *module, struct context *context, struct residence **residence);
 void modules_leave(const struct context *context);

@@ -97,7 +97,7 @@ static int changes_of_rack(void)
 /* As a card's driver does, it takes no processor time while nothing happens: heterod's own is measured beside it. */
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned milliseconds)
 {
-    enum { ANYWAY_MS = 1000 }; /* for a change that nobody tells of */
+    enum { ANYWAY_MS = 10000 }; /* for a change that nobody tells of */
     STARTED;
     NEEDS(set && data);
     for (uint64_t until = now_ms() + milliseconds;;) {

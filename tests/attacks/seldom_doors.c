@@ -121,25 +121,6 @@ static void blocks_of_the_host(void)
         CU(cuMemCreate)(&handle, TAKEN, &properties, 0);
 }
 
-/* What the driver keeps of executable graphs on the card, of many nodes, is nothing that a call tells. */
-static void many_nodes(void)
-{
-    CUgraph graph;
-    CUgraphNode node;
-    CUgraphExec exec;
-    open_card();
-    must((int)CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
-    uint32_t us = 1;
-    void *parameters[] = {&us};
-    CUDA_KERNEL_NODE_PARAMS params = {cu.kernel, 1, 1, 1, 1, 1, 1, 0, parameters, NULL, NULL, NULL};
-    for (unsigned i = 0; i < 5000; i++)
-        must((int)CU(cuGraphAddKernelNode_v2)(&node, graph, NULL, 0, &params), "cuGraphAddKernelNode");
-    for (unsigned i = 0; i < 40; i++)
-        if (CU(cuGraphInstantiateWithFlags)(&exec, graph, 0) == CUDA_SUCCESS)
-            CU(cuGraphUpload)(exec, NULL);
-    cu.synchronize();
-}
-
 static void many_events(void)
 {
     CUevent event;
@@ -159,7 +140,6 @@ int main(void)
         {"memory of malloc", of_malloc},
         {"blocks imported as external memory", as_external},
         {"blocks of the host", blocks_of_the_host},
-        {"graphs of many nodes", many_nodes},
         {"many events", many_events},
     };
     RUN_PARTS(parts);

@@ -127,6 +127,10 @@ def test_a_block_retained_while_it_is_unmapped_counts(tmp_path: Path) -> None:
     _held(tmp_path, "retained_blocks")
 
 
+def test_what_the_driver_keeps_of_graphs_counts(tmp_path: Path) -> None:
+    _held(tmp_path, "graph_nodes")
+
+
 def test_what_seldom_calls_take_or_keep_counts(tmp_path: Path) -> None:
     _held(tmp_path, "seldom_doors")
 

@@ -192,7 +192,7 @@ static bool measures(const struct call *call)
     uint32_t kind = call->kind;
     return kind == STREAM || kind == MODULE || kind == MODULE_UNLOAD || kind == LIBRARY || kind == LIBRARY_UNLOAD ||
            (kind == ARRAY && call->bytes <= MIB) || kind == SPARSE || kind == RELEASE || kind == RESET ||
-           kind == DESTROY || kind == GREEN_DESTROY;
+           kind == DESTROY || kind == GREEN_DESTROY || kind == GRAPH;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- laws
@@ -277,7 +277,7 @@ static void check_card(const struct seen *seen, uint32_t d)
 static bool may_measure(const struct call *call)
 {
     return call->kind == IMPORT || call->kind == OPEN || call->kind == CLOSE || call->kind == LIBRARY ||
-           call->kind == LIBRARY_USE || call->kind == LIBRARY_UNLOAD || call->kind == CREATE || call->kind == GRAPH ||
+           call->kind == LIBRARY_USE || call->kind == LIBRARY_UNLOAD || call->kind == CREATE ||
            call->kind == GRAPH_DESTROY || call->kind == LAUNCH || /* the first time */
            call->kind == RETAIN;                                  /* refused for its libraries, it ends again */
 }

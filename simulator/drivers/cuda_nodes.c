@@ -1,0 +1,57 @@
+/* What an executable graph takes of the card for its nodes, which no call tells: as an H100 did (driver 580.159.04,
+ * 2026-11-26), 112 KiB for each branch, and for a kernel or a copy 2.5 KiB, with more than 1024 bytes of parameters
+ * 8.6. A context keeps what its graphs had most, and the first block is part of what it takes by itself.
+ */
+#include "driver.h"
+
+#include <stdlib.h>
+
+#define OF_BRANCH        (UINT64_C(112) << 10)
+#define OF_NODE          UINT64_C(2560)
+#define OF_LARGE         UINT64_C(8800)
+#define LARGE_PARAMETERS 1024u
+
+static uint64_t of_node(const struct work *work)
+{
+    if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
+        const struct function *function = object_find(work->kernel.func, OBJECT_FUNCTION);
+        return function && function->parameters > LARGE_PARAMETERS ? OF_LARGE : OF_NODE;
+    }
+    return work->type == CU_GRAPH_NODE_TYPE_MEMCPY ? OF_NODE : 0;
+}
+
+/* Each node goes on with the branch of the first that it needs and that nothing goes on with yet, or has a new one. */
+static uint64_t taken(const struct graph *graph)
+{
+    uint64_t bytes = 0;
+    for (struct node *node = graph->first; node; node = node->next)
+        node->continued = node->work.type == CU_GRAPH_NODE_TYPE_EMPTY;
+    for (const struct node *node = graph->first; node; node = node->next) {
+        size_t i = 0;
+        if (node->work.type == CU_GRAPH_NODE_TYPE_EMPTY)
+            continue;
+        while (i < node->need_count && node->needs[i]->continued)
+            i++;
+        if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            bytes += taken(node->work.graph);
+        else
+            bytes += of_node(&node->work) + (i == node->need_count ? OF_BRANCH : 0);
+        if (i < node->need_count)
+            node->needs[i]->continued = true;
+    }
+    return bytes;
+}
+
+CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *had)
+{
+    uint64_t bytes = taken(graph), blocks = round_up(context->nodes + bytes - *had, BLOCK);
+    uint64_t wanted = blocks > BLOCK ? blocks - BLOCK : 0;
+    if (wanted > context->node_bytes) {
+        if (!engine_charge(context->device->account, wanted - context->node_bytes))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        context->node_bytes = wanted;
+    }
+    context->nodes += bytes - *had;
+    *had = bytes;
+    return CUDA_SUCCESS;
+}
