@@ -40,7 +40,7 @@ setup: .venv/.installed .venv-clients/.installed .headers/.unpacked native ## ma
 # All that gpustack-runtime asks for is 200 MB; its detector runs with what is named here.
 .venv-clients/.installed: constraints.txt Makefile
 	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
+	.venv-clients/bin/pip install --quiet amdsmi ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
 	.venv-clients/bin/pip install --quiet --no-deps gpustack-runtime
 	touch $@
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import hetero_simulator
@@ -199,3 +200,126 @@ def test_pyrsmi_reads_what_hetero_reports(others: tuple[ClientMachine, dict[str,
             item["power"],
         ]
     ] == json.loads(shown[-1])
+
+
+#: Two cards of AMD's, of which one tells all and the other is not well.
+AMD = """
+[device]
+vendor = amd
+model = Instinct MI60
+memory = 32 GiB
+uuid = GPU-423592d2d74e6a1b
+pci = 0000:18:00.0
+multiprocessors = 64
+numa = 1
+busy = 38
+used = 700 MiB
+processes = 4242:512
+power = 190
+power_limit = 300
+temperature = 53
+links = 1:XGMI
+
+[device]
+vendor = amd
+model = Instinct MI300X
+memory = 192 GiB
+pci = 0000:19:00.1
+numa = 0
+health = ecc
+power = 120
+temperature = 41
+"""
+#: AMD's own binding. Importing it takes every name of the library that it knows.
+AMDSMI = """
+import json
+from amdsmi import *
+
+def shown(card):
+    asic, power = amdsmi_get_gpu_asic_info(card), amdsmi_get_power_info(card)
+    memory = amdsmi_get_gpu_vram_usage(card)
+    return {
+        "uuid": amdsmi_get_gpu_enumeration_info(card)["hip_uuid"],
+        "serial": asic["asic_serial"],
+        "long uuid": amdsmi_get_gpu_device_uuid(card),
+        "model": asic["market_name"],
+        "units": asic["num_compute_units"],
+        "pci": amdsmi_get_gpu_device_bdf(card),
+        "memory": amdsmi_get_gpu_memory_total(card, AmdSmiMemoryType.VRAM),
+        "used": amdsmi_get_gpu_memory_usage(card, AmdSmiMemoryType.VRAM),
+        "MiB": [amdsmi_get_gpu_vram_info(card)["vram_size"], *memory.values()],
+        "busy": amdsmi_get_gpu_activity(card)["gfx_activity"],
+        "heat": amdsmi_get_temp_metric(
+            card, AmdSmiTemperatureType.EDGE, AmdSmiTemperatureMetric.CURRENT
+        ),
+        "power": power["average_socket_power"],
+        "limit": power["power_limit"],
+        "numa": amdsmi_topo_get_numa_node_number(card),
+        "errors": amdsmi_get_gpu_total_ecc_count(card)["uncorrectable_count"],
+        "driver": amdsmi_get_gpu_driver_info(card)["driver_version"],
+        "processes": [[one["pid"], one["mem"]] for one in amdsmi_get_gpu_process_list(card)],
+    }
+
+def refused(ask, *arguments):
+    try:
+        ask(*arguments)
+    except AmdSmiLibraryException as refusal:
+        return refusal.get_error_code()
+
+before = refused(amdsmi_get_socket_handles)
+amdsmi_init()
+cards = amdsmi_get_processor_handles()
+known = amdsmi_get_processor_handle_from_bdf("0000:19:00.1").value == cards[1].value
+cap = amdsmi_get_power_cap_info(cards[0])["power_cap"]
+others = [refused(ask, cards[1]) for ask in (amdsmi_get_power_cap_info, amdsmi_get_gpu_vbios_info)]
+way = amdsmi_topo_get_link_type(*cards)
+types = {amdsmi_get_processor_type(card)["processor_type"] for card in cards}
+print(json.dumps([before, known, cap, others, way, [*types], [shown(card) for card in cards]]))
+"""
+NOT_SUPPORTED, NOT_INITIALISED, XGMI = 2, 32, 2
+
+
+def test_amdsmi_reads_what_hetero_reports(tmp_path: Path) -> None:
+    """AMD's own package of PyPI, over AMD's library that is simulated."""
+    station = ClientMachine(tmp_path, AMD)
+    first, second = items = station.inventory()
+    before, known, cap, others, way, types, cards = json.loads(
+        station.client("python", "-c", AMDSMI)
+    )
+    assert NOT_INITIALISED == before
+    assert (True, 300_000_000) == (known, cap)
+    assert [NOT_SUPPORTED, NOT_SUPPORTED] == others
+    assert {"hops": 1, "type": XGMI} == way
+    assert ["AMDSMI_PROCESSOR_TYPE_AMD_GPU"] == types
+    assert [
+        {
+            "uuid": item["uuid"],
+            "serial": f"0x{item['uuid'].removeprefix('GPU-').upper()}",
+            "model": item["model"],
+            "pci": item["pci"],
+            "memory": item["memory_card"],
+            "used": item["memory_used"],
+            "MiB": [item["memory_card"] // MIB] * 2 + [item["memory_used"] // MIB],
+            "busy": item["core_used"],
+            "heat": item["temperature"],
+            "power": item["power"],
+            "numa": item["numa"],
+            "errors": int(item["health"] != "ok"),
+        }
+        for item in items
+    ] == [{name: card[name] for name in card if name not in OF_THE_RACK} for card in cards]
+    told, untold = ({name: card[name] for name in OF_THE_RACK} for card in cards)
+    # The long one has no place for the serial number's fifth byte (amd_smi_uuid.cc).
+    assert {
+        "long uuid": "42ff0000-0000-1000-8035-92d2d74e6a1b",
+        "units": 64,
+        "limit": 300,
+        "driver": told["driver"],
+        "processes": [[4242, 512 * MIB]],
+    } == told
+    assert ("N/A", []) == (untold["limit"], untold["processes"])
+    assert first["uuid"] != second["uuid"]
+
+
+#: What `hetero inventory` has no word for.
+OF_THE_RACK = ("long uuid", "units", "limit", "driver", "processes")

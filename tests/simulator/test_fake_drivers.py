@@ -18,7 +18,9 @@ from tests.simulator.test_fake_drivers_ascend import CARDS, DCMI
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("header", ["dcmi", "rocm_smi", "hydmi", "cndev", "ixml", "mtml", "mxsml"])
+@pytest.mark.parametrize(
+    "header", ["amd_smi", "dcmi", "rocm_smi", "hydmi", "cndev", "ixml", "mtml", "mxsml"]
+)
 def test_our_structs_have_the_layout_of_the_vendors_headers(header: str) -> None:
     checked = subprocess.run(
         [
