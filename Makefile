@@ -91,7 +91,7 @@ test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that 
 	$(BIN)/pytest -m aarch64 --timeout 200 --no-skips tests/limiters/test_aarch64.py
 
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
-	$(BIN)/pytest -m hip --timeout 120 --reruns 2 --no-skips tests/limiters/test_hip.py \
+	$(BIN)/pytest -m hip --timeout 120 --reruns 2 --no-skips tests/limiters/test_hip.py tests/limiters/test_hip_cards.py \
 		tests/limiters/test_isolation.py tests/cli/test_demo.py tests/cli/test_bypass_hsa.py
 
 test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails

@@ -52,11 +52,11 @@ def stream() -> c_void_p:
     return made
 
 
-def on_card() -> int:
+def on_card(card: int = 0) -> int:
     """Return the bytes of the card that are in use, by the card itself."""
     smi, used = ctypes.CDLL("librocm_smi64.so.7"), c_uint64()
     assert smi.rsmi_init(c_uint64(0)) == 0
-    assert smi.rsmi_dev_memory_usage_get(0, 0, byref(used)) == 0
+    assert smi.rsmi_dev_memory_usage_get(card, 0, byref(used)) == 0
     return used.value
 
 
