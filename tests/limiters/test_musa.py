@@ -1,7 +1,11 @@
-"""A second driver API at the price of a list of names: MUSA, in front of its fake."""
+"""A second driver API at the price of a list of names: MUSA, in front of its fake.
+
+Also what no limiter is charged for where no library tells what a process holds: MUSA's and CoreX's.
+"""
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,8 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 from simulated import Machine
-from tenancy import MIB, REGION_BYTES, UUIDS, Terms, packed_grant
+from tenancy import LIMITER as CUDA
+from tenancy import MIB, REGION_BYTES, UUIDS, Rack, Terms, packed_grant
 
 RACK = f"""
 [device]
@@ -74,3 +79,94 @@ def test_the_second_limiter_keeps_its_grants_share_of_the_core(machine: Machine)
     limited = _told(_run(machine, Terms(core=3000), *load))["rate"]
 
     assert 30 == pytest.approx(100 * limited / native, abs=6)
+
+
+#: What takes memory of a card, and by how much that and the charge for it grow, in MiB. What
+#: another process sees is what the card has.
+TAKEN = """
+import ctypes, json, os, subprocess, sys
+from ctypes import byref, c_size_t, c_uint, c_void_p
+from pathlib import Path
+import calls_cuda
+from calls_cuda import _call as call
+MIB, CORPUS = 1 << 20, Path(os.environ["CORPUS"])
+if sys.argv[1:] == ["beside"]:
+    calls_cuda._started()
+    print(calls_cuda.memory()[0])
+    sys.exit()
+unlimited = {name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}
+def left():
+    beside = [sys.executable, __file__, "beside"]
+    card = subprocess.run(beside, env=unlimited, capture_output=True, check=True, timeout=60).stdout
+    return int(card), calls_cuda.memory()[0]
+def image(written):
+    call("ModuleLoadData", byref(c_void_p()), written + bytes(16))
+def nvcc(form):
+    image((CORPUS / f"image-nvcc-{form}").read_bytes()[1:])
+def streams():
+    for _ in range(300):
+        call("StreamCreate", byref(c_void_p()), c_uint(1))
+def graphs():
+    class Node(ctypes.Structure):
+        _fields_ = [("function", c_void_p), *((name, c_uint) for name in "xyzuvw"),
+                    ("shared", c_uint), ("parameters", c_void_p), ("extra", c_void_p)]
+    graph, node, made = c_void_p(), c_void_p(), c_void_p()
+    parameters = (c_void_p * 1)(ctypes.addressof(c_uint(1)))
+    kernel = Node(calls_cuda._started(), 1, 1, 1, 1, 1, 1, 0, ctypes.addressof(parameters))
+    call("GraphCreate", byref(graph), c_uint(0))
+    for _ in range(2000):
+        call("GraphAddKernelNode", byref(node), graph, None, c_size_t(0), byref(kernel))
+    for _ in range(2):
+        call("GraphInstantiate_v2", byref(made), graph, None, None, c_size_t(0))
+        call("GraphLaunch", made, None)
+    call("CtxSynchronize")
+HEAD = b".version 6.0\\n.target sm_50\\n.address_size 64\\n"
+WAYS = {
+    "memory": lambda: calls_cuda.allocate(8 * MIB),
+    "PTX": lambda: image(HEAD + b".global .b8 array[8388608];"),
+    "plain": lambda: nvcc("plain"),
+    "lz4": lambda: nvcc("lz4"),
+    "code": lambda: nvcc("elf"),
+    "zstd": lambda: nvcc("zstd"),
+    "streams": streams,
+    "graphs": graphs,
+}
+calls_cuda.allocate(4096)
+def grown(take):
+    before = left()
+    take()
+    return [(old - new) // MIB for old, new in zip(before, left())]
+print(json.dumps({name: grown(take) for name, take in WAYS.items()}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("vendor", "calls", "limiter"),
+    [("mthreads", "libmusa.so.1 mu", LIMITER), ("iluvatar", "libcuda.so.1 cu", CUDA)],
+)
+def test_what_no_call_tells_the_size_of_is_on_the_card_and_not_charged(
+    tmp_path: Path, vendor: str, calls: str, limiter: Path
+) -> None:
+    """Streams, graphs, and the arrays of images that cannot be read; all else is charged."""
+    here, drivers = Path(__file__).parent, hetero_simulator.fake_drivers()
+    card = f"[device]\nvendor = {vendor}\nmodel = Card\nmemory = 1 GiB\nuuid = {UUIDS[0]}\n"
+    rack = Rack(tmp_path, Machine(tmp_path, card))
+    grant = rack.grant(Terms(memory=256 * MIB), limiter=limiter)
+    (tmp_path / "taken.py").write_text(TAKEN)
+    job = rack.machine.spawn(
+        [sys.executable, str(tmp_path / "taken.py")],
+        **grant.environment,
+        LD_LIBRARY_PATH=f"{drivers / vendor}:{drivers}",
+        PYTHONPATH=str(here),
+        CORPUS=str(here / "corpus"),
+        CALLS=calls,
+    )
+    out, errors = job.communicate(timeout=60)
+    assert 0 == job.returncode, errors
+    grown = json.loads(out)
+    charged = ("memory", "PTX", "plain", "lz4", "code")
+    print(grown)
+    assert {name: [8, 8] for name in charged} == {name: grown[name] for name in charged}
+    assert ([8, 0], 0, 0) == (grown["zstd"], grown["streams"][1], grown["graphs"][1])
+    assert grown["streams"][0] > 0
+    assert grown["graphs"][0] > 0
