@@ -90,9 +90,11 @@ fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of
 test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
 	$(BIN)/pytest -m aarch64 --timeout 200 --no-skips tests/limiters/test_aarch64.py
 
+HIP := $(BIN)/pytest --timeout 120 --reruns 2 --no-skips $(addprefix tests/,\
+	$(addprefix limiters/,test_hip.py test_hip_cards.py test_isolation.py) cli/test_demo.py cli/test_bypass_hsa.py)
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
-	$(BIN)/pytest -m hip --timeout 120 --reruns 2 --no-skips tests/limiters/test_hip.py tests/limiters/test_hip_cards.py \
-		tests/limiters/test_isolation.py tests/cli/test_demo.py tests/cli/test_bypass_hsa.py
+	$(HIP) -m "hip and not measured" -n 2
+	$(HIP) -m "hip and measured"
 
 test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails
 	$(BIN)/pytest -m shells --timeout 120 --no-skips tests/cli/test_completion.py

@@ -201,7 +201,7 @@ class IsolationContract:
         return json.loads(self._ended(job).splitlines()[-1])
 
     def _ended(self, job: subprocess.Popen[str]) -> str:
-        out, errors = job.communicate(timeout=60)
+        out, errors = job.communicate(timeout=100)  # virtual time is slow where others work, too
         assert job.returncode == 0, f"exit {job.returncode}\n{out}\n{errors}"
         return out
 

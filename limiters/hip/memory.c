@@ -30,6 +30,12 @@ hipError_t allocate_3d(hipError_t (*real)(hipPitchedPtr *, hipExtent), hipPitche
                      pointer->pitch * extent.height * extent.depth, real(pointer, extent));
 }
 
+/* AMD's runtime 5.2.3 gives memory of the card here, which its header calls another name of hipHostMalloc. */
+hipError_t allocate_host(hipError_t (*real)(void **, size_t, unsigned), void **pointer, size_t bytes, unsigned flags)
+{
+    return (DRIVER(HostMalloc) != NULL ? DRIVER(HostMalloc) : real)(pointer, bytes, flags);
+}
+
 /* An array whose elements have so many bits in each of four channels. */
 static uint64_t formatted_bytes(const hipChannelFormatDesc *format, hipExtent extent, unsigned levels)
 {

@@ -22,20 +22,34 @@ result_t charge_array(int device, uint64_t bytes)
     return refused != RESULT_OK ? refused : charge_small_array(device, bytes);
 }
 
-result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes)
-{
-    struct entry none = {.kind = HELD_ARRAY, .device = device, .bytes = bytes};
-    if (answer != RESULT_OK && counted(device))
-        array_gone(&none);
-    return answer != RESULT_OK ? answer : settle(answer, HELD_ARRAY, key, device, bytes, NULL);
-}
-
-void array_gone(const struct entry *entry)
+static void refund_array(const struct entry *entry)
 {
     if (entry->bytes > ARRAYS_SHARE_UP_TO)
         refund(entry->device, whole_blocks(entry->bytes));
     else
         refund_small_array(entry->device, entry->bytes);
+}
+
+result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes)
+{
+    struct entry none = {.kind = HELD_ARRAY, .device = device, .bytes = bytes};
+    if (answer != RESULT_OK && counted(device))
+        refund_array(&none);
+    return answer != RESULT_OK ? answer : settle(answer, HELD_ARRAY, key, device, bytes, NULL);
+}
+
+/* Whether an array lies in a block that may outlive it. One that is charged two blocks may have two of its own. */
+static bool in_kept_block(int device, uint64_t bytes)
+{
+    return BLOCKS_ARE_KEPT && counted(device) && bytes > 0 && bytes <= 2 * BLOCK;
+}
+
+void array_gone(const struct entry *entry)
+{
+    if (in_kept_block(entry->device, entry->bytes))
+        array_kept(entry->device, whole_blocks(entry->bytes));
+    else
+        refund_array(entry);
     if (entry->bytes == 0)
         tiles_gone((const void *)(uintptr_t)entry->key);
 }

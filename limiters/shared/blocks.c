@@ -15,6 +15,7 @@ struct together {
     uint64_t live, charged;
 };
 static struct together arrays[HETERO_MAX_DEVICES], managed[HETERO_MAX_DEVICES];
+static uint64_t kept[HETERO_MAX_DEVICES]; /* charged for arrays that are gone, whose blocks the driver may keep */
 
 /* What entries link to: a piece; a block that is charged; one that is charged though it is part of its context; an
  * allocation that has its context's block; managed memory.
@@ -24,8 +25,10 @@ static char piece, charged, charged_first, with_context, by_managed;
 void blocks_after_fork(void)
 {
     counting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         arrays[device] = managed[device] = (struct together){0};
+        kept[device] = 0;
+    }
 }
 
 static uint64_t rounded(uint64_t bytes, uint64_t to)
@@ -128,20 +131,36 @@ static bool is_empty(const struct entry *entry, const void *device)
     return entry->kind == HELD_BLOCK && entry->bytes == 0 && entry->device == *(const int *)device;
 }
 
+void array_kept(int device, uint64_t bytes)
+{
+    pthread_mutex_lock(&counting);
+    kept[device] += bytes;
+    pthread_mutex_unlock(&counting);
+}
+
+static uint64_t array_kept_all(int device)
+{
+    pthread_mutex_lock(&counting);
+    uint64_t all = kept[device];
+    kept[device] = 0;
+    pthread_mutex_unlock(&counting);
+    return all;
+}
+
 /* It does when the card cannot give it as much as the card has. Blocks that get a piece meanwhile are charged anew,
  * since they were forgotten. One that others may have, too, stays charged. */
 bool blocks_trim(int device)
 {
     struct entry entry, part;
-    uint64_t empty = 0;
+    uint64_t empty = array_kept_all(device);
     size_t all;
     pointer_t pointer;
     while (BLOCKS_ARE_KEPT && table_take_match(is_empty, &device, &entry))
-        empty += !table_get(HELD_SHARED, entry.key * BLOCK, &part);
+        empty += table_get(HELD_SHARED, entry.key * BLOCK, &part) ? 0 : BLOCK;
     if (empty > 0 && DRIVER(DeviceTotalMem_v2)(&all, ordinal_of(device)) == RESULT_OK &&
         DRIVER(MemAlloc_v2)(&pointer, all) == RESULT_OK)
         DRIVER(MemFree_v2)(pointer);
-    refund(device, empty * BLOCK);
+    refund(device, empty);
     return empty > 0;
 }
 

@@ -72,6 +72,10 @@ void block_over(const struct entry *entry);
 result_t charge_small_array(int device, uint64_t bytes);
 void refund_small_array(int device, uint64_t bytes);
 
+/* Where BLOCKS_ARE_KEPT, a small array is gone, whose block the driver may keep: what is charged for it stays charged
+ * until the grant needs the room. Without an address nothing tells whether the next array lies in that block. */
+void array_kept(int device, uint64_t bytes);
+
 /* Managed memory of a device is charged together, in batches: before it is allocated. Then the driver answered. */
 result_t charge_managed(int device, uint64_t bytes);
 result_t settle_managed(result_t answer, const pointer_t *pointer, int device, uint64_t bytes);

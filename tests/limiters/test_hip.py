@@ -77,29 +77,134 @@ say([memory(), total.value // MIB, c_size_t.from_buffer(properties, 256).value /
     assert [[64, 64], 64, 64] == granted(rack, 64).run(program)
 
 
-def test_what_is_charged_is_never_less_than_what_the_card_gave(rack: Rack) -> None:
-    """Pieces share blocks of 2 MiB, and the runtime keeps some of those that become empty."""
-    program = """
-import random
-chosen = random.Random(1)
-first, held, missing, spare = malloc(4096), [], 0, 0
-base = on_card() - 2 * MIB
-for _ in range(2000):
-    if held and (chosen.random() < 0.5 or len(held) > 60):
-        call("hipFree", held.pop(chosen.randrange(len(held))))
+#: How memory is taken and given back, for random calls: all functions of this runtime that allocate
+#: (mipmapped arrays it refuses), by size and the place for what is got; then those of the host's.
+TAKERS = """
+class Extent(ctypes.Structure):
+    _fields_ = [(name, c_size_t) for name in ("width", "height", "depth")]
+    def sizes(self):
+        return self.width, self.height, self.depth
+class Pitched(ctypes.Structure):
+    _fields_ = [("pointer", c_void_p), *((name, c_size_t) for name in ("pitch", "x", "y"))]
+class Format(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in ("x", "y", "z", "w", "kind")]
+class Shape(ctypes.Structure):
+    _fields_ = [(name, c_size_t) for name in ("width", "height")]
+    _fields_ += [(name, c_uint) for name in ("format", "channels")]
+class Shape3D(ctypes.Structure):
+    _fields_ = [(name, c_size_t) for name in ("width", "height", "depth")]
+    _fields_ += [(name, c_uint) for name in ("format", "channels", "flags")]
+class Properties(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in ("kind", "handles", "place", "device")]
+    _fields_ += [("none", c_void_p), ("reserved", ctypes.c_char * 64)]
+KIB, floats, FLOAT = 1024, Format(32, 0, 0, 0, 2), 0x20
+on, pool, pitch, pitched = stream(), c_void_p(), c_size_t(), Pitched()
+call("hipMemPoolCreate", byref(pool), byref(Properties(1, 0, 1, 0)))
+#: Rows of up to 64 KiB.
+def row(size):
+    return min(size, 64 * KIB)
+def rows(size):
+    return -(-size // (64 * KIB))
+def units(size):
+    return max(row(size) // 4, 1)
+def flat(size):
+    return Extent(units(size), rows(size), 1)
+CARDS = {
+    "hipMalloc": lambda got, size: (got, size),
+    "hipExtMallocWithFlags": lambda got, size: (got, size, c_uint(0)),
+    "hipMallocPitch": lambda got, size: (got, byref(pitch), row(size), rows(size)),
+    "hipMemAllocPitch": lambda got, size: (got, byref(pitch), row(size), rows(size), c_uint(4)),
+    "hipMalloc3D": lambda got, size: (byref(pitched), Extent(row(size), rows(size), 1)),
+    "hipMallocArray": lambda got, size: (got, byref(floats), units(size), rows(size), c_uint(0)),
+    "hipMalloc3DArray": lambda got, size: (got, byref(floats), flat(size), c_uint(0)),
+    "hipArrayCreate": lambda got, size: (got, byref(Shape(units(size), rows(size), FLOAT, 1))),
+    "hipArray3DCreate": lambda got, size: (got, byref(Shape3D(*flat(size).sizes(), FLOAT, 1, 0))),
+    "hipMallocAsync": lambda got, size: (got, size, on),
+    "hipMallocFromPoolAsync": lambda got, size: (got, size, pool, on),
+}
+HOSTS = {
+    "hipMallocManaged": lambda got, size: (got, size, c_uint(1)),
+    "hipHostMalloc": lambda got, size: (got, size, c_uint(0)),
+    "hipHostAlloc": lambda got, size: (got, size, c_uint(0)),
+    "hipMemAllocHost": lambda got, size: (got, size),
+}
+KINDS = [*CARDS, *HOSTS]
+def taken(kind, size):
+    got = c_void_p()
+    answer = code(kind, *(CARDS | HOSTS)[kind](byref(got), size))
+    assert answer in (0, OUT_OF_MEMORY), (kind, size, answer)
+    if answer == 0 and kind == "hipMalloc3D":
+        got = c_void_p(pitched.pointer)
+    return got if answer == 0 else None
+def given(kind, got, in_order=False):
+    if kind.endswith("Async") and in_order:
+        call("hipFreeAsync", got, on)
+        call("hipStreamSynchronize", on)
+    elif "Array" in kind:
+        call("hipFreeArray", got)
+    elif "Host" in kind:
+        call("hipHostFree", got)
     else:
-        size = chosen.choice([chosen.randrange(1, MIB), chosen.randrange(MIB, 6 * MIB), 2 * MIB])
-        held.append(malloc(size) or malloc(4096))
+        call("hipFree", got)
+"""
+
+
+def test_what_is_charged_is_never_less_than_what_the_card_gave(rack: Rack) -> None:
+    """By all ways, from a byte on; and what is charged for empty blocks is had when it is needed.
+
+    Pieces share blocks of 2 MiB, and the runtime keeps some of those that become empty.
+    """
+    program = f"""
+import random
+{TAKERS}
+chosen = random.Random(1)
+first, held, missing = malloc(4096), [], 0
+base = on_card() - 2 * MIB
+for _ in range(3000):
+    if held and (chosen.random() < 0.5 or len(held) > 60):
+        given(*held.pop(chosen.randrange(len(held))), chosen.random() < 0.5)
+    else:
+        kind = chosen.choice(KINDS)
+        size = chosen.choice([chosen.randrange(1, 64), chosen.randrange(1, MIB),
+                              chosen.randrange(MIB, 6 * MIB), 2 * MIB])
+        got = taken(kind, size)
+        held += [(kind, got)] if got else []
     free, total = memory()
-    over = on_card() - base - (total - free) * MIB
-    missing, spare = max(missing, over), max(spare, -over)
-for pointer in held:
-    call("hipFree", pointer)
-say([missing // MIB, malloc(680 * MIB) > 0, (on_card() - base) // MIB])
+    missing = max(missing, on_card() - base - (total - free) * MIB)
+for one in held:
+    given(*one)
+say([missing // MIB, malloc(620 * MIB) > 0, (on_card() - base) // MIB])
 """
     missing, fits, taken = granted(rack, 700).run(program)
     assert (0, True) == (missing, fits)  # the 36 KiB of a queue are nobody's
-    assert 680 <= taken <= 700
+    assert 620 <= taken <= 700
+
+
+def test_small_arrays_leave_no_room_that_the_card_does_not_have(rack: Rack) -> None:
+    """The runtime keeps blocks that became empty, and nothing tells in which an array lies."""
+    program = f"""
+{TAKERS}
+held, base = [], on_card()
+while got := taken("hipMallocArray", MIB):
+    held.append(got)
+for got in held:
+    given("hipMallocArray", got)
+say([len(held) > 9, malloc(60 * MIB) > 0, (on_card() - base) // MIB])
+"""
+    assert [True, True, 60] == granted(rack, 64).run(program)
+
+
+def test_memory_of_the_host_is_the_hosts(rack: Rack) -> None:
+    """By hipHostAlloc, too, for which this runtime takes the card's."""
+    program = """
+_, got, base = memory(), c_void_p(), on_card()
+call("hipHostAlloc", byref(got), 300 * MIB, 0)
+ctypes.memset(got, 7, 300 * MIB)
+said = [on_card() - base, memory()[0]]
+call("hipHostFree", got)
+say(said)
+"""
+    assert [0, 64] == granted(rack, 64).run(program)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -175,6 +280,7 @@ say([charged, taken, left > 0, answers])
     assert (True, [0, 0, True]) == (fits, answers)
 
 
+@pytest.mark.measured
 def test_kernels_that_hipcc_built_have_their_share_of_the_time(tmp_path: Path) -> None:
     kernel = f"{RACK}\n[kernel {GENERATES}]\ntime = 5 ms\n"
     program = f"""
@@ -230,64 +336,43 @@ def test_a_program_that_hipcc_built_is_limited(tmp_path: Path) -> None:
     assert grant.usage().gpu_ns > 100_000_000
 
 
-#: How memory is taken and given back, for random calls: by size and the place for what is got.
-TAKERS = """
-class Extent(ctypes.Structure):
-    _fields_ = [(name, c_size_t) for name in ("width", "height", "depth")]
-class Pitched(ctypes.Structure):
-    _fields_ = [("pointer", c_void_p), *((name, c_size_t) for name in ("pitch", "x", "y"))]
-class Format(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int) for name in ("x", "y", "z", "w", "kind")]
-KIB, floats = 1024, Format(32, 0, 0, 0, 2)
-def taken(kind, size):
-    got, pitch, pitched = c_void_p(), c_size_t(), Pitched()
-    rows = size // (64 * KIB)
-    if kind == "hipMalloc":
-        code = hip.hipMalloc(byref(got), c_size_t(size))
-    elif kind == "hipExtMallocWithFlags":
-        code = hip.hipExtMallocWithFlags(byref(got), c_size_t(size), c_uint(0))
-    elif kind == "hipMallocPitch":
-        code = hip.hipMallocPitch(byref(got), byref(pitch), c_size_t(64 * KIB), c_size_t(rows))
-    elif kind == "hipMalloc3D":
-        code = hip.hipMalloc3D(byref(pitched), Extent(64 * KIB, rows, 1))
-        got = c_void_p(pitched.pointer)
-    else:
-        width = c_size_t(16 * KIB)
-        code = hip.hipMallocArray(byref(got), byref(floats), width, c_size_t(rows), c_uint(0))
-    assert code in (0, OUT_OF_MEMORY), (kind, code)
-    return got if code == 0 else None
-KINDS = ["hipMalloc", "hipExtMallocWithFlags", "hipMallocPitch", "hipMalloc3D", "hipMallocArray"]
-def given(kind, got):
-    call("hipFreeArray" if kind == "hipMallocArray" else "hipFree", got)
-"""
-
-
 def test_the_ledger_is_the_cards_own_count_after_ten_thousand_calls(rack: Rack) -> None:
-    """What takes blocks of its own: every block is charged, and no other, also near the limit."""
+    """What takes blocks of its own: every block is charged, and no other, also near the limit.
+
+    But managed memory, which is charged in full and lies with the host on this card. What is freed
+    in the order of a stream stays charged with its pool, also where the pool gives some of it back.
+    """
     program = f"""
 import random
 {TAKERS}
-chosen, held, differ, refused = random.Random(2), [], [], 0
+chosen, held, differ, used = random.Random(2), [], [], dict.fromkeys(KINDS, 0)
+refused, managed = 0, 0
+def blocks(kind, size):
+    return -(-size // (2 * MIB)) * 2 if kind == "hipMallocManaged" else 0
 first = malloc(4 * MIB)
 base = on_card() - 4 * MIB
 for each in range(10000):
     if held and (chosen.random() < 0.48 or len(held) > 90):
-        given(*held.pop(chosen.randrange(len(held))))
+        kind, got, size = held.pop(chosen.randrange(len(held)))
+        given(kind, got)
+        managed -= blocks(kind, size)
     else:
         kind = chosen.choice(KINDS)
-        got = taken(kind, chosen.randrange(2 * MIB + 64 * KIB, 12 * MIB))
+        # An array of less may lie in a block with others.
+        size = chosen.randrange((4 if "Array" in kind else 2) * MIB + 64 * KIB, 12 * MIB)
+        got = taken(kind, size)
         refused += got is None
-        held += [(kind, got)] if got else []
+        used[kind] += got is not None
+        held += [(kind, got, size)] if got else []
+        managed += blocks(kind, size) if got else 0
     if each % 20 == 0:
         free, total = memory()
-        over = (on_card() - base) // MIB - (total - free)  # the 36 KiB of a queue are nobody's
+        # The 36 KiB of a queue are nobody's.
+        over = (on_card() - base) // MIB + managed - (total - free)
         differ += [(each, over)] if over else []
-for one in held:
-    given(*one)
-free, total = memory()
-say([differ, refused > 100, total - free, (on_card() - base) // MIB])
+say([differ[:9], refused > 100, min(used.values()) > 100])
 """
-    assert [[], True, 4, 4] == granted(rack, 400).run(program)
+    assert [[], True, True] == granted(rack, 300).run(program)
 
 
 def test_more_than_the_card_has_is_refused_by_the_limit_first(tmp_path: Path) -> None:
@@ -327,7 +412,7 @@ while True:
     assert fresh == victim.run(see)
     since = time.monotonic()
     beside.run("function, on = spin(), stream()\n" + "launch(function, 5000, on)\n" * 20 + "say(0)")
-    assert time.monotonic() - since < 10
+    assert time.monotonic() - since < 30
 
 
 #: An image that declares an array of 40 MiB.
@@ -552,6 +637,7 @@ LAUNCHES = {
 }
 
 
+@pytest.mark.measured
 def test_kernels_have_their_share_of_the_time_however_they_are_launched(rack: Rack) -> None:
     """One program goes through all doors: it starts once, and its first credit is spent once."""
     doors = "".join(
@@ -578,9 +664,9 @@ def share(launched, times):
 share(doors["hipModuleLaunchKernel"], 40)
 say({{name: share(launched, 40) for name, launched in doors.items()}})
 """
-    shares = granted(rack, 64, core=20).run(program)
-    # Less on a machine that is slow to wake; more by the credit of a time slice, of 0.1 s in 1.
-    assert list(LAUNCHES) == [name for name, share in shares.items() if 8 < share < 30], shares
+    shares = granted(rack, 64, core=40).run(program)
+    # Less on a machine that is slow to wake; more by the credit of a time slice, of 0.1 s in 0.5.
+    assert list(LAUNCHES) == [name for name, share in shares.items() if 8 < share < 60], shares
 
 
 def test_a_name_with_a_version_leads_to_the_limiter(rack: Rack, tmp_path: Path) -> None:

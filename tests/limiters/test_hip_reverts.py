@@ -69,6 +69,16 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
         _RESETS,
         (),
     ),
+    "what small arrays leave": (
+        ("shared/array.c", "if (in_kept_block(entry->device, entry->bytes))", "if (false)"),
+        test_hip.test_small_arrays_leave_no_room_that_the_card_does_not_have,
+        (),
+    ),
+    "memory of the host": (
+        ("hip/memory.c", "DRIVER(HostMalloc) != NULL ? DRIVER(HostMalloc) : real", "real"),
+        test_hip.test_memory_of_the_host_is_the_hosts,
+        (),
+    ),
     "the last error of a launch": (
         ("shared/launch.c", "__builtin_expect(answer != RESULT_OK, 0)", "false"),
         _ARRAYS,
