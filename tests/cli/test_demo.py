@@ -70,6 +70,7 @@ def test_the_demo_shows_a_vendors_own_api(hetero: Run, vendor: str) -> None:
     small, large = (float(got) for got in re.findall(r"got +([\d.]+) %", done.stdout)[-2:])
     assert 20 < small < 40 < large < 75
     assert "OutOfMemory" in done.stdout or "OUT_OF_MEMORY" in done.stdout
+    assert ("CUDA_ERROR" in done.stdout) == (vendor == "iluvatar")  # whose API is CUDA's
     assert 2 == done.stdout.count(" fixed ")
 
 
