@@ -1,12 +1,14 @@
 """Measures what pods get of a card on a real Kubernetes: by claims, or in the classic way.
 
     benchmarks/pods.sh run PACK dra|classic shares,memory,kill,resize,others [--jobs gemm,resnet18]
+    benchmarks/pods.sh run PACK dra|classic gang [--jobs ddp-gpt2]
 
 Two pods hold 30 and 60 percent of one card. `shares`: what each gets beside the other, in percent
 of the job's speed alone and without hetero. `memory`: allocations below and above the limit, and
 what nvidia-smi says inside. `kill`: the agent is killed by kill -9 while both are measured.
 `resize`: the larger one is made smaller while it runs. `others`: what pods see of the card that
-were given none.
+were given none. `gang`, a call of its own on a machine of two cards: two pods hold half of both
+cards each, and a program of two processes runs in one of them alone, then in both.
 
 pods.sh brings up the cluster and calls this in its network. Services are served from here, because
 kube-proxy needs iptables.
@@ -26,16 +28,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hetero_simulator
+from attrs import frozen
+from hetero_benchmarks import gang as gangs
+from hetero_benchmarks.gang_goals import law
 from hetero_benchmarks.job import JOBS, command
 from hetero_benchmarks.rates import Batch, Window, pace, share
-from hetero_benchmarks.trial import HETERO, Machine, Program, find_machine
+from hetero_benchmarks.trial import HETERO, Machine, Program, find_machines
 
 from hetero.kube.api.annotations import INVENTORY
 
@@ -54,12 +59,24 @@ DRIVER = Path("/usr/local/nvidia")
 #: Where jobs are told when to run, and where pods have a /usr that files may be mounted into.
 WORK = Path("/tmp/hetero-pods")  # noqa: S108 - of a machine that is thrown away
 CUES, USR = WORK / "cues", WORK / "usr"
-#: Percent of the card, and its memory, of the pods that are measured; and of one for allocations.
-PODS = {"a": (30, 24), "b": (60, 24)}
-SMALL = (5, 10)
-STEPS = ("shares", "memory", "kill", "resize", "others")
+
+
+@frozen
+class Part:
+    """What a pod holds: percent of a card, GiB of its memory, and as much of so many cards."""
+
+    core: int
+    memory: int
+    cards: int = 1
+
+
+#: The pods that are measured, those of a gang, and one for allocations.
+PODS = {"a": Part(30, 24), "b": Part(60, 24)}
+PAIRS = {"a": Part(50, 30, cards=2), "b": Part(50, 30, cards=2)}
+SMALL = Part(5, 10)
+STEPS = ("shares", "memory", "kill", "resize", "others", "gang")
 #: Those that measure jobs, which take PyTorch.
-MEASURED = {"shares", "kill", "resize"}
+MEASURED = {"shares", "kill", "resize", "gang"}
 STARTED = time.monotonic()
 #: What a pod without a card runs: what of it is there, and whether a program can use it.
 SEEN = """
@@ -88,59 +105,97 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("way", choices=["dra", "classic"])
     parser.add_argument("steps", type=lambda text: text.split(","))
-    parser.add_argument("--jobs", type=lambda text: text.split(","), default=["gemm", "resnet18"])
+    parser.add_argument("--jobs", type=lambda text: text.split(","))
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
-    unknown = {*asked.steps} - {*STEPS} | {*asked.jobs} - {*JOBS}
+    together = "gang" in asked.steps
+    if together and len(asked.steps) > 1:
+        parser.error("gang is a call of its own: its pods hold other parts")
+    asked.jobs = asked.jobs or (["ddp-gpt2"] if together else ["gemm", "resnet18"])
+    unknown = {*asked.steps} - {*STEPS} | {*asked.jobs} - {*(gangs.GANGS if together else JOBS)}
     if unknown:
         parser.error(f"no {', '.join(sorted(unknown))}: steps are {', '.join(STEPS)}")
-    machine = find_machine()
+    machines = find_machines()
+    if together and len(machines) < 2:
+        raise SystemExit(f"a gang takes two cards, and {len(machines)} is here")
+    machine = machines[0]
     log(f"{machine.card}, driver {machine.driver}, {machine.date}, kernel {machine.kernel}")
     with ExitStack() as stack:
         stack.enter_context(furnished())
         jobs = asked.jobs if {*asked.steps} & MEASURED else ()
-        speeds = alone(jobs, machine, asked.seconds, Release(asked.way, machine).install)
-        pods = Tenants(asked.way, jobs)
+        used = machines[: 2 if together else 1]
+        alone_here = alone(jobs, used, asked.seconds, Release(asked.way, machine).install)
+        pods = Tenants(asked.way, jobs, PAIRS if together else PODS)
         if jobs:
             pods.start()
         for step in asked.steps:
             log(f"== {asked.way} {step}")
-            STEP[step](pods, speeds, asked)
+            STEP[step](pods, alone_here, asked)
         log("end")
 
 
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def shares(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> None:
+def shares(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
     """Print what each pod gets beside the other."""
     print("| job | steps/s alone | pod | percent of it | error |\n|---|---|---|---|---|")
     for job in asked.jobs:
         rates = [pods.rates(job, asked.seconds) for _ in range(asked.rounds)]
-        for name, (core, _) in PODS.items():
-            got = [share(rate[name], speeds[job]) for rate in rates]
-            worst = max((one - core for one in got), key=abs)
-            said = ", ".join(f"{one:.1f}" for one in got)
-            print(f"| {job} | {speeds[job]:.2f} | {core} % | {said} | {worst:+.1f} |", flush=True)
+        native = alone_here[job].rate
+        for name, part in PODS.items():
+            got = [share(rate[name], native) for rate in rates]
+            row(f"| {job} | {native:.2f} | {part.core} %", got, part.core)
 
 
-def memory(pods: Tenants, _speeds: dict[str, float], _asked: argparse.Namespace) -> None:
+def row(begin: str, got: Sequence[float], expected: float) -> None:
+    """Print what a pod got in each window, and the largest error."""
+    worst = max((one - expected for one in got), key=abs)
+    print(f"{begin} | {', '.join(f'{one:.1f}' for one in got)} | {worst:+.1f} |", flush=True)
+
+
+def gang(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
+    """Print what programs of two cards get in pods with half of both, alone and side by side."""
+    query = ("--query-gpu=index,memory.total", "--format=csv,noheader")
+    for name, part in PAIRS.items():
+        said = kubectl("exec", name, "--", "nvidia-smi", *query, check=False).split("\n")
+        nodes = kubectl("exec", name, "--", "sh", "-c", "ls -d /dev/nvidia[0-9]*", check=False)
+        print(f"pod {name}, {part.memory} GiB: {'; '.join(said)} {' '.join(nodes.split())}")
+    for one in standing():
+        places = ", ".join(f"{piece['core']} of {piece['device']}" for piece in one["shares"])
+        print(f"grant {one['label']}: {places}", flush=True)
+    print(
+        "| program | steps/s alone | b | pod | percent of it | error |\n|---|---|---|---|---|---|"
+    )
+    for job in asked.jobs:
+        native = alone_here[job]
+        begin = f"| {job} | {native.rate:.2f} | {100 * native.busy:.1f} |"
+        got = [pods.rates(job, asked.seconds, "a")["a"] for _ in range(asked.rounds)]
+        core = PAIRS["a"].core
+        expected = law(core, native.busy)
+        row(f"{begin} a alone", [share(one, native.rate) for one in got], expected)
+        rates = [pods.rates(job, asked.seconds) for _ in range(asked.rounds)]
+        for name, part in PAIRS.items():
+            got = [share(rate[name], native.rate) for rate in rates]
+            row(f"{begin} {name} beside the other", got, part.core)
+
+
+def memory(pods: Tenants, _alone: Natives, _asked: argparse.Namespace) -> None:
     """Print what an allocation below the limit and one above it meet, and what nvidia-smi says."""
-    core, size = SMALL
-    pods.one("m", core, size, ["sleep", "1000"])
+    pods.one("m", SMALL, ["sleep", "1000"])
     until(partial(reached, "m", "Running"))
     tool = str(hetero_simulator.job("cuda"))
-    for amount in (size - 2, size + 1):
+    for amount in (SMALL.memory - 2, SMALL.memory + 1):
         said = kubectl("exec", "m", "--", tool, "--alloc", f"{amount}GiB", check=False)
-        print(f"limit {size} GiB, {amount} GiB in one allocation: {said.strip()}")
+        print(f"limit {SMALL.memory} GiB, {amount} GiB in one allocation: {said.strip()}")
     query = ("--query-gpu=memory.used,memory.total", "--format=csv,noheader")
     said = kubectl("exec", "m", "--", "nvidia-smi", *query, check=False)
     print(f"nvidia-smi, used and total: {said.strip()}")
     kubectl("delete", "pod", "m")
 
 
-def kill(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> None:
+def kill(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
     """Print what the pods get while the agent is killed, and that it comes back to its grants."""
     (job, *_) = asked.jobs
     agent = items("pod", "-n", NAMESPACE, "-l", "app=hetero-agent")[0]
@@ -160,16 +215,19 @@ def kill(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> 
         return bool(state["restartCount"]) and "running" in state["state"]
 
     until(again)
-    for name, (core, _) in PODS.items():
-        got = share(rates[name], speeds[job])
-        print(f"{job} in the pod of {core} % while the agent was killed: {got:.1f} %")
+    for name, part in PODS.items():
+        got = share(rates[name], alone_here[job].rate)
+        print(f"{job} in the pod of {part.core} % while the agent was killed: {got:.1f} %")
     kept = before == {one["id"] for one in standing()}
     print(f"the agent runs again; grants before it and after it are the same: {kept}")
     rates = pods.rates(job, asked.seconds)
-    print("after that:", ", ".join(f"{share(one, speeds[job]):.1f} %" for one in rates.values()))
+    print(
+        "after that:",
+        ", ".join(f"{share(one, alone_here[job].rate):.1f} %" for one in rates.values()),
+    )
 
 
-def resize(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -> None:
+def resize(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
     """Print what the larger pod gets when it is given 20 % while it runs, and then its own back."""
     (job, *_) = asked.jobs
     for core in (20, 60):
@@ -177,12 +235,14 @@ def resize(pods: Tenants, speeds: dict[str, float], asked: argparse.Namespace) -
         pods.resize("b", core)
         took = time.monotonic() - began
         rates = pods.rates(job, asked.seconds)
-        said = ", ".join(f"pod {n} {share(one, speeds[job]):.1f} %" for n, one in rates.items())
+        said = ", ".join(
+            f"pod {n} {share(one, alone_here[job].rate):.1f} %" for n, one in rates.items()
+        )
         restarts = get("pod", "b")["status"]["containerStatuses"][0]["restartCount"]
         print(f"b resized to {core} % in {took:.0f} s: {said}; {restarts} restarts", flush=True)
 
 
-def others(_pods: Tenants, _speeds: dict[str, float], _asked: argparse.Namespace) -> None:
+def others(_pods: Tenants, _alone: Natives, _asked: argparse.Namespace) -> None:
     """Print what pods see of the card that were given none of it."""
     script = [sys.executable, "-c", SEEN]
     driver = {"name": "driver", "hostPath": {"path": str(DRIVER)}}
@@ -214,29 +274,57 @@ def others(_pods: Tenants, _speeds: dict[str, float], _asked: argparse.Namespace
     kubectl("delete", "pod", *about)
 
 
-STEP: dict[str, Callable[[Any, dict[str, float], argparse.Namespace], None]] = {
+STEP: dict[str, Callable[[Any, Natives, argparse.Namespace], None]] = {
     "shares": shares,
     "memory": memory,
     "kill": kill,
     "resize": resize,
     "others": others,
+    "gang": gang,
 }
 
 
 # --- the jobs -------------------------------------------------------------------------------------
 
 
+@frozen
+class Native:
+    """A job on its cards alone and without hetero: its steps a second, and the busy part of them.
+
+    That part is a profiler's; where none looks it is taken to be all of the time.
+    """
+
+    rate: float
+    busy: float = 1.0
+
+
+Natives = dict[str, Native]
+
+
 def alone(
-    jobs: Sequence[str], machine: Machine, seconds: float, meanwhile: Callable[[], None]
-) -> dict[str, float]:
-    """Return the steps a second of each job on the card alone, without hetero.
+    jobs: Sequence[str],
+    machines: Sequence[Machine],
+    seconds: float,
+    meanwhile: Callable[[], None],
+) -> Natives:
+    """Return how each job runs on the cards alone, without hetero.
 
     Something else is done while the jobs start, and is done when they are measured.
     """
-    found: dict[str, float] = {}
+    found: Natives = {}
+    first, *more = machines
     with ExitStack() as stack:
         programs = [
-            stack.enter_context(Program(command(job), machine, None, name=job)) for job in jobs
+            stack.enter_context(
+                Program(
+                    serving(job, len(machines)),
+                    first,
+                    None,
+                    name=job,
+                    others=[one.uuid for one in more],
+                )
+            )
+            for job in jobs
         ]
         meanwhile()
         for program in programs:
@@ -244,9 +332,19 @@ def alone(
         for job, program in zip(jobs, programs, strict=True):
             window = soon(seconds)
             program.tell(f"{window.end + 0.1} 0")
-            found[job] = rate(program.line(), window)
-            log(f"{job} alone: {found[job]:.2f} steps/s")
+            native = Native(rate(program.line(), window))
+            if more and gangs.GANGS[job].torch:
+                program.tell("profile")
+                busy = float(json.loads(program.line())["busy_ms"]) / 1000
+                native = Native(native.rate, min(1.0, busy * native.rate))
+            found[job] = native
+            log(f"{job} alone: {native.rate:.2f} steps/s")
     return found
+
+
+def serving(job: str, cards: int) -> tuple[str, ...]:
+    """Return the command that serves a job, or a program of several cards."""
+    return command(job) if cards == 1 else gangs.command(job, cards)
 
 
 def soon(seconds: float) -> Window:
@@ -263,13 +361,13 @@ def rate(line: str, window: Window) -> float:
 class Tenants:
     """The pods that hold parts of the card; each runs every job, of which one is told to work."""
 
-    def __init__(self, way: str, jobs: Sequence[str]) -> None:
-        self._way, self._jobs = way, jobs
+    def __init__(self, way: str, jobs: Sequence[str], parts: Mapping[str, Part]) -> None:
+        self._way, self._jobs, self._parts = way, jobs, parts
         self._cues: dict[tuple[str, str], int] = {}
 
     def start(self) -> None:
         """Start both, and wait until their jobs are ready."""
-        for name, (core, size) in PODS.items():
+        for name, part in self._parts.items():
             folder = CUES / name
             folder.mkdir(parents=True, exist_ok=True)
             script = []
@@ -279,23 +377,25 @@ class Tenants:
                 os.mkfifo(folder / f"{job}.in")
                 # Open for both ways: opening does not wait, and the job meets no end before ours.
                 self._cues[name, job] = os.open(folder / f"{job}.in", os.O_RDWR)
-                words = " ".join(command(job))
-                script.append(f"{words} < /cues/{job}.in > /cues/{job}.out &")
-            self.one(name, core, size, ["sh", "-c", " ".join([*script, "wait"])])
-        for name in PODS:
+                script.append(
+                    f"{' '.join(serving(job, part.cards))} < /cues/{job}.in > /cues/{job}.out &"
+                )
+            self.one(name, part, ["sh", "-c", " ".join([*script, "wait"])])
+        for name in self._parts:
             until(partial(reached, name, "Running"), seconds=60)
             for job in self._jobs:
                 self._line(name, job, 0)
         log("the jobs of both pods are ready")
 
-    def rates(self, job: str, seconds: float) -> dict[str, float]:
-        """Return the steps a second of a job in each pod, both at work at once."""
+    def rates(self, job: str, seconds: float, *names: str) -> dict[str, float]:
+        """Return the steps a second of a job in these pods, or in all, at work at once."""
+        names = names or tuple(self._parts)
         window = soon(seconds)
         told = {}
-        for name in PODS:
+        for name in names:
             told[name] = len(self._lines(name, job))
             os.write(self._cues[name, job], f"{window.end + 0.1} 0\n".encode())
-        return {name: rate(self._line(name, job, told[name]), window) for name in PODS}
+        return {name: rate(self._line(name, job, told[name]), window) for name in names}
 
     def resize(self, name: str, core: int) -> None:
         """Change a pod's part of the card while it runs: by its claim, or its grant."""
@@ -317,9 +417,9 @@ class Tenants:
 
         until(done, seconds=60)
 
-    def one(self, name: str, core: int, size: int, words: Sequence[str]) -> None:
-        """Make a pod with a part of the card, in percent and GiB."""
-        made = pod(name, words)
+    def one(self, name: str, part: Part, argv: Sequence[str]) -> None:
+        """Make a pod that holds a part of the card."""
+        made = pod(name, argv)
         container = made["spec"]["containers"][0]
         folder = {
             "name": "cues",
@@ -328,17 +428,25 @@ class Tenants:
         made["spec"]["volumes"].append(folder)
         container["volumeMounts"].append({"name": "cues", "mountPath": "/cues"})
         if self._way == "classic":
-            limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": str(core)}
-            container["resources"] = {"limits": {**limits, "nvidia.com/gpumem": str(size * 1024)}}
+            limits = {"nvidia.com/gpu": str(part.cards), "nvidia.com/gpucores": str(part.core)}
+            limits["nvidia.com/gpumem"] = str(part.memory * 1024)
+            container["resources"] = {"limits": limits}
             apply(made)
             return
-        requests = {"memory": f"{size}Gi", "cores": str(core)}
-        exactly = {"deviceClassName": "hetero", "capacity": {"requests": requests}}
+        requests = {"memory": f"{part.memory}Gi", "cores": str(part.core)}
+        exactly = {
+            "deviceClassName": "hetero",
+            "count": part.cards,
+            "capacity": {"requests": requests},
+        }
+        devices: Plain = {"requests": [{"name": "card", "exactly": exactly}]}
+        if part.cards > 1:  # two parts of one card are no two cards
+            devices["constraints"] = [{"distinctAttribute": "hetero.io/uuid"}]
         claim = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": name, "namespace": "default"},
-            "spec": {"devices": {"requests": [{"name": "card", "exactly": exactly}]}},
+            "spec": {"devices": devices},
         }
         made["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": name}]
         container["resources"] = {"claims": [{"name": "card"}]}
