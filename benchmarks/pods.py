@@ -747,6 +747,8 @@ def explained(what: str) -> str:
         kubectl("logs", "-n", NAMESPACE, "-l", f"app={app}", "--tail=15", check=False)
         for app in ("hetero-agent", "hetero-webhook", "hetero-scheduler")
     ]
+    names = kubectl("get", "pods", "-o", "name", check=False).split()
+    logs += [kubectl("logs", name, "--tail=15", check=False) for name in names]
     return "\n".join([what, pods, "\n".join(events.splitlines()[-15:]), *logs])
 
 
