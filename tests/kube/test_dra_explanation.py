@@ -111,6 +111,54 @@ def test_the_first_alternative_that_is_there_is_given() -> None:
     assert ["card/small"] == [one.request for one in answer.given]
 
 
+EIGHT = shared(*[80 * GiB] * 8)
+DIFFERENT = {"distinctAttribute": "hetero.io/uuid"}
+
+
+def test_all_cards_of_a_node_are_given_once_each_or_none_of_them() -> None:
+    every = request(allocationMode="All", capacity=capacity("8Gi"))
+    answer = ask(pools(*EIGHT), every)
+
+    assert [f"memory-{number}" for number in range(8)] == devices_of(answer)
+    full = claimed(CARD, memory="80Gi", slots="1")
+    assert () == ask(pools(*EIGHT, claims=(full,)), every).given
+
+
+@pytest.mark.parametrize(
+    ("count", "constraints"),
+    [
+        (9, [DIFFERENT]),
+        (8, [{"matchAttribute": "hetero.io/numaNode"}, DIFFERENT]),
+        (6, [{"matchAttribute": "hetero.io/nothing"}]),
+        (11, [{"matchAttribute": "hetero.io/uuid"}]),
+    ],
+    ids=["different", "one-numa-node", "no-such-attribute", "one-card"],
+)
+@pytest.mark.timeout(10)
+def test_what_no_cards_can_meet_together_is_told_at_once(
+    count: int, constraints: list[dict[str, Any]]
+) -> None:
+    cards = [evolve(one, numa=one.index // 4) for one in EIGHT]
+    wanted = request(count=count, capacity=capacity("1Gi"))
+    answer = ask(pools(*cards), wanted, constraints=constraints)
+
+    assert ("card: 8 of 8 devices, but no node has all that the claim asks together",) == answer.why
+
+
+def test_a_claim_asks_no_more_devices_than_it_may_have() -> None:
+    (why,) = ask(pools(*EIGHT), request(count=30), request("more", count=3)).why
+
+    assert "a claim has 32 devices at most, and this asks 33" == why
+
+
+def test_what_would_take_too_many_tries_is_not_looked_for_to_the_end() -> None:
+    """Each way to choose the first eight would be gone through: no device says what is asked."""
+    wanted = [request(name, count=8, capacity=capacity("1Gi")) for name in ("one", "other")]
+    constraint = {"matchAttribute": "hetero.io/nothing", "requests": ["other"]}
+    with pytest.raises(BadInput, match=r"no devices were found in 2,000 tries"):
+        ask(pools(*EIGHT), *wanted, constraints=[constraint])
+
+
 def test_a_class_that_is_not_there_is_named() -> None:
     wanted = {"name": "card", "exactly": {"deviceClassName": "none"}}
 

@@ -8,7 +8,7 @@ than that, so which of several it is kube-scheduler decides.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
@@ -21,6 +21,10 @@ from hetero.model.errors import BadInput
 Plain = dict[str, Any]
 _Pool = tuple[str, str]  # a driver, and its pool
 _REPELLING = ("NoSchedule", "NoExecute")
+#: How many devices a claim may have (resource.k8s.io/v1, AllocationResultsMaxSize).
+_RESULTS = 32
+#: How often it is looked for another device beside those that were chosen, for one claim.
+_TRIES = 2_000
 
 
 @frozen(kw_only=True)
@@ -107,18 +111,25 @@ class Pools:
 
 
 def explain(spec: Plain, pools: Pools) -> Answer:
-    """Return what a claim's spec would be given. Raises `BadInput` for a class that is missing."""
+    """Return what a claim's spec would be given.
+
+    Raises `BadInput` for a class that is missing, and where too much would have to be tried.
+    """
     devices = spec.get("devices") or {}
     requests = devices.get("requests") or ()
     for request in requests:
         for _, exact in _alternatives(request):
             if exact["deviceClassName"] not in pools.classes:
                 raise BadInput(f"there is no DeviceClass {exact['deviceClassName']}")
+    fewest = sum(min(exact.get("count", 1) for _, exact in _alternatives(r)) for r in requests)
+    if fewest > _RESULTS:
+        return Answer(why=(f"a claim has {_RESULTS} devices at most, and this asks {fewest}",))
     base = _Books.of(pools)
     nodes = dict.fromkeys(one.node for one in pools.candidates if one.node)
+    search = _Search(pools=pools, constraints=tuple(devices.get("constraints") or ()))
     for node in nodes:
         here = [one for one in pools.candidates if one.node in (node, None)]
-        for found in _serve(list(requests), here, base, pools, devices.get("constraints") or ()):
+        for found in search.serve(list(requests), here, base):
             return Answer(given=tuple(given for given, _ in found))
     why = tuple(_why(request, pools, base) for request in requests)
     return Answer(why=why or ("the claim asks for nothing",))
@@ -171,9 +182,13 @@ def _sum(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, 
 
 def _refused(one: Candidate, exact: Plain, pools: Pools, books: _Books) -> str | None:
     """Return why a request does not get a device, None if it may."""
-    reason = _unsuited(one, exact, pools)
-    if reason or exact.get("adminAccess"):
-        return reason
+    return _unsuited(one, exact, pools) or _unavailable(one, exact, pools, books)
+
+
+def _unavailable(one: Candidate, exact: Plain, pools: Pools, books: _Books) -> str | None:
+    """Return what others leave too little of on a device, None if it is enough."""
+    if exact.get("adminAccess"):
+        return None
     held = books.consumed.get(one.key)
     if held is not None and not one.device.get("allowMultipleAllocations"):
         return "taken"
@@ -188,6 +203,16 @@ def _refused(one: Candidate, exact: Plain, pools: Pools, books: _Books) -> str |
 
 def _unsuited(one: Candidate, exact: Plain, pools: Pools) -> str | None:
     """Return what a device lacks whoever else has of it."""
+    if reason := _mismatch(one, exact, pools):
+        return reason
+    for taint in one.device.get("taints") or ():
+        if taint["effect"] in _REPELLING and not _tolerated(taint, exact):
+            return f"tainted {taint['key']}"
+    return None
+
+
+def _mismatch(one: Candidate, exact: Plain, pools: Pools) -> str | None:
+    """Return why selectors do not mean a device, None if they do."""
     device, driver = one.device, one.pool[0]
     try:
         if not all_match(pools.classes[exact["deviceClassName"]], device, driver=driver):
@@ -196,9 +221,6 @@ def _unsuited(one: Candidate, exact: Plain, pools: Pools) -> str | None:
             return "not selected"
     except BadInput as error:
         return f"not told by {error}"
-    for taint in device.get("taints") or ():
-        if taint["effect"] in _REPELLING and not _tolerated(taint, exact):
-            return f"tainted {taint['key']}"
     return None
 
 
@@ -256,7 +278,7 @@ def _tolerated(taint: Plain, exact: Plain) -> bool:
 
 # --- all requests ---------------------------------------------------------------------------------
 
-_Found = list[tuple[Given, Candidate]]
+_Found = Sequence[tuple[Given, Candidate]]
 
 
 def _alternatives(request: Plain) -> Iterator[tuple[str, Plain]]:
@@ -267,55 +289,110 @@ def _alternatives(request: Plain) -> Iterator[tuple[str, Plain]]:
         yield f"{request['name']}/{one['name']}", one
 
 
-def _serve(
-    requests: list[Plain],
-    here: list[Candidate],
-    books: _Books,
-    pools: Pools,
-    constraints: Iterable[Plain],
-) -> Iterator[_Found]:
-    """Yield the ways to serve requests by the devices of a node."""
-    if not requests:
-        yield []
-        return
-    first, *rest = requests
-    for name, exact in _alternatives(first):
-        for found, after in _choices(name, exact, here, books, pools):
-            for others in _serve(rest, here, after, pools, constraints):
-                if all(_holds(one, [*found, *others]) for one in constraints):
-                    yield [*found, *others]
+@frozen(kw_only=True)
+class _Search:
+    """Looks for devices for all requests of a claim on one node after the other."""
+
+    pools: Pools
+    constraints: tuple[Plain, ...]
+    _tries: Iterator[int] = field(factory=lambda: iter(range(_TRIES)))
+    # By request and device: selectors are the slowest part.
+    _unsuited: dict[tuple[str, tuple[str, str, str]], bool] = field(factory=dict)
+
+    def serve(
+        self, requests: list[Plain], here: list[Candidate], books: _Books, before: _Found = ()
+    ) -> Iterator[_Found]:
+        """Yield the ways to serve requests by the devices of a node beside what is given before."""
+        if not requests:
+            yield before
+            return
+        first, *rest = requests
+        for name, exact in _alternatives(first):
+            for found, after in self._choices(name, exact, here, books, before):
+                yield from self.serve(rest, here, after, found)
+
+    def _choices(
+        self, name: str, exact: Plain, here: list[Candidate], books: _Books, before: _Found
+    ) -> Iterator[tuple[_Found, _Books]]:
+        """Yield the ways to give one request its devices, with what is given before."""
+        if exact.get("allocationMode") != "All":
+            yield from self._several(name, exact, here, books, before, exact.get("count", 1))
+            return
+        meant = [one for one in here if _mismatch(one, exact, self.pools) is None]
+        found, after = before, books
+        for one in meant:
+            if self._room(name, exact, one, after, found) == 0:
+                return
+            found, after = _with(name, exact, one, after, found)
+        if meant:
+            yield found, after
+
+    def _several(
+        self,
+        name: str,
+        exact: Plain,
+        here: list[Candidate],
+        books: _Books,
+        before: _Found,
+        count: int,
+    ) -> Iterator[tuple[_Found, _Books]]:
+        """Yield the ways to give a request so many devices; one that is shared may come again."""
+        if count == 0:
+            yield before, books
+            return
+        if before and next(self._tries, None) is None:
+            raise BadInput(
+                f"no devices were found in {_TRIES:,} tries: ask for fewer together, or write "
+                "constraints that fewer devices meet"
+            )
+        rooms = [(one, self._room(name, exact, one, books, before)) for one in here]
+        fitting = [(one, room) for one, room in rooms if room]
+        left = sum(room for _, room in fitting)
+        for number, (one, room) in enumerate(fitting):
+            if left < count:
+                return
+            left -= room
+            again = [each for each, _ in fitting[number if room > 1 else number + 1 :]]
+            found, after = _with(name, exact, one, books, before)
+            yield from self._several(name, exact, again, after, found, count - 1)
+
+    def _room(self, name: str, exact: Plain, one: Candidate, books: _Books, before: _Found) -> int:
+        """Return how often a request may get a device beside what is given before, at most."""
+        key = name, one.key
+        if key not in self._unsuited:
+            self._unsuited[key] = _unsuited(one, exact, self.pools) is not None
+        if self._unsuited[key] or _unavailable(one, exact, self.pools, books) is not None:
+            return 0
+        found, _ = _with(name, exact, one, books, before)
+        if not all(_holds(constraint, found) for constraint in self.constraints):
+            return 0
+        if not one.device.get("allowMultipleAllocations") or any(
+            not _holds(constraint, [*found, found[-1]]) for constraint in self.constraints
+        ):
+            return 1
+        held = books.consumed.get(one.key, {})
+        rooms = [
+            int((decimal(one.device["capacity"][of]["value"]) - held.get(of, 0)) // amount)
+            for of, amount in _consumes(one.device, exact).items()
+            if amount
+        ]
+        return min(rooms, default=_RESULTS)
 
 
-def _choices(
-    name: str, exact: Plain, here: list[Candidate], books: _Books, pools: Pools
-) -> Iterator[tuple[_Found, _Books]]:
-    """Yield the ways to give one request its devices."""
-    fitting = [one for one in here if _refused(one, exact, pools, books) is None]
-    if exact.get("allocationMode") == "All":
-        count, starts = len(fitting), [fitting] if fitting else []
-    else:
-        count = exact.get("count", 1)
-        starts = [fitting[number:] for number in range(len(fitting))]
-    for start in starts:
-        one = start[0]
-        amounts = {
-            key: amount or Decimal(0) for key, amount in _consumes(one.device, exact).items()
-        }
-        given = Given(
-            request=name,
-            node=one.node,
-            driver=one.pool[0],
-            device=one.device["name"],
-            consumes=_said(one, exact),
-        )
-        after = books if exact.get("adminAccess") else books.plus(one, amounts)
-        if count <= 1:
-            yield [(given, one)], after
-            continue
-        fewer = {**exact, "allocationMode": "ExactCount", "count": count - 1}
-        again = start if one.device.get("allowMultipleAllocations") else start[1:]
-        for found, last in _choices(name, fewer, again, after, pools):
-            yield [(given, one), *found], last
+def _with(
+    name: str, exact: Plain, one: Candidate, books: _Books, before: _Found
+) -> tuple[_Found, _Books]:
+    """Return what is given, and the books, once a request has a device."""
+    amounts = {key: amount or Decimal(0) for key, amount in _consumes(one.device, exact).items()}
+    given = Given(
+        request=name,
+        node=one.node,
+        driver=one.pool[0],
+        device=one.device["name"],
+        consumes=_said(one, exact),
+    )
+    after = books if exact.get("adminAccess") else books.plus(one, amounts)
+    return (*before, (given, one)), after
 
 
 def _said(one: Candidate, exact: Plain) -> dict[str, str]:
