@@ -76,14 +76,16 @@ def test_why_a_claim_gets_nothing_is_counted_by_reason() -> None:
     assert "card: 0 of 2 devices: 1 lack memory, 1 tainted hetero.io/unhealthy" == why
 
 
-def test_several_shares_may_be_asked_of_different_cards() -> None:
-    distinct = [{"requests": ["card"], "distinctAttribute": "hetero.io/uuid"}]
+def test_shares_of_one_request_are_of_different_cards_and_those_of_two_may_be_of_one() -> None:
+    distinct = [{"distinctAttribute": "hetero.io/uuid"}]
     two = request(count=2, capacity=capacity("2Gi"))
+    each = [request(name, capacity=capacity("2Gi")) for name in ("one", "other")]
 
     found = pools(*shared(16 * GiB, 16 * GiB))
-    assert [CARD, CARD] == devices_of(ask(found, two))
-    assert [CARD, OTHER] == devices_of(ask(found, two, constraints=distinct))
-    (why,) = ask(pools(*shared(16 * GiB)), two, constraints=distinct).why
+    assert [CARD, OTHER] == devices_of(ask(found, two))
+    assert [CARD, CARD] == devices_of(ask(found, *each))
+    assert [CARD, OTHER] == devices_of(ask(found, *each, constraints=distinct))
+    (why,) = ask(pools(*shared(16 * GiB)), two).why
     assert "no node has all that the claim asks together" in why
 
 
@@ -115,13 +117,14 @@ EIGHT = shared(*[80 * GiB] * 8)
 DIFFERENT = {"distinctAttribute": "hetero.io/uuid"}
 
 
-def test_all_cards_of_a_node_are_given_once_each_or_none_of_them() -> None:
+def test_all_cards_of_a_node_that_are_large_enough_are_given_once_each() -> None:
     every = request(allocationMode="All", capacity=capacity("8Gi"))
     answer = ask(pools(*EIGHT), every)
 
     assert [f"memory-{number}" for number in range(8)] == devices_of(answer)
     full = claimed(CARD, memory="80Gi", slots="1")
-    assert () == ask(pools(*EIGHT, claims=(full,)), every).given
+    left = devices_of(ask(pools(*EIGHT, claims=(full,)), every))
+    assert [f"memory-{number}" for number in range(1, 8)] == left
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_all_cards_of_a_node_are_given_once_each_or_none_of_them() -> None:
         (9, [DIFFERENT]),
         (8, [{"matchAttribute": "hetero.io/numaNode"}, DIFFERENT]),
         (6, [{"matchAttribute": "hetero.io/nothing"}]),
-        (11, [{"matchAttribute": "hetero.io/uuid"}]),
+        (2, [{"matchAttribute": "hetero.io/uuid"}]),
     ],
     ids=["different", "one-numa-node", "no-such-attribute", "one-card"],
 )
@@ -152,11 +155,45 @@ def test_a_claim_asks_no_more_devices_than_it_may_have() -> None:
 
 
 def test_what_would_take_too_many_tries_is_not_looked_for_to_the_end() -> None:
-    """Each way to choose the first eight would be gone through: no device says what is asked."""
-    wanted = [request(name, count=8, capacity=capacity("1Gi")) for name in ("one", "other")]
-    constraint = {"matchAttribute": "hetero.io/nothing", "requests": ["other"]}
+    """Each way to choose the others would be gone through: no device says what the last asks."""
+    wanted = [request(name, count=4, capacity=capacity("1Gi")) for name in ("a", "b", "c")]
+    constraint = {"matchAttribute": "hetero.io/nothing", "requests": ["c"]}
     with pytest.raises(BadInput, match=r"no devices were found in 2,000 tries"):
         ask(pools(*EIGHT), *wanted, constraints=[constraint])
+
+
+def test_a_selector_that_a_device_of_any_node_cannot_be_told_by_ends_all() -> None:
+    """As kube-scheduler does, which meets it whichever node it looks at."""
+    numbered, other = (
+        slices(shared(16 * GiB), node=node, resources={}, roots={}) for node in ("n1", "n2")
+    )
+    numbered[0]["devices"][0]["attributes"]["numaNode"] = {"int": 0}
+    specs = [{**one, "pool": {**one["pool"], "generation": 1}} for one in (*numbered, *other)]
+    found = Pools.read(slices=[{"spec": one} for one in specs], classes=(CLASS,), claims=())
+    by_node = 'device.attributes["hetero.io"].numaNode == 0'
+
+    (why,) = ask(found, request(selectors=[{"cel": {"expression": by_node}}])).why
+    assert f"device {CARD} of node n2: {by_node}: there is no 'numaNode'" in why
+    safe = f'"numaNode" in device.attributes["hetero.io"] && {by_node}'
+    answer = ask(found, request(selectors=[{"cel": {"expression": safe}}]))
+    assert ["n1"] == [one.node for one in answer.given]
+
+
+def test_the_node_that_has_the_earlier_alternative_is_named() -> None:
+    found = [
+        one
+        for size, node in ((16 * GiB, "n1"), (80 * GiB, "n2"))
+        for one in slices(shared(size), node=node, resources={}, roots={})
+    ]
+    specs = [{**one, "pool": {**one["pool"], "generation": 1}} for one in found]
+    both = Pools.read(slices=[{"spec": one} for one in specs], classes=(CLASS,), claims=())
+    large, small = (
+        {"name": name, "deviceClassName": "cards", "capacity": capacity(size)}
+        for name, size in (("large", "40Gi"), ("small", "8Gi"))
+    )
+    (given,) = ask(both, {"name": "card", "firstAvailable": [large, small]}).given
+
+    assert ("n2", "card/large") == (given.node, given.request)
 
 
 def test_a_class_that_is_not_there_is_named() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from attrs import field, frozen
 
 from hetero.kube.api.quantity import decimal
-from hetero.kube.dra.selection import all_match, attribute
+from hetero.kube.dra.selection import Lacking, all_match, attribute
 from hetero.model.errors import BadInput
 
 Plain = dict[str, Any]
@@ -125,14 +125,32 @@ def explain(spec: Plain, pools: Pools) -> Answer:
     if fewest > _RESULTS:
         return Answer(why=(f"a claim has {_RESULTS} devices at most, and this asks {fewest}",))
     base = _Books.of(pools)
-    nodes = dict.fromkeys(one.node for one in pools.candidates if one.node)
-    search = _Search(pools=pools, constraints=tuple(devices.get("constraints") or ()))
-    for node in nodes:
-        here = [one for one in pools.candidates if one.node in (node, None)]
-        for found in search.serve(list(requests), here, base):
-            return Answer(given=tuple(given for given, _ in found))
+    ranks = {name: rank for one in requests for rank, (name, _) in enumerate(_alternatives(one))}
+    best: tuple[int, _Found] | None = None
+    for here in _by_node(pools.candidates):
+        search = _Search(pools=pools, constraints=tuple(devices.get("constraints") or ()))
+        try:
+            found = next(search.serve(list(requests), here, base), None)
+        except Lacking as error:
+            return Answer(
+                why=(f"kube-scheduler gives nothing to a claim that it stops at: {error}",)
+            )
+        rank = sum(ranks[name] for name in {given.request for given, _ in found or ()})
+        if found and (best is None or rank < best[0]):
+            best = rank, found
+    if best is not None:
+        return Answer(given=tuple(given for given, _ in best[1]))
     why = tuple(_why(request, pools, base) for request in requests)
     return Answer(why=why or ("the claim asks for nothing",))
+
+
+def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+    """Return the devices that each node has, with those that all have."""
+    found: dict[str, list[Candidate]] = {}
+    anywhere: list[Candidate] = []
+    for one in candidates:
+        (found.setdefault(one.node, []) if one.node else anywhere).append(one)
+    return [[*here, *anywhere] for here in found.values()]
 
 
 def _pool_of(spec: Plain) -> _Pool:
@@ -180,11 +198,6 @@ def _sum(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, 
 # --- one device for one request -------------------------------------------------------------------
 
 
-def _refused(one: Candidate, exact: Plain, pools: Pools, books: _Books) -> str | None:
-    """Return why a request does not get a device, None if it may."""
-    return _unsuited(one, exact, pools) or _unavailable(one, exact, pools, books)
-
-
 def _unavailable(one: Candidate, exact: Plain, pools: Pools, books: _Books) -> str | None:
     """Return what others leave too little of on a device, None if it is enough."""
     if exact.get("adminAccess"):
@@ -212,13 +225,15 @@ def _unsuited(one: Candidate, exact: Plain, pools: Pools) -> str | None:
 
 
 def _mismatch(one: Candidate, exact: Plain, pools: Pools) -> str | None:
-    """Return why selectors do not mean a device, None if they do."""
+    """Return why selectors do not mean a device, None if they do. Raises `Lacking`."""
     device, driver = one.device, one.pool[0]
     try:
         if not all_match(pools.classes[exact["deviceClassName"]], device, driver=driver):
             return f"not of class {exact['deviceClassName']}"
         if not all_match(exact.get("selectors") or (), device, driver=driver):
             return "not selected"
+    except Lacking as error:
+        raise Lacking(f"device {one.device['name']} of node {one.node}: {error}") from None
     except BadInput as error:
         return f"not told by {error}"
     return None
@@ -318,10 +333,10 @@ class _Search:
         if exact.get("allocationMode") != "All":
             yield from self._several(name, exact, here, books, before, exact.get("count", 1))
             return
-        meant = [one for one in here if _mismatch(one, exact, self.pools) is None]
+        meant = [one for one in here if self._meant(exact, one, books)]
         found, after = before, books
         for one in meant:
-            if self._room(name, exact, one, after, found) == 0:
+            if not self._fits(name, exact, one, after, found):
                 return
             found, after = _with(name, exact, one, after, found)
         if meant:
@@ -336,7 +351,7 @@ class _Search:
         before: _Found,
         count: int,
     ) -> Iterator[tuple[_Found, _Books]]:
-        """Yield the ways to give a request so many devices; one that is shared may come again."""
+        """Yield the ways to give a request so many devices, each once, even if it is shared."""
         if count == 0:
             yield before, books
             return
@@ -345,38 +360,28 @@ class _Search:
                 f"no devices were found in {_TRIES:,} tries: ask for fewer together, or write "
                 "constraints that fewer devices meet"
             )
-        rooms = [(one, self._room(name, exact, one, books, before)) for one in here]
-        fitting = [(one, room) for one, room in rooms if room]
-        left = sum(room for _, room in fitting)
-        for number, (one, room) in enumerate(fitting):
-            if left < count:
-                return
-            left -= room
-            again = [each for each, _ in fitting[number if room > 1 else number + 1 :]]
-            found, after = _with(name, exact, one, books, before)
-            yield from self._several(name, exact, again, after, found, count - 1)
+        for number in range(len(here) - count + 1):
+            if self._fits(name, exact, here[number], books, before):
+                found, after = _with(name, exact, here[number], books, before)
+                rest = here[number + 1 :]
+                yield from self._several(name, exact, rest, after, found, count - 1)
 
-    def _room(self, name: str, exact: Plain, one: Candidate, books: _Books, before: _Found) -> int:
-        """Return how often a request may get a device beside what is given before, at most."""
+    def _meant(self, exact: Plain, one: Candidate, books: _Books) -> bool:
+        """Return whether a device is one of all that a request asks: selected and large enough."""
+        if _mismatch(one, exact, self.pools) is not None:
+            return False
+        held = books.consumed.get(one.key, {})
+        return bool(exact.get("adminAccess")) or _short(one.device, exact, held) is None
+
+    def _fits(self, name: str, exact: Plain, one: Candidate, books: _Books, before: _Found) -> bool:
+        """Return whether a request may get a device beside what is given before."""
         key = name, one.key
         if key not in self._unsuited:
             self._unsuited[key] = _unsuited(one, exact, self.pools) is not None
         if self._unsuited[key] or _unavailable(one, exact, self.pools, books) is not None:
-            return 0
+            return False
         found, _ = _with(name, exact, one, books, before)
-        if not all(_holds(constraint, found) for constraint in self.constraints):
-            return 0
-        if not one.device.get("allowMultipleAllocations") or any(
-            not _holds(constraint, [*found, found[-1]]) for constraint in self.constraints
-        ):
-            return 1
-        held = books.consumed.get(one.key, {})
-        rooms = [
-            int((decimal(one.device["capacity"][of]["value"]) - held.get(of, 0)) // amount)
-            for of, amount in _consumes(one.device, exact).items()
-            if amount
-        ]
-        return min(rooms, default=_RESULTS)
+        return all(_holds(constraint, found) for constraint in self.constraints)
 
 
 def _with(
@@ -425,11 +430,19 @@ def _holds(constraint: Plain, found: _Found) -> bool:
     return len({*values}) == len(values)
 
 
+def _reason(one: Candidate, exact: Plain, pools: Pools, books: _Books) -> str | None:
+    """Return why a request does not get a device, None if it may; whatever is told of it."""
+    try:
+        return _unsuited(one, exact, pools) or _unavailable(one, exact, pools, books)
+    except Lacking as error:
+        return f"not told by {error}"
+
+
 def _why(request: Plain, pools: Pools, books: _Books) -> str:
     """Return a sentence of why no device serves a request, counted by reason."""
     sentences = []
     for name, exact in _alternatives(request):
-        reasons = [_refused(one, exact, pools, books) for one in pools.candidates]
+        reasons = [_reason(one, exact, pools, books) for one in pools.candidates]
         counts = Counter(one for one in reasons if one is not None)
         fit = reasons.count(None)
         parts = ", ".join(f"{number} {reason}" for reason, number in counts.most_common())

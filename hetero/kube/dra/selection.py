@@ -17,14 +17,18 @@ from hetero.model.errors import BadInput
 
 Plain = dict[str, Any]
 
-#: How errors of the library are told: those of a lookup are those of Python's mappings.
-_ERRORS = (ValueError, RuntimeError, TypeError, KeyError)
+#: How errors of the library are told, but for those of a lookup: they are Python's mappings'.
+_ERRORS = (ValueError, RuntimeError, TypeError)
+
+
+class Lacking(BadInput):
+    """A device lacks what an expression reads."""
 
 
 def matches(expression: str, device: Plain, *, driver: str) -> bool:
     """Return whether a device of a driver's slice is as an expression says.
 
-    Raises `BadInput` where that cannot be said: of an attribute that the device lacks, say.
+    Raises `Lacking` where the device lacks what it reads, `BadInput` where it cannot be read.
     """
     context = cel.Context()
     context.add_variable("device", _seen(device, driver))
@@ -32,9 +36,10 @@ def matches(expression: str, device: Plain, *, driver: str) -> bool:
         context.add_function(name, function)
     try:
         return cel.evaluate(expression, context) is True
+    except KeyError as error:
+        raise Lacking(f"{expression}: there is no {error}") from None
     except _ERRORS as error:
-        why = f"there is no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0]
-        raise BadInput(f"{expression}: {why}") from None
+        raise BadInput(f"{expression}: {str(error).splitlines()[0]}") from None
 
 
 def attribute(device: Plain, name: str, *, driver: str) -> object:
