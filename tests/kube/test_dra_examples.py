@@ -25,8 +25,9 @@ from attrs import evolve
 
 from hetero.kube.api.client import Api
 from hetero.kube.api.quantity import quantity
+from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.claims import config_of, prepared
-from hetero.kube.dra.explanation import Pools, explain
+from hetero.kube.dra.explanation import explain
 from hetero.kube.dra.offers import offers, slices
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.templates import ASKED, PREFIX, template_name

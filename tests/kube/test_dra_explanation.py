@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.dra.explanation import Answer, Pools, explain
+from hetero.kube.dra.availability import Pools
+from hetero.kube.dra.explanation import Answer, explain
 from hetero.kube.dra.offers import slices
 from hetero.kube.dra.selection import matches
 from hetero.kube.what_if.claims import read_claims
@@ -125,6 +126,8 @@ def test_all_cards_of_a_node_that_are_large_enough_are_given_once_each() -> None
     full = claimed(CARD, memory="80Gi", slots="1")
     left = devices_of(ask(pools(*EIGHT, claims=(full,)), every))
     assert [f"memory-{number}" for number in range(1, 8)] == left
+    whole = request("whole", capacity=capacity("80Gi"))
+    assert () == ask(pools(*EIGHT), whole, every).given
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import yaml
 from attrs import frozen
 
 from hetero.kube.api.client import Access, Api, ApiError, Plain
-from hetero.kube.dra.explanation import Answer, Pools, explain
+from hetero.kube.dra.availability import Pools
+from hetero.kube.dra.explanation import Answer, explain
 from hetero.model.errors import BadInput
 
 _GROUP = "/apis/resource.k8s.io/v1"
