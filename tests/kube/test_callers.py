@@ -11,8 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from hetero.kube.api import answers
 from hetero.kube.api.answers import Answers
+from hetero.kube.service.sources import DEADLINE, Sources
 from hetero.kube.webhook import callers
-from hetero.kube.webhook.callers import Callers, networks
+from hetero.kube.webhook.callers import Callers, by_head, networks
 from hetero.kube.webhook.inventory import Inventories
 from hetero.model.errors import BadInput
 from tests.kube.fake_api import FakeApi
@@ -150,6 +151,30 @@ def test_an_address_is_asked_about_once_in_a_while(monkeypatch: pytest.MonkeyPat
     api.fail = {"/api/v1/pods"}  # who was known is so while the API server does not answer
     assert [200] == statuses(again)
     assert [503] == statuses(Callers(api))
+
+
+@pytest.mark.parametrize("path", ["/admit", "/%61dmit", "/admit?a=b"])
+def test_who_is_refused_is_so_before_it_says_what_it_asks(path: str) -> None:
+    """What it says would be held until all of it is there: 3 MiB of each request."""
+    api, sources = cluster(), Sources()
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async def play() -> bytes:
+        app = web.Application(middlewares=[by_head({"/admit": Callers(api).known})])
+        app.middlewares.append(sources.middleware)
+        app.router.add_post("/admit", echo)
+        async with TestServer(app) as server:
+            reader, writer = await asyncio.open_connection(HERE, server.port)
+            head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n"
+            writer.write(head.encode() + b"{")
+            try:
+                return await asyncio.wait_for(reader.readline(), DEADLINE / 2)
+            finally:
+                writer.close()
+
+    assert b"HTTP/1.1 403 Forbidden\r\n" == asyncio.run(play())
 
 
 def inventories(api: FakeApi, *tokens: str, source: str = "10.1.2.3") -> list[int]:

@@ -73,6 +73,16 @@ def test_a_word_that_takes_from_neighbours_is_for_who_was_given_the_right(word: 
     ) == refused["status"]["message"]
 
 
+def test_a_right_is_asked_about_once_however_many_containers_use_it() -> None:
+    api = FakeApi(rights={("alice", "team", "visible-devices")})
+    many = pod(SHARE, env={"NVIDIA_VISIBLE_DEVICES": "all"})
+    (one,) = many["spec"]["containers"]
+    many["spec"]["containers"] = [{**one, "name": f"c{number}"} for number in range(30)]
+
+    assert answer(api, many)["allowed"]
+    assert 1 == len([call for call in api.calls if "accessreview" in call])
+
+
 @pytest.mark.parametrize(
     "notes",
     [

@@ -144,6 +144,27 @@ def test_what_the_api_server_passes_on_for_others_does_not_hold_up_its_own() -> 
 
 
 @pytest.mark.usefixtures("soon")
+def test_who_has_many_addresses_has_few_connections_from_each(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sources, "ALTOGETHER", 6)
+    monkeypatch.setattr(sources, "FEW", 2)
+    mine = Sources()
+
+    def so_many(host: str) -> int:
+        return [mine.count_in((host, port)) for port in range(3)].count(True)
+
+    async def act(port: int) -> None:
+        assert b"200" in await said(port, post(4, b"body"))
+        assert [3, 3, 2, 2] == [so_many(f"127.0.0.{number}") for number in range(2, 6)]
+        assert 3 == so_many("127.0.0.1")  # which was let in
+        mine.connections.clear()
+
+    served(mine, act)
+    assert 1 == caplog.text.count("more are refused")  # a line for each would fill a log
+
+
+@pytest.mark.usefixtures("soon")
 def test_who_was_let_in_may_have_more_connections() -> None:
     mine = Sources()
 

@@ -3,7 +3,8 @@
 A client is an address. Its connections count from the moment that they are accepted, before any
 handshake, until they are closed. The API server's own calls come from few addresses, and by the
 hundred: so a client may have as many connections as that, and requests wait for each other within
-one client.
+one client. Somebody may have many addresses: all that were not let in have so many together, and
+each a few in any case.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ DEADLINE = 4.0
 _AT_ONCE = 100
 #: What one client may have at a time: connections, more of them once it was let in, and requests.
 CONNECTIONS, LET_IN, REQUESTS = 256, 1024, 32
+#: Connections of all clients that were not let in, each of which takes 0.3 MiB of memory, and what
+#: one of them may have where there are so many.
+ALTOGETHER, FEW = 1024, 8
+#: Seconds from one line of the log about connections that are refused to the next.
+_TOLD = 10.0
 #: Addresses that are remembered for having been let in.
 _REMEMBERED = 64
 #: What the API server adds to what it passes on for others, which does not count as its own.
@@ -47,6 +53,7 @@ class Sources:
         init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, REQUESTS))
     )
     _let_in: dict[str, None] = field(init=False, factory=dict)
+    _told: float = field(init=False, default=float("-inf"))
 
     def listen(self, host: str, port: int) -> socket.socket:
         """Return a socket that listens, and accepts no connection of who has too many."""
@@ -89,13 +96,23 @@ class Sources:
 
     def count_in(self, address: tuple[Any, ...]) -> bool:
         """Count a connection in; return whether its client may have it."""
-        host = address[0]
+        host, now = address[0], monotonic()
+        most = self._most(host)
         self.connections[host] += 1
-        self._accepted[address] = monotonic()
-        most = LET_IN if host in self._let_in else CONNECTIONS
-        if self.connections[host] == most + 1:
+        self._accepted[address] = now
+        if self.connections[host] <= most:
+            return True
+        if now - self._told >= _TOLD:
+            self._told = now
             log.warning("%s has %d connections: more are refused", host, most)
-        return self.connections[host] <= most
+        return False
+
+    def _most(self, host: str) -> int:
+        """Return how many connections a client may have now."""
+        if host in self._let_in:
+            return LET_IN
+        known = sum(self.connections[one] for one in self._let_in)
+        return CONNECTIONS if self.connections.total() - known < ALTOGETHER else FEW
 
     def leave(self, address: tuple[Any, ...]) -> None:
         """Count a connection out."""

@@ -28,8 +28,8 @@ from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import PERIOD, Certificates, ExpiryMetric, Port, proved, serve
-from hetero.kube.webhook.admission import Handler, Webhook
-from hetero.kube.webhook.callers import Callers, networks
+from hetero.kube.webhook.admission import Webhook
+from hetero.kube.webhook.callers import Callers, Handler, by_head, networks
 from hetero.kube.webhook.inventory import Inventories
 from hetero.model.errors import BadInput
 
@@ -163,16 +163,16 @@ def webhook(
                 driver=driver,
             )
             at = listen.certificates
-            asks: Handler = Inventories(api=api, agent=agent).answer
-            known: Callable[[Handler], Handler] | None = None
-            if at and at.client_ca:
-                known = partial(proved, names=frozenset(client_names))
+            guards = dict[str, Callable[[Handler], Handler]]()
             if not open_to_all:
                 by = Callers(api, allowed, frozenset(allowed_namespaces))
-                known, asks = known or by.directly, by.known(asks)
-            app = made.app(known)
+                guards |= {"/admit": by.directly, "/inventory": by.known}
+            if at and at.client_ca:
+                guards["/admit"] = partial(proved, names=frozenset(client_names))
+            app = made.app()
+            app.middlewares.append(by_head(guards))
             answer = metrics_handler(made.rights.registry)
-            app.router.add_post("/inventory", asks)
+            app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
             app.router.add_get("/metrics", Gate(api).guard(answer))
             beside = _expiry(listen, api, made.rights.registry, environ)
             if allocation is not AllocationWay.CLASSIC:

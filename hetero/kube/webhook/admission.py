@@ -11,7 +11,7 @@ import fnmatch
 import json
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -32,14 +32,14 @@ from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 Plain = dict[str, Any]
 
 #: Labels by which a namespace or a pod opts out; the second is for those who come from HAMi.
 IGNORE = ("hetero.io/webhook", "hami.io/webhook")
 #: Admission reviews of the largest pods stay below this: the API server takes no larger object.
 _MOST_BYTES = 3 * 2**20
+#: Containers of a pod, whatever they ask: no node runs so many, and each may need its own patch.
+_MOST_CONTAINERS = 1000
 _SIGNED = (ALLOCATION, SIGNATURE)
 #: Where kubectl notes what it was given.
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -79,10 +79,10 @@ class Webhook:
         )
         object.__setattr__(self, "visible", visible)
 
-    def app(self, known: Callable[[Handler], Handler] | None = None) -> web.Application:
-        """Return the HTTP service; `known` lets in who is to be answered, None: everybody."""
+    def app(self) -> web.Application:
+        """Return the HTTP service, which answers everybody."""
         app = web.Application(client_max_size=_MOST_BYTES)
-        app.router.add_post("/admit", known(self._answer) if known else self._answer)
+        app.router.add_post("/admit", self._answer)
         return app
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -99,6 +99,7 @@ class Webhook:
     async def admit(self, asked: Plain) -> Plain:
         """Return the response to an admission request for a pod."""
         try:
+            _expect_few(asked["object"])
             if asked["operation"] == "CREATE":
                 patches = await self._create(asked)
             elif asked.get("subResource") == "ephemeralcontainers":
@@ -249,6 +250,13 @@ class Webhook:
             notes = {**_notes(pod), INIT_PARTS: json.dumps(noted, sort_keys=True)}
             patches.append({"op": "add", "path": "/metadata/annotations", "value": notes})
         return patches
+
+
+def _expect_few(pod: Plain) -> None:
+    """Raise `BadInput` for a pod that nobody runs, and that would keep the webhook from others."""
+    count = sum(1 for _ in containers(pod)) if "spec" in pod else 0
+    if count > _MOST_CONTAINERS:
+        raise BadInput(f"{count} containers: a pod may have at most {_MOST_CONTAINERS}")
 
 
 def _expect_unhidden(spec: Plain, asking: Container[str]) -> None:

@@ -9,20 +9,21 @@ docs/decisions/callers.md says what else was looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from time import monotonic
+from typing import Any
 
 from aiohttp import web
 from attrs import define, field
 
 from hetero.kube.api.answers import Answers
 from hetero.kube.api.client import ApiCalls, ApiError
-from hetero.kube.webhook.admission import Handler
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Network = IPv4Network | IPv6Network
 
 #: What the API server adds to a request that it passes on for somebody.
@@ -117,6 +118,21 @@ class Callers:
         }
         strangers = sorted(found.difference(self.namespaces))
         return next(iter([*strangers, *found]), None)
+
+
+def by_head(guards: Mapping[str, Callable[[Handler], Handler]]) -> Any:
+    """Return the middleware that has the guard of a path decide by the head of a request alone.
+
+    Of who is refused no body is read, which would be held in memory until all of it is there.
+    """
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        found = request.match_info.route.resource
+        guard = guards.get(found.canonical) if found else None
+        return await (guard(handler) if guard else handler)(request)
+
+    return guarded
 
 
 def _no_refusal(_: object) -> bool:

@@ -57,11 +57,14 @@ class Rights:
         may have the right, or the pod's service account.
         """
         namespace = request.get("namespace", "default")
-        askers = _askers(request, namespace)
+        askers, granted = _askers(request, namespace), set[str]()
         for container, name in uses:
+            if name in granted:
+                continue
             if not await self._any_may(askers, name, namespace):
                 self._denied.labels(name).inc()
                 raise BadInput(_sentence(container, name, askers, namespace))
+            granted.add(name)
 
     async def _any_may(self, askers: tuple[User, ...], name: str, namespace: str) -> bool:
         use = {"namespace": namespace, "verb": "use", "group": "hetero.io", "version": "*"}
