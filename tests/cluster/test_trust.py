@@ -60,6 +60,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -748,6 +749,10 @@ for _ in range(60):
 """
 
 
+#: Keeps all processors of its node busy, by more programs than there are.
+BUSY = "for one in $(seq $(($(nproc) * 2))); do while :; do :; done & done; wait"
+
+
 #: Says once to each of the hosts what the API server would say, and prints what it is answered.
 POSTS = """
 import http.client, json, ssl, sys, time
@@ -818,17 +823,31 @@ def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(
             took.append(monotonic() - began)
         return sorted(took)
 
+    pool = ThreadPoolExecutor()
+    half = pool.submit(lab.inside, partial(half_a_request, hosts[0]))
     alone = admitted()
     lab.add("greedy", {}, sys.executable, "-c", GREEDY, *hosts)
     wait_for(lambda: lab.phases()["greedy"] == "Running")
     wait_for(lambda: len(lab.output("greedy").split()) > 2)
-    beside = admitted()
+    # All that is left of each node's processors, which is more than webhook and scheduler ask for.
+    (busy,) = program({}, "sh", "-c", BUSY)["containers"]
+    busy["resources"] = {"requests": {"cpu": f"{(os.cpu_count() or 1) * 1000 - 800}m"}}
+    for node in lab.racks:
+        here = {"kubernetes.io/hostname": node}
+        lab.add(f"busy-{node}", {}, nodeSelector=here, containers=[busy])
+    wait_for(lambda: {"Running"} == set(lab.phases().values()))
+    beside, began = admitted(), monotonic()
+    lab.add("beside", share())
+    wait_for(lambda: "nodeName" in lab.pods()["beside"]["spec"])
+    bound = monotonic() - began
     refused = int(lab.output("greedy").split()[-1])
+    for name in lab.pods():
+        lab.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
     with capsys.disabled():
         print(
             f"\n{lab.name}: the API server is answered after p50 {beside[5]:.3f}, at most "
-            f"{beside[-1]:.3f} s, {alone[5]:.3f} and {alone[-1]:.3f} alone; the greedy client was "
-            f"hung up on {refused} times",
+            f"{beside[-1]:.3f} s, {alone[5]:.3f} and {alone[-1]:.3f} alone; a pod is bound "
+            f"after {bound:.1f} s; the greedy client was hung up on {refused} times",
             end="",
         )
     assert refused > 0
@@ -838,7 +857,7 @@ def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(
     huge["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_200_000}]
     lab.call("POST", f"{PODS}?dryRun=All", huge)
     assert before == restarts(either)
-    assert lab.inside(lambda: half_a_request(hosts[0])).startswith(b"HTTP/1.1 408")
+    assert half.result(timeout=30).startswith(b"HTTP/1.1 408")
 
 
 # --- the API server's own certificate -------------------------------------------------------------
