@@ -30,7 +30,8 @@ def served(
         return web.Response(body=await request.read())
 
     async def play() -> None:
-        app = web.Application(middlewares=[sources.middleware], client_max_size=most)
+        between = [sources.first, sources.middleware]
+        app = web.Application(middlewares=between, client_max_size=most)
         app.router.add_post("/", echo)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
@@ -75,6 +76,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_says_nothing_or_half_is_hung_up_on() -> None:
     async def act(port: int) -> None:
         assert b"" == await said(port)
+        assert b"" == await said(port, b"POST / HTTP/1.1\r\nHost: a\r\n")
         assert b"408" in await said(port, post(10, b"half"))
         assert b"413" in await said(port, post(101, b"x" * 101))
         assert b"200" in await said(port, post(4, b"body"))

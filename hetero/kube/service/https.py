@@ -54,6 +54,7 @@ class Certificates:
         """Return a context with what is on disk now. Raises `BadInput`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake for each message of a client's
         if self.client_ca is not None:
             context.verify_mode = ssl.CERT_OPTIONAL if self.optional else ssl.CERT_REQUIRED
         self.load(context)
@@ -171,6 +172,7 @@ async def serve(
     runners, servers, loop = [], [], asyncio.get_running_loop()
     for at in filter(None, (Port(app, host, port, certificates), metrics)):
         context, sources = at.certificates.context() if at.certificates else None, Sources()
+        at.app.middlewares.insert(0, sources.first)
         at.app.middlewares.append(sources.middleware)
         at.app.router.add_get(ALIVE, _alive)
         at.app.router.add_get(READY, partial(_ready, certificates))

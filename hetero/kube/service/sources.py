@@ -23,8 +23,8 @@ from attrs import define, field
 
 log = logging.getLogger(__name__)
 
-#: Seconds from a connection to the first byte of its request, the handshake included, and for the
-#: rest of a request: fewer than the API server waits for an answer.
+#: Seconds from a connection to the first byte of its request, the handshake included, from there to
+#: the end of its head, and for the rest of it: fewer than the API server waits for an answer.
 DEADLINE = 4.0
 #: How many that are too many are hung up on at once, before others are looked after.
 _AT_ONCE = 100
@@ -53,6 +53,7 @@ class Sources:
         init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, REQUESTS))
     )
     _let_in: dict[str, None] = field(init=False, factory=dict)
+    _unheard: dict[asyncio.BaseTransport, _Connection] = field(init=False, factory=dict)
     _told: float = field(init=False, default=float("-inf"))
 
     def listen(self, host: str, port: int) -> socket.socket:
@@ -67,7 +68,20 @@ class Sources:
 
     def protocol(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """Return what serves one connection."""
-        return _Connection(self, make())
+        return _Connection(self._unheard, self.left, make())
+
+    @property
+    def first(self) -> Any:
+        """What a request passes before anything else: its head is there by then."""
+
+        @web.middleware
+        async def heard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection = request.transport and self._unheard.get(request.transport)
+            if connection:
+                connection.heard()
+            return await handler(request)
+
+        return heard
 
     @property
     def middleware(self) -> Any:
@@ -159,25 +173,30 @@ class _Accepted(socket.socket):
 
 @define(eq=False)
 class _Connection(asyncio.Protocol):
-    """Hands a connection on to what serves it, and hangs up on who says nothing."""
+    """Hands a connection on to what serves it, and hangs up on who says nothing, or never all."""
 
-    sources: Sources
+    unheard: dict[asyncio.BaseTransport, _Connection]  # those whose first request is not there yet
+    left: Callable[[tuple[Any, ...]], float]
     inner: asyncio.Protocol
-    _silent: asyncio.TimerHandle | None = field(init=False, default=None)
+    _transport: asyncio.Transport | None = field(init=False, default=None)
+    _ends: asyncio.TimerHandle | None = field(init=False, default=None)
+    _begun: bool = field(init=False, default=False)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a TCP server
-        left = self.sources.left(transport.get_extra_info("peername") or ())
-        loop = asyncio.get_running_loop()
-        self._silent = loop.call_later(max(0.0, left), transport.abort)
+        self._transport = transport
+        self.unheard[transport] = self
+        self._end_in(self.left(transport.get_extra_info("peername") or ()))
         self.inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._heard()
+        self.heard()
         self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._heard()
+        if not self._begun:
+            self._begun = True
+            self._end_in(DEADLINE)
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -189,7 +208,16 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.inner.resume_writing()
 
-    def _heard(self) -> None:
-        if self._silent is not None:
-            self._silent.cancel()
-            self._silent = None
+    def _end_in(self, seconds: float) -> None:
+        assert self._transport is not None  # noqa: S101 - it is made
+        if self._ends is not None:
+            self._ends.cancel()
+        loop = asyncio.get_running_loop()
+        self._ends = loop.call_later(max(0.0, seconds), self._transport.abort)
+
+    def heard(self) -> None:
+        """Have it go on: the head of its first request is there, or it is over."""
+        if self._ends is not None:
+            self._ends.cancel()
+        if self._transport is not None:
+            self.unheard.pop(self._transport, None)
