@@ -874,7 +874,10 @@ def test_pods_are_admitted_for_the_api_server_alone_where_it_proves_itself(
     lab.call("POST", space, {"metadata": {"name": "callers"}, "data": data})
     names = {"clientCA": "callers", "clientNames": [CALLER]}
     asking = evolve(either, more={"webhook": names})
-    either.replace_by(asking)
+    at_once = {"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}}
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/hetero-webhook"
+    lab.patch(path, {"spec": {"strategy": at_once}})
+    replace_webhooks(asking)
     try:
         wait_for(lambda: webhooks_ask(asking) == [True] * 2 and asking.admits(), seconds=120)
         for one in asking.pods("hetero-webhook").values():
@@ -884,9 +887,19 @@ def test_pods_are_admitted_for_the_api_server_alone_where_it_proves_itself(
             ]
             assert [b"403", b"403", b"400"] == answers
     finally:
-        asking.replace_by(either)
-        lab.call("DELETE", f"{space}/callers")
+        replace_webhooks(either)
         wait_for(lambda: webhooks_ask(either) == [False] * 2 and either.admits(), seconds=120)
+        lab.call("DELETE", f"{space}/callers")
+
+
+def replace_webhooks(release: Release) -> None:
+    """Have the webhooks of a release's values in place of those that run."""
+    (made,) = [
+        made
+        for made in release.manifests()
+        if (made["kind"], made["metadata"]["name"]) == ("Deployment", "hetero-webhook")
+    ]
+    release.apply(made)
 
 
 def answered(host: str, pair: tuple[Path, Path] | None) -> bytes:
