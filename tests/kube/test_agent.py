@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import grpc
 import pytest
 from attrs import evolve
 
+from hetero.kube.api import sources
 from hetero.kube.api.annotations import (
     ALLOCATION,
     SIGNATURE,
@@ -21,6 +23,7 @@ from hetero.kube.api.pod import identity_of
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
+from tests.kube.control_plane import free_port
 from tests.kube.world import CARD, KEY, cut_short, pod_named, refusal, run, until, world
 
 
@@ -376,5 +379,22 @@ def test_what_does_not_fit_is_refused_whoever_signed_it() -> None:
 
             assert "device memory-0 has not enough memory left" in refusal(caught)
             assert ["default/first/main"] == list(at.standing())
+
+    run(story)
+
+
+def test_who_reaches_an_agents_metrics_has_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes of the memory that shares are given with, whether or not it may have metrics."""
+    monkeypatch.setattr(sources, "CONNECTIONS", 2)
+
+    async def story() -> None:
+        async with world() as at:
+            port = free_port()
+            at.agent.options = evolve(at.agent.options, metrics=port, insecure_metrics=True)
+            async with at.agent._metrics():
+                held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+                assert b"" == await asyncio.wait_for(held[2][0].read(1), 2)
+                for _, writer in held:
+                    writer.close()
 
     run(story)

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from hetero.kube.api import answers
 from hetero.kube.api.answers import Answers
-from hetero.kube.service.sources import DEADLINE, Sources
+from hetero.kube.api.sources import DEADLINE, Sources
 from hetero.kube.webhook import callers
 from hetero.kube.webhook.callers import Callers, by_head, networks
 from hetero.kube.webhook.inventory import Inventories

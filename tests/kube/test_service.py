@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import os
 import ssl
@@ -90,6 +91,32 @@ def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
             for stranger in (None, theirs.issue("kube-scheduler")):
                 with pytest.raises((aiohttp.ClientError, OSError)):
                     await ask(url, caller(ours, stranger))
+
+    asyncio.run(play())
+
+
+def test_a_body_that_is_said_to_be_compressed_is_not_unpacked(tmp_path: Path) -> None:
+    """Half a megabyte may hold six hundred, and keep the service from everybody for seconds."""
+    authority = Authority(tmp_path)
+    cert, key = authority.issue("webhook")
+
+    async def length(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    def add(app: web.Application) -> None:
+        app.router.add_post("/length", length)
+
+    async def play() -> None:
+        body, headers = gzip.compress(b"x" * 100_000), {"Content-Encoding": "gzip"}
+        certificates = Certificates(cert=cert, key=key)
+        async with (
+            serving(certificates, add) as url,
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{url}length", data=body, headers=headers, ssl=caller(authority, None)
+            ) as answer,
+        ):
+            assert str(len(body)) == await answer.text()
 
     asyncio.run(play())
 

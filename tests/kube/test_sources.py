@@ -12,8 +12,8 @@ from time import monotonic
 import pytest
 from aiohttp import web
 
-from hetero.kube.service import sources
-from hetero.kube.service.sources import Sources
+from hetero.kube.api import sources
+from hetero.kube.api.sources import Sources
 from tests.kube.control_plane import Authority
 
 

@@ -32,6 +32,7 @@ from hetero.kube.api.events import Events
 from hetero.kube.api.key_pair import own_context
 from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import PublicKeys
+from hetero.kube.api.sources import opened
 from hetero.kube.dra.driver import Driver, Sockets
 from hetero.kube.dra.node_claims import NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
@@ -212,14 +213,9 @@ class Agent:
         secure = not self.options.insecure_metrics
         app = metrics_app(self.metrics.registry, gate=Gate(self.api) if secure else None)
         app.router.add_get("/readyz", self._ready)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        context = own_context(self.options.name) if secure else None
-        await web.TCPSite(runner, port=self.options.metrics, ssl_context=context).start()
-        try:
+        tls = own_context(self.options.name) if secure else None
+        async with opened(app, host="", port=self.options.metrics, tls=tls):
             yield
-        finally:
-            await runner.cleanup()
 
     @property
     def serves(self) -> bool:

@@ -7,7 +7,7 @@ import logging
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from cryptography import x509
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hetero.kube.service.sources import DEADLINE, Handler, Sources
+from hetero.kube.api.sources import Handler, opened
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -169,44 +169,28 @@ async def serve(
 
     `metrics` have a port of their own.
     """
-    runners, servers, loop = [], [], asyncio.get_running_loop()
-    for at in filter(None, (Port(app, host, port, certificates), metrics)):
-        context, sources = at.certificates.context() if at.certificates else None, Sources()
-        at.app.middlewares.insert(0, sources.first)
-        at.app.middlewares.append(sources.middleware)
-        at.app.router.add_get(ALIVE, _alive)
-        at.app.router.add_get(READY, partial(_ready, certificates))
-        runner = web.AppRunner(at.app, access_log=None)
-        await runner.setup()
-        assert runner.server is not None  # noqa: S101 - it is set up
-        runners.append(runner)
-        servers.append(
-            await loop.create_server(
-                partial(sources.protocol, runner.server),
-                sock=sources.listen(at.host, at.port),
-                ssl=context,
-                ssl_handshake_timeout=DEADLINE if context else None,
-            )
-        )
-        if at.certificates and context:
-            beside = (*beside, at.certificates.follow(context))
-    log.info("serving on %s:%s", host, port)
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    tasks = [asyncio.ensure_future(task) for task in (*beside, stop.wait())]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for server in servers:
-            server.close()
-        for one in runners:
-            await one.cleanup()
+    async with AsyncExitStack() as ports:
+        for at in filter(None, (Port(app, host, port, certificates), metrics)):
+            context = at.certificates.context() if at.certificates else None
+            at.app.router.add_get(ALIVE, _alive)
+            at.app.router.add_get(READY, partial(_ready, certificates))
+            opening = opened(at.app, host=at.host, port=at.port, tls=context)
+            await ports.enter_async_context(opening)
+            if at.certificates and context:
+                beside = (*beside, at.certificates.follow(context))
+        log.info("serving on %s:%s", host, port)
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        tasks = [asyncio.ensure_future(task) for task in (*beside, stop.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def proved(handler: Handler, names: Collection[str]) -> Handler:

@@ -87,7 +87,7 @@ class Webhook:
 
     async def _answer(self, request: web.Request) -> web.Response:
         try:
-            review = await request.json()
+            review = json.loads(await request.read())  # whatever encoding is said to be its own
             asked = review["request"]
             answer = {"uid": asked["uid"], **await self.admit(asked)}
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:

@@ -6,6 +6,7 @@ that was stolen speaks for the node that it was stolen from.
 
 from __future__ import annotations
 
+import json
 import logging
 import operator
 
@@ -36,7 +37,7 @@ class Inventories:
     async def answer(self, request: web.Request) -> web.Response:
         """Publish the inventory in a request; an error says why in `message`."""
         try:
-            said = await request.json()
+            said = json.loads(await request.read())
             token, text = str(said["token"]), str(said["inventory"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")

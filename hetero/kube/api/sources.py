@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -43,6 +45,33 @@ _FORWARDED = "X-Forwarded-For"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@asynccontextmanager
+async def opened(
+    app: web.Application, *, host: str, port: int, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
+    """Have a service answer meanwhile, each client within its bounds; no host: on all addresses."""
+    sources = Sources()
+    app.middlewares.insert(0, sources.first)
+    app.middlewares.append(sources.middleware)
+    # Nobody sends us compressed bodies, and a small one may take seconds to unpack.
+    runner = web.AppRunner(app, access_log=None, auto_decompress=False)
+    await runner.setup()
+    assert runner.server is not None  # noqa: S101 - it is set up
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            partial(sources.protocol, runner.server),
+            sock=sources.listen(host, port),
+            ssl=tls,
+            ssl_handshake_timeout=DEADLINE if tls else None,
+        )
+        try:
+            yield
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()
+
+
 @define(eq=False)
 class Sources:
     """What the clients of one service have at this moment."""
@@ -58,6 +87,7 @@ class Sources:
 
     def listen(self, host: str, port: int) -> socket.socket:
         """Return a socket that listens, and accepts no connection of who has too many."""
+        host = host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - as told
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = _Listener(family, kind, proto)
         made.sources = self
