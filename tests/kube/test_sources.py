@@ -39,7 +39,7 @@ def served(
         make = partial(sources.protocol, runner.server)
         listener = sources.listen("127.0.0.1", 0)
         server = await asyncio.get_running_loop().create_server(
-            make, sock=listener, ssl=tls, ssl_handshake_timeout=0.3 if tls else None
+            make, sock=listener, ssl=tls, ssl_handshake_timeout=1.0 if tls else None
         )
         await act(server.sockets[0].getsockname()[1])
         server.close()
@@ -122,7 +122,7 @@ def test_who_shakes_no_hands_has_no_more_connections_and_no_more_time(tmp_path: 
         assert await shakes(port, "127.0.0.2")
         began = monotonic()
         await asyncio.gather(*held)
-        assert monotonic() - began < 1
+        assert monotonic() - began < 2
         assert await shakes(port, "127.0.0.1")
 
     mine = Sources()
