@@ -5,6 +5,7 @@
 #define QUEUED   4
 #define IN_A_ROW 32
 #define SHORT_MS 0.1
+#define NODES    16
 #define ROUNDS   1000000
 
 #define SECONDS       1.0
@@ -74,14 +75,18 @@ static CUresult launch_graph(void)
     return CU(cuGraphLaunch_ptsz)(graph, NULL);
 }
 
-/* A node for a copy, uploaded and launched. */
+/* Nodes one after the other, uploaded and launched. With a single one events round many launches tell of more than the
+ * device works: such launches had 35.5 to 39.3 of 30 on an H100 by that (2026-11-26). */
 static void make_graph(void)
 {
     CUgraph of;
-    CUgraphNode node;
+    CUgraphNode node = NULL, before;
     CUDA_MEMSET_NODE_PARAMS params = {.dst = to, .value = 1, .elementSize = 4, .width = SIZE / 4, .height = 1};
     must((int)CU(cuGraphCreate)(&of, 0), "cuGraphCreate");
-    must((int)CU(cuGraphAddMemsetNode)(&node, of, NULL, 0, &params, cu.context), "cuGraphAddMemsetNode");
+    for (unsigned i = 0; i < NODES; i++) {
+        before = node;
+        must((int)CU(cuGraphAddMemsetNode)(&node, of, &before, i > 0, &params, cu.context), "cuGraphAddMemsetNode");
+    }
     must((int)CU(cuGraphInstantiateWithFlags)(&graph, of, 0), "cuGraphInstantiateWithFlags");
     CU(cuGraphUpload)(graph, CU_STREAM_PER_THREAD);
 }
