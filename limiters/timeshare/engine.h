@@ -14,6 +14,13 @@
 #define MS UINT64_C(1000000)
 #define US UINT64_C(1000)
 
+/* Since then. What another thread or process wrote may be of a moment after this one read its clock: that is no time
+ * ago. */
+static inline uint64_t elapsed(uint64_t since_ns, uint64_t now_ns)
+{
+    return now_ns > since_ns ? now_ns - since_ns : 0;
+}
+
 struct power_reading;
 
 struct engine {

@@ -118,12 +118,6 @@ static inline uint64_t later(uint64_t one_ns, uint64_t other_ns)
     return one_ns > other_ns ? one_ns : other_ns;
 }
 
-/* Since then. What another process wrote may be of a moment after this one read its clock: that is no time ago. */
-static inline uint64_t elapsed(uint64_t since_ns, uint64_t now_ns)
-{
-    return now_ns > since_ns ? now_ns - since_ns : 0;
-}
-
 /* How many more launches one at `from` would have made at `to`; negative: fewer. Counters wrap around. */
 static inline int32_t ahead_of(uint32_t from, uint32_t to)
 {

@@ -86,7 +86,7 @@ static uint64_t beside_light(struct governor *governor, uint64_t ns)
  * so is the tenant's to write. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
-    uint64_t ours_ns = beside_light(governor, to - from);
+    uint64_t ours_ns = beside_light(governor, elapsed(from, to));
     unsigned beside = time_slice_beside(&governor->time_slice);
     uint64_t ran_ns = budget_part(ours_ns, beside);
     if (terms_policy(governor->terms) == HETERO_POLICY_FIXED || time_slice_wanted(&governor->time_slice))
@@ -116,7 +116,7 @@ static bool in_flight(struct governor *governor)
 static bool still_in_flight(struct governor *governor, uint64_t looked_ns)
 {
     bool is = in_flight(governor);
-    for (unsigned again = 0; is && again < 4 && governor->engine->now() - looked_ns > WAKE_NS; again++) {
+    for (unsigned again = 0; is && again < 4 && elapsed(looked_ns, governor->engine->now()) > WAKE_NS; again++) {
         governor->engine->pause(MS / 2);
         is = in_flight(governor);
     }
@@ -127,7 +127,7 @@ static bool still_in_flight(struct governor *governor, uint64_t looked_ns)
  * nobody knows when the work was done, and co-tenants believed that it went on no longer than this. */
 static void charge_last(struct governor *governor, uint64_t from, uint64_t to)
 {
-    charge(governor, to - from < PAGES_STOPPED_NS ? from : to - PAGES_STOPPED_NS, to);
+    charge(governor, elapsed(from, to) < PAGES_STOPPED_NS ? from : to - PAGES_STOPPED_NS, to);
 }
 
 /* Charge what an ended time slice left in flight, for as long as it is. */
@@ -150,9 +150,9 @@ static void look_at_neighbours(struct governor *governor)
 {
     uint64_t now = governor->engine->now(), since = governor->looked_ns;
     governor->looked_ns = now;
-    if (since != 0 && now - since < IDLE_NS && !terms_by_service(governor->terms) &&
+    if (since != 0 && elapsed(since, now) < IDLE_NS && !terms_by_service(governor->terms) &&
         time_slice_overrun(&governor->time_slice))
-        account_keep(&governor->account, now - since);
+        account_keep(&governor->account, elapsed(since, now));
 }
 
 /* A power-limited program's launch rate depends on its clocks: the regression begins anew when its charge rate has
@@ -220,7 +220,8 @@ static void look(void *governor_, bool soon)
 /* Whether a kernel of ours may wait for a launch that our debt holds back, which that kernel makes. */
 static bool must_be_rescued(const struct governor *governor)
 {
-    return governor->trails_ns != 0 && governor->engine->now() - governor->began_ns > RESCUE_NS << governor->rescues;
+    uint64_t since_ns = elapsed(governor->began_ns, governor->engine->now());
+    return governor->trails_ns != 0 && since_ns > RESCUE_NS << governor->rescues;
 }
 
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -244,7 +245,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
         rescued = wait_ns > 0 && must_be_rescued(governor);
         solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
         governor->rescues = wait_ns > 0 ? governor->rescues : 0;
-        bool defers = wait_ns == 0 && now - solvent_ns < TIME_SLICE_DEFERS_NS;
+        bool defers = wait_ns == 0 && elapsed(solvent_ns, now) < TIME_SLICE_DEFERS_NS;
         if (wait_ns == 0)
             look_at_neighbours(governor);
         else
@@ -356,13 +357,13 @@ static bool has_begun(struct governor *governor, struct course *course, uint64_t
     uint64_t first = atomic_load_explicit(&governor->gate.first_ns, memory_order_relaxed);
     if (first == 0) {
         /* Launchers that were waiting may be slow to wake on a busy machine. */
-        *ends = now - course->opened > (atomic_load(&governor->gate.waiting) > 0 ? WAKE_NS : course->gap);
+        *ends = elapsed(course->opened, now) > (atomic_load(&governor->gate.waiting) > 0 ? WAKE_NS : course->gap);
         return false;
     }
     if (course->charged != 0)
         return true;
     course->charged = governor->trails_ns != 0 ? governor->trails_ns : first;
-    if (now - course->charged > PAGES_STOPPED_NS) /* it was stopped behind its first launch */
+    if (elapsed(course->charged, now) > PAGES_STOPPED_NS) /* it was stopped behind its first launch */
         course->charged = now - PAGES_STOPPED_NS;
     course->busy = first;
     course->looked = now;
@@ -380,7 +381,7 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
     if (works && atomic_load(&governor->gate.popped_ns) < course->looked)
         return;
     course->busy = now;
-    if (now - course->charged > PAGES_STOPPED_NS)
+    if (elapsed(course->charged, now) > PAGES_STOPPED_NS)
         course->charged = now - PAGES_STOPPED_NS;
 }
 
@@ -389,7 +390,7 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
  * process that may have been stopped since it looked last. */
 static void skip_idle(struct governor *governor, struct course *course, uint64_t now)
 {
-    beside_light(governor, now - course->charged);
+    beside_light(governor, elapsed(course->charged, now));
     course->charged = now;
 }
 
@@ -407,17 +408,19 @@ static void let_run(struct governor *governor, struct course *course)
         if (count != course->seen && !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor))
             light_hold_now_and_then(governor, HOLD_MOST_NS);
         bool busy = count != course->seen || in_flight(governor);
+        uint64_t looked = governor->engine->now();
+        now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
         time_slice_busy(&governor->time_slice, busy);
-        if (now - course->looked > (course->busy == course->looked ? WAKE_NS : PAGES_STOPPED_NS) &&
+        if (elapsed(course->looked, now) > (course->busy == course->looked ? WAKE_NS : PAGES_STOPPED_NS) &&
             (busy || course->busy == course->looked))
             charge_stop(governor, course, now);
         if (busy)
             course->busy = now;
-        else if (now - course->looked < WAKE_NS && !time_slice_wanted(&governor->time_slice))
+        else if (elapsed(course->looked, now) < WAKE_NS && !time_slice_wanted(&governor->time_slice))
             skip_idle(governor, course, now);
         if (time_slice_doubted(&governor->time_slice) > 0) {
             course->doubts = true;
-            doubt_add(&governor->doubt, now - course->looked, count - course->seen);
+            doubt_add(&governor->doubt, elapsed(course->looked, now), count - course->seen);
         }
         course->seen = count;
         course->looked = now;
@@ -430,13 +433,13 @@ static void let_run(struct governor *governor, struct course *course)
             light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
         if (!lit)
             governor->unlit_at = now;
-        else if (now - governor->unlit_at > UNLIT_NS) /* its work waits behind that of light programs */
+        else if (elapsed(governor->unlit_at, now) > UNLIT_NS) /* its work waits behind that of light programs */
             light_unqueue(&governor->light);
         if (course->busy > course->charged) {
             charge(governor, course->charged, course->busy);
             course->charged = course->busy;
         }
-        ends = now - course->busy >= course->gap || must_end(governor, now, course->own_until);
+        ends = elapsed(course->busy, now) >= course->gap || must_end(governor, now, course->own_until);
     }
 }
 
@@ -445,15 +448,15 @@ static bool drain(struct governor *governor, struct course *course)
 {
     const struct engine *engine = governor->engine;
     bool drained = false, advertised = false;
-    while (!drained && engine->now() - course->closed < DRAIN_NS && !atomic_load(&gates_retired)) {
+    while (!drained && elapsed(course->closed, engine->now()) < DRAIN_NS && !atomic_load(&gates_retired)) {
         drained = !still_in_flight(governor, course->charged != 0 ? course->charged : engine->now());
         look_at_neighbours(governor);
         if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
             advertised = true;
         }
-        uint64_t now = engine->now(), waited = now - course->closed;
-        if (!drained && course->charged != 0 && now - course->charged > TICK_NS) {
+        uint64_t now = engine->now(), waited = elapsed(course->closed, now);
+        if (!drained && course->charged != 0 && elapsed(course->charged, now) > TICK_NS) {
             charge(governor, course->charged, now);
             course->charged = now;
         }
@@ -481,7 +484,8 @@ static void settle(struct governor *governor, struct course *course, bool yields
     uint64_t now = governor->engine->now(), first = atomic_load(&governor->gate.first_ns);
     bool whole = drained && course->charged != 0 && course->closed - course->busy < course->gap && !yields;
     if (whole && !course->beside && !course->doubts && time_slice_light(&governor->time_slice) == course->light_ns) {
-        uint64_t warmup_ns = pace_end(&governor->pace, now - first, gate_launches(&governor->gate) - course->before);
+        uint64_t warmup_ns = pace_end(&governor->pace, elapsed(first, now),
+                                      gate_launches(&governor->gate) - course->before);
         /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
         account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));
@@ -527,7 +531,7 @@ static void run(struct governor *governor, bool borrowed)
     bool yields = time_slice_yields(&governor->time_slice);
     course.closed = governor->closed_ns = governor->engine->now();
     bool drained = drain(governor, &course);
-    learn_drain(governor, governor->engine->now() - course.closed);
+    learn_drain(governor, elapsed(course.closed, governor->engine->now()));
     settle(governor, &course, yields, drained);
     if (course.charged != 0)
         light_learn_from(governor, gate_launches(&governor->gate) - before, course.closed - course.opened,
@@ -603,11 +607,11 @@ static void idle(struct governor *governor)
         trail(governor);
     }
     uint64_t now = governor->engine->now();
-    power_rested(&governor->power, now - since);
+    power_rested(&governor->power, elapsed(since, now));
     governor->account.asked_ns = now; /* what grew meanwhile was not asked for */
     /* After a short rest, the tenant that runs now is taken to have run since: on average that is as true as watching.
      */
-    if (now - since > UNWATCHED_NS)
+    if (elapsed(since, now) > UNWATCHED_NS)
         power_unwatched(&governor->power, now);
     else if (time_slice_held(&governor->time_slice))
         power_ran(&governor->power, since, now, false);

@@ -91,7 +91,7 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns)
         return;
     }
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
-    uint64_t pause_ns = least_ns + (now - begun_ns) * light_pause(light);
+    uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
     light->drawn = false;
     light->held = gate_launches(&governor->gate);
     light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
@@ -115,8 +115,8 @@ static bool is_lonely(struct governor *governor, bool only)
     if (siblings_ns != governor->siblings_ns)
         governor->siblings_at = now;
     governor->siblings_ns = siblings_ns;
-    return now - governor->others_at > LIGHT_LONELY_NS &&
-           (governor->siblings_at == 0 || now - governor->siblings_at > LIGHT_SINGLE_NS);
+    return elapsed(governor->others_at, now) > LIGHT_LONELY_NS &&
+           (governor->siblings_at == 0 || elapsed(governor->siblings_at, now) > LIGHT_SINGLE_NS);
 }
 
 static bool is_heavy(struct governor *governor, bool runs)
@@ -235,7 +235,7 @@ static void charge_long(struct governor *governor, struct light_course *course, 
     struct light_watch *watch = &course->watch;
     bool first = watch->charged == watch->since;
     uint64_t small_ns = first ? light_takes(&governor->light, watch->moment.least) : 0;
-    uint64_t used_ns = budget_part(now - watch->charged, others);
+    uint64_t used_ns = budget_part(elapsed(watch->charged, now), others);
     used_ns = used_ns > small_ns ? used_ns - small_ns : 0;
     watch->charged = now;
     uint64_t ahead_ns = used_ns < course->ahead_ns ? used_ns : course->ahead_ns;
@@ -260,7 +260,7 @@ static void watch(struct governor *governor, struct light_course *course)
         bool stands = gate_stands(&governor->gate, &watch->moment);
         watch->others = before > watch->others ? before : watch->others;
         watch->stands = watch->stands ||
-                        (stands && now - watch->since > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
+                        (stands && elapsed(watch->since, now) > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
         if (watch->stands)
             charge_long(governor, course, now, others);
         time_slice_busy(&governor->time_slice, watch->stands && stands);
@@ -295,7 +295,7 @@ static bool is_contradicted(struct governor *governor, struct light_course *cour
 {
     struct light_stood *stood = &governor->light.stood;
     uint64_t now = governor->engine->now();
-    stood->ns += now - course->windowed;
+    stood->ns += elapsed(course->windowed, now);
     course->windowed = now;
     bool is = light_contradicts(stood);
     if (is || stood->ns >= LIGHT_STOOD_WINDOW_NS)
@@ -308,7 +308,8 @@ static bool seems_another(struct governor *governor, struct light_course *course
 {
     uint64_t passed = atomic_load(&governor->gate.popped_ns);
     passed = passed > course->settled ? passed : course->settled;
-    bool stands = governor->engine->now() - passed > LIGHT_STANDS_NS && course->launched > passed && !is_only(governor);
+    bool stands = elapsed(passed, governor->engine->now()) > LIGHT_STANDS_NS && course->launched > passed &&
+                  !is_only(governor);
     bool missed = governor->light.failed >= LIGHT_MISSED, contradicted = is_contradicted(governor, course);
     if (stands || missed || contradicted)
         light_forget(&governor->light);
@@ -352,13 +353,13 @@ static void look_at_light(struct governor *governor, struct light_course *course
     gate_fence_next(&governor->gate);
     unsigned holds = governor->light.all.holds;
     if (course->seen != course->looked_at)
-        light_ran(&governor->light, course->seen - course->looked_at, now - course->looked, is_only(governor));
-    if (is_unserved(governor, course, now - course->looked, idle))
+        light_ran(&governor->light, course->seen - course->looked_at, elapsed(course->looked, now), is_only(governor));
+    if (is_unserved(governor, course, elapsed(course->looked, now), idle))
         log_line(LOG_DEBUG, "governor: light, and has less than its share beside others");
     if (idle)
         course->settled = now;
     else
-        course->unsettled_ns += now - course->looked;
+        course->unsettled_ns += elapsed(course->looked, now);
     course->is_another = seems_another(governor, course);
     if (!course->is_another && governor->light.all.holds != holds)
         course->unsettled_ns = course->charged_ns = 0;
@@ -396,7 +397,7 @@ static void pay(struct governor *governor, struct light_course *course)
     charge_light(governor, course); /* what was launched while the gate was being closed */
     gate_set(&governor->gate, GATE_OPEN);
     uint64_t now = governor->engine->now();
-    account_stopped(&governor->account, now - since);
+    account_stopped(&governor->account, elapsed(since, now));
     course->looked = course->launched = course->settled = course->windowed = now;
     course->looked_at = course->seen;
 }
@@ -422,7 +423,7 @@ void light_run(struct governor *governor)
     gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
     gate_set(&governor->gate, GATE_OPEN);
     while (may_run(governor) && !course.is_another && goes_light(governor, true) &&
-           now - course.launched < LIGHT_RESTS_NS) {
+           elapsed(course.launched, now) < LIGHT_RESTS_NS) {
         governor->engine->pause(watch_pause(governor, &course));
         watch(governor, &course);
         charge_light(governor, &course);
@@ -430,7 +431,7 @@ void light_run(struct governor *governor)
             pay(governor, &course);
         gate_know(&governor->gate, light_keeps(&governor->light, 1));
         now = governor->engine->now();
-        if (now - course.looked > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
+        if (elapsed(course.looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
             look_at_light(governor, &course);
         else if (course.launched + LIGHT_LOOK_NS > now && !course.watch.stands)
             light_hold_now_and_then(governor, LIGHT_STOOD_NS);

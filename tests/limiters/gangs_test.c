@@ -127,7 +127,7 @@ static void two_gangs_on_the_same_cards_have_half_each(void)
 }
 
 /* What two gangs at 50 on the same cards get of what one has alone: the one with less. Sleeps take 60 us longer than
- * asked, and what one process wrote is often later than what another read off its clock. */
+ * asked, and what is read off a clock gets old. */
 static double less_of_two(void (*body)(struct tenant *), uint64_t each_ns)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };

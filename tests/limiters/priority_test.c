@@ -59,6 +59,7 @@ static void shares_beside_high_priority_are_shares(void)
         double native = alone(&KERNELS), natives = alone(&GRAPHS);
         add(0, &KERNELS, percents[p][0])->terms.priority = HETERO_PRIORITY_HIGH;
         add(1, &GRAPHS, percents[p][1]);
+        machine_age_clocks(20 * US);
         together(2);
         /* Where they add up to 100, what hand-overs take is somebody's loss. */
         expect_of(0, percents[p][0], 2.5, 3, native);
