@@ -214,6 +214,7 @@ static void machine_of(const uint64_t *kernels_us, unsigned kernels, unsigned st
     machine_delay_timers(timer_ns);
     machine_poll(timer_ns / 6); /* looks every 2 us took nine tenths of the time */
     machine_preempt(PREEMPTED);
+    machine_age_clocks(seed % 2 == 0 ? 20 * US : 0);
     tenant_count = 2 + roll(MOST - 1);
     memset(fate, 0, sizeof fate);
     for (unsigned t = 0; t < tenant_count; t++) {
