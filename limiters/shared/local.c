@@ -166,21 +166,27 @@ static void put(const struct entry *kernel)
     struct entry previous;
     if (kernel->bytes == 0 || !table_put(kernel, &previous))
         return;
-    atomic_fetch_or(&waiting_bits, bit_of(kernel->key));
-    if (waiting++ == 0)
+    if (atomic_fetch_or(&waiting_bits, bit_of(kernel->key)) == 0)
         look_at_launches(true);
+    waiting++;
 }
 
 /* With `raising` held. */
 static bool take(uint64_t key, struct entry *kernel)
 {
-    if (!table_take(WAITING_KERNEL, key, kernel))
-        return false;
-    if (--waiting == 0) {
-        look_at_launches(false);
-        atomic_store(&waiting_bits, 0);
-    }
-    return true;
+    bool waited = table_take(WAITING_KERNEL, key, kernel);
+    waiting -= waited;
+    return waited;
+}
+
+/* With `raising` held, once it is decided what the kernel taken does: until then another thread that launches it waits
+ * for that. */
+static void leave_off(void)
+{
+    if (waiting > 0 || atomic_load(&waiting_bits) == 0)
+        return;
+    look_at_launches(false);
+    atomic_store(&waiting_bits, 0);
 }
 
 /* The program got hold of a kernel whose name may have been another's before. `devices`: where it may run, a bit each.
@@ -198,6 +204,7 @@ static void got(const void *function, int of_thread, unsigned devices)
     pthread_mutex_lock(&raising);
     take(kernel.key, &before);
     put(&kernel);
+    leave_off();
     pthread_mutex_unlock(&raising);
 }
 
@@ -215,6 +222,7 @@ static bool launched(uint64_t key, unsigned devices)
         kernel.link = (void *)(uintptr_t)left;
         if (left != 0)
             put(&kernel);
+        leave_off();
     }
     pthread_mutex_unlock(&raising);
     return fit;
@@ -238,7 +246,7 @@ void local_after_fork(void)
     raising = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
         most[device] = 0;
-    if (waiting > 0)
+    if (atomic_load(&waiting_bits) != 0)
         look_at_launches(false);
     waiting = 0;
     atomic_store(&waiting_bits, 0);

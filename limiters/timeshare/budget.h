@@ -19,6 +19,9 @@
 /* A program that needs less than its share may use the device for so long in a row. */
 #define BUDGET_BURST_NS INT64_C(100000000)
 
+/* A process that was stopped before it settled is late by no more than this. */
+#define BUDGET_AHEAD_NS UINT64_C(2000000000)
+
 /* The most that anybody is owed, without and with what neighbours took; and in how long what is owed beyond a time
  * slice fades: long against the 20 to 50 ms after which neighbours run again, short against what a person would call
  * unfair. */
@@ -108,7 +111,10 @@ static inline void budget_settle(struct hetero_region_device *account, uint64_t 
     int64_t kept = budget_between(0, budget_kept(account), balance > 0 ? balance : 0);
     atomic_store_explicit(&account->balance_ns, balance, memory_order_relaxed);
     atomic_store_explicit(&account->kept_ns, kept, memory_order_relaxed);
-    atomic_store_explicit(&account->stamp_ns, now, memory_order_relaxed);
+    /* What a sibling brought up to a later moment does not grow twice; a stamp of far ahead is nobody's. */
+    uint64_t stamp = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
+    bool later = stamp > now && stamp - now < BUDGET_AHEAD_NS;
+    atomic_store_explicit(&account->stamp_ns, later ? stamp : now, memory_order_relaxed);
     atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
 }
 

@@ -98,8 +98,10 @@ void gang_join(struct gang *gang, const struct descriptor *usage)
 {
     short type = F_WRLCK;
     if (gang->member != NULL) {
-        if (lock_member(usage, number_of(gang, gang->member), F_OFD_SETLK, &type))
+        if (lock_member(usage, number_of(gang, gang->member), F_OFD_SETLK, &type)) {
+            gang->member->taken = 1; /* while the lock was away it may have been taken for dead */
             return;
+        }
         gang->member = NULL;
     }
     for (unsigned n = 0; n < HETERO_REGION_MEMBERS && gang->member == NULL; n++) {

@@ -239,7 +239,7 @@ void gang_run(struct governor *governor)
         uint32_t says = look(governor, &run, now, epoch);
         const struct pages *pages = &time_slice->pages;
         uint64_t overrun_ns = pages->board->overrun_ns != 0 ? pages->board->overrun_ns : pages->row.period_ns;
-        gang_lead(gang, &time_slice->siblings, &pages->row, overrun_ns, now, wall_ns());
+        gang_lead(gang, &time_slice->siblings, &pages->row, overrun_ns, engine->now(), wall_ns());
         say_to_others(governor);
         if (!(says & (MEMBER_ACTIVE | MEMBER_STAYS)))
             break;

@@ -385,9 +385,10 @@ void pages_look(struct pages *pages, int64_t now_ns)
     for (unsigned n = 0; n < pages->count; n++) {
         struct neighbour *neighbour = &pages->neighbours[n];
         struct hetero_page page;
-        if (!read_page(pages, neighbour, &page, now_ns))
+        if (read_page(pages, neighbour, &page, now_ns))
+            take_light(pages, neighbour, page.light_ns, step_ns);
+        else
             page = (struct hetero_page){0};
-        take_light(pages, neighbour, page.light_ns, step_ns);
         believe(neighbour, &page, now_ns);
         somebody_runs = somebody_runs || (neighbour->state >= PAGE_ENTERS && is_high(neighbour));
     }
