@@ -118,6 +118,7 @@ def test_what_moves_data_without_a_copys_name_is_charged(rack: Rack, name: str) 
     grant = rack.grant(Terms(core=9000))
     answers = grant.run(
         f"""
+import time
 class Place(ctypes.Structure):
     _fields_ = [("kind", c_int), ("device", c_int)]
 start()
@@ -130,6 +131,7 @@ call("cuGraphCreate", byref(graph), c_uint(0))
 call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
 answers = [cuda.{name}({MOVES[name.removesuffix("_ptsz")]}) for _ in range(5)]
 call("cuCtxSynchronize")
+time.sleep(0.3)  # until the governor has looked
 say(answers)
 """
     )
