@@ -75,8 +75,8 @@ static CUresult launch_graph(void)
     return CU(cuGraphLaunch_ptsz)(graph, NULL);
 }
 
-/* Nodes one after the other, uploaded and launched. With a single one events round many launches tell of more than the
- * device works: such launches had 35.5 to 39.3 of 30 on an H100 by that (2026-11-26). */
+/* Nodes one after the other, uploaded and launched. With a single one events round many launches probably tell of more
+ * than the device works: such launches had 35.5 to 39.3 of 30 on an H100 by that (2026-11-26). */
 static void make_graph(void)
 {
     CUgraph of;
