@@ -602,12 +602,15 @@ def moment(text: str) -> float:
 
 
 def processes(container: Plain) -> list[int]:
-    """Return the processes of a container, given its status in the API."""
+    """Return the processes of a container, given its status in the API, without those that ended.
+
+    One that ended and was not waited for has no program any more, and no namespaces.
+    """
     name = container["containerID"].partition("://")[2]
     found = []
     for path in Path("/proc").glob("[0-9]*/cgroup"):
         with suppress(OSError):
-            if name in path.read_text():
+            if name in path.read_text() and (path.parent / "exe").readlink():
                 found.append(int(path.parent.name))
     return found
 

@@ -577,22 +577,33 @@ def test_two_keys_are_good_while_one_takes_the_others_place(either: Release) -> 
 APPS = ("hetero-agent", "hetero-scheduler", "hetero-webhook")
 
 
+def sockets(container: Plain) -> list[str]:
+    """Return the lines of a container's TCP sockets, as /proc/net has them.
+
+    Each of its processes sees the same; one may end while it is read, as a vendor's process does.
+    """
+    for pid in processes(container):
+        with suppress(OSError):
+            tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+            return [line for table in tables for line in table.splitlines()[1:]]
+    return []  # it is being started again
+
+
 def listening(release: Release) -> set[tuple[str, int]]:
     """Return the addresses and ports that pods of the release listen on for others."""
     found = set()
     for pod in (pod for app in APPS for pod in release.pods(app).values()):
-        pid = processes(pod["status"]["containerStatuses"][0])[0]
-        for name in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
-                (host, port), state = line.split()[1].split(":"), line.split()[3]
-                if state == "0A" and not host.endswith("0100007F"):
-                    found.add((pod["status"]["podIP"], int(port, 16)))
+        for line in sockets(pod["status"]["containerStatuses"][0]):
+            (host, port), state = line.split()[1].split(":"), line.split()[3]
+            if state == "0A" and not host.endswith("0100007F"):
+                found.add((pod["status"]["podIP"], int(port, 16)))
     return found
 
 
 def test_no_port_of_the_release_answers_who_may_not_ask(either: Release) -> None:
-    lab, ports = either.lab, listening(either)
-    assert {8443, 8444, 9396, 9397} == {port for _, port in ports}
+    lab = either.lab
+    wait_for(lambda: {8443, 8444, 9396, 9397} == {port for _, port in listening(either)})
+    ports = listening(either)
     accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
     made = lab.call("POST", f"{accounts}/default/token", {"spec": {}})
     stranger = f"Bearer {made['status']['token']}"
