@@ -151,17 +151,17 @@ def _expect_vendor(vendor: Vendor) -> None:
     for word in filter(None, (vendor.name, vendor.limiter, vendor.soft_limiter)):
         if not _WORD.fullmatch(word):
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
-    for name in (*vendor.visible, *vendor.runtime, *vendor.runtime_options):
+    read = (*vendor.runtime, *vendor.runtime_options, vendor.runtime_template)
+    for name in filter(None, (*vendor.visible, *read)):
         if not _VARIABLE.fullmatch(name) or _NOT_ITS_OWN.fullmatch(name):
             raise BadInput(f"gave {name[:_NAME]!r} as a variable that names its devices")
-    for text in (*vendor.device_nodes, *vendor.files):
+    of_runtime = (vendor.runtime_mounts, vendor.runtime_name)
+    for text in (*vendor.device_nodes, *vendor.files, *filter(None, of_runtime)):
         if not _TEMPLATE.fullmatch(text):
             raise BadInput(f"gave {text[:_NAME]!r} as a path: braces have names of attributes")
     for text in (vendor.none, *vendor.runtime_none):
         if not _is_string(text):
             raise BadInput(f"gave {text[:_NAME]!r} for no device")
-    if vendor.runtime_mounts and not _TEMPLATE.fullmatch(vendor.runtime_mounts):
-        raise BadInput(f"gave {vendor.runtime_mounts[:_NAME]!r} as a directory of its runtime")
 
 
 def _expect_device(device: Device) -> None:

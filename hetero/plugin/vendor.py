@@ -87,12 +87,13 @@ class Vendor:
     `visible` names the environment variables programs learn their devices from, listed by UUID or
     by index (`visible_by`); in a container, which has its own devices alone, indices count from 0.
     `runtime` names those that the vendor's container runtime reads: there a device is called what
-    the machine calls it. Programs are told `none` where no device of the vendor is to be seen; the
-    runtime is told the first of `runtime_none`, each of which gives a container none. Below
-    `runtime_mounts` the runtime takes what is mounted at a device's name for that device, where it
-    may be told so. `runtime_options` are further variables that it reads, of devices or of what of
-    them it gives: nobody tells it so by these but, where `runtime_by_hook` says so, the vendor's
-    hook.
+    the machine calls it, or `runtime_name`, filled in as paths are. The variable `runtime_template`
+    has the runtime cut the card to a template. Programs are told `none` where no device of the
+    vendor is to be seen; the runtime is told the first of `runtime_none`, each of which gives a
+    container none. Below `runtime_mounts` the runtime takes what is mounted at a device's name for
+    that device, where it may be told so. `runtime_options` are further variables that it reads, of
+    devices or of what of them it gives: nobody tells it so by these but, where `runtime_by_hook`
+    says so, the vendor's hook.
     `limiter` names the driver API the preloaded limiter covers, where there is one. `soft_limiter`
     does for a vendor that cuts its cards: a node whose settings say so shares them without cuts.
     `resource_names` are what a pod asks by.
@@ -114,6 +115,8 @@ class Vendor:
     visible: tuple[str, ...] = ()
     visible_by: str = field(default="uuid")
     runtime: tuple[str, ...] = ()
+    runtime_name: str | None = None
+    runtime_template: str | None = None
     none: str = "-1"  # an index no device has
     runtime_none: tuple[str, ...] = ()
     runtime_mounts: str | None = None
@@ -231,9 +234,13 @@ class Vendor:
             found = (_filled_in(text, device) for text in texts for device in devices)
             return tuple(dict.fromkeys(filter(None, found)))
 
+        called = filled_in((self.runtime_name,)) if self.runtime_name else names
+        templates = {piece.template for piece in pieces if piece.template}
+        cut = (self.runtime_template,) if self.runtime_template and container and templates else ()
         return Edits(
-            env=dict.fromkeys(self.runtime, ",".join(names))
-            | dict.fromkeys(self.visible, ",".join(seen)),
+            env=dict.fromkeys(self.runtime, ",".join(called))
+            | dict.fromkeys(self.visible, ",".join(seen))
+            | dict.fromkeys(cut, ",".join(templates)),
             device_nodes=filled_in(self.device_nodes),
             cdi=tuple(f"{self.cdi}={piece.part or piece.device}" for piece in pieces if self.cdi),
             files=filled_in(self.files),

@@ -8,12 +8,13 @@ import copy
 import json
 from typing import Any
 
+import hetero_ascend
 import pytest
 from attrs import evolve
 
 from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.api.runtime_variables import InjectionWay, noted_variable
-from hetero.model import CORE, MEMORY, Template, Templated
+from hetero.model import CORE, MEMORY, Enforcement, Template, Templated
 from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
@@ -98,11 +99,29 @@ def test_a_configmap_names_no_card_to_a_runtime_that_nobody_tells_of_cards(
     assert {""} == {found[name] for name in variables}
 
 
-def test_what_a_vendor_says_by_its_hook_is_left_to_its_hook() -> None:
-    found = env(admitted(brings({"huawei.com/Ascend910B3": "1"})))
+@pytest.mark.parametrize(
+    ("more", "cut"),
+    [
+        ({}, False),  # all of the card
+        ({"huawei.com/Ascend910B3-core": "30"}, False),  # as users of Ascend mean it
+        ({"huawei.com/Ascend910B3-memory": "3000"}, True),
+        ({"huawei.com/Ascend910B3-memory": "32768"}, True),  # its largest template
+        ({"huawei.com/Ascend910B3-memory": "32769"}, False),
+        ({"huawei.com/Ascend910B3-memory": "3000", "huawei.com/Ascend910B3-core": "100"}, False),
+        ({"huawei.com/Ascend910B3": "2", "huawei.com/Ascend910B3-memory": "3000"}, False),
+    ],
+)
+def test_a_runtime_that_cuts_cards_is_told_of_the_template_where_there_is_one(
+    more: dict[str, str], cut: bool
+) -> None:
+    """Ascend's starts no container whose template is empty."""
+    found = env(admitted(brings({"huawei.com/Ascend910B3": "1", **more})))
 
-    assert not [name for name in found if name.startswith("ASCEND_")]
     assert "void" == found[VARIABLE]
+    told = {name for name in found if name.startswith("ASCEND_")}
+    assert told == {"ASCEND_VISIBLE_DEVICES", *(["ASCEND_VNPU_SPECS"] if cut else [])}
+    for name in told:
+        assert noted_variable("main", name)["valueFrom"] == found[name]
 
 
 def test_a_container_says_of_no_other_field_that_it_names_its_cards() -> None:
@@ -151,3 +170,38 @@ def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
         assert NOTE not in notes("plain")
 
     scenario(play, n1=(card("GPU-1"),), n2=(cut,))
+
+
+def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
+    """By the number that the machine has for the card; of a whole one no template."""
+    told = ("ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS")
+    npu = hetero_ascend.VENDOR.device(
+        uuid="A", model="910B3", index=0, memory=64 * GiB, attributes={"physical": 5},
+        enforcement=Enforcement.PARTITION,
+    )  # fmt: skip
+    sizes = {"part": {"huawei.com/Ascend910B3-memory": "3000"}, "all": {}}
+
+    async def play(it: Running) -> None:
+        for (name, size), node in zip(sizes.items(), ("n1", "n2"), strict=True):
+            made = it.pod(name)
+            (container,) = made["spec"]["containers"]
+            container["resources"] = {"limits": {"huawei.com/Ascend910B3": "1", **size}}
+            container["env"] = [noted_variable("main", variable) for variable in told]
+            it.api.put_now(f"{PODS}/{name}", made)
+            assert {} == await it.bind(name, node)
+        notes = {
+            name: {
+                note.partition("/")[2]: said
+                for note, said in it.api.objects[f"{PODS}/{name}"]["metadata"][
+                    "annotations"
+                ].items()
+                if ".visible." in note
+            }
+            for name in sizes
+        }
+        assert {
+            "part": dict(zip(told, ("5", "vir05_1c_16g"), strict=True)),
+            "all": {told[0]: "5"},
+        } == notes
+
+    scenario(play, n1=(npu,), n2=(evolve(npu, uuid="B"),))

@@ -40,7 +40,10 @@ VENDOR = plugin.Vendor(
     models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), measured_by=(MEMORY,)),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
-    runtime_options=("ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS", "ASCEND_RUNTIME_OPTIONS"),
+    runtime=("ASCEND_VISIBLE_DEVICES",),
+    runtime_name="{physical}",
+    runtime_template="ASCEND_VNPU_SPECS",  # which starts no container where that is empty
+    runtime_options=("ASCEND_VNPU_SPECS", "ASCEND_RUNTIME_OPTIONS"),
     runtime_by_hook=True,
     # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
     # (Ascend/mind-cluster, component/ascend-docker-runtime).
@@ -136,11 +139,10 @@ def hetero_enforce(
     """Give the NPUs, or the vNPU that is made for this grant and nothing of its NPU beside that."""
     piece = allocation.pieces[0]
     numbers = sorted(int(device.attributes["physical"]) for device in devices)
-    env = {"ASCEND_VISIBLE_DEVICES": ",".join(map(str, numbers))}
     if piece.template is None:
-        return Edits(env=env, device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
+        return Edits(device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
     if container:  # the vendor's docker runtime makes the vNPU of the template it is told
-        return Edits(env={**env, "ASCEND_VNPU_SPECS": piece.template})
+        return Edits()
     dcmi, made = _DCMI.open(), piece.part
     if made is None or int(made) not in _vnpus(dcmi, *_place(devices[0])):
         made = _make(dcmi, devices[0], piece.template, directory)

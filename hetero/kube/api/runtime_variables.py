@@ -77,11 +77,12 @@ def notes_of_variables(
         for vendor in vendors:
             pieces = [piece for piece in allocation.pieces if piece.vendor == vendor.name]
             gone = any(piece.device not in known for piece in pieces)
-            if not pieces or gone or names.isdisjoint(vendor.runtime):
+            if not pieces or gone:
                 continue
             its = [known[piece.device] for piece in pieces]
             env = vendor.implied(pieces, its, container=True).env
-            notes |= {_note(container["name"], name): env[name] for name in vendor.runtime}
+            told = names & {*vendor.runtime, vendor.runtime_template} & env.keys()
+            notes |= {_note(container["name"], name): env[name] for name in told}
     return notes
 
 

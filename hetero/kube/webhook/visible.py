@@ -17,6 +17,7 @@ from hetero.kube.api.client import Plain
 from hetero.kube.api.pod import mounted
 from hetero.kube.api.pod_request import Asked
 from hetero.kube.api.runtime_variables import InjectionWay, is_noted, noted_variable
+from hetero.model import MEMORY, Templated
 from hetero.plugin.vendor import Vendor
 
 #: The policy that a container uses which names cards by itself.
@@ -75,7 +76,9 @@ class VisibleDevices:
         pod's runtime class (`runtime_class` unless it names one). Those that are known stay as they
         are. Where a ConfigMap might say otherwise a container that asks is told of its own.
         """
-        asking = {(vendor, one.container) for one in every for vendor in one.request.vendor.include}
+        asking = {
+            (vendor, one.container): one for one in every for vendor in one.request.vendor.include
+        }
         runtime_class = pod["spec"].get("runtimeClassName") or runtime_class
         by_runtime = runtime_class in self.runtime_classes
         if not asking and not self.hide and not by_runtime:
@@ -90,7 +93,7 @@ class VisibleDevices:
                 for one in self._told(
                     vendor,
                     container,
-                    asks=(vendor.name, container["name"]) in asking,
+                    asking.get((vendor.name, container["name"])),
                     by_class=bool(runtime_class),
                 )
             )
@@ -102,7 +105,7 @@ class VisibleDevices:
                 yield {"op": "add", "path": f"{where}/env/-", "value": one}
 
     def _told(
-        self, vendor: Vendor, container: Plain, *, asks: bool, by_class: bool
+        self, vendor: Vendor, container: Plain, asks: Asked | None, *, by_class: bool
     ) -> Iterator[Plain]:
         """Yield the variables of a vendor's runtime that a container has to name.
 
@@ -123,6 +126,8 @@ class VisibleDevices:
                 yield {"name": name, "value": vendor.runtime_none[0]}
             else:
                 yield noted_variable(container["name"], name)
+        if asks and vendor.runtime_template and _takes_template(vendor, asks):
+            yield noted_variable(container["name"], vendor.runtime_template)
 
     def _names(self, vendor: Vendor, container: Plain) -> bool:
         harmless = ("", *vendor.runtime_none, vendor.runtime_mounts)
@@ -143,6 +148,23 @@ class VisibleDevices:
         domains = {vendor.cdi.partition("/")[0] for vendor in self.vendors if vendor.cdi}
         kinds = {one.strip().partition("/")[0] for one in said.split(",")}
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
+
+
+def _takes_template(vendor: Vendor, asked: Asked) -> bool:
+    """Whether a container is given a part of a card by a template, rather than cards.
+
+    Its variable is then the template's name. Where it could not be, on a card of another menu, the
+    runtime starts nothing.
+    """
+    ask = asked.request.asks[0]
+    if asked.count > 1 or ask.memory is None or ask.core == 100:
+        return False
+    return any(
+        template.takes[MEMORY] >= ask.memory
+        for model in vendor.models
+        if isinstance(model.granularity, Templated) and asked.request.model.allows(model.match)
+        for template in model.granularity.menu
+    )
 
 
 def containers(pod: Plain) -> Iterator[tuple[str, Plain]]:
