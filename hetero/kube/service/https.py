@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import ssl
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from contextlib import AsyncExitStack, suppress
@@ -20,6 +19,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hetero.kube.api.sources import Handler, opened
+from hetero.kube.service.until_stopped import until_stopped
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -179,18 +179,7 @@ async def serve(
             if at.certificates and context:
                 beside = (*beside, at.certificates.follow(context))
         log.info("serving on %s:%s", host, port)
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        tasks = [asyncio.ensure_future(task) for task in (*beside, stop.wait())]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_stopped(*beside)
 
 
 def proved(handler: Handler, names: Collection[str]) -> Handler:

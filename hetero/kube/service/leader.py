@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from attrs import define, field
 from hetero.kube.api.client import Access, Api
 from hetero.kube.api.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, UNTRIED, pair
 from hetero.kube.api.lease import Lease
+from hetero.kube.service.until_stopped import until_stopped
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -74,27 +74,13 @@ class Leader:
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT; then give everything up, kube-scheduler first."""
-        loop, stop = asyncio.get_running_loop(), asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
         self.supervisor.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._supervise, str(self.supervisor))
-        endless = (
-            self._keep_extender(),
-            self._contend(),
-            self._beat(),
-            self._ask_scheduler(),
-            stop.wait(),
-        )
-        tasks = [asyncio.ensure_future(one) for one in endless]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await until_stopped(
+                self._keep_extender(), self._contend(), self._beat(), self._ask_scheduler()
+            )
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._step_down(at_once=False)
             server.close()
             if self._socket is not None:
