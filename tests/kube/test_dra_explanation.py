@@ -23,7 +23,13 @@ CARD, OTHER = "memory-0", "memory-1"
 
 
 def pools(*devices: Device, claims: tuple[dict[str, Any], ...] = ()) -> Pools:
-    specs = slices(devices, node="n1", resources={}, roots={})
+    return nodes(n1=devices, claims=claims)
+
+
+def nodes(*, claims: tuple[dict[str, Any], ...] = (), **devices: tuple[Device, ...]) -> Pools:
+    specs = [
+        one for node, of in devices.items() for one in slices(of, node=node, resources={}, roots={})
+    ]
     made = [{"spec": {**one, "pool": {**one["pool"], "generation": 1}}} for one in specs]
     return Pools.read(slices=made, classes=(CLASS,), claims=claims)
 
@@ -130,6 +136,53 @@ def test_all_cards_of_a_node_that_are_large_enough_are_given_once_each() -> None
     assert () == ask(pools(*EIGHT), whole, every).given
 
 
+def test_all_devices_of_which_a_constraint_bars_one_are_had_nowhere() -> None:
+    """As kube-scheduler does, which ends where it meets such a node, whatever others have."""
+    found = nodes(n1=shared(16 * GiB, 80 * GiB), n2=shared(16 * GiB, 16 * GiB))
+    same = {"matchAttribute": "hetero.io/uuid"}
+    every = request(allocationMode="All", capacity=capacity("8Gi"))
+    (why,) = ask(found, every, constraints=[same]).why
+
+    assert (
+        f"device {OTHER} of node n1 is one of all that card asks, and a constraint bars it" in why
+    )
+    small = request(allocationMode="All", capacity=capacity("40Gi"))  # one card, and none there
+    assert [OTHER] == devices_of(ask(found, small, constraints=[same]))
+    taken = claimed(OTHER, memory="80Gi", slots="1")  # what others have is no part of all
+    alone = ask(nodes(n1=shared(16 * GiB, 80 * GiB), claims=(taken,)), every, constraints=[same])
+    assert [CARD] == devices_of(alone)
+
+
+def test_all_devices_are_had_nowhere_where_one_node_has_more_than_a_claim_may() -> None:
+    found = nodes(n1=shared(*[16 * GiB] * 33), n2=shared(16 * GiB))
+    (why,) = ask(found, request(allocationMode="All", capacity=capacity("1Gi"))).why
+
+    assert "a claim has 32 devices at most, and this asks 33" == why
+
+
+def test_an_alternative_of_more_devices_than_a_claim_may_have_is_passed_over() -> None:
+    many, one = (
+        {"name": name, "deviceClassName": "cards", "count": count, "capacity": capacity("1Gi")}
+        for name, count in (("many", 32), ("one", 1))
+    )
+    found = pools(*shared(*[16 * GiB] * 33))
+    first = request("first", capacity=capacity("1Gi"))
+    answer = ask(found, first, {"name": "then", "firstAvailable": [many, one]})
+
+    assert ["first", "then/one"] == [given.request for given in answer.given]
+
+
+def test_who_only_looks_is_given_a_card_that_has_room_for_another_share() -> None:
+    """It consumes nothing, and kube-scheduler 1.36 looks for room for it all the same."""
+    full = claimed(CARD, memory="16Gi", cores="100", slots="1")
+    found = pools(*shared(16 * GiB, 16 * GiB), claims=(full,))
+    watches = request(adminAccess=True, capacity=capacity("1Mi", "0"))
+
+    assert [OTHER] == devices_of(ask(found, watches))
+    (why,) = ask(pools(*shared(16 * GiB), claims=(full,)), watches).why
+    assert "card: 0 of 1 devices: 1 lack memory" == why
+
+
 @pytest.mark.parametrize(
     ("count", "constraints"),
     [
@@ -183,13 +236,7 @@ def test_a_selector_that_a_device_of_any_node_cannot_be_told_by_ends_all() -> No
 
 
 def test_the_node_that_has_the_earlier_alternative_is_named() -> None:
-    found = [
-        one
-        for size, node in ((16 * GiB, "n1"), (80 * GiB, "n2"))
-        for one in slices(shared(size), node=node, resources={}, roots={})
-    ]
-    specs = [{**one, "pool": {**one["pool"], "generation": 1}} for one in found]
-    both = Pools.read(slices=[{"spec": one} for one in specs], classes=(CLASS,), claims=())
+    both = nodes(n1=shared(16 * GiB), n2=shared(80 * GiB))
     large, small = (
         {"name": name, "deviceClassName": "cards", "capacity": capacity(size)}
         for name, size in (("large", "40Gi"), ("small", "8Gi"))

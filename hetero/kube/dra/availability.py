@@ -127,18 +127,26 @@ def _sum(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, 
 
 def unavailable(one: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
     """Return what others leave too little of on a device, None if it is enough."""
-    if exact.get("adminAccess"):
-        return None
-    held = books.consumed.get(one.key)
-    if held is not None and not one.device.get("allowMultipleAllocations"):
+    return in_use(one, exact, pools, books) or short(
+        one.device, exact, books.consumed.get(one.key, {})
+    )
+
+
+def in_use(one: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+    """Return what others have of a device that leaves none of it, None if some may be left.
+
+    Who has adminAccess uses what others have, but only where there is room for one more share.
+    """
+    held, shared = books.consumed.get(one.key), one.device.get("allowMultipleAllocations")
+    if held is not None and not shared and not exact.get("adminAccess"):
         return "taken"
-    for use in one.device.get("consumesCounters") or () if held is None else ():
+    for use in one.device.get("consumesCounters") or () if held is None or not shared else ():
         total = pools.sets.get((one.pool, use["counterSet"]), {})
         gone = books.counters.get((one.pool, use["counterSet"]), {})
         for name, counter in use["counters"].items():
             if decimal(counter["value"]) > total.get(name, 0) - gone.get(name, Decimal(0)):
                 return f"beside parts that leave too little {name}"
-    return short(one.device, exact, held or {})
+    return None
 
 
 def unsuited(one: Candidate, exact: Plain, pools: Pools) -> str | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from attrs import field, frozen
@@ -20,6 +21,7 @@ from hetero.kube.dra.availability import (
     Candidate,
     Pools,
     consumes_of,
+    in_use,
     mismatch,
     short,
     unavailable,
@@ -65,9 +67,6 @@ def explain(spec: Plain, pools: Pools) -> Answer:
         for _, exact in _alternatives(request):
             if exact["deviceClassName"] not in pools.classes:
                 raise BadInput(f"there is no DeviceClass {exact['deviceClassName']}")
-    fewest = sum(min(exact.get("count", 1) for _, exact in _alternatives(r)) for r in requests)
-    if fewest > _RESULTS:
-        return Answer(why=(f"a claim has {_RESULTS} devices at most, and this asks {fewest}",))
     base = Books.of(pools)
     ranks = {name: rank for one in requests for rank, (name, _) in enumerate(_alternatives(one))}
     constraints = devices.get("constraints") or ()
@@ -75,6 +74,10 @@ def explain(spec: Plain, pools: Pools) -> Answer:
     for here in _by_node(pools.candidates):
         search = _Search(pools=pools, base=base, constraints=tuple(constraints))
         try:
+            fewest = search.fewest(requests, here)
+            if fewest > _RESULTS:
+                most = f"a claim has {_RESULTS} devices at most, and this asks {fewest}"
+                return Answer(why=(most,))
             found = next(search.serve(list(requests), here, base), None)
         except Lacking as error:
             return Answer(
@@ -120,6 +123,17 @@ class _Search:
     # By request and device: selectors are the slowest part.
     _found_unsuited: dict[tuple[str, tuple[str, str, str]], bool] = field(factory=dict)
 
+    def fewest(self, requests: Iterable[Plain], here: list[Candidate]) -> int:
+        """Return how many devices of a node requests are for at least; too many end all."""
+        return sum(
+            min(self._count(exact, here) for _, exact in _alternatives(one)) for one in requests
+        )
+
+    def _count(self, exact: Plain, here: list[Candidate]) -> int:
+        if exact.get("allocationMode") == "All":
+            return sum(self._meant(exact, one) for one in here)
+        return int(exact.get("count", 1))
+
     def serve(
         self, requests: list[Plain], here: list[Candidate], books: Books, before: _Found = ()
     ) -> Iterator[_Found]:
@@ -135,17 +149,29 @@ class _Search:
     def _choices(
         self, name: str, exact: Plain, here: list[Candidate], books: Books, before: _Found
     ) -> Iterator[tuple[_Found, Books]]:
-        """Yield the ways to give one request its devices, with what is given before."""
-        if exact.get("allocationMode") != "All":
-            yield from self._several(name, exact, here, books, before, exact.get("count", 1))
+        """Yield the ways to give one request its devices, with what is given before.
+
+        A constraint that keeps one of all devices from being given ends the search on all nodes,
+        and for all alternatives. Raises `Lacking` then.
+        """
+        count = self._count(exact, here)
+        if len(before) + count > _RESULTS:
             return
-        meant = [one for one in here if self._meant(exact, one)]
+        if exact.get("allocationMode") != "All":
+            yield from self._several(name, exact, here, books, before, count)
+            return
         found, after = before, books
-        for one in meant:
-            if not self._fits(name, exact, one, after, found):
+        for one in filter(partial(self._meant, exact), here):
+            if unsuited(one, exact, self.pools) or in_use(one, exact, self.pools, after):
                 return
-            found, after = _with(name, exact, one, after, found)
-        if meant:
+            more, later = _with(name, exact, one, after, found)
+            if not all(_holds(constraint, more) for constraint in self.constraints):
+                device = f"device {one.device['name']} of node {one.node}"
+                raise Lacking(f"{device} is one of all that {name} asks, and a constraint bars it")
+            if short(one.device, exact, after.consumed.get(one.key, {})):
+                return
+            found, after = more, later
+        if count:
             yield found, after
 
     def _several(
@@ -179,8 +205,7 @@ class _Search:
         """
         if mismatch(one, exact, self.pools) is not None:
             return False
-        held = self.base.consumed.get(one.key, {})
-        return bool(exact.get("adminAccess")) or short(one.device, exact, held) is None
+        return short(one.device, exact, self.base.consumed.get(one.key, {})) is None
 
     def _fits(self, name: str, exact: Plain, one: Candidate, books: Books, before: _Found) -> bool:
         """Return whether a request may get a device beside what is given before."""
@@ -205,8 +230,7 @@ def _with(
         device=one.device["name"],
         consumes=_said(one, exact),
     )
-    after = books if exact.get("adminAccess") else books.plus(one, amounts)
-    return (*before, (given, one)), after
+    return (*before, (given, one)), books.plus(one, amounts)
 
 
 def _said(one: Candidate, exact: Plain) -> dict[str, str]:
