@@ -396,7 +396,10 @@ def test_what_is_written_twice_or_oddly_is_read_as_the_api_server_keeps_it(
 
 
 def test_no_way_of_writing_a_pod_passes_the_webhook_by(either: Release, tenant: Tenant) -> None:
-    """Server-side apply, patches of each kind, names that the API server makes or that are long."""
+    """Server-side apply, patches of each kind, names that the API server makes or that are long.
+
+    Nor does one take the allocation away.
+    """
     lab, apply = either.lab, "application/apply-patch+yaml"
     long = f"{'x' * 60}." * 3 + "y"
     assert "" == tenant.ask("POST", PODS, pod(long, share(), {}, nodeSelector=HERE))
@@ -425,6 +428,21 @@ def test_no_way_of_writing_a_pod_passes_the_webhook_by(either: Release, tenant: 
     assert "" == tenant.ask(
         "POST", f"{PODS}?dryRun=All", {**named, "metadata": {"generateName": "a-"}}
     )
+    away = f"/metadata/annotations/{ALLOCATION.replace('/', '~1')}"
+    for kind, gone in (
+        ("application/strategic-merge-patch+json", {"$patch": "delete"}),
+        ("application/strategic-merge-patch+json", {"$patch": "replace", "a": "b"}),
+        ("application/strategic-merge-patch+json", {"$retainKeys": ["a"], "a": "b"}),
+        (MERGE, None),
+        (by, [{"op": "remove", "path": "/metadata/annotations"}]),
+        (by, [{"op": "move", "from": away, "path": "/metadata/annotations/a"}]),
+    ):
+        patched: Any = gone if kind == by else {"metadata": {"annotations": gone}}
+        answer = tenant.ask("PATCH", f"{PODS}/{long}", patched, kind=kind)
+        assert "alone: leave it out" in answer, gone
+    there = lab.call("GET", f"{PODS}/{long}")
+    bare = {**there, "metadata": {**there["metadata"], "annotations": {}}}
+    assert "alone: leave it out" in tenant.ask("PUT", f"{PODS}/{long}", bare)
 
 
 def test_what_a_running_pod_says_later_changes_nothing_of_its_share(
@@ -452,6 +470,29 @@ def test_what_a_running_pod_says_later_changes_nothing_of_its_share(
         assert f"may use policy {policy} in namespace default" in said
     assert before == lab.standing("n1")
     assert either.works()
+
+
+@pytest.mark.parametrize("either", ["kube"], indirect=True)  # later kubelets end such a pod
+def test_a_card_is_not_given_again_because_a_pod_is_said_to_have_ended(
+    either: Release, tenant: Tenant
+) -> None:
+    """By a right that no role for people has. An old kubelet ends it, or says that it runs."""
+    lab, one = either.lab, {"nvidia.com/use-gputype": "L4"}
+    whole = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"}
+    lab.add("held", whole, notes=one)
+    run_all(lab, "held")
+    held = lab.pods()["held"]
+    with more(lab, "pods/status", verbs=("patch",)):
+        ended = {"status": {"phase": "Succeeded"}}
+        assert "" == tenant.ask("PATCH", f"{PODS}/held/status", ended)
+    lab.add("next", whole, notes=one)
+
+    def settled() -> bool:
+        phase = lab.phases()["next"]
+        assert phase != "Running" or not lab.lives(held)
+        return phase in ("Running", "Failed")
+
+    wait_for(settled)
 
 
 # --- accounts, and what is the cluster's ----------------------------------------------------------

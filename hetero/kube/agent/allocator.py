@@ -49,8 +49,10 @@ from hetero.kube.api.pod import (
 from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Counters, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
+from hetero.node.view.containers import containers
 from hetero.placement.place_pod import holds
 from hetero.plugin.registry import Discovery
 
@@ -60,6 +62,8 @@ log = logging.getLogger(__name__)
 #: kubelet admits pods one by one: whoever waits here lets all others wait.
 _PATIENCE = 2.0
 _PAUSE = 0.1
+#: Seconds until it is looked again whether a container runs whose pod is said to have ended.
+_AGAIN = 1.0
 #: Seconds within which Allocate follows upon a preference: no kubelet starts anew as fast.
 _AT_ONCE = 1.0
 
@@ -200,12 +204,12 @@ class Allocator:
         known = {full_name(pod): pod for pod in self.pods.values()}
         found: list[SignedContainer] = []
         faults: list[str] = []
-        for (namespace, name), containers in held.items():
+        for (namespace, name), theirs in held.items():
             pod = known.get((namespace, name)) or await self._ask(namespace, name)
             if pod is None or not active(pod):
                 continue
             try:
-                wanted = self._next(pod, resource, held=containers)
+                wanted = self._next(pod, resource, held=theirs)
             except HeteroError as error:
                 faults.append(str(error))
                 continue
@@ -388,8 +392,13 @@ class Allocator:
                 yield usage.device, usage.takes
 
     async def reconcile(self) -> None:
-        """Take back the shares of pods that ended or are not on this node any more."""
+        """Take back the shares of pods that ended or are not on this node any more.
+
+        Who may write a pod's status may say that it has ended while its containers run: one that
+        still sees its grant is looked at again.
+        """
         gone: set[str] = set()
+        runs = False
         links = self._remembered.names()  # before we look what stands: a link is made after that
         for entry in await self._standing():
             about = entry.owner
@@ -401,16 +410,25 @@ class Allocator:
                 except ApiError:
                     links.discard(entry.id)
                     continue
-            if pod is not None and pod["metadata"]["uid"] == about["uid"] and not ended(pod):
-                links.discard(entry.id)
-                continue
+            if pod is not None and pod["metadata"]["uid"] == about["uid"]:
+                runs_on = ended(pod) and await asyncio.to_thread(self._runs, entry)
+                runs |= runs_on
+                if runs_on or not ended(pod):
+                    links.discard(entry.id)
+                    continue
             await asyncio.to_thread(self.node.ledger.unpin, entry.id)
             log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
             gone |= entry.allocation.vendors
         if gone:
             await asyncio.to_thread(self.node.sweep, gone)
+        if runs:
+            asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)
         if self._listed:  # else a kubelet may still start any of them
             self._remembered.remove(links - self._may_start())
+
+    def _runs(self, entry: Grant) -> bool:
+        """Whether a container runs with a grant."""
+        return bool(containers({entry.id: self.node.ledger.directory(entry.id) / GRANT})[entry.id])
 
     def _may_start(self) -> set[str]:
         """Return the grants of all containers that a kubelet may start on this node."""
