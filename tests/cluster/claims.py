@@ -31,6 +31,8 @@ def cleared(release: Release) -> Iterator[Release]:
     wait_for(lambda: not lab.pods())
     lab.call("DELETE", CLAIMS)
     lab.call("DELETE", TEMPLATES)
+    # Kubernetes keeps a claim until it has heard that its pod is gone.
+    wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
     wait_for(lambda: not any(lab.standing(node) for node in lab.racks))
 
 

@@ -29,6 +29,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda one: one.path == LAST)
 
 
+def usually_on(lab: str) -> pytest.MarkDecorator:
+    """Have a test on this cluster each time, and on the other one in `make soak` alone.
+
+    For what hetero does by itself: its ports, certificates, keys and Leases, and what its agents
+    and vendors' runtimes are told. What another version of Kubernetes may answer otherwise is on
+    both each time: admission, RBAC, kinds of patches and of containers, kubelets, controllers.
+    """
+    params = [pytest.param(one, marks=() if one == lab else pytest.mark.soak) for one in LABS]
+    return pytest.mark.parametrize("either", params, indirect=True)
+
+
 def share(memory: int = 2000, core: int = 20, count: int = 1) -> dict[str, str]:
     """Ask for MiB and percent of so many cards."""
     return {CARD: str(count), "nvidia.com/gpumem": str(memory), "nvidia.com/gpucores": str(core)}

@@ -97,12 +97,23 @@ class Release:
                     self.lab.call("DELETE", f"{_path(made)}{query}")
 
     def uninstall(self) -> None:
-        """Do what `kubectl delete` does with the manifests, and wait until its pods are gone."""
+        """Do what `kubectl delete` does with the manifests, and wait until its pods have ended.
+
+        The API may have a pod for a minute more (1.20).
+        """
+        apps = ("hetero-agent", "hetero-scheduler", "hetero-webhook")
+        pods = [pod for app in apps for pod in self.pods(app).values()]
+        started = [
+            one
+            for pod in pods
+            for one in pod["status"]["containerStatuses"]
+            if one.get("containerID")
+        ]
         for made in reversed(self.manifests()):
             with suppress(OSError):  # a Job goes by itself
                 self.lab.call("DELETE", f"{_path(made)}?propagationPolicy=Background")
-        apps = "?labelSelector=app+in+(hetero-agent,hetero-scheduler,hetero-webhook)"
-        wait_for(lambda: not self.lab.call("GET", PODS + apps)["items"], seconds=150)
+        wait_for(lambda: not any(map(self.pods, apps)))
+        wait_for(lambda: not any(map(processes, started)), seconds=150)
 
     def manifests(self) -> list[Plain]:
         """Return the chart's manifests for this cluster."""
@@ -230,9 +241,10 @@ class Release:
         """
         total = 0
         for pid in processes(self.agent(node)["status"]["containerStatuses"][0]):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * 1024
+            with suppress(OSError):  # a vendor's has ended at this moment
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    if line.startswith("Pss:"):
+                        total += int(line.split()[1]) * 1024
         return total
 
     def kill(self, pod: Plain) -> None:

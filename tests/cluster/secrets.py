@@ -20,9 +20,15 @@ _SHORT = 12
 
 
 def root_of(release: Release, node: str) -> Path:
-    """Return the files that the agent of a node sees."""
-    (status,) = release.agent(node)["status"]["containerStatuses"]
-    return Path(f"/proc/{processes(status)[0]}/root")
+    """Return the files that the agent of a node sees, once it runs."""
+
+    def first() -> int | None:
+        with suppress(StopIteration, KeyError):  # it is being started
+            (status,) = release.agent(node)["status"]["containerStatuses"]
+            return next(iter(processes(status)), None)
+        return None
+
+    return Path(f"/proc/{wait_for(first)}/root")
 
 
 def note_secrets(release: Release) -> set[str]:

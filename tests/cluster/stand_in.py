@@ -72,7 +72,9 @@ def runtime_of_nvidia(lab: Lab, node: str) -> Iterator[Path]:
 
 def given(log: Path) -> dict[tuple[str, str], Given]:
     """Return what each container was given, by the names of its pod and its own."""
-    rows = map(json.loads, log.read_text().splitlines())
+    # What is being written at this moment has no end yet.
+    lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    rows = map(json.loads, lines)
     return {
         (name, container): Given(env=env, mounts=mounts, nodes=nodes)
         for name, container, env, mounts, nodes in rows

@@ -103,4 +103,5 @@ def test_a_program_that_hides_its_grant_by_a_link_is_ended_where_its_pod_says_so
 
     ended(lab, "hides", seconds=SEEN)
     assert f"{128 + signal.SIGKILL}" in lab.output("hides").splitlines()
-    assert any("hetero-job-cuda" in one and "is killed" in one for one in lab.messages("hides"))
+    told = ("hetero-job-cuda", "is killed")
+    wait_for(lambda: any(all(part in one for part in told) for one in lab.messages("hides")))

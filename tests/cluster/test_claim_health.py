@@ -154,6 +154,10 @@ def test_the_kubelet_and_metrics_show_what_a_claim_holds(release: Release, lab: 
     # `dynamic_resources` of the protocol: the claim, and the CDI device that brings its grant.
     assert b"seen" in listed
     assert f"hetero.io/claim=claim-{uid}".encode() in listed
-    lines = [one for one in release.metrics(node).splitlines() if 'claim="seen"' in one]
-    limits = [one for one in lines if one.startswith("hetero_share_memory_limit_bytes{")]
-    assert [2.0 * 2**30] == [float(one.rpartition(" ")[2]) for one in limits]
+
+    def limits() -> list[float]:
+        lines = [one for one in release.metrics(node).splitlines() if 'claim="seen"' in one]
+        limit = "hetero_share_memory_limit_bytes{"
+        return [float(one.rpartition(" ")[2]) for one in lines if one.startswith(limit)]
+
+    wait_for(lambda: [2.0 * 2**30] == limits())

@@ -6,7 +6,6 @@ Over 400 lines because each right is tried by who has it and by who has not.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -57,7 +56,9 @@ def tenant(by_claims: Release) -> str:
     subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": "default"}
     binding = {**about, "roleRef": role, "subjects": [subject]}
     lab.call("POST", f"{rbac}/rolebindings", binding)
-    return token(lab, "default/tenant")
+    made = token(lab, "default/tenant")
+    wait_for(lambda: answer(lab, "GET", CLAIMS, None, token=made) == "done")
+    return made
 
 
 def test_an_agent_writes_the_slices_of_its_own_node_alone(
@@ -116,7 +117,7 @@ def test_neither_a_tenant_nor_an_agent_says_what_a_claim_was_allocated(
     agent = token(lab, "hetero-system/hetero-agent", pod=release.agent("n1"))
     claim(lab, "forged", memory="2Gi", cores=20)
     made = lab.call("GET", f"{CLAIMS}/forged", token=tenant)
-    device = next(iter(release.devices("n1")))
+    device = next(iter(wait_for(lambda: release.devices("n1"))))
     result = {"driver": "hetero.io", "pool": "n1", "device": device, "request": "card"}
     status = {
         "allocation": {"devices": {"results": [result]}},
@@ -167,8 +168,10 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
     assert "resourceclaims/driver" in told(other, devices=[said])
     assert "resourceclaims/binding" in told(said["pool"], reservedFor=reserved)
     with more_for_agents(lab):
-        assert f"the agent of node '{other}' says what" in told(other, devices=[said])
-        assert "not what they were allocated" in told(said["pool"], reservedFor=reserved)
+        sentence = f"the agent of node '{other}' says what"
+        wait_for(lambda: sentence in told(other, devices=[said]))
+        not_theirs = "not what they were allocated"
+        wait_for(lambda: not_theirs in told(said["pool"], reservedFor=reserved))
 
     lab.call("DELETE", f"{PODS}/told?gracePeriodSeconds=0")
     wait_for(lambda: not lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
@@ -238,7 +241,10 @@ def held(lab: Lab) -> list[Plain]:
 
 @contextmanager
 def more_for_agents(lab: Lab) -> Iterator[None]:
-    """Give agents meanwhile what Kubernetes 1.34 would, which does not tell whose a status is."""
+    """Give agents meanwhile what Kubernetes 1.34 would, which does not tell whose a status is.
+
+    The API server hears of it by watching, so it counts a moment later.
+    """
     verbs = ["update", "patch", "arbitrary-node:patch", "arbitrary-node:update"]
     resources = ["resourceclaims/binding", "resourceclaims/driver"]
     rule = {"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": verbs}
@@ -248,7 +254,6 @@ def more_for_agents(lab: Lab) -> Iterator[None]:
     binding = {**about, "roleRef": role, "subjects": [subject]}
     lab.call("POST", f"{rbac}/clusterroles", {**about, "rules": [rule]})
     lab.call("POST", f"{rbac}/clusterrolebindings", binding)
-    time.sleep(1)  # the API server hears of roles by watching
     try:
         yield
     finally:
@@ -390,7 +395,7 @@ def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
     release: Release, lab: Lab
 ) -> None:
     """Kubernetes 1.36 looks for room for it, which a card of several has; the ledger does not."""
-    card = next(iter(release.devices("n1").values()))
+    card = next(iter(wait_for(lambda: release.devices("n1")).values()))
     selectors = same_card(card["attributes"]["uuid"]["string"])
     claim(lab, "held", memory="143770Mi", cores=100, selectors=selectors)
     run_with(lab, "held")

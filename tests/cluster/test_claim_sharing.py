@@ -53,7 +53,7 @@ def tried(lab: Lab, pod: str, container: str) -> tuple[object, object]:
 
 def card_of(release: Release, model: str) -> str:
     """Return the UUID of the first node's card of a model."""
-    found = [one["attributes"] for one in release.devices("n1").values()]
+    found = [one["attributes"] for one in wait_for(lambda: release.devices("n1")).values()]
     return next(str(one["uuid"]["string"]) for one in found if one["model"]["string"] == model)
 
 

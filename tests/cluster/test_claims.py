@@ -41,7 +41,7 @@ def release(by_claims: Release) -> Iterator[Release]:
 
 def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release, lab: Lab) -> None:
     """The driver's own memory for a program, 518 MiB on an H200, counts as the claim's."""
-    card = next(iter(release.devices("n1").values()))
+    card = next(iter(wait_for(lambda: release.devices("n1")).values()))
     selectors = same_card(card["attributes"]["uuid"]["string"])
     claim(lab, "small", memory="3000Mi", cores=30, selectors=selectors)
     claim(lab, "large", memory="20Gi", cores=60, selectors=selectors)
@@ -77,7 +77,7 @@ def test_a_resource_name_is_a_whole_card_by_a_claim_that_kube_scheduler_makes(
     """A class with the resource's name, as the chart's have it where claims are the only way."""
     (card,) = [
         one
-        for one in release.devices("n1").values()
+        for one in wait_for(lambda: release.devices("n1")).values()
         if one["attributes"]["model"]["string"] == "NVIDIA L4"
     ]
     lab.call(
@@ -93,8 +93,7 @@ def test_a_resource_name_is_a_whole_card_by_a_claim_that_kube_scheduler_makes(
     )
     tries = f"{JOB} --alloc 22GiB; {JOB} --alloc 23GiB; sleep 5"
     lab.add("l4", {"example.com/l4": "1"}, "sh", "-c", tries)
-    wait_for(lambda: lab.standing("n1"))
-    (grant,) = lab.standing("n1")
+    (grant,) = wait_for(lambda: lab.standing("n1"))
     ended(lab, "l4")
     lab.call("DELETE", f"{GROUP}/deviceclasses/l4")
 
@@ -118,7 +117,7 @@ def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) ->
 def test_a_card_that_another_drivers_slice_names_is_left_to_it_as_doctor_says(
     release: Release, lab: Lab
 ) -> None:
-    before = release.devices("n1")
+    before = wait_for(lambda: release.devices("n1"))
     name, card = next(iter(before.items()))
     uuid = card["attributes"]["uuid"]
     spec = {

@@ -21,7 +21,7 @@ from attrs import define, field
 from hetero.kube.api.annotations import INVENTORY
 from hetero.kube.api.leadership import DESCRIPTOR
 from tests.cluster.books import Books
-from tests.cluster.conftest import run_all, share
+from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.hollow import serving
 from tests.cluster.lab import Lab, Plain, processes, program
 from tests.cluster.release import PODS, Release
@@ -204,6 +204,7 @@ def leading_and_standing_by(release: Release) -> tuple[Plain, Plain] | None:
     return None
 
 
+@usually_on("kube136")
 def test_nobody_starts_anew_while_the_api_server_is_away(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,6 +244,7 @@ def crash_loop(pod: Plain, over: threading.Event) -> None:
             signals([extender(pod)], signal.SIGKILL)
 
 
+@usually_on("kube")
 def test_the_other_scheduler_answers_soon_after_the_one_that_led_does_not(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:

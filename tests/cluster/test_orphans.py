@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
-from tests.cluster.conftest import run_all, share
+from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import UNWATCHED, Lab, Plain, processes
 from tests.cluster.release import PODS, Release
 from tests.kube.control_plane import wait_for
@@ -87,6 +87,7 @@ def test_what_a_kubelet_starts_again_has_its_share_again(either: Release) -> Non
     assert [] == events(lab, "default", "again")
 
 
+@usually_on("kube136")
 def test_the_share_of_a_pod_that_went_while_the_agent_was_away_is_given_back(
     either: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_the_share_of_a_pod_that_went_while_the_agent_was_away_is_given_back(
         print(f"\n{lab.name}: given back {time.monotonic() - began:.1f} s after the agent came")
 
 
+@pytest.mark.soak  # it takes up to a minute; tests/kube/test_agents.py has what the scheduler does
 def test_no_pod_is_ended_because_an_agent_is_replaced(either: Release) -> None:
     """Bare pods come all the while, as fast as a node takes them."""
     lab, names = either.lab, list[str]()

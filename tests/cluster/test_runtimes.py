@@ -19,7 +19,7 @@ import pytest
 
 from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.api.runtime_variables import InjectionWay
-from tests.cluster.conftest import run_all, share
+from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import RACK, Lab, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.stand_in import MOUNTS, Given, given, runtime_of_nvidia
@@ -141,6 +141,7 @@ def caps(one: Given) -> list[str]:
     return [path for path in one.nodes if path.startswith(f"{CAPS}/")]
 
 
+@usually_on("kube136")
 def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> None:
     """A variable, mounts, annotations of CDI, the kubelet's field.
 
