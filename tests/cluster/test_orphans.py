@@ -28,7 +28,9 @@ PROMISED = 60.0
 
 
 def events(lab: Lab, namespace: str, name: str) -> list[str]:
-    query = f"?fieldSelector=involvedObject.name={name}"
+    """Return what was told of the pod that has this name now: a test may be run again."""
+    uid = lab.pods(namespace)[name]["metadata"]["uid"]
+    query = f"?fieldSelector=involvedObject.uid={uid}"
     items = lab.call("GET", f"/api/v1/namespaces/{namespace}/events{query}")["items"]
     return [one["message"] for one in items if one["reason"] == "NotAdmitted"]
 
