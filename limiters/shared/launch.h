@@ -22,10 +22,14 @@ enum { NO_GRANT = -1 };
 static inline __attribute__((always_inline)) bool launch_is_free(void)
 {
     int count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
-    for (int device = 0; device < count; device++)
-        if (__builtin_expect(terms_limit_core(tenant_terms(device)), 0))
+    if (__builtin_expect(count <= 0, 0))
+        return count == NO_GRANT;
+    const struct hetero_grant_device *terms = tenant_terms(0), *end = terms + count;
+    do
+        if (__builtin_expect(terms_limit_core(terms), 0))
             return false;
-    return __builtin_expect(count != 0, 1);
+    while (++terms < end);
+    return true;
 }
 
 /* Find out as far as it can be told, then say the same. */
