@@ -23,15 +23,16 @@ typedef void *context_t, *pointer_t;
 #define ORDINAL_OF(context) ((int)(intptr_t)(context) - 1)
 
 /* What CUDA calls otherwise. */
-#define hipDeviceGetCount    hipGetDeviceCount
-#define hipEventCreate       hipEventCreateWithFlags
-#define hipEventDestroy_v2   hipEventDestroy
-#define hipDeviceTotalMem_v2 hipDeviceTotalMem
-#define hipMemAlloc_v2       hipMalloc
-#define hipMemFree_v2        hipFree
-#define hipMemFreeAsync      hipFreeAsync
-#define hipMemAllocManaged   hipMallocManaged
-#define hipDeviceGetUuid_v2  hipDeviceGetUuid
+#define hipDeviceGetCount        hipGetDeviceCount
+#define hipEventCreate           hipEventCreateWithFlags
+#define hipEventDestroy_v2       hipEventDestroy
+#define hipDeviceTotalMem_v2     hipDeviceTotalMem
+#define hipMemAlloc_v2           hipMalloc
+#define hipMemFree_v2            hipFree
+#define hipMemFreeAsync          hipFreeAsync
+#define hipMemAllocFromPoolAsync hipMallocFromPoolAsync
+#define hipMemAllocManaged       hipMallocManaged
+#define hipDeviceGetUuid_v2      hipDeviceGetUuid
 typedef int hip_memAllocationHandleType, hip_memRangeHandleType, hip_jit_option, hip_libraryOption;
 typedef int hip_driverProcAddressQueryResult;
 typedef hipUUID hip_uuid;
@@ -41,6 +42,7 @@ typedef hipGraph_t hip_graph;
 typedef hipArray_t hip_array;
 typedef hipMipmappedArray_t hip_mipmappedArray;
 typedef hipMemPool_t hip_memoryPool;
+typedef hipMemPoolAttr hip_memPoolAttr;
 typedef hipIpcMemHandle_t hip_ipcMemHandle;
 typedef hipMemGenericAllocationHandle_t hip_memGenericAllocationHandle;
 typedef hipMemAllocationProp hip_memAllocationProp;
@@ -51,22 +53,23 @@ typedef hipLibrary_t hip_library;
 typedef hipFunction_t hip_function;
 typedef hipLaunchParams HIP_LAUNCH_PARAMS;
 typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
-#define HIP_STREAM_CAPTURE_MODE_RELAXED      hipStreamCaptureModeRelaxed
-#define HIP_STREAM_CAPTURE_STATUS_NONE       hipStreamCaptureStatusNone
-#define HIP_GRAPH_NODE_TYPE_MEM_ALLOC        hipGraphNodeTypeMemAlloc
-#define HIP_EVENT_DISABLE_TIMING             hipEventDisableTiming
-#define HIP_MEM_ATTACH_GLOBAL                1 /* hipMemAttachGlobal */
-#define HIP_MEM_LOCATION_TYPE_DEVICE         hipMemLocationTypeDevice
-#define HIP_MEM_LOCATION_TYPE_HOST_NUMA      3
-#define HIP_MEMPOOL_ATTR_USED_MEM_CURRENT    hipMemPoolAttrUsedMemCurrent
-#define HIP_ERROR_OUT_OF_MEMORY              hipErrorOutOfMemory
-#define HIP_ERROR_INVALID_VALUE              hipErrorInvalidValue
-#define HIP_ERROR_NOT_FOUND                  hipErrorInvalidValue /* what it answers to a name that is unknown */
-#define HIP_ERROR_NOT_PERMITTED              hipErrorNotSupported
-#define HIP_ERROR_NOT_SUPPORTED              hipErrorNotSupported
-#define HIP_ERROR_NOT_READY                  hipErrorNotReady
-#define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED hipErrorStreamCaptureUnsupported
-#define HIP_ERROR_CAPTURED_EVENT             hipErrorCapturedEvent
+#define HIP_STREAM_CAPTURE_MODE_RELAXED       hipStreamCaptureModeRelaxed
+#define HIP_STREAM_CAPTURE_STATUS_NONE        hipStreamCaptureStatusNone
+#define HIP_GRAPH_NODE_TYPE_MEM_ALLOC         hipGraphNodeTypeMemAlloc
+#define HIP_EVENT_DISABLE_TIMING              hipEventDisableTiming
+#define HIP_MEM_ATTACH_GLOBAL                 1 /* hipMemAttachGlobal */
+#define HIP_MEM_LOCATION_TYPE_DEVICE          hipMemLocationTypeDevice
+#define HIP_MEM_LOCATION_TYPE_HOST_NUMA       3
+#define HIP_MEMPOOL_ATTR_RESERVED_MEM_CURRENT hipMemPoolAttrReservedMemCurrent
+#define HIP_MEMPOOL_ATTR_USED_MEM_CURRENT     hipMemPoolAttrUsedMemCurrent
+#define HIP_ERROR_OUT_OF_MEMORY               hipErrorOutOfMemory
+#define HIP_ERROR_INVALID_VALUE               hipErrorInvalidValue
+#define HIP_ERROR_NOT_FOUND                   hipErrorInvalidValue /* what it answers to a name that is unknown */
+#define HIP_ERROR_NOT_PERMITTED               hipErrorNotSupported
+#define HIP_ERROR_NOT_SUPPORTED               hipErrorNotSupported
+#define HIP_ERROR_NOT_READY                   hipErrorNotReady
+#define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED  hipErrorStreamCaptureUnsupported
+#define HIP_ERROR_CAPTURED_EVENT              hipErrorCapturedEvent
 
 #define CALLS_NEST           1 /* hipMemAllocPitch calls hipMallocPitch */
 #define ANY_CALL_IS_FIRST    1

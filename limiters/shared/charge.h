@@ -69,8 +69,9 @@ result_t allocate_spilled(pointer_t *pointer, int device, uint64_t bytes);
 /* Whether this is such memory. */
 bool is_spilled(const struct entry *entry);
 
-/* Free what may be held by pointer (memory.c). */
+/* Free what may be held by pointer, at once or in the order of a stream (memory.c). */
 result_t release(result_t (*real)(pointer_t), pointer_t pointer);
+result_t release_async(result_t (*real)(pointer_t, stream_t), stream_t none, pointer_t pointer, stream_t stream);
 
 /* Give back everything that ended with this context. */
 void refund_context(context_t context);

@@ -13,6 +13,7 @@ enum {
     CONTEXT_ATTACHED, /* key: context; bytes: how often beyond its making */
     CONTEXT_LIMIT,    /* + one of the first three limit; key: context; bytes: charged; link: what it had by itself */
     HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: &piece, or NULL */
+    HELD_FREED,                     /* the same of one that was freed, and may be kept (no_order.c) */
     HELD_MODULE,      /* key: module or library; bytes: what is charged for it; link: bytes of code that it may have */
     HELD_READER,      /* key: reader of an image; bytes: what that takes (../hsa) */
     HELD_LOADED,      /* key: executable and device; bytes: what is charged for its images (../hsa) */

@@ -1,10 +1,12 @@
-/* How memory ends of an API without contexts: devices are reset, and a pool keeps what is freed.
+/* How memory ends of an API without contexts: devices are reset, and a pool keeps what is freed. Of ours HIP alone is
+ * such; what it does is told by figures that any such runtime has, and so this is here.
  *
  * AMD's runtime 5.2.3 forgets all memory of a device that is reset and gives none back: hipFree does not know it any
  * more, and the card has it until the process ends. Whether another gives it back, its figure of what is free tells.
  * What is not held by pointer or of a pool (arrays, modules, blocks) stays charged until it is freed.
  */
 #include "bodies.h"
+#include "capturing.h"
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
@@ -19,10 +21,15 @@ struct holding {
     size_t left;
 };
 
+static bool is_of_pool_or_pointer(const struct entry *entry)
+{
+    return entry->kind == HELD_POINTER || entry->kind == HELD_CHUNK || entry->kind == HELD_FREED;
+}
+
 static bool count(const struct entry *entry, const void *argument)
 {
     struct holding *all = *(struct holding *const *)argument;
-    if ((entry->kind == HELD_POINTER || entry->kind == HELD_CHUNK) && entry->device == all->device && entry->owner) {
+    if (is_of_pool_or_pointer(entry) && entry->device == all->device && entry->owner) {
         all->bytes += entry->bytes;
         all->one = entry->key;
     }
@@ -54,8 +61,7 @@ static bool is_known(uint64_t address)
 
 static bool is_held_on(const struct entry *entry, const void *device)
 {
-    return (entry->kind == HELD_POINTER || entry->kind == HELD_CHUNK) && entry->device == *(const int *)device &&
-           entry->owner != NULL;
+    return is_of_pool_or_pointer(entry) && entry->device == *(const int *)device && entry->owner != NULL;
 }
 
 /* What is lost has no owner: no other reset ends it. */
@@ -102,6 +108,14 @@ static uint64_t used_of(TYPE(memoryPool) pool)
 {
     uint64_t bytes = 0;
     return DRIVER(MemPoolGetAttribute)(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT), &bytes) == RESULT_OK ? bytes : 0;
+}
+
+result_t release_in_order(result_t (*real)(pointer_t, stream_t), stream_t none, pointer_t pointer, stream_t stream)
+{
+    struct entry chunk;
+    bool pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) &&
+                  !stream_capturing(stream == NULL ? none : stream);
+    return pooled ? pool_release(real, pointer, stream) : release_async(real, none, pointer, stream);
 }
 
 /* AMD's runtime 5.2.3 gives the card back what of a pool is freed by this name, and the pool does not know. One that

@@ -1,5 +1,282 @@
-/* Pools that keep what is freed: nothing of theirs comes back when a stream gets there. */
+/* Pools of an API that charges them by what they gave: they keep what is freed into them, and nothing of theirs comes
+ * back when a stream gets there. What they hold stays charged until they give it back. Of ours HIP alone is such; this
+ * is here because nothing of it is HIP's own, and what it does is told by the figures of any such pool. */
 #include "pools.h"
+
+#include "blocks.h"
+#include "bodies.h"
+#include "capturing.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+
+#include <pthread.h>
+
+static __thread bool in_pool; /* this thread has the lock */
+
+/* The pools that memory was got from; NULL: no more. One that is over was destroyed by the program, and goes when the
+ * runtime has nothing of it in use: destroyed before, it would not say any more when that goes. */
+#define POOLS 64u
+static TYPE(memoryPool) pools[POOLS];
+static bool over[POOLS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list, and keeps what a pool reserves in step */
+
+static void forget_all(void)
+{
+    for (unsigned i = 0; i < POOLS; i++)
+        pools[i] = NULL, over[i] = false;
+}
+
+void pools_after_fork(void)
+{
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    forget_all();
+}
+
+static uint64_t figure(TYPE(memoryPool) pool, TYPE(memPoolAttr) which)
+{
+    uint64_t bytes = 0;
+    return DRIVER(MemPoolGetAttribute)(pool, which, &bytes) == RESULT_OK ? bytes : 0;
+}
+
+static uint64_t reserved(TYPE(memoryPool) pool)
+{
+    return figure(pool, VALUE(MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+}
+
+static bool is_of(const struct entry *entry, const void *pool)
+{
+    return (entry->kind == HELD_CHUNK || entry->kind == HELD_FREED) && entry->owner == pool;
+}
+
+static bool is_freed_of(const struct entry *entry, const void *pool)
+{
+    return entry->kind == HELD_FREED && entry->owner == pool;
+}
+
+static void give_back_all(TYPE(memoryPool) pool, bool (*which)(const struct entry *, const void *))
+{
+    struct entry entry;
+    while (table_take_match(which, pool, &entry))
+        give_back(&entry);
+}
+
+/* Take a pool off the list; what took its place there is looked at next. */
+static void forget(unsigned *at)
+{
+    unsigned last = *at;
+    while (last + 1 < POOLS && pools[last + 1] != NULL)
+        last++;
+    pools[*at] = pools[last];
+    over[*at] = over[last];
+    pools[last] = NULL;
+    over[last] = false;
+    --*at;
+}
+
+/* Give back what a pool has not any more: all, or what was freed if it keeps nothing. Freed at once, a chunk counts
+ * as used for ever (no_ends.c). */
+static void settle_pool(TYPE(memoryPool) pool)
+{
+    uint64_t all = reserved(pool);
+    if (all == 0)
+        give_back_all(pool, is_of);
+    else if (all == figure(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT)))
+        give_back_all(pool, is_freed_of);
+}
+
+static void settle_all(bool trimmed)
+{
+    if (in_pool)
+        return;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < POOLS && pools[i] != NULL; i++) {
+        struct entry chunk;
+        if (trimmed || over[i])
+            DRIVER(MemPoolTrimTo)(pools[i], 0);
+        settle_pool(pools[i]);
+        if (over[i] && !table_find(is_of, pools[i], &chunk)) {
+            DRIVER(MemPoolDestroy)(pools[i]);
+            forget(&i);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool pools_known(void)
+{
+    return __atomic_load_n(&pools[0], __ATOMIC_ACQUIRE) != NULL;
+}
+
+void pools_settle(int device)
+{
+    (void)device;
+    settle_all(false);
+}
+
+void pools_trim(int device)
+{
+    (void)device;
+    settle_all(true);
+}
+
+/* With the lock held: where it is on the list, or where the list ends. */
+static unsigned place_of(TYPE(memoryPool) pool)
+{
+    unsigned i = 0;
+    while (i < POOLS && pools[i] != NULL && pools[i] != pool)
+        i++;
+    return i;
+}
+
+/* The same, and it is there. POOLS: there are too many. */
+static unsigned remember(TYPE(memoryPool) pool)
+{
+    unsigned i = place_of(pool);
+    if (i < POOLS)
+        __atomic_store_n(&pools[i], pool, __ATOMIC_RELEASE);
+    return i;
+}
+
+static result_t undo_async(pointer_t pointer)
+{
+    return DRIVER(MemFreeAsync)(pointer, NULL);
+}
+
+/* A chunk that was freed is used again. One that cannot be told apart makes all of its pool count as used. */
+static void used_again(pointer_t pointer, TYPE(memoryPool) pool)
+{
+    struct entry chunk;
+    bool known = table_take(HELD_FREED, (uintptr_t)pointer, &chunk);
+    while (known || table_take_match(is_freed_of, pool, &chunk)) {
+        chunk.kind = HELD_CHUNK;
+        keep(&chunk);
+        if (known)
+            return;
+    }
+}
+
+/* What the pool took for an allocation: nothing, or a chunk that the allocation is. With the lock held. */
+static result_t settle_chunk(pointer_t pointer, TYPE(memoryPool) pool, int device, uint64_t held, uint64_t grown)
+{
+    uint64_t taken = blocks_for(grown), more = taken > held ? taken - held : 0;
+    if (!counted(device))
+        return RESULT_OK;
+    if (grown == 0 || taken == 0)
+        refund(device, held);
+    if (grown == 0)
+        used_again(pointer, pool);
+    if (grown == 0 || taken == 0)
+        return grown == 0 ? RESULT_OK : settle_piece_of(HELD_CHUNK, pointer, device, pool, undo_async);
+    bool over = charge(device, more) != RESULT_OK; /* until the pool gives the chunk back it has what was charged */
+    struct entry entry = {.key = (uintptr_t)pointer, .device = device, .owner = pool};
+    entry.kind = over ? HELD_FREED : HELD_CHUNK;
+    entry.bytes = over ? held : held + more;
+    keep(&entry);
+    return over ? undo_async(pointer), ERROR(OUT_OF_MEMORY) : RESULT_OK;
+}
+
+/* Charged as if the pool had nothing to reuse; what it did reuse is given back. */
+static result_t from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
+                          size_t bytes, TYPE(memoryPool) pool, stream_t stream, int device)
+{
+    uint64_t held = blocks_for(bytes);
+    if (counted(device) && stream_capturing(stream)) /* memory of the graph (no_graphs.c) */
+        return ERROR(STREAM_CAPTURE_UNSUPPORTED);
+    result_t answer = charge(device, held);
+    if (answer != RESULT_OK)
+        return answer;
+    pthread_mutex_lock(&lock);
+    in_pool = true;
+    uint64_t before = reserved(pool);
+    answer = remember(pool) < POOLS ? real(pointer, bytes, pool, stream) : ERROR(OUT_OF_MEMORY);
+    if (answer == RESULT_OK)
+        answer = settle_chunk(*pointer, pool, device, held, reserved(pool) - before);
+    else
+        refund(device, counted(device) ? held : 0);
+    in_pool = false;
+    pthread_mutex_unlock(&lock);
+    if (answer != RESULT_OK)
+        pools_trim(device);
+    return answer;
+}
+
+result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
+                            size_t bytes, TYPE(memoryPool) pool, stream_t stream)
+{
+    return from_pool(real, pointer, bytes, pool, stream, device_of_stream(stream == NULL ? STREAM_LEGACY : stream));
+}
+
+result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), pointer_t *pointer, size_t bytes,
+                        stream_t stream)
+{
+    TYPE(memoryPool) pool;
+    int device = device_of_stream(stream == NULL ? STREAM_LEGACY : stream);
+    if (device == DEVICE_FOREIGN || DRIVER(MemAllocFromPoolAsync) == NULL)
+        return device == DEVICE_FOREIGN ? ERROR(OUT_OF_MEMORY) : ERROR(NOT_SUPPORTED);
+    if (device == DEVICE_NONE || DRIVER(DeviceGetMemPool)(&pool, ordinal_of(device)) != RESULT_OK)
+        return real(pointer, bytes, stream);
+    return from_pool(DRIVER(MemAllocFromPoolAsync), pointer, bytes, pool, stream, device);
+}
+
+/* The pools may be gone: one that is not is known again with its next use. */
+void pools_context_over(context_t context)
+{
+    (void)context;
+    pthread_mutex_lock(&lock);
+    forget_all();
+    pthread_mutex_unlock(&lock);
+}
+
+/* Whether a chunk is used again is told under the lock, too. */
+result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream)
+{
+    struct entry chunk;
+    pthread_mutex_lock(&lock);
+    in_pool = true;
+    result_t answer = real(pointer, stream);
+    if (answer == RESULT_OK && table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
+        chunk.kind = HELD_FREED;
+        keep(&chunk);
+    }
+    in_pool = false;
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+/* Under the lock: while another thread allocates, what a pool grows by would be too little. */
+result_t trim_pool(result_t (*real)(TYPE(memoryPool), size_t), TYPE(memoryPool) pool, size_t keep)
+{
+    pthread_mutex_lock(&lock);
+    result_t answer = real(pool, keep);
+    pthread_mutex_unlock(&lock);
+    pools_settle(DEVICE_NONE);
+    return answer;
+}
+
+result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) pool)
+{
+    struct entry chunk;
+    TYPE(memoryPool) other;
+    pthread_mutex_lock(&lock);
+    bool holds = table_find(is_of, pool, &chunk);
+    unsigned at = holds ? remember(pool) : place_of(pool);
+    if (holds && at < POOLS) {
+        int ordinal = ordinal_of(chunk.device);
+        over[at] = true;
+        if (DRIVER(DeviceGetMemPool)(&other, ordinal) == RESULT_OK && other == pool &&
+            DRIVER(DeviceGetDefaultMemPool)(&other, ordinal) == RESULT_OK)
+            DRIVER(DeviceSetMemPool)(ordinal, other);
+    }
+    holds = holds && at < POOLS;
+    if (!holds && at < POOLS && pools[at] == pool)
+        forget(&at);
+    pthread_mutex_unlock(&lock);
+    if (!holds)
+        return real(pool);
+    settle_all(false);
+    return RESULT_OK;
+}
 
 void pools_used(int device, stream_t stream)
 {

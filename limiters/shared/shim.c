@@ -67,6 +67,7 @@ static void prepare_charges(void)
     give_back_by(HELD_POINTER, pointer_freed);
     give_back_by(HELD_BLOCK, block_over);
     give_back_by(HELD_CHUNK, pointer_freed);
+    give_back_by(HELD_FREED, pointer_freed);
     give_back_by(HELD_ARRAY, array_gone);
     give_back_by(HELD_MODULE, module_gone);
     give_back_by(HELD_RESIDENCE, give_back_bytes);

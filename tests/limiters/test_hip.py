@@ -571,6 +571,50 @@ say([*said, malloc(60 * MIB) > 0])
     assert [[14, 50], 0, [34, 30], [64, 0], True] == granted(rack, 64).run(program)
 
 
+def test_what_a_pool_gave_back_is_had_again_while_some_of_it_is_in_use(rack: Rack) -> None:
+    """By sizes of which none serves twice; what is used again is no more given back than before."""
+    program = f"""
+{POOL}
+def freed(got):
+    call("hipFreeAsync", got, on)
+    call("hipStreamSynchronize", on)
+made = pool()
+kept = of(made, 4)
+for mib in range(6, 60, 4):
+    freed(of(made, mib))
+see()
+call("hipFree", malloc(60 * MIB))
+see()
+freed(of(made, 20))
+again = of(made, 20)
+see()
+freed(again)
+call("hipFree", kept)
+see()
+said.append(malloc(60 * MIB) > 0)
+say(said)
+"""
+    grown, had, again, freed, rest = granted(rack, 64).run(program)
+    assert 64 - grown[0] == grown[1] >= 58
+    assert [[60, 4], [40, 24], [44, 20], True] == [had, again, freed, rest]
+
+
+def test_a_pool_that_was_destroyed_is_no_pool_any_more(rack: Rack) -> None:
+    """The limiter knows 64 at once, and the runtime waits for ever in one that is gone."""
+    program = f"""
+{POOL}
+signal.alarm(30)
+for made in [pool() for _ in range(80)]:
+    call("hipFreeAsync", of(made, 4), on)
+    call("hipStreamSynchronize", on)
+    call("hipMemPoolTrimTo", made, 0)
+    see()
+    call("hipMemPoolDestroy", made)
+say([said == [[64, 0]] * 80, memory()[0]])
+"""
+    assert [True, 64] == granted(rack, 64).run(f"import signal\n{program}")
+
+
 def test_memory_of_a_device_that_is_reset_stays_charged_as_long_as_the_card_has_it(
     rack: Rack,
 ) -> None:

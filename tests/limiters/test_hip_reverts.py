@@ -18,6 +18,7 @@ _ARRAYS, _MODULES = (
     test_hip.test_a_module_is_charged_for_its_code_and_arrays_until_it_is_unloaded,
 )
 _RESETS = test_hip.test_memory_of_a_device_that_is_reset_stays_charged_as_long_as_the_card_has_it
+_GAVE_BACK = test_hip.test_what_a_pool_gave_back_is_had_again_while_some_of_it_is_in_use
 #: By what is taken out: in which file which text becomes which; then the test that fails, and with
 #: what more.
 REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
@@ -52,11 +53,30 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
     ),
     "what a destroyed pool had in use": (
         (
-            "hip/pool.c",
-            "    settle_all(false);\n    return hipSuccess;",
-            "    give_back_all_of(pool);\n    return hipSuccess;",
+            "shared/no_order.c",
+            "    settle_all(false);\n    return RESULT_OK;",
+            "    give_back_all(pool, is_of);\n    return RESULT_OK;",
         ),
         test_hip.test_what_of_a_pool_is_in_use_stays_charged_when_the_pool_goes,
+        (),
+    ),
+    "what a pool gave back": (
+        (
+            "shared/no_order.c",
+            "else if (all == figure(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT)))",
+            "else if (false)",
+        ),
+        _GAVE_BACK,
+        (),
+    ),
+    "what of a pool is used again": (
+        ("shared/no_order.c", "        used_again(pointer, pool);", "        ;"),
+        _GAVE_BACK,
+        (),
+    ),
+    "pools that are gone": (
+        ("shared/no_order.c", "if (!holds && at < POOLS && pools[at] == pool)", "if (false)"),
+        test_hip.test_a_pool_that_was_destroyed_is_no_pool_any_more,
         (),
     ),
     "what a pool lost by hipFree": (
