@@ -254,25 +254,36 @@ result_t trim_pool(result_t (*real)(TYPE(memoryPool), size_t), TYPE(memoryPool) 
     return answer;
 }
 
-result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) pool)
+/* A pool that is over is no device's any more. */
+static void leave_device(TYPE(memoryPool) pool, int ordinal)
+{
+    TYPE(memoryPool) other;
+    if (DRIVER(DeviceGetMemPool)(&other, ordinal) == RESULT_OK && other == pool &&
+        DRIVER(DeviceGetDefaultMemPool)(&other, ordinal) == RESULT_OK)
+        DRIVER(DeviceSetMemPool)(ordinal, other);
+}
+
+/* With the lock held: whether a pool that the program destroys has something in use. Else it is off the list. */
+static bool outlives(TYPE(memoryPool) pool)
 {
     struct entry chunk;
-    TYPE(memoryPool) other;
-    pthread_mutex_lock(&lock);
     bool holds = table_find(is_of, pool, &chunk);
     unsigned at = holds ? remember(pool) : place_of(pool);
-    if (holds && at < POOLS) {
-        int ordinal = ordinal_of(chunk.device);
+    if (at < POOLS && holds) {
         over[at] = true;
-        if (DRIVER(DeviceGetMemPool)(&other, ordinal) == RESULT_OK && other == pool &&
-            DRIVER(DeviceGetDefaultMemPool)(&other, ordinal) == RESULT_OK)
-            DRIVER(DeviceSetMemPool)(ordinal, other);
-    }
-    holds = holds && at < POOLS;
-    if (!holds && at < POOLS && pools[at] == pool)
+        leave_device(pool, ordinal_of(chunk.device));
+    } else if (at < POOLS && pools[at] == pool) {
         forget(&at);
+    }
+    return holds && at < POOLS;
+}
+
+result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) pool)
+{
+    pthread_mutex_lock(&lock);
+    bool later = outlives(pool);
     pthread_mutex_unlock(&lock);
-    if (!holds)
+    if (!later)
         return real(pool);
     settle_all(false);
     return RESULT_OK;
