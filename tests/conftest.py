@@ -133,15 +133,19 @@ def nothing_is_left_on_simulated_cards(tmp_path_factory: pytest.TempPathFactory)
     """A simulated driver keeps what must outlive a program in a file, as a card keeps its slices.
 
     A card's own state is locked by whoever uses it; slices are noted after the path of their rack.
+    What an interrupted run left goes, too: a rack that is no more, and files that note no slice.
     """
     yield
     ours = f"{tmp_path_factory.getbasetemp()}/".encode()
     for path in Path("/dev/shm").glob(f"hetero-*-{os.getuid()}-*"):
-        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as state:
+        with suppress(FileNotFoundError, BlockingIOError), path.open("r+b") as state:
             if path.name.startswith("hetero-rack-"):
                 fcntl.flock(state, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
-            elif state.read(512).startswith(ours):
+                continue
+            fcntl.lockf(state, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)  # as the driver, while it writes
+            rack = state.read(512).rstrip(b"\0")
+            if rack.startswith(ours) or not os.path.exists(rack) or not any(state.read()):
                 path.unlink()
 
 

@@ -96,7 +96,7 @@ class Demo:
 
     def alone(self, seconds: int) -> float:
         """Return the steps per second of the program that has the whole card."""
-        with self._run("--", *self._busy(seconds, self.memory)) as process:
+        with self._run("--", *self._busy(seconds, self.memory, warmup=1)) as process:
             lines = [json.loads(line) for line in process.stdout or ()]
         if process.returncode or not lines:
             raise NotFound(f"the program could not use the card (exit {process.returncode})")
@@ -151,10 +151,10 @@ class Demo:
     def _share(self, share: int) -> Sequence[str]:
         return ("--memory", f"{self.memory}Mi", "--core", str(share), "--")
 
-    def _busy(self, seconds: int, memory: int) -> Sequence[str]:
+    def _busy(self, seconds: int, memory: int, *, warmup: int = 2) -> Sequence[str]:
         # A warm-up of its own, so that neither program is measured while the other starts, or
-        # while a third one asks.
-        timing = ("--warmup", "2", "--seconds", str(seconds))
+        # while a third one asks. One that is alone has nobody to wait for.
+        timing = ("--warmup", str(warmup), "--seconds", str(seconds))
         return (self.job, *timing, "--memory", f"{memory}MiB")
 
     def _hetero(self, *arguments: str) -> list[str]:

@@ -25,19 +25,23 @@ pytestmark = pytest.mark.hip
 
 LIMITER = hetero_limiters.library("hip")
 UUID = "GPU-423592d2d74e6a1b"
-RACK = f"""
+SPIN = "[kernel spin]\ntime = 0 us\nper_arg0 = 1 us\n"
+
+
+def device(uuid: str) -> str:
+    """Return what a rack says of a card; more lines may follow."""
+    return f"""
 [device]
 vendor = amd
 model = Instinct MI60
 memory = 1024 MiB
 compute = 9.0
 multiprocessors = 64
-uuid = {UUID}
-
-[kernel spin]
-time = 0 us
-per_arg0 = 1 us
+uuid = {uuid}
 """
+
+
+RACK = device(UUID) + SPIN
 
 
 @pytest.fixture
@@ -280,7 +284,6 @@ say([charged, taken, left > 0, answers])
     assert (True, [0, 0, True]) == (fits, answers)
 
 
-@pytest.mark.measured
 def test_kernels_that_hipcc_built_have_their_share_of_the_time(tmp_path: Path) -> None:
     kernel = f"{RACK}\n[kernel {GENERATES}]\ntime = 5 ms\n"
     program = f"""
@@ -689,7 +692,6 @@ LAUNCHES = {
 }
 
 
-@pytest.mark.measured
 def test_kernels_have_their_share_of_the_time_however_they_are_launched(rack: Rack) -> None:
     """One program goes through all doors: it starts once, and its first credit is spent once."""
     doors = "".join(
@@ -716,7 +718,7 @@ def share(launched, times):
         call("hipStreamSynchronize", on)
     return 100 * times * 0.005 / (time.monotonic() - since)
 share(doors["hipModuleLaunchKernel"], 40)
-say({{name: share(launched, 40) for name, launched in doors.items()}})
+say({{name: share(launched, 30) for name, launched in doors.items()}})
 """
     shares = granted(rack, 64, core=40).run(program)
     # Less on a machine that is slow to wake; more by the credit of a time slice, of 0.1 s in 0.5.

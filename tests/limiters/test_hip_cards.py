@@ -9,30 +9,20 @@ import hetero_limiters
 import pytest
 from simulated import Machine
 from tenancy import MIB, Grant, Rack, Terms
+from test_hip import SPIN, device
 
 pytestmark = pytest.mark.hip
 
 HERE = Path(__file__).parent
 
 
-def uuid(card: int) -> str:
-    return f"GPU-423592d2d74e6a1{card:x}"
+def uuid(number: int) -> str:
+    return f"GPU-423592d2d74e6a1{number:x}"
 
 
 def machine(directory: Path, cards: int) -> Machine:
-    text = "[kernel spin]\ntime = 0 us\nper_arg0 = 1 us\n"
-    for card in range(cards):
-        text += f"""
-[device]
-vendor = amd
-model = Instinct MI60
-memory = 1024 MiB
-compute = 9.0
-multiprocessors = 64
-uuid = {uuid(card)}
-pci = 0000:{card + 16:02x}:00.0
-"""
-    return Machine(directory, text)
+    sections = (f"{device(uuid(each))}pci = 0000:{each + 16:02x}:00.0\n" for each in range(cards))
+    return Machine(directory, SPIN + "".join(sections))
 
 
 def granted(directory: Path, *limits: int, core: tuple[int, ...] = (100,) * 8) -> Grant:
@@ -199,7 +189,6 @@ say([back.raw[:1000] == b"Z" * 1000, before, after, on_card(1) // MIB, memory()[
     assert (0, 8 * MIB) == (grant.usage(1).used, grant.usage(0).used)
 
 
-@pytest.mark.measured
 def test_kernels_of_one_card_do_not_wait_for_the_share_of_another(tmp_path: Path) -> None:
     """20 % of the first card and all of the second, by one program."""
     program = """
