@@ -189,6 +189,7 @@ say([back.raw[:1000] == b"Z" * 1000, before, after, on_card(1) // MIB, memory()[
     assert (0, 8 * MIB) == (grant.usage(1).used, grant.usage(0).used)
 
 
+@pytest.mark.measured
 def test_kernels_of_one_card_do_not_wait_for_the_share_of_another(tmp_path: Path) -> None:
     """20 % of the first card and all of the second, by one program."""
     program = """
