@@ -16,6 +16,7 @@
 #include "pools.h"
 #include "room.h"
 #include "uncounted.h"
+#include "virtual.h"
 
 #include "../core/log.h"
 #include "../core/table.h"
@@ -53,6 +54,7 @@ static void forget_parent(void)
     pools_after_fork();
     blocks_after_fork();
     room_after_fork();
+    virtual_after_fork();
     uncounted_after_fork();
     limits_after_fork();
     local_after_fork();

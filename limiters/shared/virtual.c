@@ -32,6 +32,11 @@ static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 /* Held around calls that map, unmap or look up mappings, so that those that are known are those that the driver has. */
 static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
+void virtual_after_fork(void)
+{
+    counting = mapping_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
 /* What is used of a block's card, before the driver is asked to let go of it; nothing where that tells nothing. */
 static const struct card_use not_asked = {0};
 static struct card_use used_before(const struct block *block)

@@ -16,4 +16,6 @@ void block_unused(struct block *block);
 /* A sparse array is gone, and with it the tiles of blocks that were mapped into it (tiles.c). */
 void tiles_gone(const void *array);
 
+void virtual_after_fork(void);
+
 #endif
