@@ -96,10 +96,11 @@ bool ledger_returned(struct region *region, unsigned device, uint64_t *own, uint
     return true;
 }
 
-uint64_t ledger_own(struct region *region, unsigned device)
+uint64_t ledger_own(struct region *region, unsigned device, uint64_t *returned)
 {
     pthread_mutex_lock(&region->mine);
     uint64_t bytes = region->own[device];
+    *returned = region->returned[device];
     pthread_mutex_unlock(&region->mine);
     return bytes;
 }

@@ -25,8 +25,8 @@ void ledger_release(struct region *region, unsigned device, uint64_t bytes);
  * by how much they grow. False: the region cannot be trusted. */
 bool ledger_returned(struct region *region, unsigned device, uint64_t *own, uint64_t *others);
 
-/* Bytes that this process reserved and did not give back. */
-uint64_t ledger_own(struct region *region, unsigned device);
+/* Bytes that this process reserved and did not give back; and all that it has given back so far. */
+uint64_t ledger_own(struct region *region, unsigned device, uint64_t *returned);
 
 /* Change what this process says of itself (region.h). What the driver counts for it, and it neither was charged for nor
  * says, is taken for memory that got past the limiter. */

@@ -330,3 +330,11 @@ uint64_t managed_charged(int device)
     pthread_mutex_unlock(&counting);
     return bytes;
 }
+
+uint64_t small_arrays_beyond(int device)
+{
+    pthread_mutex_lock(&counting);
+    uint64_t bytes = arrays[device].charged - rounded(arrays[device].live, BLOCK);
+    pthread_mutex_unlock(&counting);
+    return bytes;
+}

@@ -83,6 +83,9 @@ result_t settle_managed(result_t answer, const pointer_t *pointer, int device, u
 /* What is charged for it. */
 uint64_t managed_charged(int device);
 
+/* What is charged for small arrays beyond what they take at least. */
+uint64_t small_arrays_beyond(int device);
+
 void blocks_after_fork(void);
 
 #endif

@@ -3,6 +3,19 @@
 
 __thread unsigned calls_within;
 atomic_bool first_call_made;
+atomic_ulong calls_begun, calls_ended;
+
+bool calls_are_mine(unsigned long *begun)
+{
+    *begun = atomic_load(&calls_begun);
+    return atomic_load(&calls_ended) + calls_within == *begun;
+}
+
+/* Other threads are not in the child, nor their calls. */
+void calls_after_fork(void)
+{
+    atomic_store(&calls_ended, atomic_load(&calls_begun) - calls_within);
+}
 
 /* A function of the driver that jumps to another one leaves the address of our call of it. */
 bool is_the_drivers_call(const void *caller)

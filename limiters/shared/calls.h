@@ -19,6 +19,15 @@
 extern __thread unsigned calls_within __attribute__((visibility("hidden")));
 extern atomic_bool first_call_made __attribute__((visibility("hidden")));
 
+/* Calls of all threads, but for launches. */
+extern atomic_ulong calls_begun __attribute__((visibility("hidden")));
+extern atomic_ulong calls_ended __attribute__((visibility("hidden")));
+
+/* Whether no other thread is in a call; and none was since, if `begun` is what calls_begun still is. */
+bool calls_are_mine(unsigned long *begun);
+
+void calls_after_fork(void);
+
 /* What shim.c has for the first call, in a section of its own: libraries make calls in constructors that run before any
  * of ours. */
 extern void (*const __start_hetero_first_call[])(void) __attribute__((visibility("hidden")));
@@ -33,15 +42,22 @@ static inline bool is_nested(const void *caller)
     return __builtin_expect(calls_within > 0, 0) && is_the_drivers_call(caller);
 }
 
-static inline void call_begins(void)
+static inline void note_first_call(void)
 {
-    calls_within++;
     if (ANY_CALL_IS_FIRST && __builtin_expect(!atomic_load_explicit(&first_call_made, memory_order_relaxed), 0))
         __start_hetero_first_call[0]();
 }
 
+static inline void call_begins(void)
+{
+    calls_within++;
+    atomic_fetch_add(&calls_begun, 1);
+    note_first_call();
+}
+
 static inline void call_ends(void)
 {
+    atomic_fetch_add(&calls_ended, 1);
     calls_within--;
 }
 
@@ -53,14 +69,16 @@ static inline bool is_nested_work(const void *caller)
 
 static inline void work_begins(void)
 {
-    if (CALLS_NEST)
-        call_begins();
+    if (CALLS_NEST) {
+        calls_within++;
+        note_first_call();
+    }
 }
 
 static inline void work_ends(void)
 {
     if (CALLS_NEST)
-        call_ends();
+        calls_within--;
 }
 
 #endif

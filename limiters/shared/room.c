@@ -74,6 +74,16 @@ void free_in_order(const struct entry *entry, stream_t stream)
     restore_captures(mode);
 }
 
+uint64_t freed_in_order(int device)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&counting);
+    for (const struct freed *freed = list; freed != NULL; freed = freed->next)
+        bytes += freed->entry.device == device ? freed->entry.bytes : 0;
+    pthread_mutex_unlock(&counting);
+    return bytes;
+}
+
 /* Whether a stream has come past it. The driver itself keeps what cuMemAlloc took until somebody waits for the event or
  * its stream (measured on an NVIDIA H100, driver 580.159.04); such a wait ends at once. */
 static bool is_back(const struct freed *freed)

@@ -21,6 +21,9 @@ void room_context_over(context_t context);
  * was freed in its order until somebody does. */
 void room_stream_over(stream_t stream);
 
+/* What is charged for memory that was freed in the order of streams. */
+uint64_t freed_in_order(int device);
+
 void room_after_fork(void);
 
 #endif

@@ -47,6 +47,7 @@ SYMBOLS(driver, &driver_library, ours);
 
 static void forget_parent(void)
 {
+    calls_after_fork();
     table_after_fork();
     governors_after_fork();
     device_after_fork();

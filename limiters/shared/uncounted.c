@@ -4,6 +4,8 @@
 #include "blocks.h"
 #include "charge.h"
 #include "device.h"
+#include "pools.h"
+#include "room.h"
 
 #include "../core/ledger.h"
 #include "../core/log.h"
@@ -23,6 +25,9 @@
 #define WITH_CALLS     (UINT64_C(8) << 20)
 
 #define LOOK_MS 10
+
+/* How often the figure is asked for again because other threads changed what is charged meanwhile. */
+#define TRIES 8
 
 /* Guards what follows. Held around what is said in the region, never around a charge. */
 static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
@@ -68,29 +73,68 @@ int64_t unseen_bytes(int device)
 }
 
 /* What is charged and seen in the driver's figure. */
-static int64_t charged_and_seen(int device)
+static int64_t charged_and_seen(int device, uint64_t *returned)
 {
-    return (int64_t)(ledger_own(tenant_region(), (unsigned)device) - devices[device].uncounted) - unseen(device);
+    return (int64_t)(ledger_own(tenant_region(), (unsigned)device, returned) - devices[device].uncounted) -
+           unseen(device);
 }
 
-/* What the driver says beyond that; negative where more is charged than it holds yet. False: it does not say. */
+/* What the driver says beyond that, at least; negative where more is charged than it holds yet. False: it does not say.
+ *
+ * Other threads charge before the driver takes memory and give back after it has it again. So what it held for charges
+ * when it was asked is at most what was charged afterwards, and what was given back meanwhile. */
 static bool beyond_charges(int device, int64_t *bytes)
 {
-    uint64_t figure;
-    if (!management_process_memory(tenant_terms(device)->uuid, &figure))
-        return false;
-    *bytes = (int64_t)figure - charged_and_seen(device);
-    return true;
+    uint64_t figure, before, after;
+    for (unsigned tries = 0;; tries++) {
+        int64_t old = charged_and_seen(device, &before);
+        if (!management_process_memory(tenant_terms(device)->uuid, &figure))
+            return false;
+        int64_t now = charged_and_seen(device, &after) + (int64_t)(after - before);
+        *bytes = (int64_t)figure - (now > old ? now : old);
+        if ((after == before && now == old) || tries == TRIES)
+            return true;
+    }
+}
+
+/* Adds to `bytes` what an entry is charged for that the driver may not have taken yet: with the first use of a library,
+ * the first launch of a kernel or a graph, and with managed memory that the host holds. */
+struct early {
+    int device;
+    uint64_t *bytes;
+};
+static bool add_early(const struct entry *entry, const void *early_)
+{
+    const struct early *early = early_;
+    bool first_launch = entry->kind == HELD_EXEC + (uint32_t)early->device && entry->link != NULL;
+    bool taken_by_use = entry->kind == HELD_MODULE || entry->kind == HELD_RESIDENCE || entry->kind == HELD_LOCAL ||
+                        entry->kind == HELD_NODES || (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_CHUNK) ||
+                        (entry->kind == HELD_POINTER && is_spilled(entry));
+    if (first_launch)
+        *early->bytes += pool_chunks(entry->bytes);
+    else if (taken_by_use && entry->device == early->device)
+        *early->bytes += entry->bytes;
+    return false;
+}
+
+/* What is charged that the figure may not have: not yet, or not any more. */
+static uint64_t early_and_late(int device)
+{
+    struct entry none;
+    uint64_t bytes = freed_in_order(device) + small_arrays_beyond(device);
+    table_find(add_early, &(struct early){device, &bytes}, &none);
+    return bytes;
 }
 
 struct measured context_begins(int device)
 {
     struct measured measured = {.device = device};
+    uint64_t returned;
     pthread_mutex_lock(&making);
     if (!counted(device) || tenant_region() == NULL)
         return measured;
     pthread_mutex_lock(&measuring);
-    measured.before = -charged_and_seen(device); /* it is not on the card before its first context */
+    measured.before = -charged_and_seen(device, &returned); /* it is not on the card before its first context */
     measured.known = beyond_charges(device, &measured.before) || devices[device].count == 0;
     pthread_mutex_unlock(&measuring);
     return measured;
@@ -191,10 +235,15 @@ static uint64_t expected(int device)
 }
 
 /* With `measuring` held: what is beyond what is known now, and how much more that is than was charged for it. False:
- * nothing is known. */
+ * nothing is known.
+ *
+ * It becomes less only as far as that cannot be for what is charged and not in the figure: else an allocation that
+ * another thread has begun, or a graph that was not launched, would make room for another. */
 static bool measure(int device, int64_t *more)
 {
     int64_t figure;
+    unsigned long begun;
+    bool alone = calls_are_mine(&begun);
     uint64_t most = expected(device), old = devices[device].uncounted;
     if (devices[device].count == 0) { /* no context, and so none of what this is about */
         devices[device].uncounted = 0;
@@ -204,7 +253,13 @@ static bool measure(int device, int64_t *more)
     if (!beyond_charges(device, &figure))
         return false;
     uint64_t beyond = figure > 0 ? (uint64_t)figure : 0;
-    devices[device].uncounted = beyond > most ? beyond - most : 0;
+    uint64_t now = beyond > most ? beyond - most : 0;
+    if (now < old) {
+        int64_t high = figure + (int64_t)early_and_late(device) - (int64_t)most;
+        alone = alone && atomic_load(&calls_begun) == begun;
+        now = !alone || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
+    }
+    devices[device].uncounted = now;
     *more = (int64_t)(devices[device].uncounted - old);
     say_uncharged(device, beyond < most ? beyond : most);
     return true;

@@ -89,6 +89,7 @@ ATTACKS = (
     Attack("retained_blocks", "blocks retained while they are unmapped", contexts=1),
     Attack("graph_nodes", "nodes and branches of graphs", contexts=1),
     Attack("seldom_doors", "calls that few programs make", contexts=1),
+    Attack("early_charges", "what is charged before the card has it", contexts=1),
     Attack("honest_memory", "honest use of all these", contexts=1),
     Attack("hidden_captures", "captures begun by other names"),
     Attack("private_loader", "a private copy of ld.so", held=False),

@@ -135,6 +135,10 @@ def test_what_seldom_calls_take_or_keep_counts(tmp_path: Path) -> None:
     _held(tmp_path, "seldom_doors")
 
 
+def test_what_is_charged_before_the_card_has_it_makes_no_room(tmp_path: Path) -> None:
+    _held(tmp_path, "early_charges")
+
+
 def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
     _held(tmp_path, "honest_memory")
 

@@ -136,6 +136,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "seldom_doors": (
         ("shared/memory.c", "bool shared = ours && is_shared(&entry);", "bool shared = false;"),
     ),
+    "early_charges": (("shared/uncounted.c", "if (now < old) {", "if (false) {"),),
     "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (
@@ -241,6 +242,8 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
         "outliving_graphs",
         (("shared/graph.c", "atomic_load(&with_memory) == 0 || !sum", "true || !sum"),),
     ),
+    ("early_charges", (("shared/uncounted.c", "now = !alone || high", "now = high"),)),
+    ("early_charges", (("shared/uncounted.c", "(int64_t)early_and_late(device)", "0"),)),
     ("ended_owners", (("shared/borrowed.c", "lost : bytes) + others;", "lost : bytes);"),)),
     ("blocked_frees", (("shared/ends.c", "    room_stream_over(stream);\n", ""),)),
     (

@@ -97,6 +97,32 @@ say(refused)
     assert "[67108864, 67108864]" == json.dumps(grant.run("start(); say(info())"))
 
 
+def test_what_other_threads_free_while_the_figure_is_read_is_not_charged_again(
+    grant: Grant,
+) -> None:
+    """It is in the figure of before, and not in what is charged afterwards."""
+    refused = grant.run(
+        f"""
+import time
+context, stream, refused, end = start(), c_void_p(), [0, 0], time.monotonic() + 2
+def race(number):
+    call("cuCtxSetCurrent", context)
+    while time.monotonic() < end:
+        if number > 0 and (pointer := take("plain", {20 * MIB})) == OUT_OF_MEMORY:
+            refused[0] += 1
+        elif number > 0:
+            give("plain", pointer)
+        elif cuda.cuStreamCreate(byref(stream), c_uint(1)) != 0:
+            refused[1] += 1
+        else:
+            call("cuStreamDestroy_v2", stream)
+in_threads(4, race)
+say(refused)
+"""
+    )
+    assert [0, 0] == refused
+
+
 @pytest.mark.parametrize(
     "rounds", [1_000, pytest.param(62_500, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
 )
