@@ -57,12 +57,13 @@ bool hold_begin(struct hold *hold, const struct tracked_stream *stream, const st
     atomic_store(&hold->launches, 0);
     bool made = take_handle(hold, stream->context);
     uint64_t now = hold->engine->now();
+    atomic_store(&hold->freed, false);
     atomic_store(&hold->begun_ns, now);
     atomic_store(&hold->launch_ns, now);
     atomic_store(&hold->gone, !made);
     atomic_store(&hold->goes, !made);
     bool held = made && hold->engine->hold(hold->handle, key->stream);
-    if (!held || atomic_load(&hold->goes)) {
+    if (!held || atomic_load(&hold->freed)) {
         if (made)
             hold->engine->release(hold->handle);
         atomic_store(&hold->goes, true);
@@ -96,10 +97,12 @@ void hold_note(struct hold *hold, const struct stream_key *key)
  * held. It is released again at each look, because the first may come before the stream is held. */
 static void free_launcher(struct hold *hold, uint64_t now_ns)
 {
-    if (atomic_load(&hold->gone) || now_ns < atomic_load(&hold->begun_ns) + HOLD_MOST_NS)
-        return;
-    atomic_store(&hold->goes, true);
-    hold->engine->release(hold->handle);
+    atomic_store(&hold->frees, true); /* the handle stays until it is not */
+    if (!atomic_load(&hold->gone) && now_ns >= atomic_load(&hold->begun_ns) + HOLD_MOST_NS) {
+        atomic_store(&hold->freed, true);
+        hold->engine->release(hold->handle);
+    }
+    atomic_store(&hold->frees, false);
 }
 
 bool hold_watch(struct hold *hold, uint64_t now_ns, uint64_t until_ns)
@@ -109,6 +112,8 @@ bool hold_watch(struct hold *hold, uint64_t now_ns, uint64_t until_ns)
         return now_ns >= until_ns && switch_state(hold, HOLD_ASKED, HOLD_SPOILED);
     if (state == HOLD_BEGINS)
         free_launcher(hold, now_ns);
+    else if (atomic_load(&hold->freed)) /* its launcher had come past looking at that */
+        hold_spoil(hold);
     if (state != HOLD_ON)
         return state == HOLD_OVER || state == HOLD_SPOILED;
     bool paused = now_ns > atomic_load(&hold->launch_ns) + HOLD_PAUSE_NS;
@@ -140,7 +145,7 @@ void hold_forget(struct hold *hold, void *context)
     if (hold->handle == NULL || hold->context != context)
         return;
     hold_spoil(hold);
-    while (!atomic_load(&hold->gone)) /* the thread releases it */
+    while (!atomic_load(&hold->gone) || atomic_load(&hold->frees)) /* the thread releases it */
         ;
     hold->engine->drop_hold(hold->handle);
     hold->handle = NULL;

@@ -35,6 +35,7 @@ struct hold {
     _Atomic uint64_t launch_ns; /* when the last launch was counted */
     _Atomic uint32_t skip;      /* so many launches are made first */
     atomic_bool goes, gone;     /* it is being released; it was */
+    atomic_bool frees, freed;   /* the thread lets go what is held while it begins; it did */
 
     /* Of launchers, with the gate's lock. */
     void *handle; /* the engine's; NULL: none was made yet */

@@ -250,7 +250,60 @@ static void kernels_of_more_than_20_ms_are_in_flight_alone(void)
     EXPECT(0, in_flight_before_another(22 * MS));
 }
 
+static bool begin_hold(void *handle, void *stream)
+{
+    return handle != NULL && stream != NULL;
+}
+
+static void stamp_nothing(void *handle, void *stream)
+{
+    (void)handle, (void)stream;
+}
+
+static void release_nothing(void *handle)
+{
+    (void)handle;
+}
+
+static atomic_bool watching;
+
+static void *watch_hold(void *hold)
+{
+    while (atomic_load(&watching))
+        hold_watch(hold, 3 * HOLD_MOST_NS, 4 * HOLD_MOST_NS);
+    return NULL;
+}
+
+/* Whoever watches takes the launcher for one that the driver keeps, at any moment of its beginning. */
+static void a_hold_that_its_watcher_released_can_be_forgotten(void)
+{
+    static const struct engine engine = {
+        .now = moment,
+        .make_hold = make_fence,
+        .drop_hold = free,
+        .hold = begin_hold,
+        .stamp = stamp_nothing,
+        .release = release_nothing,
+    };
+    static struct hold hold = {.engine = &engine, .gone = true};
+    const struct tracked_stream stream = {.context = stream_handles};
+    const struct stream_key key = {.stream = stream_handles};
+    pthread_t watcher;
+    moment_ns = HOLD_MOST_NS;
+    watching = true;
+    EXPECT(0, pthread_create(&watcher, NULL, watch_hold, &hold));
+    for (uint64_t until = real_now() + 1000 * MS; real_now() < until;) {
+        hold_ask(&hold, HOLD_LAUNCHES, 0);
+        if (hold_begin(&hold, &stream, &key))
+            hold_note(&hold, &key);
+        hold_forget(&hold, stream_handles); /* waits until it is released */
+    }
+    atomic_store(&watching, false);
+    pthread_join(watcher, NULL);
+}
+
 static const struct test tests[] = {
+    TEST(a_hold_that_its_watcher_released_can_be_forgotten),
     TEST(kernels_of_more_than_20_ms_are_in_flight_alone),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),

@@ -209,7 +209,8 @@ static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, stru
                      books_managed(&books, p, d);
     uint64_t most = figure > known ? figure - known : 0, less = of->code + (refused ? BLOCK_ : 0),
              least = most > less ? most - less : 0;
-    uint64_t stays = books_unseen(&books, p, d) > 0 && of->beyond[d] > most ? of->beyond[d] : most;
+    uint64_t hidden = books_unseen(&books, p, d) - books_stuck(&books, p, d) - books_managed(&books, p, d);
+    uint64_t stays = figure + hidden > known ? figure + hidden - known : 0;
     of->beyond[d] = charged - range.least < stays ? charged - range.least : stays;
     if (range.least != range.most)
         return;
