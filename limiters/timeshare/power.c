@@ -231,8 +231,11 @@ static double look_at_power(struct power *power, const struct power_reading *rea
             drawn = ours;
         }
     }
-    if (reading->count > 0 && reading->samples[reading->count - 1].at_ns > power->sampled_ns)
-        power->sampled_ns = reading->samples[reading->count - 1].at_ns;
+    /* The driver stamps by a clock that may be set back: what was stamped before is then of later than now. */
+    uint64_t last_ns = reading->count > 0 ? reading->samples[reading->count - 1].at_ns : 0;
+    last_ns = last_ns < power->looked_ns ? last_ns : power->looked_ns;
+    if (last_ns > power->sampled_ns)
+        power->sampled_ns = last_ns;
     return drawn;
 }
 

@@ -11,6 +11,7 @@ static unsigned stamped_late_ms = 4;
 static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
 static unsigned power_looks = 20,
                 unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
+static uint64_t set_back_ns; /* by so much the clock of the samples is set back after the first look */
 
 /* Two tenants in time slices of changing length, one of which draws `own_mw` above idle, and what the charge rate of
  * its time is after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late
@@ -45,6 +46,8 @@ static double charge_rate_beside(double own_share, uint32_t own_mw, double other
             uint64_t more_ns = ms % 20 == 7 && rand() % 4 == 0 ? 9 * MS : 0;
             h200_meter(&reading, &filtered, drawn, ms, stamped_late_ms * MS + more_ns + 300 * US);
         }
+        for (unsigned i = 0; look == 0 && i < reading.count; i++)
+            reading.samples[i].at_ns += set_back_ns;
         reading.mean_mw = IDLE_MW + (uint32_t)mean;
         reading.count *= samples;
         power_look(&power, ms * MS, &reading, look < 10 ? usual_rate : late_rate);
@@ -91,6 +94,9 @@ static void time_on_a_card_at_its_power_limit_is_charged_more(void)
     /* Without samples nobody can tell, and both are charged for the mean. */
     double blended = charge_rate_beside(0.3, 365000, 0.6, 848000, false, 1024);
     EXPECT(true, blended > 1.02 && blended < 1.15);
+    set_back_ns = 3600 * 1000 * MS; /* what comes afterwards counts all the same */
+    EXPECT_NEAR(36.0 / 30, 0.05, charge_rate_beside(0.3, 848000, 0.6, 365000, true, 1024));
+    set_back_ns = 0;
 }
 
 /* Large products at 30 % of the time reach so much of the speed they have alone; on a card of no known model, 30 %. */

@@ -210,6 +210,8 @@ static void check_measured(const struct seen *seen, uint32_t p, uint32_t d, stru
     uint64_t most = figure > known ? figure - known : 0, less = of->code + (refused ? BLOCK_ : 0),
              least = most > less ? most - less : 0;
     uint64_t hidden = books_unseen(&books, p, d) - books_stuck(&books, p, d) - books_managed(&books, p, d);
+    for (unsigned c = 0; c < CONTEXTS; c++) /* whether heaps and queues are there depends on the kernels that ran */
+        hidden += of->contexts[c].attached > 0 && of->contexts[c].device == d ? of->contexts[c].limits : 0;
     uint64_t stays = figure + hidden > known ? figure + hidden - known : 0;
     of->beyond[d] = charged - range.least < stays ? charged - range.least : stays;
     if (range.least != range.most)
