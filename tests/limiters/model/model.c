@@ -436,6 +436,42 @@ static void start(uint32_t p, uint32_t g)
     books.processes[p].lives = true;
 }
 
+static bool has_slot(const struct grant *grant, uint32_t pid)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/usage", grant->directory);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    bool locked = false;
+    for (uint32_t s = 0; s < grant->region->reached; s++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = s, .l_len = 1};
+        locked = locked || (grant->region->slots[s].pid == pid && fcntl(file, F_OFD_GETLK, &lock) == 0 &&
+                            lock.l_type != F_UNLCK);
+    }
+    close(file);
+    return locked;
+}
+
+static bool is_on_a_card(uint32_t pid)
+{
+    struct nvml_row rows[NVML_ROWS];
+    bool found = false;
+    for (uint32_t d = 0; d < grants[0].terms->device_count; d++) {
+        unsigned count = NVML_ROWS;
+        nvml_rows(cards[d], &count, rows);
+        for (unsigned i = 0; i < count && i < NVML_ROWS; i++)
+            found = found || rows[i].pid == pid;
+    }
+    return found;
+}
+
+/* What tells that a process lives is mapped, and stays for as long as anybody reads its maps (/proc/PID/smaps, ps): up to
+ * 47 ms after it was waited for, with two that read them all the time. */
+static void await_end(const struct grant *grant, uint32_t pid)
+{
+    for (int tries = 0; tries < 2000 && (has_slot(grant, pid) || is_on_a_card(pid)); tries++)
+        usleep(1000);
+}
+
 static void reap(uint32_t p, int signal)
 {
     int status;
@@ -443,6 +479,7 @@ static void reap(uint32_t p, int signal)
         kill(books.processes[p].pid, signal);
     close(sockets[p]);
     waitpid(books.processes[p].pid, &status, 0);
+    await_end(&grants[books.processes[p].grant], (uint32_t)books.processes[p].pid);
     if (signal == 0 && status != 0)
         fail("process %u ended with status %#x", p, (unsigned)status);
     if (books.processes[p].lives)
