@@ -282,15 +282,13 @@ static result_t grow(struct growths *growths, TYPE(graphExec) exec, stream_t str
     return answer;
 }
 
-/* The first launch of an executable graph, or that it is brought to the device. */
-static result_t launch_fresh(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t meant, stream_t stream)
+/* After the first launch of an executable graph, or that it was brought to the device. */
+static void settle_fresh(stream_t meant)
 {
-    result_t answer = real(exec, stream);
     if (atomic_load_explicit(&fresh, memory_order_relaxed) && !stream_capturing(meant)) {
         atomic_store(&fresh, false);
         uncounted_settle(device_current());
     }
-    return answer;
 }
 
 /* A launch takes what the graph's allocations need, unless its pool has it idle. In a capture it is a node. */
@@ -298,13 +296,14 @@ static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(gra
                                    stream_t stream)
 {
     struct growths growths;
-    if (atomic_load_explicit(&with_memory, memory_order_relaxed) == 0 || stream_capturing(meant))
-        return launch_fresh(real, exec, meant, stream);
-    result_t answer = grow(&growths, exec, meant);
+    bool takes = atomic_load_explicit(&with_memory, memory_order_relaxed) > 0 && !stream_capturing(meant);
+    result_t answer = takes ? grow(&growths, exec, meant) : RESULT_OK;
     if (answer != RESULT_OK)
         return answer;
-    answer = launch_fresh(real, exec, meant, stream);
-    grown(&growths, meant);
+    answer = real(exec, stream);
+    if (takes)
+        grown(&growths, meant);
+    settle_fresh(meant); /* when nothing of this call is charged that the device does not have */
     return answer;
 }
 

@@ -299,12 +299,15 @@ bool uncounted_fits(int device, uint64_t bytes)
 
 bool uncounted_look(int device)
 {
-    static _Atomic uint64_t looked_ms;
+    static _Atomic uint64_t last_ms[HETERO_MAX_DEVICES];
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
-    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-    if (now_ms - atomic_load_explicit(&looked_ms, memory_order_relaxed) < LOOK_MS)
+    if (device < 0)
         return true;
-    atomic_store_explicit(&looked_ms, now_ms, memory_order_relaxed);
+    _Atomic uint64_t *looked_ms = &last_ms[device];
+    uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
+    if (now_ms - atomic_load_explicit(looked_ms, memory_order_relaxed) < LOOK_MS)
+        return true;
+    atomic_store_explicit(looked_ms, now_ms, memory_order_relaxed);
     return uncounted_settle(device);
 }

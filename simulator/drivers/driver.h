@@ -83,6 +83,7 @@ struct context {
     uint64_t local;                                 /* bytes of a thread: the most that a kernel had */
     uint64_t stream_bytes;                          /* and the streams */
     unsigned streams;                               /* that the program made and did not destroy */
+    uint64_t views, view_bytes; /* textures and surfaces, as many as there are, and what was taken for them */
     uint64_t nodes, node_bytes; /* of executable graphs: what they take now, and what is taken of the card for them */
 };
 

@@ -130,6 +130,36 @@ static void many_events(void)
     cu.synchronize();
 }
 
+/* A card keeps 42 and 63 bytes for each. */
+static void many_views(void)
+{
+    struct {
+        int type;
+        CUdeviceptr pointer;
+        int format;
+        unsigned channels;
+        size_t bytes, more[16];
+    } linear = {.type = 2, .format = CU_AD_FORMAT_FLOAT, .channels = 1, .bytes = 4096};
+    struct {
+        int type;
+        CUarray array;
+        size_t more[20];
+    } of_array = {.type = 0};
+    CUDA_ARRAY3D_DESCRIPTOR shape = {64, 64, 0, CU_AD_FORMAT_FLOAT, 1, 2 /* CUDA_ARRAY3D_SURFACE_LDST */};
+    const size_t plain[32] = {0};
+    CUtexObject texture;
+    CUsurfObject surface;
+    open_card();
+    if (cu.allocate((uint64_t *)&linear.pointer, 4096) != CUDA_SUCCESS ||
+        CU(cuArray3DCreate_v2)(&of_array.array, &shape) != CUDA_SUCCESS)
+        return;
+    take_memory();
+    for (unsigned i = 0, refused = 0; i < 300000 && refused < 1000; i++) {
+        refused += CU(cuTexObjectCreate)(&texture, (const void *)&linear, (const void *)plain, NULL) != CUDA_SUCCESS;
+        refused += CU(cuSurfObjectCreate)(&surface, (const void *)&of_array) != CUDA_SUCCESS;
+    }
+}
+
 int main(void)
 {
     static const struct part parts[] = {
@@ -141,6 +171,7 @@ int main(void)
         {"blocks imported as external memory", as_external},
         {"blocks of the host", blocks_of_the_host},
         {"many events", many_events},
+        {"many textures and surfaces", many_views},
     };
     RUN_PARTS(parts);
 }

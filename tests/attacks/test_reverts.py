@@ -244,6 +244,17 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
     ),
     ("early_charges", (("shared/uncounted.c", "now = !alone || high", "now = high"),)),
     ("early_charges", (("shared/uncounted.c", "(int64_t)early_and_late(device)", "0"),)),
+    (
+        "seldom_doors",
+        (
+            (
+                "cuda/views.c",
+                "return uncounted_look(device) && charge_within(device);",
+                "return true;",
+            ),
+            ("cuda/views.c", "uncounted_fits(device, BLOCK);", "true;"),
+        ),
+    ),
     ("ended_owners", (("shared/borrowed.c", "lost : bytes) + others;", "lost : bytes);"),)),
     ("blocked_frees", (("shared/ends.c", "    room_stream_over(stream);\n", ""),)),
     (
