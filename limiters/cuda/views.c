@@ -1,6 +1,6 @@
 /* Textures and surfaces: views of memory, of which the driver keeps something on the card that no call tells: 42 and 63
- * bytes each on an NVIDIA H100, driver 580.159.04, where 100,000 were made. So its figure tells, after the call; one for
- * which a block more may be taken is made only where that fits.
+ * bytes each on an NVIDIA H100, driver 580.159.04, where 100,000 were made. So its figure tells, after the call; one
+ * for which a block more may be taken is made only where that fits.
  */
 #include "../shared/blocks.h"
 #include "../shared/bodies.h"

@@ -8,6 +8,7 @@
 #include "context.h"
 #include "device.h"
 #include "driver.h"
+#include "early.h"
 #include "governors.h"
 #include "known.h"
 #include "launch.h"
@@ -81,6 +82,7 @@ static void prepare_charges(void)
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);
     more_room_by(make_room);
+    early_prepare();
 }
 
 /* What the program may not be able to open, and the loader not to find, at its first launch is opened and found here:

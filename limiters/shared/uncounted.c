@@ -4,8 +4,6 @@
 #include "blocks.h"
 #include "charge.h"
 #include "device.h"
-#include "pools.h"
-#include "room.h"
 
 #include "../core/ledger.h"
 #include "../core/log.h"
@@ -97,33 +95,11 @@ static bool beyond_charges(int device, int64_t *bytes)
     }
 }
 
-/* Adds to `bytes` what an entry is charged for that the driver may not have taken yet: with the first use of a library,
- * the first launch of a kernel or a graph, and with managed memory that the host holds. */
-struct early {
-    int device;
-    uint64_t *bytes;
-};
-static bool add_early(const struct entry *entry, const void *early_)
-{
-    const struct early *early = early_;
-    bool first_launch = entry->kind == HELD_EXEC + (uint32_t)early->device && entry->link != NULL;
-    bool taken_by_use = entry->kind == HELD_MODULE || entry->kind == HELD_RESIDENCE || entry->kind == HELD_LOCAL ||
-                        entry->kind == HELD_NODES || (entry->kind >= CONTEXT_LIMIT && entry->kind < HELD_CHUNK) ||
-                        (entry->kind == HELD_POINTER && is_spilled(entry));
-    if (first_launch)
-        *early->bytes += pool_chunks(entry->bytes);
-    else if (taken_by_use && entry->device == early->device)
-        *early->bytes += entry->bytes;
-    return false;
-}
+static uint64_t (*hidden)(int device);
 
-/* What is charged that the figure may not have: not yet, or not any more. */
-static uint64_t early_and_late(int device)
+void hidden_by(uint64_t (*bytes)(int device))
 {
-    struct entry none;
-    uint64_t bytes = freed_in_order(device) + small_arrays_beyond(device);
-    table_find(add_early, &(struct early){device, &bytes}, &none);
-    return bytes;
+    hidden = bytes;
 }
 
 struct measured context_begins(int device)
@@ -255,7 +231,7 @@ static bool measure(int device, int64_t *more)
     uint64_t beyond = figure > 0 ? (uint64_t)figure : 0;
     uint64_t now = beyond > most ? beyond - most : 0;
     if (now < old) {
-        int64_t high = figure + (int64_t)early_and_late(device) - (int64_t)most;
+        int64_t high = figure + (int64_t)hidden(device) - (int64_t)most;
         alone = alone && atomic_load(&calls_begun) == begun;
         now = !alone || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
     }

@@ -52,6 +52,9 @@ void unseen_add(int device, int64_t bytes);
 /* All that is charged and that it does not have. */
 int64_t unseen_bytes(int device);
 
+/* Who tells how much is charged that the figure may not have: said once (early.h). */
+void hidden_by(uint64_t (*bytes)(int device));
+
 void uncounted_after_fork(void);
 
 #endif

@@ -97,7 +97,8 @@ static void context_free(struct context *context)
     blocks_free(context);
     greens_leave(context);
     execs_leave(context);
-    engine_release(context->device->account, context->device->slot->context + context->stream_bytes + context->view_bytes);
+    engine_release(context->device->account,
+                   context->device->slot->context + context->stream_bytes + context->view_bytes);
     limits_end(context);
     streams_leave(context);
     device_leave(context->device);

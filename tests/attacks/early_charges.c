@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#define HALF (30 * MIB)
+#define HALF    (30 * MIB)
 #define RACE_NS 1000000000ull
 
 /* Have the driver's figure compared with what is charged. */
@@ -189,8 +189,12 @@ static void of_threads(void)
 int main(void)
 {
     static const struct part parts[] = {
-        {"halves in flight", halves_in_flight}, {"of graphs", of_graphs},       {"of ordered frees", of_ordered_frees},
-        {"of small arrays", of_small_arrays},   {"of heaps", of_heaps},         {"of libraries", of_libraries},
+        {"halves in flight", halves_in_flight},
+        {"of graphs", of_graphs},
+        {"of ordered frees", of_ordered_frees},
+        {"of small arrays", of_small_arrays},
+        {"of heaps", of_heaps},
+        {"of libraries", of_libraries},
         {"of threads", of_threads},
     };
     RUN_PARTS(parts);

@@ -243,7 +243,7 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
         (("shared/graph.c", "atomic_load(&with_memory) == 0 || !sum", "true || !sum"),),
     ),
     ("early_charges", (("shared/uncounted.c", "now = !alone || high", "now = high"),)),
-    ("early_charges", (("shared/uncounted.c", "(int64_t)early_and_late(device)", "0"),)),
+    ("early_charges", (("shared/uncounted.c", "(int64_t)hidden(device)", "0"),)),
     (
         "seldom_doors",
         (

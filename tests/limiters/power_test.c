@@ -11,7 +11,7 @@ static unsigned stamped_late_ms = 4;
 static double usual_rate, late_rate; /* launches a millisecond, in the first half of the looks and in the second */
 static unsigned power_looks = 20,
                 unwatched_ms; /* before the last look but one, the neighbour runs and nobody watches it */
-static uint64_t set_back_ns; /* by so much the clock of the samples is set back after the first look */
+static uint64_t set_back_ns;  /* by so much the clock of the samples is set back after the first look */
 
 /* Two tenants in time slices of changing length, one of which draws `own_mw` above idle, and what the charge rate of
  * its time is after some looks at samples as an H200 takes them: every 20 ms, through a filter, stamped some ms late

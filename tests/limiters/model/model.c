@@ -444,8 +444,8 @@ static bool has_slot(const struct grant *grant, uint32_t pid)
     bool locked = false;
     for (uint32_t s = 0; s < grant->region->reached; s++) {
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = s, .l_len = 1};
-        locked = locked || (grant->region->slots[s].pid == pid && fcntl(file, F_OFD_GETLK, &lock) == 0 &&
-                            lock.l_type != F_UNLCK);
+        locked = locked ||
+                 (grant->region->slots[s].pid == pid && fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
     }
     close(file);
     return locked;
@@ -464,8 +464,8 @@ static bool is_on_a_card(uint32_t pid)
     return found;
 }
 
-/* What tells that a process lives is mapped, and stays for as long as anybody reads its maps (/proc/PID/smaps, ps): up to
- * 47 ms after it was waited for, with two that read them all the time. */
+/* What tells that a process lives is mapped, and stays for as long as anybody reads its maps (/proc/PID/smaps, ps): up
+ * to 47 ms after it was waited for, with two that read them all the time. */
 static void await_end(const struct grant *grant, uint32_t pid)
 {
     for (int tries = 0; tries < 2000 && (has_slot(grant, pid) || is_on_a_card(pid)); tries++)
