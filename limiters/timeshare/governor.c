@@ -495,7 +495,7 @@ static void settle(struct governor *governor, struct course *course, bool yields
         governor->missed = atomic_load(&governor->gate.looks);
     if (course->charged == 0) /* no launch came, or it has just come */
         course->charged = first != 0 ? first : wanted ? course->opened : now;
-    else if (course->busy + course->gap <= course->closed && !wanted)
+    else if (course->busy + course->gap <= course->looked && !wanted)
         course->charged = now - TICK_NS / 2; /* the gap at the end, only if it kept somebody waiting; what was done
                                                 since the last look that found work is half of a tick, on average */
     if (drained)

@@ -178,7 +178,6 @@ static void a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_
 static void beside_one_that_waits_no_more_nothing_is_lent(void)
 {
     begin();
-    machine_age_clocks(20 * US);
     add_long(0, 250 * MS, 60, 6)->terms.policy = HETERO_POLICY_ELASTIC;
     add_long(1, 4 * MS, 14, 4);
     tenants[0].terms.priority = tenants[1].terms.priority = HETERO_PRIORITY_HIGH;
@@ -219,7 +218,6 @@ static void beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_o
 static void short_kernels_beside_high_priority_and_a_long_kernel_get_their_share(void)
 {
     begin();
-    machine_age_clocks(20 * US);
     add_long(0, 500 * US, 50, 8)->terms.policy = HETERO_POLICY_ELASTIC;
     add_long(1, 50 * MS, 20, 4);
     add_long(2, 200 * US, 20, 8)->terms.policy = HETERO_POLICY_ELASTIC;

@@ -29,7 +29,8 @@ static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer
 }
 
 /* Requests of five milliseconds beside training whose longest kernels take one. The latest takes that much longer than
- * alone, and 0.6 ms for turns that the driver gave meanwhile; training has nine tenths of what is left. */
+ * alone, and 0.6 ms for turns that the driver gave meanwhile and 0.05 for clocks that two governors read; training has
+ * nine tenths of what is left. */
 static void a_request_beside_training_waits_for_the_longest_kernel_and_little_more(void)
 {
     static const uint16_t pattern_us[] = {50, 200, 20, 1000, 100, 300};
@@ -47,7 +48,7 @@ static void a_request_beside_training_waits_for_the_longest_kernel_and_little_mo
     double low = (double)tenants[1].launched / native / left;
     double beside_ms = (double)tenants[0].longest_ns / (double)MS;
     printf("longest %.3f ms, alone %.3f; training got %.1f %% of what was left\n", beside_ms, longest_ms, 100 * low);
-    EXPECT(true, beside_ms <= longest_ms + 1 + 0.6);
+    EXPECT(true, beside_ms <= longest_ms + 1 + 0.65);
     EXPECT(true, low >= 0.9);
     machine_end();
 }
@@ -59,7 +60,6 @@ static void shares_beside_high_priority_are_shares(void)
         double native = alone(&KERNELS), natives = alone(&GRAPHS);
         add(0, &KERNELS, percents[p][0])->terms.priority = HETERO_PRIORITY_HIGH;
         add(1, &GRAPHS, percents[p][1]);
-        machine_age_clocks(20 * US);
         together(2);
         /* Where they add up to 100, what hand-overs take is somebody's loss. */
         expect_of(0, percents[p][0], 2.5, 3, native);

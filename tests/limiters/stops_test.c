@@ -88,7 +88,6 @@ static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
     static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
     for (unsigned p = 0; p < 2; p++) {
         machine_begin(1);
-        machine_age_clocks(20 * US);
         add(0, &KERNELS, 10)->terms.priority = priorities[p];
         add(1, &KERNELS, 90)->terms.priority = priorities[p];
         tenant_start(&tenants[0]);

@@ -46,6 +46,15 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "priority_test: shares_beside_high_priority_are_shares",
     ),
+    "what was in flight at the last look before a stop": (
+        (
+            "timeshare/governor.c",
+            "course->busy + course->gap <= course->looked && !wanted",
+            "course->busy + course->gap <= course->closed && !wanted",
+        ),
+        "stops_test: "
+        "a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing",
+    ),
     "what neighbours in debt took": (
         (
             "timeshare/governor.c",

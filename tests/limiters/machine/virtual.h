@@ -111,8 +111,8 @@ void machine_refuse_threads(unsigned count);
 /* Sleeps last so much longer than asked from now on, as on a host of many virtual machines; 3 us otherwise. */
 void machine_delay_timers(uint64_t ns);
 
-/* What a governor reads off its clock is up to so much older from now on when it goes on, and others have written
- * meanwhile. */
+/* What a governor reads off its clock is up to so much older from now on when it goes on, and others have written or
+ * stopped it meanwhile; 20 us otherwise. */
 void machine_age_clocks(uint64_t ns);
 
 /* Who waits awake looks no more often than this from now on: a look is a switch between tasks. */
