@@ -32,6 +32,11 @@ void account_spend(struct account *account, struct time_slice *time_slice, uint6
                    uint64_t own_ns)
 {
     spend(account, account->shared, time_slice, now, spent_ns);
+    account_spend_own(account, time_slice, now, own_ns);
+}
+
+void account_spend_own(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t own_ns)
+{
     spend(account, &account->own, time_slice, now, own_ns);
 }
 
@@ -72,10 +77,24 @@ void account_count(struct account *account, uint32_t launches)
     account->launches = launches;
 }
 
+static int64_t own_balance(const struct account *account, uint64_t now)
+{
+    return budget_balance(&account->own, account->asked_ns, now, terms_core(account->terms)) + BUDGET_ARREARS_NS;
+}
+
 int64_t account_balance(const struct account *account, uint64_t now)
 {
-    uint32_t core = terms_core(account->terms);
-    int64_t shared = budget_balance(account->shared, account->asked_ns, now, core);
-    int64_t own = budget_balance(&account->own, account->asked_ns, now, core) + BUDGET_ARREARS_NS;
+    int64_t shared = budget_balance(account->shared, account->asked_ns, now, terms_core(account->terms));
+    int64_t own = own_balance(account, now);
     return shared < own ? shared : own;
+}
+
+bool account_allows(const struct account *account, uint64_t now)
+{
+    return own_balance(account, now) >= 0;
+}
+
+uint64_t account_stamp(const struct account *account)
+{
+    return atomic_load_explicit(&account->shared->stamp_ns, memory_order_relaxed);
 }

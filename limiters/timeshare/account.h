@@ -19,12 +19,21 @@ struct account {
  * grant's share by more than could have been owed. */
 int64_t account_balance(const struct account *account, uint64_t now);
 
+/* Whether this process alone is no further ahead than that. */
+bool account_allows(const struct account *account, uint64_t now);
+
+/* When the grant's account was brought up to a moment last. */
+uint64_t account_stamp(const struct account *account);
+
 /* While a neighbour was busy outside of its time slices for so long, launchers wanted the device. */
 void account_keep(struct account *account, uint64_t ns);
 
 /* The device was used for `spent_ns` until now; for `own_ns` if no sibling had a part of it. */
 void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint64_t own_ns);
+
+/* The same of this process alone: a sibling charges the grant for it. */
+void account_spend_own(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t own_ns);
 
 /* Of what was not asked for, no more than a burst is kept. */
 void account_keep_burst(struct account *account);

@@ -81,16 +81,48 @@ static uint64_t beside_light(struct governor *governor, uint64_t ns)
     return ns - taken_ns;
 }
 
+/* Where a service runs kernels of several programs at the same time, the processes of a grant are in its time slice
+ * together. Whoever leads charges the grant for all of them; each is charged by its own account. */
+static bool leads(const struct governor *governor)
+{
+    return terms_by_service(governor->terms) && governor->time_slice.ours;
+}
+
+static bool follows(const struct governor *governor)
+{
+    return governor->time_slice.joined && time_slice_of_sibling(&governor->time_slice) != PAGE_IDLE;
+}
+
+/* How many others the driver goes over to meanwhile. */
+static unsigned beside(struct governor *governor)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    return leads(governor) || follows(governor) ? time_slice_others(time_slice) : time_slice_beside(time_slice);
+}
+
+/* Whether we may run in a sibling's time slice: it is not over, and whoever has it charges. The grant's account is
+ * written at each look of it. */
+static bool joins(struct governor *governor)
+{
+    if (!terms_by_service(governor->terms) || time_slice_of_sibling(&governor->time_slice) != PAGE_RUNS)
+        return false;
+    uint64_t now = governor->engine->now(), stamp_ns = account_stamp(&governor->account);
+    if (stamp_ns != governor->stamp_ns)
+        governor->stamped_at = now;
+    governor->stamp_ns = stamp_ns;
+    return elapsed(governor->stamped_at, now) < IDLE_NS && account_allows(&governor->account, now);
+}
+
 /* The device was ours from `from` to `to`, or a part of it was: not what light programs used of it meanwhile. How many
  * siblings had a part is believed for what the grant is charged, and not for what this process is: the page that says
  * so is the tenant's to write. */
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
     uint64_t ours_ns = beside_light(governor, elapsed(from, to));
-    unsigned beside = time_slice_beside(&governor->time_slice);
-    uint64_t ran_ns = budget_part(ours_ns, beside);
+    unsigned others = beside(governor);
+    uint64_t ran_ns = budget_part(ours_ns, others);
     if (terms_policy(governor->terms) == HETERO_POLICY_FIXED || time_slice_wanted(&governor->time_slice))
-        governor->doubt.charged_ns += ran_ns - budget_part(ours_ns, beside + time_slice_doubted(&governor->time_slice));
+        governor->doubt.charged_ns += ran_ns - budget_part(ours_ns, others + time_slice_doubted(&governor->time_slice));
     uint64_t most_ns = budget_part(ours_ns, time_slice_others(&governor->time_slice));
     power_ran(&governor->power, from, from + ran_ns, true);
     uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
@@ -99,7 +131,11 @@ static void charge(struct governor *governor, uint64_t from, uint64_t to)
     uint32_t switching = governor->power.model->switching;
     if (switching > 0 && time_slice_wanted_by_siblings(&governor->time_slice))
         charged_ns += charged_ns / switching;
-    account_spend(&governor->account, &governor->time_slice, to, charged_ns, charged_ns + most_ns - ran_ns);
+    uint64_t own_ns = charged_ns + most_ns - ran_ns;
+    if (follows(governor))
+        account_spend_own(&governor->account, &governor->time_slice, to, own_ns);
+    else
+        account_spend(&governor->account, &governor->time_slice, to, charged_ns, own_ns);
     account_count(&governor->account, gate_launches(&governor->gate));
 }
 
@@ -189,7 +225,7 @@ static void look_at_power(struct governor *governor)
 static void rest(struct governor *governor, uint64_t ns)
 {
     uint64_t now = governor->engine->now(), until = now + ns;
-    while (now < until) {
+    while (now < until && !joins(governor)) {
         uint64_t since = now;
         governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
         now = governor->engine->now();
@@ -208,13 +244,14 @@ static bool owed_less(struct governor *governor)
 
 /* While the time slice is waited for. Once it is about to be ours, launchers get ready: one that would have to be woken
  * first is 50 to 200 us late. */
-static void look(void *governor_, bool soon)
+static bool look(void *governor_, bool soon)
 {
     struct governor *governor = governor_;
     trail(governor);
     look_at_neighbours(governor);
     if (soon && atomic_load(&governor->gate.state) != GATE_READY)
         gate_set(&governor->gate, GATE_READY);
+    return joins(governor);
 }
 
 /* Whether a kernel of ours may wait for a launch that our debt holds back, which that kernel makes. */
@@ -241,6 +278,10 @@ static bool obtain(struct governor *governor, bool *borrowed)
         time_slice_waits(&governor->time_slice, true);
         if (governor_runs_beside(governor, owed))
             return true;
+        if (joins(governor)) {
+            time_slice_join(&governor->time_slice);
+            return true;
+        }
         uint64_t now = governor->engine->now();
         rescued = wait_ns > 0 && must_be_rescued(governor);
         solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
@@ -268,7 +309,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
                     &(struct time_slice_waiter){.look = look, .owner = governor});
     power_ran(&governor->power, since, governor->engine->now(), false);
     governor->rescues += rescued && governor->rescues < RESCUES;
-    if (terms_limit_core(terms) && (rescued || governor_balance(governor) >= 0))
+    if (terms_limit_core(terms) && (rescued || governor->time_slice.joined || governor_balance(governor) >= 0))
         return true;
     gate_set(&governor->gate, GATE_CLOSED);
     time_slice_give(&governor->time_slice);
@@ -280,6 +321,7 @@ struct course {
     bool borrowed;      /* obtained in debt */
     bool beside;        /* others had work in flight meanwhile */
     bool doubts;        /* or said so for longer than they are believed */
+    bool together;      /* siblings were in it, too */
     uint64_t light_ns;  /* what light programs had used when it began */
     uint32_t before;    /* launches when the gate opened */
     uint32_t seen;      /* launches at the last look */
@@ -309,6 +351,8 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
                   (time_slice_claimed(time_slice) || time_slice_row_comes(time_slice));
     if (yields || !terms_limit_core(terms) || atomic_load(&gates_retired))
         return true;
+    if (time_slice->joined)
+        return !joins(governor);
     if (now < own_until)
         return false;
     uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
@@ -346,7 +390,8 @@ static void tick(struct governor *governor, struct course *course)
     bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH, low_latency = is_low_latency(governor);
     atomic_store_explicit(&governor->gate.low_latency, low_latency, memory_order_relaxed);
     course->gap = high ? GAP_HIGH_NS : GAP_NS;
-    uint64_t ns = low_latency || high ? TICK_LOW_LATENCY_NS : TICK_NS, now = governor->engine->now();
+    bool often = low_latency || high || governor->time_slice.joined; /* its lead waits for it at the end */
+    uint64_t ns = often ? TICK_LOW_LATENCY_NS : TICK_NS, now = governor->engine->now();
     uint64_t left = course->own_until > now ? course->own_until - now : ns;
     governor->engine->pause(left < ns ? left : ns);
 }
@@ -411,6 +456,8 @@ static void let_run(struct governor *governor, struct course *course)
         uint64_t looked = governor->engine->now();
         now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
         time_slice_busy(&governor->time_slice, busy);
+        if (leads(governor) && time_slice_siblings(&governor->time_slice) > 0)
+            busy = course->together = true; /* the time slice is theirs, too */
         if (elapsed(course->looked, now) > (course->busy == course->looked ? WAKE_NS : PAGES_STOPPED_NS) &&
             (busy || course->busy == course->looked))
             charge_stop(governor, course, now);
@@ -424,12 +471,12 @@ static void let_run(struct governor *governor, struct course *course)
         }
         course->seen = count;
         course->looked = now;
-        bool beside = time_slice_beside(&governor->time_slice) > 0;
-        course->beside = course->beside || beside;
-        atomic_store_explicit(&governor->gate.beside, beside && !time_slice_beside_high(&governor->time_slice),
+        bool others = beside(governor) > 0;
+        course->beside = course->beside || others;
+        atomic_store_explicit(&governor->gate.beside, others && !time_slice_beside_high(&governor->time_slice),
                               memory_order_relaxed);
         bool lit = time_slice_lit(&governor->time_slice) > 0;
-        if (!beside || governor_beside(governor))
+        if (!others || governor_beside(governor))
             light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
         if (!lit)
             governor->unlit_at = now;
@@ -448,8 +495,12 @@ static bool drain(struct governor *governor, struct course *course)
 {
     const struct engine *engine = governor->engine;
     bool drained = false, advertised = false;
+    if (course->together)
+        time_slice_ends_for_siblings(&governor->time_slice);
     while (!drained && elapsed(course->closed, engine->now()) < DRAIN_NS && !atomic_load(&gates_retired)) {
         drained = !still_in_flight(governor, course->charged != 0 ? course->charged : engine->now());
+        if (drained && course->together) /* and who joined does, too, which looks each TICK_NS */
+            drained = time_slice_siblings(&governor->time_slice) == 0;
         look_at_neighbours(governor);
         if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
@@ -535,7 +586,7 @@ static void run(struct governor *governor, bool borrowed)
     settle(governor, &course, yields, drained);
     if (course.charged != 0)
         light_learn_from(governor, gate_launches(&governor->gate) - before, course.closed - course.opened,
-                         governor->account.own.gpu_ns - spent_ns);
+                         course.together || governor->time_slice.joined ? 0 : governor->account.own.gpu_ns - spent_ns);
 }
 
 void governor_round(struct governor *governor)

@@ -41,6 +41,8 @@ struct governor {
     uint64_t light_switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
     uint64_t siblings_ns;       /* what siblings had used */
     uint64_t siblings_at;       /* when that was last more than before; 0: never */
+    uint64_t stamp_ns;          /* when the grant's account was brought up to a moment last, */
+    uint64_t stamped_at;        /* and when that was seen */
     uint64_t unlit_at;          /* when no light program was last beside it */
     uint64_t others_at;         /* when others last wanted the device or used it; 0: never */
     uint32_t paced_at;          /* the charge rate when `pace` began, unity or more */
@@ -65,7 +67,7 @@ static inline bool governor_beside(const struct governor *governor)
 {
     const struct hetero_grant_device *terms = governor->terms;
     return terms_by_service(terms) && terms_policy(terms) == HETERO_POLICY_ELASTIC &&
-           terms_priority(terms) == HETERO_PRIORITY_LOW && !governor->time_slice.ours;
+           terms_priority(terms) == HETERO_PRIORITY_LOW && !governor->time_slice.ours && !governor->time_slice.joined;
 }
 
 /* Whether it goes on so. One that had more than its share stops only while another is owed some, whose work waits. */

@@ -323,6 +323,11 @@ unsigned time_slice_beside(struct time_slice *time_slice)
     return time_slice_others(time_slice) + pages_siblings(&time_slice->pages);
 }
 
+unsigned time_slice_siblings(struct time_slice *time_slice)
+{
+    return pages_siblings(glance(time_slice));
+}
+
 /* A lock goes with its process, a count does not. */
 static void count_siblings(struct time_slice *time_slice)
 {
@@ -484,8 +489,9 @@ static bool wait_for(struct time_slice *time_slice, const struct time_slice_wait
         glance(time_slice);
         bool ends = is_ending(time_slice);
         ends_since = !ends ? 0 : ends_since == 0 ? now : ends_since;
-        if (waiter != NULL)
-            waiter->look(waiter->owner, ends);
+        time_slice->joined = waiter != NULL && waiter->look(waiter->owner, ends);
+        if (time_slice->joined)
+            return false;
         if (ends && now - ends_since < ENDS_MOST_NS)
             sleep_ns(LOOK_ENDS_NS);
         else
@@ -507,7 +513,7 @@ void time_slice_take(struct time_slice *time_slice, bool high, const struct time
         time_slice->ours = wait_for(time_slice, waiter);
         queue(time_slice, false);
     }
-    time_slice->late = !time_slice->ours;
+    time_slice->late = !time_slice->ours && !time_slice->joined;
     if (time_slice->late)
         pages_hush(&time_slice->pages);
 }
@@ -526,9 +532,27 @@ bool time_slice_try(struct time_slice *time_slice, bool high)
     return time_slice->ours;
 }
 
+void time_slice_join(struct time_slice *time_slice)
+{
+    time_slice->joined = true;
+}
+
+enum page_state time_slice_of_sibling(const struct time_slice *time_slice)
+{
+    const struct hetero_page *own = time_slice->pages.own;
+    uint32_t said = own == NULL || time_slice->leads ? PAGE_IDLE : atomic_load(&own->state);
+    return said >= PAGE_RUNS && taken(time_slice, LEAD, 1) ? (enum page_state)said : PAGE_IDLE;
+}
+
 void time_slice_ends(struct time_slice *time_slice)
 {
     if (time_slice->ours && !time_slice->high)
+        pages_say(&time_slice->pages, PAGE_ENDS);
+}
+
+void time_slice_ends_for_siblings(struct time_slice *time_slice)
+{
+    if (time_slice->ours)
         pages_say(&time_slice->pages, PAGE_ENDS);
 }
 
@@ -538,7 +562,7 @@ void time_slice_give(struct time_slice *time_slice)
     if (time_slice->ours)
         pages_say(&time_slice->pages, PAGE_IDLE);
     leave_lead(time_slice);
-    time_slice->ours = time_slice->pages.asks = false;
+    time_slice->ours = time_slice->joined = time_slice->pages.asks = false;
     time_slice->deferring_ns = 0;
     /* A new request of ours would overtake a waiter, which looks only now and then. */
     int64_t since = clock_ns(), now = since;

@@ -39,13 +39,15 @@ struct time_slice {
     bool high;            /* the priority with which it was asked for */
     bool leads;           /* no sibling enters, or has a time slice */
     bool ours;
+    bool joined;        /* we run in a sibling's */
     bool late;          /* it was waited for in vain: until it can be had again, the owner runs without */
     uint64_t drains_ns; /* how long what the owner has in flight takes: so long before a gang's row it ends */
 };
 
-/* Called while a time slice is waited for, at each look; `soon`: it is about to be free. */
+/* Called while a time slice is waited for, at each look; `soon`: it is about to be free. Whether the waiter joins the
+ * sibling that has it, and waits no longer. */
 struct time_slice_waiter {
-    void (*look)(void *owner, bool soon);
+    bool (*look)(void *owner, bool soon);
     void *owner;
 };
 
@@ -89,6 +91,14 @@ void time_slice_ends(struct time_slice *time_slice);
 
 /* Take the time slice if nobody holds it or waits for it, and no sibling is to go first. */
 bool time_slice_try(struct time_slice *time_slice, bool high);
+
+/* Run in the time slice of a sibling, until it is given up; what that sibling says: PAGE_IDLE if it has none. */
+void time_slice_join(struct time_slice *time_slice);
+enum page_state time_slice_of_sibling(const struct time_slice *time_slice);
+
+/* With the time slice: whoever joined is to stop; and how many siblings have work in flight. */
+void time_slice_ends_for_siblings(struct time_slice *time_slice);
+unsigned time_slice_siblings(struct time_slice *time_slice);
 
 /* Give the time slice up; those who waited get a moment to take it before the caller goes on. */
 void time_slice_give(struct time_slice *time_slice);

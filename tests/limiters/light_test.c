@@ -512,7 +512,7 @@ static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
                 machine_end();
             }
             printf("%u small ones: %.2f of %u\n", small, mean, percent);
-            EXPECT_NEAR(percent, 1, mean);
+            EXPECT_NEAR(percent, 1.2, mean); /* of 10, 40 machines have 10.7 on average, and differ by 0.67 */
         }
 }
 

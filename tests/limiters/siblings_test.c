@@ -121,6 +121,90 @@ static void processes_of_a_grant_share_what_is_lent_to_it(void)
     }
 }
 
+static struct tenant *add_served(unsigned number, const struct tenant *like, unsigned percent, unsigned grant)
+{
+    struct tenant *tenant = add(number, like, percent);
+    tenant->terms.flags = HETERO_FLAG_SERVICE;
+    tenant->account = &accounts[grant];
+    return tenant;
+}
+
+/* Four processes whose kernels leave room for each other: where a service runs them at the same time, a time slice of
+ * their grant is for all of them. */
+static void processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them(void)
+{
+    static const unsigned percents[] = {10, 30, 60};
+    enum { PROCESSES = 4 };
+    for (unsigned p = 0; p < 3; p++)
+        for (unsigned others = 0; others < 2; others++) {
+            begin();
+            machine_serve();
+            for (unsigned t = 0; t < PROCESSES; t++)
+                add_served(t, &KERNELS, percents[p], 0);
+            add_served(PROCESSES, &KERNELS, 40, PROCESSES);
+            together(PROCESSES + others);
+            unsigned beside = 0;
+            for (unsigned look = 0; others > 0 && look < 10000; look++) {
+                EXPECT(true, machine_run(100 * US));
+                for (unsigned t = 0; tenant_runs(&tenants[PROCESSES]) && t < PROCESSES; t++)
+                    beside += tenants[t].asked_ns > tenants[t].done_ns;
+            }
+            EXPECT(true, beside < 100); /* of 10,000: who comes after them waits for all that they have in flight */
+            for (unsigned t = 0; t < PROCESSES + others; t++)
+                printf("%.2f ", tenant_got(&tenants[t], 2, RUN_S));
+            printf("of %u%s\n", percents[p], others > 0 ? ", and of 40" : "");
+            for (unsigned t = 0; t < PROCESSES; t++)
+                EXPECT_NEAR(percents[p], 1.5, tenant_got(&tenants[t], 2, RUN_S));
+            if (others > 0)
+                EXPECT_NEAR(40, 1, tenant_got(&tenants[PROCESSES], 2, RUN_S));
+            machine_end();
+        }
+}
+
+/* Whoever has the time slice of the grant is stopped for a while, or killed: its siblings go on, and not for nothing.
+ */
+static void a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_much(void)
+{
+    enum { PROCESSES = 3 };
+    for (unsigned kills = 0; kills < 2; kills++) {
+        uint64_t done_ns[PROCESSES] = {0};
+        unsigned events = 0;
+        begin();
+        machine_serve();
+        for (unsigned t = 0; t < PROCESSES; t++)
+            tenant_start(add_served(t, &KERNELS, 30, 0));
+        tenant_start(add_served(PROCESSES, &KERNELS, 60, PROCESSES));
+        while (machine_now() < (RUN_S + 1) * SECOND) {
+            EXPECT(true, machine_run(170 * MS));
+            unsigned t = 0, looks = 0;
+            while (looks++ < 4000 && !tenants[t].governor->time_slice.ours) {
+                EXPECT(true, machine_run(50 * US));
+                t = (t + 1) % PROCESSES;
+            }
+            events++;
+            if (kills > 0) {
+                done_ns[t] += tenants[t].done_ns;
+                tenant_kill(&tenants[t]);
+                tenant_start(&tenants[t]);
+            } else {
+                tenant_stop(&tenants[t]);
+                EXPECT(true, machine_run(400 * MS));
+                tenant_continue(&tenants[t]);
+            }
+        }
+        printf("%u %s:", events, kills > 0 ? "kills" : "stops");
+        for (unsigned t = 0; t < PROCESSES; t++) {
+            double got = 100 * (double)(done_ns[t] + tenants[t].done_ns) / (RUN_S * SECOND);
+            printf(" %.2f", got);
+            EXPECT(true, got >= 25);
+            EXPECT(true, kills == 0 || got <= 32); /* what runs beside one that is stopped is charged for a part */
+        }
+        printf(" of 30, beside %.2f of 60\n", tenant_got(&tenants[PROCESSES], 3, RUN_S));
+        EXPECT(true, tenant_got(&tenants[PROCESSES], 3, RUN_S) >= 58);
+        machine_end();
+    }
+}
+
 /* Each with work in flight, which nobody counts as done, and that a page still says when they are gone. */
 static void processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge(void)
 {
@@ -152,6 +236,8 @@ static const struct test tests[] = {
     TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
     TEST(a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most),
     TEST(processes_of_a_grant_share_what_is_lent_to_it),
+    TEST(processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them),
+    TEST(a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_much),
     TEST(processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge),
 };
 

@@ -95,7 +95,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "one's part of what several have": (
         (
             "timeshare/governor.c",
-            "uint64_t ran_ns = budget_part(ours_ns, beside);",
+            "uint64_t ran_ns = budget_part(ours_ns, others);",
             "uint64_t ran_ns = budget_part(ours_ns, 0);",
         ),
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
@@ -153,6 +153,33 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "siblings_test: "
         "a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most",
+    ),
+    "that processes of a grant are in its time slice together": (
+        (
+            "timeshare/governor.c",
+            "elapsed(governor->stamped_at, now) < IDLE_NS && account_allows",
+            "false && account_allows",
+        ),
+        "siblings_test: "
+        "processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them",
+    ),
+    "that a time slice of theirs is charged once": (
+        (
+            "timeshare/governor.c",
+            "    if (follows(governor))",
+            "    if (false)",
+        ),
+        "siblings_test: "
+        "processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them",
+    ),
+    "that it ends when all of theirs is done": (
+        (
+            "timeshare/governor.c",
+            "time_slice_siblings(&governor->time_slice) == 0;",
+            "true;",
+        ),
+        "siblings_test: "
+        "processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them",
     ),
     "for how long one that was stopped is charged": (
         (

@@ -93,6 +93,7 @@ static struct {
     struct tenant *tenants[TENANTS]; /* all that were ever started */
     unsigned tenant_count;
     bool several; /* there is a program on another card than the first */
+    bool serves;  /* a service runs all of them at the same time */
     uint64_t rng;
     struct file {
         ino_t inode;
@@ -350,6 +351,11 @@ void machine_poll(uint64_t ns)
 void machine_age_clocks(uint64_t ns)
 {
     machine.ages_ns = ns;
+}
+
+void machine_serve(void)
+{
+    machine.serves = true;
 }
 
 static uint64_t task_now(void)
@@ -826,10 +832,31 @@ static uint64_t card_until(const struct card *card, uint64_t at_ns, uint64_t to_
     return ready > 0 && at_ns + ready < to_ns ? at_ns + ready : to_ns;
 }
 
+/* The same of one card on which a service runs what all have at the same time, each as if it were alone: kernels that
+ * leave room for each other. */
+static void card_serve(void)
+{
+    while (machine.card_ns < machine.now_ns) {
+        uint64_t at_ns = machine.card_ns, to_ns = machine.now_ns;
+        for (unsigned i = 0; i < machine.tenant_count; i++) {
+            uint64_t ready = ready_ns(machine.tenants[i]);
+            to_ns = ready > 0 && at_ns + ready < to_ns ? at_ns + ready : to_ns;
+        }
+        for (unsigned i = 0; i < machine.tenant_count; i++)
+            if (has_work(machine.tenants[i]))
+                note_busy(machine.tenants[i], at_ns, to_ns);
+        machine.card_ns = to_ns;
+    }
+}
+
 /* Let the cards work until now: each on what one context asked for, in order of its streams; in time slices where
  * several did. */
 static void card_work(void)
 {
+    if (machine.serves) {
+        card_serve();
+        return;
+    }
     while (machine.card_ns < machine.now_ns) {
         uint64_t at_ns = machine.card_ns, to_ns = machine.now_ns;
         unsigned cards = machine.several ? CARDS : 1;

@@ -115,6 +115,9 @@ void machine_delay_timers(uint64_t ns);
  * stopped it meanwhile; 20 us otherwise. */
 void machine_age_clocks(uint64_t ns);
 
+/* A service of the vendor's runs the kernels of all programs at the same time, and none is slower for it. */
+void machine_serve(void);
+
 /* Who waits awake looks no more often than this from now on: a look is a switch between tasks. */
 void machine_poll(uint64_t ns);
 
