@@ -18,6 +18,12 @@
 #define LIGHT_LOOK_NS  (4 * MS)
 #define LIGHT_RESTS_NS (50 * MS)
 
+/* A look is a few calls of the driver, which the program's launches meet there. Alone, where so many in a row found no
+ * long kernel, the next ones are so many times as far apart: of kernels that are rarer than that looks miss no more
+ * than a point. */
+#define LIGHT_QUIET_LOOKS 256u
+#define LIGHT_QUIET_TIMES 4u
+
 /* A kernel, or a driver's turn of each co-tenant, that takes longer is none of a light program. */
 #define LIGHT_STANDS_NS (30 * MS)
 
@@ -182,6 +188,8 @@ struct light_course {
     uint32_t looked_at;    /* and at that look */
     bool is_another;       /* it launches something else than what was timed */
     struct light_watch watch;
+    unsigned quiet;     /* so many looks in a row found no long kernel, alone */
+    uint64_t watched;   /* when the last of them was */
     uint32_t done;      /* launches made by the look before, which is the least that is done when nothing is watched */
     uint64_t windowed;  /* when it was last compared what long kernels took */
     uint64_t unsaid_ns; /* of what they took, what was not said to others yet */
@@ -248,6 +256,13 @@ static void charge_long(struct governor *governor, struct light_course *course, 
     governor->light.stood.beside = governor->light.stood.beside || others > 0;
 }
 
+/* Whether it is too early for another look. */
+static bool is_quiet(const struct light_course *course, uint64_t now)
+{
+    return course->watch.since == 0 && course->quiet >= LIGHT_QUIET_LOOKS &&
+           elapsed(course->watched, now) < (LIGHT_QUIET_TIMES - 1) * LIGHT_TICK_NS;
+}
+
 /* Look at what was in flight at the look before, and at what is now. */
 static void watch(struct governor *governor, struct light_course *course)
 {
@@ -256,6 +271,8 @@ static void watch(struct governor *governor, struct light_course *course)
     unsigned before = others == 0 && time_slice_held(&governor->time_slice) ? 1 : others; /* it has not said so yet */
     before += time_slice_lit(&governor->time_slice); /* the driver gives them turns, too */
     uint64_t now = governor->engine->now();
+    if (before == 0 && is_quiet(course, now))
+        return;
     if (watch->since != 0) {
         bool stands = gate_stands(&governor->gate, &watch->moment);
         watch->others = before > watch->others ? before : watch->others;
@@ -267,6 +284,8 @@ static void watch(struct governor *governor, struct light_course *course)
         if (stands)
             return;
     }
+    course->quiet = watch->stands || before > 0 ? 0 : course->quiet + (course->quiet < LIGHT_QUIET_LOOKS);
+    course->watched = now;
     *watch = (struct light_watch){0};
     uint32_t done = course->done;
     bool in_flight = gate_marks(&governor->gate, &watch->moment);

@@ -186,6 +186,18 @@ static void four_decoders_that_need_all_of_the_card_run_beside_each_other(void)
     machine_end();
 }
 
+/* Its launches meet the governor's calls in the driver. */
+static void a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_driver_seldom(void)
+{
+    begin();
+    add(0, &PYTORCH_TOKENS, 60);
+    together(1);
+    double calls = (double)tenants[0].governor_calls / RUN_S / 1000;
+    printf("%.2f calls a millisecond, and %.2f of its own\n", calls, (double)tenants[0].calls / RUN_S / 1000);
+    EXPECT(true, calls < 1.6);
+    machine_end();
+}
+
 /* On a card where a service runs programs at the same time nobody stops for one that has its share. */
 static void elastic_programs_of_a_service_run_as_without_limits_while_each_has_its_share(void)
 {
@@ -592,6 +604,7 @@ static const struct test tests[] = {
     TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),
     TEST(four_decoders_run_beside_each_other),
     TEST(four_decoders_that_need_all_of_the_card_run_beside_each_other),
+    TEST(a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_driver_seldom),
     TEST(elastic_programs_of_a_service_run_as_without_limits_while_each_has_its_share),
     TEST(an_elastic_program_of_a_service_has_its_share),
     TEST(a_decoder_runs_beside_one_that_always_wants_the_card),

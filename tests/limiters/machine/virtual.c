@@ -995,8 +995,17 @@ static void engine_drop(void *fence)
     ((struct fence *)fence)->tenant = NULL;
 }
 
+/* The task that runs calls the driver. */
+static void note_call(void)
+{
+    struct tenant *tenant = machine.task == NULL ? NULL : machine.task->tenant;
+    if (tenant != NULL)
+        *(is_of_program(machine.task) ? &tenant->calls : &tenant->governor_calls) += 1;
+}
+
 static bool engine_set(void *fence, void *stream)
 {
+    note_call();
     struct fence *set = fence;
     struct tenant *tenant = tenant_of(stream, &set->stream);
     set->at_ns = *asked_of(tenant, set->stream);
@@ -1005,6 +1014,7 @@ static bool engine_set(void *fence, void *stream)
 
 static bool engine_passed(void *fence)
 {
+    note_call();
     card_work();
     const struct fence *set = fence;
     const struct stop *stop = stop_of(set->tenant, set->stream);
@@ -1029,6 +1039,7 @@ static void engine_drop_hold(void *hold)
 
 static bool engine_hold(void *hold, void *stream)
 {
+    note_call();
     struct held *held = hold;
     card_work();
     *held = (struct held){.tenant = stream, .on = true, .from_ns = held->tenant->asked_ns};
@@ -1038,6 +1049,7 @@ static bool engine_hold(void *hold, void *stream)
 
 static void engine_stamp(void *hold, void *stream)
 {
+    note_call();
     struct held *held = hold;
     const struct tenant *tenant = stream;
     held->to_ns = tenant->asked_ns;
@@ -1380,6 +1392,7 @@ void tenant_start(struct tenant *tenant)
     memset(tenant->arrived, 0, sizeof tenant->arrived);
     tenant->batches = tenant->batches_ns = tenant->longest_ns = tenant->time_slices = 0;
     tenant->beside = 0;
+    tenant->calls = tenant->governor_calls = 0;
     memset(tenant->busy_ns, 0, sizeof tenant->busy_ns);
     unsigned known = 0;
     while (known < machine.tenant_count && machine.tenants[known] != tenant)

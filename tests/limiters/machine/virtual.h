@@ -74,6 +74,7 @@ struct tenant {
     uint64_t met[STREAMS], arrived[STREAMS];  /* meetings launched, and those that it came to, by communicator */
     uint64_t spun_ns;                         /* for which the card did nothing but wait for others */
     uint64_t steps;                           /* for bodies */
+    uint64_t calls, governor_calls;           /* of the driver for its share, by its threads and by its governor */
     uint64_t batches, batches_ns, longest_ns; /* how long batches took, from asking for the first launch on */
 };
 
