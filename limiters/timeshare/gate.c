@@ -22,9 +22,13 @@
 #define LONG_LENT_NS (4 * MS)
 
 /* Beside a grant of high priority, which may have to wait for all of it: one fence after a tenth of that, or after one
- * kernel that is longer. The cost is the time that the device then waits for launchers. */
+ * kernel that is longer; two where they pass at least this often. The cost is the time that the device then waits for
+ * launchers: a program whose thread is hardly faster than the device never makes good what it waited for. */
 #define IN_FLIGHT_ONE              1u
+#define IN_FLIGHT_SHORT            2u
 #define FENCE_EVERY_LOW_LATENCY_NS (MS / 10)
+#define FENCE_SHORT_NS             INT64_C(200000)
+#define FENCES_MEAN                16 /* of about so many, which is how often they pass */
 
 /* A launcher waits awake for so long when the gate is about to be open, and one of high priority at first: its governor
  * opens the gate sooner than a sleeping thread wakes up. */
@@ -55,6 +59,7 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
     static atomic_uint made;
     gate->number = atomic_fetch_add(&made, 1) + 1;
     gate->stride = 1;
+    gate->fence_ns = FENCE_EVERY_NS;
     atomic_store(&gate->hold.goes, true);
     atomic_store(&gate->hold.gone, true);
     atomic_store(&gate->long_kernels, true);
@@ -97,10 +102,12 @@ static bool lock(struct gate *gate)
 
 static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate *gate)
 {
-    bool one = atomic_load_explicit(&gate->low_latency, memory_order_relaxed) ||
-               (atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
-                atomic_load_explicit(&gate->known_stride, memory_order_relaxed) == 0);
-    return one ? IN_FLIGHT_ONE : IN_FLIGHT;
+    if (atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
+        atomic_load_explicit(&gate->known_stride, memory_order_relaxed) == 0)
+        return IN_FLIGHT_ONE;
+    if (!atomic_load_explicit(&gate->low_latency, memory_order_relaxed))
+        return IN_FLIGHT;
+    return atomic_load_explicit(&gate->short_fences, memory_order_relaxed) ? IN_FLIGHT_SHORT : IN_FLIGHT_ONE;
 }
 
 /* The same of those that wait to enter: where more may be in flight, the others enter as fast as ever. */
@@ -197,6 +204,9 @@ static void adapt(struct gate *gate, uint64_t now)
     if (since == 0)
         return;
     uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
+    int64_t counted = elapsed < FENCE_EVERY_NS ? (int64_t)elapsed : (int64_t)FENCE_EVERY_NS; /* a pause is none */
+    gate->fence_ns += (counted - gate->fence_ns) / FENCES_MEAN;
+    atomic_store_explicit(&gate->short_fences, gate->fence_ns <= FENCE_SHORT_NS, memory_order_relaxed);
     uint64_t every = gate->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
     uint64_t fitting = (gate->stride * every + elapsed / 2) / elapsed;
     if (fitting > gate->stride * UINT64_C(2))

@@ -60,6 +60,7 @@ struct gate {
     _Atomic uint32_t deep;         /* so many fences may be in flight, if more than else; written by the thread */
     _Atomic bool beside;           /* others have work in flight, none of high priority; written by the thread */
     _Atomic bool low_latency;      /* a high-priority grant may want the device at any time; written by the thread */
+    _Atomic bool short_fences;     /* and what one fence stands for is soon done */
     _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's that is between enter and leave, or 0 (gate.c) */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
@@ -78,6 +79,7 @@ struct gate {
     uint64_t asked_ns;       /* when it was last asked whether fences have passed */
     uint64_t timed_ns;       /* a moment of this time slice; 0: there was no fence in it yet */
     uint32_t passed;         /* fences that passed since then */
+    int64_t fence_ns;        /* how often they do, on average */
     _Atomic uint32_t popped; /* fences that passed, or that were given up; it wraps around; read without the lock */
     uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
     uint64_t spent_ns; /* by them */

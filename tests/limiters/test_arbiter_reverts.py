@@ -154,6 +154,15 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "siblings_test: "
         "a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most",
     ),
+    "that two short kernels are in flight beside high priority": (
+        (
+            "timeshare/gate.c",
+            "#define IN_FLIGHT_SHORT            2u",
+            "#define IN_FLIGHT_SHORT            1u",
+        ),
+        "priority_test: "
+        "training_whose_thread_is_hardly_faster_than_the_card_has_nine_tenths_of_what_requests_leave",
+    ),
     "that processes of a grant are in its time slice together": (
         (
             "timeshare/governor.c",
