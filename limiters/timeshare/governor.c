@@ -31,10 +31,10 @@
 /* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process
  * (a collective) would otherwise wait for ever when both want the same device. One that waits for a launch of its own
  * grant, which it keeps in debt, has a time slice after RESCUE_NS. A long one that waits for nothing does not end by
- * that: the next wait is twice as long, up to so many times. */
+ * that: the next wait is eight times as long, up to so many times. */
 #define DRAIN_NS  (100 * MS)
 #define RESCUE_NS (30 * 1000 * MS)
-#define RESCUES   10u
+#define RESCUES   3u
 
 /* What drains before a gang's row: the most that is kept clear for it, and how fast a long one is forgotten. */
 #define DRAINS_MOST_NS (3 * MS)
@@ -258,7 +258,7 @@ static bool look(void *governor_, bool soon)
 static bool must_be_rescued(const struct governor *governor)
 {
     uint64_t since_ns = elapsed(governor->began_ns, governor->engine->now());
-    return governor->trails_ns != 0 && since_ns > RESCUE_NS << governor->rescues;
+    return governor->trails_ns != 0 && since_ns > RESCUE_NS << 3 * governor->rescues;
 }
 
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.

@@ -76,7 +76,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "shares_test: a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards",
     ),
     "that launches in debt become rare": (
-        ("timeshare/governor.c", "RESCUE_NS << governor->rescues;", "RESCUE_NS;"),
+        ("timeshare/governor.c", "RESCUE_NS << 3 * governor->rescues;", "RESCUE_NS;"),
         "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
     ),
     "that turns of others make no kernel long": (
