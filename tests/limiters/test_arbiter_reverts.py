@@ -27,7 +27,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "#define RESCUE_NS (30 * 1000 * MS)",
             "#define RESCUE_NS (1000 * MS)",
         ),
-        "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
+        "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
     ),
     "the end of a drain": (
         (
