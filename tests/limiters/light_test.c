@@ -267,6 +267,7 @@ static void an_elastic_decoder_runs_beside_an_elastic_prefill(void)
     for (unsigned t = 0; t < 2; t++)
         natives[t] = alone(likes[t]);
     begin();
+    machine_age_clocks(0); /* these moments are known to meet */
     for (unsigned t = 0; t < 2; t++)
         add(t, likes[t], 50)->terms.policy = HETERO_POLICY_ELASTIC;
     together(2);
@@ -396,6 +397,7 @@ static void kernels_of_a_millisecond_that_holds_seldom_meet_are_charged(void)
             struct tenant like = rare(300, (uint16_t)long_us);
             like.host_ns = 20 * US;
             machine_begin(seed);
+            machine_age_clocks(0); /* these machines are known to go over to time slices and back */
             add(0, &like, 30);
             add(1, &KERNELS, 60);
             for (unsigned t = 0; t < 2; t++)

@@ -207,6 +207,7 @@ static void beside_one_that_waits_no_more_nothing_is_lent(void)
 static void beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones(void)
 {
     begin();
+    machine_age_clocks(0); /* these moments are known to meet */
     add_long(0, 250 * MS, 63, 5);
     add_long(1, MS, 23, 1)->terms.policy = HETERO_POLICY_ELASTIC;
     add_long(2, 60 * MS, 1, 4)->terms.policy = HETERO_POLICY_ELASTIC;
