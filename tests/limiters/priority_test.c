@@ -29,7 +29,7 @@ static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer
 }
 
 /* Requests of five milliseconds beside training. The latest takes as much longer than alone as the longest kernel of
- * that, and 0.6 ms for turns that the driver gave meanwhile and 0.05 for clocks that two governors read; training has
+ * that, and 0.6 ms for turns that the driver gave meanwhile and 0.15 for clocks and looks that are late; training has
  * nine tenths of what is left. */
 static void expect_requests_beside(const struct tenant *training, double longest_kernel_ms)
 {
@@ -50,7 +50,7 @@ static void expect_requests_beside(const struct tenant *training, double longest
     double low = (double)tenants[1].launched / native / left;
     double beside_ms = (double)tenants[0].longest_ns / (double)MS;
     printf("longest %.3f ms, alone %.3f; training got %.1f %% of what was left\n", beside_ms, longest_ms, 100 * low);
-    EXPECT(true, beside_ms <= longest_ms + longest_kernel_ms + 0.65);
+    EXPECT(true, beside_ms <= longest_ms + longest_kernel_ms + 0.75);
     EXPECT(true, low >= 0.9);
     machine_end();
 }
