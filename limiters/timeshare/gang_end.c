@@ -15,9 +15,11 @@
 #define FEW_NS   (1000 * US)
 
 /* One that was seen to wait for another waits for so long; then it is tried out, so often at most, unless what it
- * launches takes longer than that. Well below the ten seconds after which `hetero doctor` says that nobody waits. */
+ * launches takes longer than that. Well below the ten seconds after which `hetero doctor` says that nobody waits. Where
+ * the one that was held back had nothing to launch, as at the end of a step, that showed nothing: sooner. */
 #define MET_NS           (4000 * MS)
 #define PROBE_EVERY_NS   (1500 * MS)
+#define PROBE_AGAIN_NS   (300 * MS)
 #define PROBE_LONGEST_NS (5 * MS)
 
 /* Where nobody was seen to wait for another for so long, nobody is let through because another has launched more: who
@@ -178,7 +180,7 @@ static void note_settled(struct gang *gang)
 bool gang_end_probes(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     bool several = (census->devices & (census->devices - 1)) != 0;
-    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns - gang->probed_ns >= PROBE_EVERY_NS;
+    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns >= gang->probe_due_ns;
 }
 
 void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
@@ -199,6 +201,7 @@ void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now
             atomic_store(&member->held_back, 1);
     }
     gang->probed_ns = now_ns;
+    gang->probe_due_ns = now_ns + PROBE_EVERY_NS;
 }
 
 /* --------------------------------------------------------------------------------------------------------- the trace
@@ -243,6 +246,8 @@ void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now
     trace->asked_ns = trace->looked_ns = now_ns;
     trace->asked_row = shared->rows;
     trace->passes = shared->passes;
+    if (gang->probes && !(shared->members[gang->probed].says & MEMBER_WAITS))
+        gang->probe_due_ns = now_ns + PROBE_AGAIN_NS;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         trace->busy_ns[n] = 0;
         trace->behind[n] = census->busy ? ahead_of(position(&shared->members[n]), census->front) : 0;

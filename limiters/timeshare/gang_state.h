@@ -60,6 +60,7 @@ struct gang {
     unsigned doubt;                        /* whether they do at all (gang.c) */
     bool probes;                           /* this row shows whether its processes wait for each other */
     uint64_t probed_ns;                    /* when one did last */
+    uint64_t probe_due_ns;                 /* from when on another may */
     uint32_t probed;                       /* the member that was held back */
     uint64_t moves_ns;                     /* within so long work comes further that waits for nothing */
     uint64_t pace_ns;                      /* after so long it does, on average */

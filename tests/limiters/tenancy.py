@@ -246,11 +246,13 @@ def mutated_part(edits: tuple[tuple[str, str, str], ...], copy: Path, *parts: st
 
 
 def in_virtual_time_without(edit: tuple[str, str, str], test: str, copy: Path) -> int:
-    """Run a test ("program: name") of a limiter with an edit, built in `copy`; its exit status."""
+    """Run a test ("program: name arguments") with an edit, built in `copy`; its exit status."""
     shutil.copytree(Path(__file__).parent, copy / "tests" / "limiters")  # the program's sources
     program, name = test.split(": ")
     built = mutated_part((edit,), copy / "limiters", f"build/{program}")
-    done = subprocess.run([built, name], capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        [built, *name.split()], capture_output=True, text=True, timeout=600, check=False
+    )
     print(done.stdout, done.stderr)
     return done.returncode
 

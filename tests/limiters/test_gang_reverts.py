@@ -78,7 +78,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "claimed && shared->phase == GANG_OPEN && gang",
             "claimed && shared->phase != GANG_CLOSED && gang",
         ),
-        "gangs_and_programs_of_one_card_at_random_have_their_shares",
+        "gangs_and_programs_of_one_card_at_random_have_their_shares 37 48",  # some are off
     ),
     "who has launched less where nobody waits": (
         (
@@ -87,6 +87,10 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "return (!is_apart(gang) || behind > 0) && behind > 0",
         ),
         "processes_that_exchange_nothing_each_have_their_share",
+    ),
+    "trying again where nothing was held back": (
+        ("timeshare/gang_end.c", "gang->probe_due_ns = now_ns + PROBE_AGAIN_NS;", ";"),
+        "whether_processes_wait_for_each_other_is_found_out",
     ),
     "what high priority is not charged": (
         (

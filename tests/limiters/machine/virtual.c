@@ -932,29 +932,34 @@ static void card_forget(struct tenant *tenant)
  * shorter than falling asleep is waited for awake. */
 static bool is_of_program(const struct task *task);
 
-/* Whether the task that runs has a gate's lock, which may be that of another card's: others of this thread would wait
- * for it. */
-static bool has_a_lock(void)
+/* Whether the task that runs has the lock of a gate. No other has one: who waits has none. */
+static bool holds_a_gate(void)
 {
-    bool has = false;
-    for (unsigned i = 0; i < machine.tenant_count && !has; i++) {
+    bool holds = false;
+    for (unsigned i = 0; i < machine.tenant_count && !holds; i++) {
         struct governor *governor = machine.tenants[i]->governor;
-        has = governor != NULL && pthread_mutex_trylock(&governor->gate.lock) != 0;
-        if (governor != NULL && !has)
+        holds = governor != NULL && pthread_mutex_trylock(&governor->gate.lock) != 0;
+        if (governor != NULL && !holds)
             pthread_mutex_unlock(&governor->gate.lock);
     }
-    return has;
+    return holds;
 }
 
-/* The first look at the clock after a pause is old by the time it is used. */
+/* One of so many looks at the clock is old by the time it is used, and the first after a pause always is. */
+#define OLD_ONE_OF 8u
+
+/* With a gate's lock none is: others of this thread would wait for that. A thread that launches on several cards starts
+ * the governors of other tenants. */
 static uint64_t engine_now(void)
 {
     uint64_t now = task_now();
-    if (machine.ages_ns > 0 && machine.task->rested && !has_a_lock()) {
-        machine.task->rested = false;
-        machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    if (machine.ages_ns == 0 || is_of_program(machine.task) || holds_a_gate())
+        return now;
+    machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    bool old = machine.task->rested || (machine.rng >> 40) % OLD_ONE_OF == 0;
+    machine.task->rested = false;
+    if (old)
         task_wait(machine.now_ns + (machine.rng >> 33) % machine.ages_ns);
-    }
     return now;
 }
 

@@ -112,8 +112,8 @@ void machine_refuse_threads(unsigned count);
 /* Sleeps last so much longer than asked from now on, as on a host of many virtual machines; 3 us otherwise. */
 void machine_delay_timers(uint64_t ns);
 
-/* What a governor reads off its clock is up to so much older from now on when it goes on, and others have written or
- * stopped it meanwhile; 20 us otherwise. */
+/* What a governor reads off its clock is now and then up to so much older from now on when it goes on, and others have
+ * written or stopped it meanwhile; 20 us otherwise. */
 void machine_age_clocks(uint64_t ns);
 
 /* A service of the vendor's runs the kernels of all programs at the same time, and none is slower for it. */
