@@ -704,6 +704,30 @@ static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
            (unsigned)seen.time_slices, seen.furthest, (double)seen.longest_ns / 1e6);
 }
 
+/* A launcher may lose its processor between its look at the gate and its sleep. */
+static void a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once(void)
+{
+    static const unsigned one_of[] = {3, 5};
+    for (unsigned o = 0; o < 2; o++) {
+        uint64_t ends_ns = 0, longest_ns = 0;
+        begin_gangs();
+        machine_preempt(one_of[o]);
+        for (unsigned rank = 0; rank < 2; rank++) {
+            tenant_start(member(rank, 0, rank, crossed, 50, 0));
+            add(2 + rank, &KERNELS, 50)->card = rank;
+            tenant_start(&tenants[2 + rank]);
+        }
+        for (unsigned tick = 0; tick < 20 * SECOND / MS; tick++) {
+            EXPECT(true, machine_run(MS));
+            ends_ns = regions[0].gang.phase == GANG_ENDS ? ends_ns + MS : 0;
+            longest_ns = later(longest_ns, ends_ns);
+        }
+        printf("the longest end of a row took %u ms\n", (unsigned)(longest_ns / MS));
+        EXPECT(true, longest_ns < 40 * MS);
+        machine_end();
+    }
+}
+
 /* With periods of 40 ms, on a machine that takes its threads their processors. */
 static void gangs_stand_still_for_no_second(unsigned rows)
 {
@@ -760,6 +784,7 @@ static const struct test tests[] = {
     TEST(high_priority_in_a_row_is_counted_and_charged_to_nobody),
     TEST(processes_that_exchange_nothing_each_have_their_share),
     TEST(whether_processes_wait_for_each_other_is_found_out),
+    TEST(a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once),
     TEST(no_gang_stands_still_in_ten_thousand_rows),
     TEST(no_gang_stands_still_in_a_million_rows),
     TEST(gangs_and_programs_of_one_card_at_random_have_their_shares),

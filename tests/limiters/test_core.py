@@ -82,6 +82,7 @@ LONG = (
     "high_priority_in_a_row_is_counted_and_charged_to_nobody",
     "processes_that_exchange_nothing_each_have_their_share",
     "whether_processes_wait_for_each_other_is_found_out",
+    "a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once",
     "no_gang_stands_still_in_ten_thousand_rows",
     "gangs_and_programs_of_one_card_at_random_have_their_shares",
     *LONGEST,

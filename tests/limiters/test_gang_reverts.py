@@ -92,6 +92,10 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gang_end.c", "gang->probe_due_ns = now_ns + PROBE_AGAIN_NS;", ";"),
         "whether_processes_wait_for_each_other_is_found_out",
     ),
+    "who falls asleep while it is told to come": (
+        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->told, 1);", "{"),
+        "a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once",
+    ),
     "what high priority is not charged": (
         (
             "timeshare/gang.c",

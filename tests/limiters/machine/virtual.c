@@ -404,6 +404,7 @@ static int status_of(int number, struct stat *found);
 
 static long wait_for_word(const _Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
 {
+    may_be_preempted();
     if (atomic_load(word) != value)
         return EAGAIN;
     struct task *task = machine.task;

@@ -122,8 +122,8 @@ void machine_serve(void);
 /* Who waits awake looks no more often than this from now on: a look is a switch between tasks. */
 void machine_poll(uint64_t ns);
 
-/* From now on one of so many reads and locks of files takes a task its processor for 5 to 105 us, and one of sixteen
- * such for 20 times as long; 0: none does. */
+/* From now on one of so many reads and locks of files, and waits for words, takes a task its processor for 5 to 105 us,
+ * and one of sixteen such for 20 times as long; 0: none does. */
 void machine_preempt(unsigned one_of);
 
 /* SIGKILL, SIGSTOP and SIGCONT; and a stop of all its threads but the governor's, as by a signal handler. */
