@@ -42,14 +42,12 @@
 #define RESCUE_NS  (500 * MS)
 #define RESCUED_NS (10 * MS)
 
-/* A launcher may be ahead of its device by so much in a row, and by two thirds of what is left of that where others
- * follow: what is in flight is known by what came before. A host that is busy elsewhere for milliseconds, as in an
- * optimizer, would leave the device idle else, or have others' spin. Fences are counted by how fast they pass on
- * average: by the slowest a program whose ranks wait for each other for some milliseconds had three. */
-#define DEEP_NS   (24 * MS)
-#define DEEP_PART 2
-#define DEEP_OF   3
-#define FENCE_NS  MS /* gate.c */
+/* A launcher may be ahead of its device by so much in a row, and by what is left of that where others follow. A host
+ * that is busy elsewhere for milliseconds, as in an optimizer, would leave the device idle else, or have others' spin.
+ * Fences are counted by how fast they pass on average: by the slowest a program whose ranks wait for each other for
+ * some milliseconds had three. */
+#define DEEP_NS  (30 * MS)
+#define FENCE_NS MS /* gate.c */
 
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
@@ -485,8 +483,7 @@ static void deepen(struct gang *gang, const struct census *census, const struct 
                    uint64_t left_ns, uint64_t now_ns)
 {
     uint64_t pace_ns = row_is_by_hand(row) ? gang->moves_ns : gang->pace_ns;
-    uint64_t most_ns = left_ns / DEEP_OF * DEEP_PART, one_ns = later(pace_ns, FENCE_NS);
-    most_ns = !claimed || most_ns > DEEP_NS ? DEEP_NS : most_ns;
+    uint64_t most_ns = !claimed || left_ns > DEEP_NS ? DEEP_NS : left_ns, one_ns = later(pace_ns, FENCE_NS);
     if (gang->probes || gang_end_probes(gang, census, now_ns)) /* what is in flight would hide who waits for whom */
         most_ns = 0;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)

@@ -266,7 +266,7 @@ static bool wait_until_open(struct gate *gate)
     uint32_t passes = atomic_load(&gate->passes);
     atomic_fetch_add(&gate->waiting, 1);
     bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
-    uint32_t told = atomic_load(&gate->told);
+    uint32_t wakes = atomic_load(&gate->wakes);
     for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen) && !allows(gate);
          seen = atomic_load(&gate->state)) {
         atomic_fetch_add(&gate->looks, 1);
@@ -279,8 +279,9 @@ static bool wait_until_open(struct gate *gate)
             gate->engine->pause(2 * US);
         high = false;
         if (atomic_load(&gate->passes) == passes && !allows(gate))
-            futex_sleep(&gate->told, told, GATE_LOOK_NS);
-        told = atomic_load(&gate->told); /* before what it is told: else that may change unseen before the next sleep */
+            futex_sleep(&gate->wakes, wakes, GATE_LOOK_NS);
+        wakes =
+            atomic_load(&gate->wakes); /* before what it is told: else that may change unseen before the next sleep */
         let_through = atomic_load(&gate->passes) != passes;
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
@@ -711,31 +712,31 @@ void gate_before_context_ends(struct gate *gate, void *context)
 /* --------------------------------------------------------------------------------------------------- for the thread */
 
 /* Launchers at the closed gate look again: also one that has looked, and does not sleep yet. */
-static void tell(struct gate *gate)
+static void wake(struct gate *gate)
 {
-    atomic_fetch_add(&gate->told, 1);
-    futex_wake(&gate->told);
+    atomic_fetch_add(&gate->wakes, 1);
+    futex_wake(&gate->wakes);
 }
 
 void gate_set(struct gate *gate, uint32_t state)
 {
     atomic_store(&gate->state, state);
-    atomic_fetch_add(&gate->told, 1);
+    atomic_fetch_add(&gate->wakes, 1);
     if (state != GATE_CLOSED)
-        futex_wake(&gate->told);
+        futex_wake(&gate->wakes);
 }
 
 void gate_let_through(struct gate *gate)
 {
     atomic_fetch_add(&gate->passes, 1);
-    tell(gate);
+    wake(gate);
 }
 
 void gate_allow(struct gate *gate, uint32_t launches)
 {
     atomic_store(&gate->allowed, launches);
     if (allows(gate) && atomic_load(&gate->waiting) > 0)
-        tell(gate);
+        wake(gate);
 }
 
 void gate_deepen(struct gate *gate, uint32_t fences)
@@ -861,5 +862,5 @@ void gate_retire(struct gate *gate)
     lock_always(gate); /* the last call of the engine has ended */
     hold_spoil(&gate->hold);
     unlock(gate);
-    tell(gate);
+    wake(gate);
 }

@@ -44,7 +44,7 @@ struct gate {
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
     _Atomic uint32_t state;        /* GATE_*; written by the thread */
-    _Atomic uint32_t told;         /* futex: how often launchers that wait at the gate were told to look again */
+    _Atomic uint32_t wakes;        /* futex: how often launchers that wait at the gate were told to look again */
     _Atomic uint32_t waiting;      /* launchers at the closed gate */
     _Atomic uint32_t passes;       /* how often each launcher that waits was let through for one operation */
     _Atomic uint32_t allowed;      /* at the end of a row launchers pass until so many of `launches` were made */

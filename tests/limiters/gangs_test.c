@@ -259,6 +259,32 @@ static void a_gang_whose_hosts_pause_has_its_share(void)
     transformer.gap_us = transformer.late_us = 0;
 }
 
+/* Each row begins with nothing in flight, and a host that pauses soon after leaves its device idle. */
+static void two_gangs_whose_hosts_pause_have_what_their_lead_saves(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 20 };
+    transformer.slower = 2;
+    transformer.more = 0;
+    transformer.host_ns = 0;
+    transformer.gap_us = 10000;
+    transformer.late_us = 2000;
+    double alone = gang_alone(train_transformer);
+    begin_gangs();
+    machine_delay_timers(60 * US);
+    for (unsigned t = 0; t < 4; t++)
+        tenant_start(member(t, t / 2, t % 2, train_transformer, 50, t / 2 * 50));
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    for (unsigned gang = 0; gang < 2; gang++) {
+        double got = gang_got(&tenants[2 * gang], before[gang], WATCHED_S, alone);
+        report("transformer", &tenants[2 * gang], got);
+        EXPECT(true, got >= 42.5);
+    }
+    transformer.gap_us = transformer.late_us = 0;
+    machine_end();
+}
+
 static void processes_that_wait_for_each_other_in_any_way_go_on(void)
 {
     static const struct {
@@ -772,6 +798,7 @@ static const struct test tests[] = {
     TEST(a_gang_and_programs_of_one_card_have_half_each),
     TEST(a_gang_whose_host_is_busy_elsewhere_has_its_share),
     TEST(a_gang_whose_hosts_pause_has_its_share),
+    TEST(two_gangs_whose_hosts_pause_have_what_their_lead_saves),
     TEST(processes_that_wait_for_each_other_in_any_way_go_on),
     TEST(a_graph_overruns_a_row_by_one_operation),
     TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),

@@ -73,6 +73,7 @@ LONG = (
     "a_gang_and_programs_of_one_card_have_half_each",
     "a_gang_whose_host_is_busy_elsewhere_has_its_share",
     "a_gang_whose_hosts_pause_has_its_share",
+    "two_gangs_whose_hosts_pause_have_what_their_lead_saves",
     "processes_that_wait_for_each_other_in_any_way_go_on",
     "a_graph_overruns_a_row_by_one_operation",
     "a_gang_that_is_never_idle_keeps_its_neighbours_share",

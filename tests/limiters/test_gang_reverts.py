@@ -93,7 +93,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "whether_processes_wait_for_each_other_is_found_out",
     ),
     "who falls asleep while it is told to come": (
-        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->told, 1);", "{"),
+        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->wakes, 1);", "{"),
         "a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once",
     ),
     "what high priority is not charged": (
