@@ -280,7 +280,6 @@ static inline struct tenant *member(unsigned number, unsigned gang, unsigned car
 static inline void begin_gangs(void)
 {
     machine_begin(1);
-    machine_age_clocks(20 * US);
     memset(regions, 0, sizeof regions);
 }
 
