@@ -38,6 +38,8 @@ LONG = (
     "shares_beside_high_priority_are_shares",
     "tenants_that_lose_their_processor_never_have_the_slice_together",
     "processes_of_a_grant_get_their_share_of_what_they_have_alone",
+    "processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them",
+    "kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
     "short_kernels_beside_high_priority_and_a_long_kernel_get_their_share",
     "four_quarters_are_quarters",
     "a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share",
