@@ -614,13 +614,19 @@ static void enter_made(struct books *books, uint32_t process, const struct call 
     }
 }
 
+unsigned books_tile(const struct thing *array, const struct share *share)
+{
+    unsigned t = 0;
+    while (t < TILES - 1 && array->tiles[t] != NULL && array->tiles[t] != share)
+        t++;
+    return t;
+}
+
 /* Tiles of a block count once for an array, until the array is gone. */
 static void enter_tile(struct process *of, struct thing *array, const struct call *call)
 {
     struct share *share = of->things[call->other].share;
-    unsigned t = 0;
-    while (t < TILES - 1 && array->tiles[t] != NULL && array->tiles[t] != share)
-        t++;
+    unsigned t = books_tile(array, share);
     if (array->tiles[t] == NULL) {
         array->tiles[t] = share;
         share->of_maker++;

@@ -161,4 +161,7 @@ uint64_t books_orphans(const struct books *books, uint32_t device);
 
 bool books_has_context(const struct books *books, uint32_t process, uint32_t device);
 
+/* Which tile of a sparse array a block is in, or will be. */
+unsigned books_tile(const struct thing *array, const struct share *share);
+
 #endif

@@ -652,7 +652,8 @@ static bool choose_tile(const struct raw *raw, const struct process *of, struct 
         return false;
     call->context = of->things[call->cell].context;
     call->device = of->things[call->cell].device;
-    call->choice = raw->b % TILES;
+    /* What a block is mapped over stays charged until the array is gone, and the card has it back before. */
+    call->choice = books_tile(&of->things[call->cell], of->things[call->other].share);
     return of->things[call->cell].tiles[TILES - 1] == NULL;
 }
 
