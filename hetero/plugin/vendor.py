@@ -226,7 +226,8 @@ class Vendor:
             names = [g.part or device.uuid for g, device in zip(pieces, devices, strict=True)]
             seen = names
         else:
-            names = [str(index) for index in sorted(device.index for device in devices)]
+            devices = sorted(devices, key=lambda device: device.index)
+            names = [str(device.index) for device in devices]
             seen = [str(place) for place in range(len(devices))] if container else names
 
         def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -210,11 +210,20 @@ static uint64_t expected(int device)
     return devices[device].contexts + (code < CODE_MOST ? code : CODE_MOST) + devices[device].count * of_calls;
 }
 
+/* What was charged becomes less only as far as that cannot be for what is charged and not in the figure: else an
+ * allocation that another thread has begun, or a graph that was not launched, would make room for another. */
+static uint64_t uncounted_now(int device, int64_t figure, bool alone)
+{
+    int64_t most = (int64_t)expected(device);
+    uint64_t old = devices[device].uncounted, now = figure > most ? (uint64_t)(figure - most) : 0;
+    if (now >= old)
+        return now;
+    int64_t high = figure + (int64_t)hidden(device) - most;
+    return !alone || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
+}
+
 /* With `measuring` held: what is beyond what is known now, and how much more that is than was charged for it. False:
- * nothing is known.
- *
- * It becomes less only as far as that cannot be for what is charged and not in the figure: else an allocation that
- * another thread has begun, or a graph that was not launched, would make room for another. */
+ * nothing is known. */
 static bool measure(int device, int64_t *more)
 {
     int64_t figure;
@@ -229,13 +238,7 @@ static bool measure(int device, int64_t *more)
     if (!beyond_charges(device, &figure))
         return false;
     uint64_t beyond = figure > 0 ? (uint64_t)figure : 0;
-    uint64_t now = beyond > most ? beyond - most : 0;
-    if (now < old) {
-        int64_t high = figure + (int64_t)hidden(device) - (int64_t)most;
-        alone = alone && atomic_load(&calls_begun) == begun;
-        now = !alone || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
-    }
-    devices[device].uncounted = now;
+    devices[device].uncounted = uncounted_now(device, figure, alone && atomic_load(&calls_begun) == begun);
     *more = (int64_t)(devices[device].uncounted - old);
     say_uncharged(device, beyond < most ? beyond : most);
     return true;

@@ -136,7 +136,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "seldom_doors": (
         ("shared/memory.c", "bool shared = ours && is_shared(&entry);", "bool shared = false;"),
     ),
-    "early_charges": (("shared/uncounted.c", "if (now < old) {", "if (false) {"),),
+    "early_charges": (("shared/uncounted.c", "if (now >= old)", "if (true)"),),
     "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (
@@ -242,7 +242,7 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
         "outliving_graphs",
         (("shared/graph.c", "atomic_load(&with_memory) == 0 || !sum", "true || !sum"),),
     ),
-    ("early_charges", (("shared/uncounted.c", "now = !alone || high", "now = high"),)),
+    ("early_charges", (("shared/uncounted.c", "return !alone || high", "return high"),)),
     ("early_charges", (("shared/uncounted.c", "(int64_t)hidden(device)", "0"),)),
     (
         "seldom_doors",
