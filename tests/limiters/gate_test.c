@@ -145,7 +145,7 @@ static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
     terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
     governor = governor_new(&engine, &terms, &account, directory, 0);
     FILE *said = tmpfile();
-    int told = dup(STDERR_FILENO);
+    int stderr_of_test = dup(STDERR_FILENO);
     setenv("HETERO_LOG", "info", 1);
     EXPECT(STDERR_FILENO, dup2(fileno(said), STDERR_FILENO));
     threads_are_impossible(true);
@@ -153,7 +153,7 @@ static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
     EXPECT(true, gate_enter(&governor->gate, &(struct stream_key){0}));
     gate_leave(&governor->gate, &(struct stream_key){0});
     governor_retire(governor);
-    EXPECT(STDERR_FILENO, dup2(told, STDERR_FILENO)); /* else what the thread says now is written where it is read */
+    EXPECT(STDERR_FILENO, dup2(stderr_of_test, STDERR_FILENO)); /* what the thread says now is not to be read */
 
     char line[256];
     unsigned refused = 0, went_on = 0;
