@@ -74,14 +74,14 @@ static void a_gang_on_cards_of_unlike_speed_has_its_share(void)
 }
 
 /* Two at 50 on the same cards; each has so many percent of one alone at least. */
-static void two_transformers_have(unsigned watched_s, double least)
+static void two_have(void (*body)(struct tenant *), unsigned watched_s, double least)
 {
     enum { WARM_S = 2 };
-    double alone = gang_alone(train_transformer);
+    double alone = gang_alone(body);
     begin_gangs();
     machine_delay_timers(60 * US);
     for (unsigned t = 0; t < 4; t++)
-        tenant_start(member(t, t / 2, t % 2, train_transformer, 50, t / 2 * 50));
+        tenant_start(member(t, t / 2, t % 2, body, 50, t / 2 * 50));
     EXPECT(true, machine_run(WARM_S * SECOND));
     uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
     EXPECT(true, machine_run(watched_s * SECOND));
@@ -97,7 +97,7 @@ static void two_gangs_on_cards_of_unlike_speed_have_half_each(void)
 {
     transformer.slower = 5;
     transformer.more = 0;
-    two_transformers_have(6, 46);
+    two_have(train_transformer, 6, 46);
 }
 
 /* Then launches do not tell who is behind, and it has to be found out. */
@@ -265,7 +265,8 @@ static void a_gang_whose_hosts_pause_has_its_share(void)
     transformer.gap_us = transformer.late_us = 0;
 }
 
-/* Each row begins with nothing in flight, and a host that pauses soon after leaves its device idle. */
+/* Each row begins with nothing in flight, and a host that pauses soon after leaves its device idle. In phases, what is
+ * in flight at a row's end is more than was counted. Below the goal, which is 47: as much as there is today. */
 static void two_gangs_whose_hosts_pause_have_what_their_lead_saves(void)
 {
     transformer.slower = 2;
@@ -273,8 +274,36 @@ static void two_gangs_whose_hosts_pause_have_what_their_lead_saves(void)
     transformer.host_ns = 0;
     transformer.gap_us = 10000;
     transformer.late_us = 2000;
-    two_transformers_have(20, 42.5);
+    two_have(train_transformer, 20, 42.5);
+    two_have(train_in_phases, 20, 40.5);
     transformer.gap_us = transformer.late_us = 0;
+}
+
+/* As the node's settings may say it. */
+static void a_period_of_40_or_400_ms_leaves_each_its_share(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 6 };
+    static const unsigned periods_ms[] = {40, 400};
+    double alone = gang_alone(tensor_parallel);
+    for (unsigned p = 0; p < 2; p++) {
+        begin_gangs();
+        for (unsigned t = 0; t < 4; t++) {
+            struct hetero_board_row *row = &member(t, t / 2, t % 2, tensor_parallel, 50, 0)->row;
+            row->period_ns = periods_ms[p] * MS;
+            row->length_ns = row->period_ns / 2;
+            row->begin_ns = t / 2 * row->length_ns;
+            tenant_start(&tenants[t]);
+        }
+        EXPECT(true, machine_run(WARM_S * SECOND));
+        uint64_t before[2] = {tenants[0].launched, tenants[2].launched};
+        EXPECT(true, machine_run(WATCHED_S * SECOND));
+        for (unsigned gang = 0; gang < 2; gang++) {
+            double got = gang_got(&tenants[2 * gang], before[gang], WATCHED_S, alone);
+            report("tensor parallel", &tenants[2 * gang], got);
+            EXPECT(true, got >= 46);
+        }
+        machine_end();
+    }
 }
 
 static void processes_that_wait_for_each_other_in_any_way_go_on(void)
@@ -800,6 +829,7 @@ static const struct test tests[] = {
     TEST(a_gang_whose_host_is_busy_elsewhere_has_its_share),
     TEST(a_gang_whose_hosts_pause_has_its_share),
     TEST(two_gangs_whose_hosts_pause_have_what_their_lead_saves),
+    TEST(a_period_of_40_or_400_ms_leaves_each_its_share),
     TEST(processes_that_wait_for_each_other_in_any_way_go_on),
     TEST(a_graph_overruns_a_row_by_one_operation),
     TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),

@@ -117,6 +117,34 @@ static inline void train_transformer(struct tenant *tenant)
     }
 }
 
+/* The same with lengths as on an H100, which change in the midst of a step: small kernels between products of 200 us,
+ * and an optimizer of nothing but small ones. */
+static inline void train_in_phases(struct tenant *tenant)
+{
+    transformer.rng[tenant - tenants] = 77 + tenant->card;
+    for (;; tenant->steps++) {
+        for (unsigned kernel = 0; kernel < 240; kernel++)
+            transformer_kernel(tenant, kernel % 4 == 0 ? 180 * US : 12 * US);
+        for (unsigned kernel = 0; kernel < 3; kernel++)
+            transformer_kernel(tenant, 900 * US);
+        for (unsigned kernel = 0; kernel < 360; kernel++) {
+            transformer_kernel(tenant, kernel % 3 == 0 ? 210 * US : 14 * US);
+            if (transformer.gap_us > 0 && roll(tenant, 120) == 0)
+                tenant_sleep(roll(tenant, transformer.gap_us) * US);
+            if (kernel % 45 != 44)
+                continue;
+            tenant_follow(tenant, 1);
+            tenant_meet(tenant, 1, 0, kernel == 359 ? 700 * US : 150 * US);
+            tenant_sleep(20 * US);
+        }
+        tenant_follow(tenant, 0);
+        for (unsigned kernel = 0; kernel < 450; kernel++)
+            transformer_kernel(tenant, 5 * US);
+        tenant_synchronise(tenant);
+        tenant_sleep(300 * US);
+    }
+}
+
 /* Nothing but all-reduces. */
 static inline void all_reduce(struct tenant *tenant)
 {
