@@ -3,6 +3,7 @@
 
 #include "budget.h"
 
+#include "../core/log.h"
 #include "../core/tenant.h"
 
 /* How often a member looks: while the gates are closed, and open. Near a moment that is known, and at the end of a row,
@@ -73,6 +74,9 @@ static void close_gate(struct governor *governor, uint32_t state, uint64_t now)
     uint32_t before = atomic_load(&gate->state);
     if (gate_opens(before)) {
         governor->closed_ns = now;
+        log_line(LOG_DEBUG, "gang: device %u: gate closed with %u fences in flight, each of %u launches now",
+                 (unsigned)governor->gang.device, (unsigned)atomic_load(&gate->backlog),
+                 (unsigned)atomic_load(&gate->stride));
         gate_forget_timing(gate);
     }
     if (before != state)

@@ -137,6 +137,7 @@ def test_what_limiters_say_of_rows_is_in_a_file_for_each_program(tmp_path: Path)
     assert "00-simulated-0.log" == log.name
     assert "simulated on 0+1 at 50 %: 0.5 s" in said
     assert "gang: row" in said
+    assert "gate closed with" in said
 
 
 def test_a_gang_ends_when_a_rank_dies(fleet: Fleet) -> None:

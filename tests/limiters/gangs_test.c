@@ -442,6 +442,31 @@ static void an_elastic_gang_has_what_nobody_wants_and_gives_it_back(void)
     machine_end();
 }
 
+/* Whoever had it gives it back, and the gang waits for less than a period. */
+static void a_row_that_was_lent_comes_back_at_its_end(void)
+{
+    enum { WARM_S = 2, WATCHED_S = 8 };
+    double native = alone(&KERNELS) / RUN_S;
+    machine_end();
+    begin_gangs();
+    for (unsigned rank = 0; rank < 2; rank++) {
+        transformer.rng[rank] = 1; /* both processes rest for as long */
+        tenant_start(member(rank, 0, rank, now_and_then, 50, 0));
+        add(2 + rank, &KERNELS, 50)->card = rank;
+        tenants[2 + rank].terms.policy = HETERO_POLICY_ELASTIC;
+        tenant_start(&tenants[2 + rank]);
+    }
+    EXPECT(true, machine_run(WARM_S * SECOND));
+    uint64_t before = tenants[2].launched, steps = tenants[0].steps;
+    tenants[0].longest_ns = 0;
+    EXPECT(true, machine_run(WATCHED_S * SECOND));
+    double lent = gang_got(&tenants[2], before, WATCHED_S, native);
+    printf("%u steps of 10 ms took %.1f ms at most, and %.2f were lent\n", (unsigned)(tenants[0].steps - steps),
+           (double)tenants[0].longest_ns / 1e6, lent);
+    EXPECT(true, tenants[0].steps - steps >= 30 && tenants[0].longest_ns < PERIOD_NS && lent >= 80);
+    machine_end();
+}
+
 static void a_clock_that_jumps_costs_a_period(void)
 {
     static const int64_t jumps_ms[] = {37, -61, 1000003, -3600007};
@@ -836,6 +861,7 @@ static const struct test tests[] = {
     TEST(a_rank_that_is_stopped_or_killed_stalls_nobody),
     TEST(a_gang_of_four_has_its_share_beside_two_of_two),
     TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
+    TEST(a_row_that_was_lent_comes_back_at_its_end),
     TEST(a_clock_that_jumps_costs_a_period),
     TEST(a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say),
     TEST(programs_beside_a_gang_of_two_nodes_keep_their_share),

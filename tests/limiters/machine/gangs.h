@@ -263,6 +263,23 @@ static inline void with_data(struct tenant *tenant)
     }
 }
 
+/* Ten milliseconds of work, then nothing for so long that it rests and its rows are lent. */
+static inline void now_and_then(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        uint64_t came_ns = machine_now();
+        for (unsigned kernel = 0; kernel < 30; kernel++) {
+            tenant_launch(tenant, 0, 300 * US);
+            if (kernel % 6 == 5)
+                tenant_meet(tenant, 0, 0, 100 * US);
+        }
+        tenant_synchronise(tenant);
+        uint64_t took_ns = machine_now() - came_ns;
+        tenant->longest_ns = took_ns > tenant->longest_ns ? took_ns : tenant->longest_ns;
+        tenant_sleep((100 + roll(tenant, 100)) * MS);
+    }
+}
+
 /* A graph of so long with its all-reduces, again and again; and a kernel that never ends. */
 static inline void graphs(struct tenant *tenant)
 {
