@@ -77,6 +77,7 @@ LONG = (
     "a_gang_whose_hosts_pause_has_its_share",
     "two_gangs_whose_hosts_pause_have_what_their_lead_saves",
     "a_period_of_40_or_400_ms_leaves_each_its_share",
+    "a_row_that_was_lent_comes_back_at_its_end",
     "processes_that_wait_for_each_other_in_any_way_go_on",
     "a_graph_overruns_a_row_by_one_operation",
     "a_gang_that_is_never_idle_keeps_its_neighbours_share",
