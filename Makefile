@@ -91,7 +91,7 @@ test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that 
 	$(BIN)/pytest -m aarch64 --timeout 200 --no-skips tests/limiters/test_aarch64.py
 
 HIP := $(BIN)/pytest --timeout 120 --reruns 2 --no-skips $(addprefix tests/,\
-	$(addprefix limiters/,test_isolation.py test_hip.py test_hip_cards.py) cli/test_demo.py cli/test_bypass_hsa.py)
+	$(addprefix limiters/,test_isolation.py test_hip.py test_hip_cards.py test_hip_scratch.py) cli/test_demo.py cli/test_bypass_hsa.py)
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
 	$(HIP) -m "hip and not measured" -n 2
 	$(HIP) -m "hip and measured"

@@ -21,6 +21,8 @@ typedef struct {
 typedef struct {
     uint64_t handle;
 } hsa_loaded_code_object_t;
+typedef struct hsa_queue_s hsa_queue_t;
+typedef uint32_t hsa_queue_type32_t;
 
 #define OWN(name, parameters, ...) hsa_status_t name parameters;
 #define USED(name, parameters)     hsa_status_t name parameters;

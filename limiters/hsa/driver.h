@@ -19,4 +19,7 @@ extern struct library hsa_library;
 /* The runtime's own function; NULL in one too old to have it. */
 #define REAL(name) ((typeof(&name))symbol_real(&hsa_library, &hsa_rows[ROW_##name]))
 
+/* The grant's device that an agent is. A card's number is HIP's; its unique id is known here, too. */
+int device_of_agent(hsa_agent_t agent);
+
 #endif

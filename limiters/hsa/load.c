@@ -18,8 +18,7 @@
 
 #define PAGE UINT64_C(4096)
 
-/* A card's number is HIP's; its unique id is known here, too. */
-static int device_of_agent(hsa_agent_t agent)
+int device_of_agent(hsa_agent_t agent)
 {
     char name[32] = "";
     typeof(&hsa_agent_get_info) get = REAL(hsa_agent_get_info);

@@ -119,11 +119,14 @@ result_t settle_piece_of(uint32_t kind, pointer_t pointer, int device, void *own
     return answer;
 }
 
-result_t settle_piece(result_t answer, const pointer_t *pointer, int device)
+result_t settle_piece(result_t answer, pointer_t *pointer, int device)
 {
     if (answer != RESULT_OK || (uintptr_t)*pointer == 0 || !counted(device))
         return answer;
-    return settle_piece_of(HELD_POINTER, *pointer, device, context_of_memory(), DRIVER(MemFree_v2));
+    answer = settle_piece_of(HELD_POINTER, *pointer, device, context_of_memory(), DRIVER(MemFree_v2));
+    if (answer != RESULT_OK)
+        *pointer = (pointer_t)0;
+    return answer;
 }
 
 static bool is_empty(const struct entry *entry, const void *device)
@@ -149,6 +152,12 @@ static uint64_t array_kept_all(int device)
 
 /* It does when the card cannot give it as much as the card has. Blocks that get a piece meanwhile are charged anew,
  * since they were forgotten. One that others may have, too, stays charged. */
+/* Scratch that no kernel uses is given back with blocks, as for want of memory (../hsa/scratch.c). */
+static bool is_scratch(const struct entry *entry, const void *device)
+{
+    return entry->kind == HELD_SCRATCH && entry->device == *(const int *)device;
+}
+
 bool blocks_trim(int device)
 {
     struct entry entry, part;
@@ -157,11 +166,12 @@ bool blocks_trim(int device)
     pointer_t pointer;
     while (BLOCKS_ARE_KEPT && table_take_match(is_empty, &device, &entry))
         empty += table_get(HELD_SHARED, entry.key * BLOCK, &part) ? 0 : BLOCK;
-    if (empty > 0 && DRIVER(DeviceTotalMem_v2)(&all, ordinal_of(device)) == RESULT_OK &&
+    bool kept = empty > 0 || (BLOCKS_ARE_KEPT && table_find(is_scratch, &device, &entry));
+    if (kept && DRIVER(DeviceTotalMem_v2)(&all, ordinal_of(device)) == RESULT_OK &&
         DRIVER(MemAlloc_v2)(&pointer, all) == RESULT_OK)
         DRIVER(MemFree_v2)(pointer);
     refund(device, empty);
-    return empty > 0;
+    return kept;
 }
 
 uint64_t blocks_charged(int device, uint64_t bytes, uint64_t held)
@@ -310,7 +320,7 @@ result_t charge_managed(int device, uint64_t bytes)
     return counted(device) ? charge_together(&managed[device], device, bytes, MANAGED_BATCH) : charge(device, bytes);
 }
 
-result_t settle_managed(result_t answer, const pointer_t *pointer, int device, uint64_t bytes)
+result_t settle_managed(result_t answer, pointer_t *pointer, int device, uint64_t bytes)
 {
     if (!MANAGED_IN_BATCHES && blocks_for(bytes) == 0)
         return settle_piece(answer, pointer, device);

@@ -33,8 +33,8 @@
 /* What so many bytes take: whole blocks; 0 for a piece, of which only its address tells. */
 uint64_t blocks_for(uint64_t bytes);
 
-/* The driver placed a piece, or did not: it is charged by its block, or freed again and refused. */
-result_t settle_piece(result_t answer, const pointer_t *pointer, int device);
+/* The driver placed a piece, or did not: it is charged by its block; or freed again, refused, and nowhere. */
+result_t settle_piece(result_t answer, pointer_t *pointer, int device);
 
 /* The same of a piece that is another kind of entry, with its owner; `undo` frees it. */
 result_t settle_piece_of(uint32_t kind, pointer_t pointer, int device, void *owner, result_t (*undo)(pointer_t));
@@ -78,7 +78,7 @@ void array_kept(int device, uint64_t bytes);
 
 /* Managed memory of a device is charged together, in batches: before it is allocated. Then the driver answered. */
 result_t charge_managed(int device, uint64_t bytes);
-result_t settle_managed(result_t answer, const pointer_t *pointer, int device, uint64_t bytes);
+result_t settle_managed(result_t answer, pointer_t *pointer, int device, uint64_t bytes);
 
 /* What is charged for it. */
 uint64_t managed_charged(int device);

@@ -17,6 +17,8 @@ enum {
     HELD_MODULE,      /* key: module or library; bytes: what is charged for it; link: bytes of code that it may have */
     HELD_READER,      /* key: reader of an image; bytes: what that takes (../hsa) */
     HELD_LOADED,      /* key: executable and device; bytes: what is charged for its images (../hsa) */
+    HELD_SCRATCH,     /* key: the kernel driver's handle (../hsa) */
+    CARD_SCRATCH,     /* key: the kernel driver's number of a card; bytes: where addresses of scratch begin (../hsa) */
     HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.c) */
     HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
     STANDING_CONTEXT, /* key, owner: context */

@@ -78,6 +78,7 @@ static void prepare_charges(void)
     give_back_by(HELD_IMPORTED, imported_over);
     give_back_by(HELD_GREEN, give_back_bytes);
     give_back_by(HELD_LOCAL, give_back_bytes);
+    give_back_by(HELD_SCRATCH, give_back_bytes);
     give_back_by(HELD_NODES, give_back_bytes);
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);

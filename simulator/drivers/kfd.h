@@ -42,11 +42,19 @@ static inline void unlock_kfd(char *guard UNUSED)
 const struct nvidia_device *card_of(uint32_t node); /* NULL: no card's node */
 struct account *account_of(uint32_t node);          /* joins the card; NULL: it has no room. Lock held */
 
+/* What the kernel's driver is asked. A handle; 0: refused. */
+void driver_open(void);
+uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size, uint32_t flags);
+void driver_free(uint64_t handle);
+void driver_set_scratch(uint32_t node, const void *address);
+void driver_create_queue(uint32_t node);
+
 void *memory_at(uint64_t address);     /* where the host has what a card knows by an address */
 bool memory_is_host(uint64_t address); /* not a card's */
 void interrupt(uint32_t event);        /* sets an event */
 void interrupt_mailboxes(void);        /* sets those whose mailbox was written to */
 void complete(amd_signal_t *signal, uint64_t start, uint64_t end);
+void raise_signal(amd_signal_t *signal, int64_t value); /* to the value */
 
 /* What a kernel is called, and what it takes. */
 struct kernel_call {

@@ -1,10 +1,12 @@
 /* The ABI of libhsakmt.so.1, the library between AMD's HSA runtime and its kernel driver, and of what the runtime
  * writes into queues: our own declarations. The public references are ROCm's hsakmttypes.h, hsa.h, amd_hsa_signal.h
- * and hsa_ven_amd_loader.h (5.2); SDMA's packets are those of the runtime's sdma_registers.h. tests/simulator compares
- * them with those headers where they are installed. Over 200 lines because the runtime's structures are long.
+ * and hsa_ven_amd_loader.h (5.2); SDMA's packets are those of the runtime's sdma_registers.h. tests/limiters
+ * compares them with those headers where they are installed. Over 200 lines because the runtime's structures are long.
  */
 #ifndef HETERO_FAKE_KFD_ABI_H
 #define HETERO_FAKE_KFD_ABI_H
+
+#include "hsa/kfd.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -200,6 +202,20 @@ typedef struct {
     uint64_t reserved2;
     amd_signal_t *completion_signal;
 } hsa_barrier_packet_t;
+
+/* A queue as its processor sees it (amd_queue_t), from where it looks for what was read to the signal that it stops
+ * with: what a kernel's threads may have of their own, and why it stopped. */
+typedef struct {
+    volatile uint64_t read_dispatch_id;
+    uint32_t read_offset, compute_tmpring_size, scratch_resource_descriptor[4];
+    uint64_t scratch_location, scratch_bytes;
+    volatile uint32_t scratch_wave64_lane_byte_size, queue_properties;
+    uint32_t reserved3[2];
+    amd_signal_t *queue_inactive_signal;
+} amd_queue_tail_t;
+
+#define QUEUE_USE_SCRATCH_ONCE (UINT32_C(1) << 4) /* of queue_properties */
+enum { INACTIVE_NOT = 0, INACTIVE_SCRATCH_TOO_SMALL = 1, INACTIVE_SCRATCH_USED = 512 };
 
 /* The loader's extension of the runtime, which knows what lies where in a card's memory. */
 #define HSA_EXTENSION_AMD_LOADER 0x201

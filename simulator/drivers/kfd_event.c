@@ -106,7 +106,22 @@ EXPORT HSAKMT_STATUS hsaKmtWaitOnEvent(HsaEvent *wanted, uint32_t milliseconds)
     return hsaKmtWaitOnMultipleEvents(&wanted, 1, true, milliseconds);
 }
 
-/* As a card's packet processor does: the value last, then the event that threads sleep on. */
+/* As a card's packet processor does: the value, then the event that threads sleep on. */
+static void wake(uint64_t *mailbox, uint32_t event)
+{
+    if (mailbox) {
+        __atomic_store_n(mailbox, event, __ATOMIC_RELEASE);
+        interrupt(event);
+    }
+}
+
+void raise_signal(amd_signal_t *signal, int64_t value)
+{
+    uint64_t *mailbox = (uint64_t *)(uintptr_t)signal->event_mailbox_ptr;
+    __atomic_store_n(&signal->value, value, __ATOMIC_SEQ_CST);
+    wake(mailbox, signal->event_id);
+}
+
 void complete(amd_signal_t *signal, uint64_t start, uint64_t end)
 {
     if (!signal)
@@ -116,8 +131,5 @@ void complete(amd_signal_t *signal, uint64_t start, uint64_t end)
     uint64_t *mailbox = (uint64_t *)(uintptr_t)signal->event_mailbox_ptr;
     uint32_t event = signal->event_id; /* read first: who sees the value may free the signal */
     __atomic_sub_fetch(&signal->value, 1, __ATOMIC_SEQ_CST);
-    if (mailbox) {
-        __atomic_store_n(mailbox, event, __ATOMIC_RELEASE);
-        interrupt(event);
-    }
+    wake(mailbox, event);
 }

@@ -15,7 +15,7 @@
 #define BLOCK (UINT64_C(2) << 20)
 #define PAGE  UINT64_C(4096)
 
-enum kind { ALLOCATED, LOCKED_HOST, OPENED };
+enum kind { ALLOCATED, LOCKED_HOST, OPENED, SCRATCH };
 
 struct range {
     struct range *next;
@@ -25,7 +25,8 @@ struct range {
     uint32_t node;
     HsaMemFlags flags;
     void *user;
-    bool shared; /* counted by the card as a block of its own */
+    bool shared;     /* counted by the card as a block of its own */
+    uint64_t handle; /* the driver's; 0: none */
     struct engine_share share;
 };
 
@@ -83,7 +84,7 @@ static HSAKMT_STATUS keep(struct range own, void **start)
     return OK;
 }
 
-/* Scratch asks for gigabytes of addresses and is given what kernels use of it: nothing here. */
+/* Scratch asks for gigabytes of addresses; pieces of it are taken of the card when they are mapped. */
 static bool takes_of_card(uint32_t node, HsaMemFlags flags)
 {
     return node != NODE_CPU && !(flags.Value & MEMORY_SCRATCH);
@@ -117,16 +118,28 @@ static char *map_of_file(uint64_t size, uint64_t *offset)
     return room;
 }
 
-static HSAKMT_STATUS allocate_of_card(uint32_t node, uint64_t size, HsaMemFlags flags, void **start)
+/* The handle of so many bytes of the card; 0: it does not have them. */
+static uint64_t take_of_card(uint32_t node, const void *address, uint64_t size, uint32_t flags)
 {
     struct account *account = account_of(node);
-    if (!account || !engine_charge(account, size))
-        return HSAKMT_STATUS_NO_MEMORY;
+    uint64_t handle = account ? driver_allocate(node, address, size, flags) : 0;
+    if (!handle || engine_charge(account, size))
+        return handle;
+    driver_free(handle);
+    return 0;
+}
+
+static HSAKMT_STATUS allocate_of_card(uint32_t node, uint64_t size, HsaMemFlags flags, void **start)
+{
     struct range own = {.size = size, .node = node, .flags = flags};
     own.start = map_of_file(size, &own.offset);
-    if (own.start && keep(own, start) == OK)
+    own.handle = own.start ? take_of_card(node, own.start, size, KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE) : 0;
+    if (own.handle && keep(own, start) == OK)
         return OK;
-    engine_release(account, size);
+    if (own.handle)
+        engine_release(account_of(node), size);
+    if (own.start)
+        munmap(own.start, size);
     return HSAKMT_STATUS_NO_MEMORY;
 }
 
@@ -142,6 +155,8 @@ EXPORT HSAKMT_STATUS hsaKmtAllocMemory(uint32_t node, uint64_t size, HsaMemFlags
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
     if (own == MAP_FAILED)
         return HSAKMT_STATUS_NO_MEMORY;
+    if (node != NODE_CPU)
+        driver_set_scratch(node, own);
     return keep((struct range){.start = own, .size = size, .node = node, .flags = flags}, start);
 }
 
@@ -150,6 +165,8 @@ static void give_back(struct range *it)
 {
     struct account *account = it->node == NODE_CPU ? NULL : account_of(it->node);
     bool still = false;
+    if (it->handle)
+        driver_free(it->handle);
     if (it->kind == OPENED)
         still = engine_share_close(account, it->share.number);
     else if (it->shared)
@@ -164,16 +181,24 @@ static void give_back(struct range *it)
         munmap(it->start, it->size);
 }
 
-static HSAKMT_STATUS forget(const void *start, bool allocated)
+/* What a range of one of these kinds (bits) begins at. */
+static struct range *unlinked(const void *start, unsigned kinds)
 {
-    LOCKED;
     struct range **link = &ranges;
-    while (*link && (((*link)->kind == ALLOCATED) != allocated || ((*link)->start != start && (*link)->alias != start)))
+    while (*link && (!(kinds >> (*link)->kind & 1) || ((*link)->start != start && (*link)->alias != start)))
         link = &(*link)->next;
     struct range *it = *link;
+    if (it)
+        *link = it->next;
+    return it;
+}
+
+static HSAKMT_STATUS forget(const void *start, unsigned kinds)
+{
+    LOCKED;
+    struct range *it = unlinked(start, kinds);
     if (!it)
         return HSAKMT_STATUS_MEMORY_NOT_REGISTERED;
-    *link = it->next;
     if (it->flags.Value & MEMORY_EXECUTABLE)
         kernel_forget();
     give_back(it);
@@ -183,12 +208,12 @@ static HSAKMT_STATUS forget(const void *start, bool allocated)
 
 EXPORT HSAKMT_STATUS hsaKmtFreeMemory(void *start, uint64_t size UNUSED)
 {
-    return forget(start, true);
+    return forget(start, 1u << ALLOCATED);
 }
 
 EXPORT HSAKMT_STATUS hsaKmtDeregisterMemory(void *start)
 {
-    return forget(start, false);
+    return forget(start, 1u << LOCKED_HOST | 1u << OPENED);
 }
 
 EXPORT HSAKMT_STATUS hsaKmtRegisterMemoryWithFlags(void *start, uint64_t size, HsaMemFlags flags)
@@ -202,10 +227,22 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterMemoryWithFlags(void *start, uint64_t size, H
                 &start);
 }
 
-EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPU(void *start, uint64_t size UNUSED, uint64_t *alias)
+/* A piece of what was allocated as scratch is there from now on. */
+static HSAKMT_STATUS map_scratch(const struct range *whole, char *start, uint64_t size)
+{
+    struct range own = {.start = start, .size = size, .kind = SCRATCH, .node = whole->node};
+    void *kept;
+    own.handle = take_of_card(own.node, start, size, 0);
+    return own.handle ? keep(own, &kept) : HSAKMT_STATUS_INVALID_HANDLE;
+}
+
+EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPU(void *start, uint64_t size, uint64_t *alias)
 {
     LOCKED;
+    const struct range *whole = find(start);
     *alias = 0;
+    if (whole && whole->flags.Value & MEMORY_SCRATCH)
+        return map_scratch(whole, start, size);
     for (struct range *it = ranges; it; it = it->next)
         if (it->kind == LOCKED_HOST && it->start == start) {
             *alias = (uintptr_t)it->alias;
@@ -220,8 +257,15 @@ EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPUNodes(void *start, uint64_t size, uint6
     return hsaKmtMapMemoryToGPU(start, size, alias);
 }
 
-EXPORT HSAKMT_STATUS hsaKmtUnmapMemoryToGPU(void *start UNUSED)
+EXPORT HSAKMT_STATUS hsaKmtUnmapMemoryToGPU(void *start)
 {
+    LOCKED;
+    struct range *scratch = unlinked(start, 1u << SCRATCH);
+    if (scratch) {
+        driver_free(scratch->handle);
+        engine_release(account_of(scratch->node), scratch->size);
+        free(scratch);
+    }
     return OK;
 }
 

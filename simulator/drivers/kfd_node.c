@@ -31,6 +31,7 @@ EXPORT HSAKMT_STATUS hsaKmtOpenKFD(void)
     kfd.rack = nvidia_open();
     if (!kfd.rack || !kfd.rack->device_count)
         return HSAKMT_STATUS_KERNEL_IO_CHANNEL_NOT_OPENED;
+    driver_open();
     pthread_atfork(NULL, NULL, in_child);
     return OK;
 }

@@ -32,7 +32,7 @@ struct queue {
     char *ring;
     uint64_t size;
     volatile uint64_t doorbell, written, done; /* written and done: of DMA queues */
-    volatile uint64_t *read;                   /* of compute queues, where the runtime looks */
+    amd_queue_tail_t *seen;                    /* of compute queues, what the runtime and its processor see */
     uint64_t begun;                            /* packets that were read */
     struct running running[AHEAD];
     unsigned oldest, count;
@@ -51,8 +51,30 @@ static void retire(struct queue *queue, hsa_kernel_dispatch_packet_t *packet, ui
 {
     amd_signal_t *signal = packet->completion_signal;
     __atomic_store_n(&packet->header, PACKET_INVALID, __ATOMIC_RELEASE);
-    __atomic_store_n(queue->read, *queue->read + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&queue->seen->read_dispatch_id, queue->seen->read_dispatch_id + 1, __ATOMIC_RELEASE);
     complete(signal, start, end);
+}
+
+/* Until the runtime did what was wanted; for good where it could not. */
+static bool is_stopped(struct queue *queue)
+{
+    return queue->seen->queue_inactive_signal && queue->seen->queue_inactive_signal->value != INACTIVE_NOT;
+}
+
+/* Has what a kernel's threads have of their own: else, once all before it is over, the runtime is asked for it. */
+static bool has_scratch(struct queue *queue, const hsa_kernel_dispatch_packet_t *packet)
+{
+    bool enough = packet->private_segment_size <= queue->seen->scratch_wave64_lane_byte_size;
+    if (!enough && queue->count == 0)
+        raise_signal(queue->seen->queue_inactive_signal, INACTIVE_SCRATCH_TOO_SMALL);
+    return enough;
+}
+
+/* What was had for one kernel is given back after it. */
+static void use_scratch(struct queue *queue, const hsa_kernel_dispatch_packet_t *packet)
+{
+    if (packet->private_segment_size && queue->seen->queue_properties & QUEUE_USE_SCRATCH_ONCE)
+        raise_signal(queue->seen->queue_inactive_signal, INACTIVE_SCRATCH_USED);
 }
 
 /* Gives a kernel to the card. A mask of compute units makes it take longer by as much. */
@@ -74,6 +96,7 @@ static void end_kernel(struct queue *queue)
     uint64_t end = engine_when(queue->account, running->fence);
     if (running->call.ours)
         kernel_run(running->packet, &running->call);
+    use_scratch(queue, running->packet);
     retire(queue, running->packet, end - running->call.ns, end);
     queue->oldest = (queue->oldest + 1) % AHEAD;
     queue->count--;
@@ -108,10 +131,13 @@ static bool read_packet(struct queue *queue)
     hsa_kernel_dispatch_packet_t *packet = packet_at(queue, queue->begun);
     unsigned type = __atomic_load_n(&packet->header, __ATOMIC_ACQUIRE) & 0xff;
     /* The doorbell begins at -1 and then is the last packet's index. */
-    if ((int64_t)queue->begun > (int64_t)queue->doorbell || type == PACKET_INVALID || queue->count == AHEAD)
+    if ((int64_t)queue->begun > (int64_t)queue->doorbell || type == PACKET_INVALID || queue->count == AHEAD ||
+        is_stopped(queue))
         return false;
     if (type != PACKET_KERNEL_DISPATCH)
         return pass_other(queue, packet, type);
+    if (!has_scratch(queue, packet))
+        return false;
     begin_kernel(queue, packet);
     return true;
 }
@@ -166,7 +192,7 @@ static void *serve(void *argument)
 static HSAKMT_STATUS start(struct queue *queue, uint32_t number, HsaQueueResource *resource)
 {
     if (queue->type == HSA_QUEUE_COMPUTE_AQL) {
-        queue->read = resource->Queue_read_ptr_aql;
+        queue->seen = (amd_queue_tail_t *)resource->Queue_read_ptr_aql;
         queue->doorbell = UINT64_MAX;
     } else {
         resource->Queue_write_ptr_aql = &queue->written;
@@ -196,6 +222,7 @@ EXPORT HSAKMT_STATUS hsaKmtCreateQueue(uint32_t node, HSA_QUEUE_TYPE type, uint3
         return HSAKMT_STATUS_ERROR;
     }
     queues[number] = queue;
+    driver_create_queue(node);
     return OK;
 }
 

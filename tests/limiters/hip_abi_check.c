@@ -1,4 +1,4 @@
-/* The layouts of simulator/drivers/kfd_abi.h and limiters/{hip,hsa}/abi.h, said once more in numbers. test_hip.py
+/* The layouts of simulator/drivers/kfd_abi.h, limiters/{hip,hsa}/abi.h and limiters/hsa/kfd.h, said once more in numbers. test_hip.py
  * compiles this against our headers and against AMD's: what holds for both is the same in both. */
 #include <stdbool.h>
 #include <stddef.h>
@@ -7,9 +7,12 @@
 #ifdef REAL
 #define __HIP_PLATFORM_AMD__
 #include <hsakmttypes.h>
+#include <hsa/amd_hsa_queue.h>
 #include <hsa/amd_hsa_signal.h>
 #include <hsa/hsa_ext_amd.h>
 #include <hsa/hsa_ven_amd_loader.h>
+#include <linux/ioctl.h>
+#include <linux/kfd_ioctl.h>
 #include <hip/hip_runtime_api.h>
 typedef hipDeviceProp_t hipDeviceProp_tR0600; /* came with 6.0, and the others with 6.5 */
 typedef struct launch_config hipLaunchConfig_t;
@@ -26,6 +29,12 @@ typedef struct function_launch hipFunctionLaunchParams;
 
 #define SIZE(type, size)         _Static_assert(sizeof(type) == (size), #type)
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #type "." #member)
+#ifdef REAL
+#define IN_QUEUE(member, offset)                                                                                       \
+    _Static_assert(offsetof(amd_queue_t, member) - offsetof(amd_queue_t, read_dispatch_id) == (offset), #member)
+#else
+#define IN_QUEUE(member, offset) AT(amd_queue_tail_t, member, offset)
+#endif
 #define IS(name, value)          _Static_assert((name) == (value), #name)
 
 SIZE(HsaNodeProperties, 356);
@@ -52,6 +61,24 @@ AT(amd_signal_t, value, 8);
 AT(amd_signal_t, event_id, 24);
 AT(amd_signal_t, start_ts, 32);
 AT(amd_signal_t, end_ts, 40);
+SIZE(struct kfd_ioctl_create_queue_args, 88);
+AT(struct kfd_ioctl_create_queue_args, gpu_id, 36);
+AT(struct kfd_ioctl_set_scratch_backing_va_args, gpu_id, 8);
+AT(struct kfd_ioctl_alloc_memory_of_gpu_args, size, 8);
+AT(struct kfd_ioctl_alloc_memory_of_gpu_args, handle, 16);
+AT(struct kfd_ioctl_alloc_memory_of_gpu_args, gpu_id, 32);
+AT(struct kfd_ioctl_alloc_memory_of_gpu_args, flags, 36);
+IS(AMDKFD_IOC_CREATE_QUEUE, 0xC0584B02);
+IS(AMDKFD_IOC_SET_SCRATCH_BACKING_VA, 0xC0104B11);
+IS(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, 0xC0284B16);
+IS(AMDKFD_IOC_FREE_MEMORY_OF_GPU, 0x40084B17);
+IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_VRAM, 1);
+IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE, 1u << 28);
+IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE, 1u << 30);
+IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE, 1u << 31);
+IN_QUEUE(scratch_wave64_lane_byte_size, 48);
+IN_QUEUE(queue_properties, 52);
+IN_QUEUE(queue_inactive_signal, 64);
 SIZE(hsa_kernel_dispatch_packet_t, 64);
 AT(hsa_kernel_dispatch_packet_t, kernel_object, 32);
 AT(hsa_kernel_dispatch_packet_t, completion_signal, 56);

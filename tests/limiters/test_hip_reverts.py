@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import test_hip
+import test_hip_scratch
 from simulated import Machine
 from tenancy import LIMITER, Rack, mutated
 
@@ -19,6 +20,7 @@ _ARRAYS, _MODULES = (
 )
 _RESETS = test_hip.test_memory_of_a_device_that_is_reset_stays_charged_as_long_as_the_card_has_it
 _GAVE_BACK = test_hip.test_what_a_pool_gave_back_is_had_again_while_some_of_it_is_in_use
+_SCRATCH = test_hip_scratch.test_scratch_is_charged_for_each_queue_and_within_the_limit
 #: By what is taken out: in which file which text becomes which; then the test that fails, and with
 #: what more.
 REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
@@ -97,6 +99,26 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
     "memory of the host": (
         ("hip/memory.c", "DRIVER(HostMalloc) != NULL ? DRIVER(HostMalloc) : real", "real"),
         test_hip.test_memory_of_the_host_is_the_hosts,
+        (),
+    ),
+    "the charge of scratch": (
+        ("hsa/scratch.c", "!charge_at_once(device, bytes)", "false"),
+        _SCRATCH,
+        (),
+    ),
+    "scratch that is given back": (
+        ("hsa/scratch.c", "        give_back(&held);", "        ;"),
+        _SCRATCH,
+        (),
+    ),
+    "scratch that no kernel uses": (
+        ("shared/blocks.c", "BLOCKS_ARE_KEPT && table_find", "false && table_find"),
+        _SCRATCH,
+        (),
+    ),
+    "the address of what is refused": (
+        ("shared/blocks.c", "*pointer = (pointer_t)0;", "(void)pointer;"),
+        test_hip_scratch.test_memory_that_is_refused_is_at_no_address,
         (),
     ),
     "the last error of a launch": (

@@ -1,0 +1,71 @@
+/* The kernel's driver, below the library. It is asked by ioctl, so what stands in front of ioctl in a process sees what
+ * is asked, and can refuse it. It answers where this library is preloaded; else nobody does, and the library goes on
+ * as if it had been granted.
+ */
+#include "kfd.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define DRIVER -0x4b4644 /* no process has such a descriptor */
+
+EXPORT int ioctl(int file, unsigned long request, ...)
+{
+    va_list rest;
+    va_start(rest, request);
+    void *arguments = va_arg(rest, void *);
+    va_end(rest);
+    return file == DRIVER ? 0 : (int)syscall(SYS_ioctl, file, request, arguments);
+}
+
+static int (*asked)(int, unsigned long, ...);
+
+/* The program's: this library is linked to look into itself first. */
+void driver_open(void)
+{
+    *(void **)&asked = dlsym(dlopen(NULL, RTLD_LAZY), "ioctl");
+}
+
+static bool ask(unsigned long request, void *arguments)
+{
+    return !asked(DRIVER, request, arguments) || errno != ENOMEM;
+}
+
+/* As the library numbers them in its descriptions of nodes. */
+static uint32_t gpu_id(uint32_t node)
+{
+    return node * 0x1111;
+}
+
+uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size, uint32_t flags)
+{
+    static uint64_t handles;
+    struct kfd_ioctl_alloc_memory_of_gpu_args arguments = {
+        .va_addr = (uintptr_t)address,
+        .size = size,
+        .handle = ++handles,
+        .gpu_id = gpu_id(node),
+        .flags = flags | KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
+                 KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE};
+    return ask(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &arguments) ? arguments.handle : 0;
+}
+
+void driver_free(uint64_t handle)
+{
+    ask(AMDKFD_IOC_FREE_MEMORY_OF_GPU, &(struct kfd_ioctl_free_memory_of_gpu_args){.handle = handle});
+}
+
+void driver_set_scratch(uint32_t node, const void *address)
+{
+    ask(AMDKFD_IOC_SET_SCRATCH_BACKING_VA,
+        &(struct kfd_ioctl_set_scratch_backing_va_args){.va_addr = (uintptr_t)address >> 16, .gpu_id = gpu_id(node)});
+}
+
+void driver_create_queue(uint32_t node)
+{
+    ask(AMDKFD_IOC_CREATE_QUEUE, &(struct kfd_ioctl_create_queue_args){.gpu_id = gpu_id(node)});
+}
