@@ -209,7 +209,7 @@ typedef struct {
     volatile uint64_t read_dispatch_id;
     uint32_t read_offset, compute_tmpring_size, scratch_resource_descriptor[4];
     uint64_t scratch_location, scratch_bytes;
-    volatile uint32_t scratch_wave64_lane_byte_size, queue_properties;
+    volatile uint32_t scratch_of_thread, queue_properties;
     uint32_t reserved3[2];
     amd_signal_t *queue_inactive_signal;
 } amd_queue_tail_t;

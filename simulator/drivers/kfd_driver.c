@@ -44,13 +44,13 @@ static uint32_t gpu_id(uint32_t node)
 uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size, uint32_t flags)
 {
     static uint64_t handles;
-    struct kfd_ioctl_alloc_memory_of_gpu_args arguments = {
-        .va_addr = (uintptr_t)address,
-        .size = size,
-        .handle = ++handles,
-        .gpu_id = gpu_id(node),
-        .flags = flags | KFD_IOC_ALLOC_MEM_FLAGS_VRAM | KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
-                 KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE};
+    struct kfd_ioctl_alloc_memory_of_gpu_args arguments = {.va_addr = (uintptr_t)address,
+                                                           .size = size,
+                                                           .handle = ++handles,
+                                                           .gpu_id = gpu_id(node),
+                                                           .flags = flags | KFD_IOC_ALLOC_MEM_FLAGS_VRAM |
+                                                                    KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
+                                                                    KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE};
     return ask(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &arguments) ? arguments.handle : 0;
 }
 

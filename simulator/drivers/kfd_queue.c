@@ -64,7 +64,7 @@ static bool is_stopped(struct queue *queue)
 /* Has what a kernel's threads have of their own: else, once all before it is over, the runtime is asked for it. */
 static bool has_scratch(struct queue *queue, const hsa_kernel_dispatch_packet_t *packet)
 {
-    bool enough = packet->private_segment_size <= queue->seen->scratch_wave64_lane_byte_size;
+    bool enough = packet->private_segment_size <= queue->seen->scratch_of_thread;
     if (!enough && queue->count == 0)
         raise_signal(queue->seen->queue_inactive_signal, INACTIVE_SCRATCH_TOO_SMALL);
     return enough;

@@ -1,5 +1,5 @@
-/* The layouts of simulator/drivers/kfd_abi.h, limiters/{hip,hsa}/abi.h and limiters/hsa/kfd.h, said once more in numbers. test_hip.py
- * compiles this against our headers and against AMD's: what holds for both is the same in both. */
+/* The layouts of simulator/drivers/kfd_abi.h, limiters/{hip,hsa}/abi.h and limiters/hsa/kfd.h, said once more in
+ * numbers. test_hip.py compiles this against our headers and against AMD's: what holds for both is the same in both. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,7 +35,7 @@ typedef struct function_launch hipFunctionLaunchParams;
 #else
 #define IN_QUEUE(member, offset) AT(amd_queue_tail_t, member, offset)
 #endif
-#define IS(name, value)          _Static_assert((name) == (value), #name)
+#define IS(name, value) _Static_assert((name) == (value), #name)
 
 SIZE(HsaNodeProperties, 356);
 AT(HsaNodeProperties, EngineId, 68);
@@ -76,7 +76,6 @@ IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_VRAM, 1);
 IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE, 1u << 28);
 IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE, 1u << 30);
 IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE, 1u << 31);
-IN_QUEUE(scratch_wave64_lane_byte_size, 48);
 IN_QUEUE(queue_properties, 52);
 IN_QUEUE(queue_inactive_signal, 64);
 SIZE(hsa_kernel_dispatch_packet_t, 64);
