@@ -44,6 +44,11 @@ static uint64_t reserved(TYPE(memoryPool) pool)
     return figure(pool, VALUE(MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
 }
 
+static uint64_t used(TYPE(memoryPool) pool)
+{
+    return figure(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT));
+}
+
 static bool is_of(const struct entry *entry, const void *pool)
 {
     return (entry->kind == HELD_CHUNK || entry->kind == HELD_FREED) && entry->owner == pool;
@@ -81,7 +86,7 @@ static void settle_pool(TYPE(memoryPool) pool)
     uint64_t all = reserved(pool);
     if (all == 0)
         give_back_all(pool, is_of);
-    else if (all == figure(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT)))
+    else if (all == used(pool))
         give_back_all(pool, is_freed_of);
 }
 
@@ -228,15 +233,30 @@ void pools_context_over(context_t context)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether a chunk is used again is told under the lock, too. */
+/* With the lock held: the pool that has less in use than before; NULL: none has. */
+static TYPE(memoryPool) taker(const uint64_t before[POOLS])
+{
+    unsigned i = 0;
+    while (i < POOLS && pools[i] != NULL && used(pools[i]) >= before[i])
+        i++;
+    return i < POOLS ? pools[i] : NULL;
+}
+
+/* Whether a chunk is used again is told under the lock, too. AMD's runtime 5.2.3 looks for its address in one pool after
+ * the other, and gives it to one that had another chunk there, which was freed at once and counts as used for ever. */
 result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream)
 {
     struct entry chunk;
+    uint64_t before[POOLS];
     pthread_mutex_lock(&lock);
     in_pool = true;
+    for (unsigned i = 0; i < POOLS && pools[i] != NULL; i++)
+        before[i] = used(pools[i]);
     result_t answer = real(pointer, stream);
     if (answer == RESULT_OK && table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
+        TYPE(memoryPool) has = taker(before);
         chunk.kind = HELD_FREED;
+        chunk.owner = has != NULL ? has : chunk.owner;
         keep(&chunk);
     }
     in_pool = false;

@@ -221,7 +221,10 @@ def meanwhile(job: "subprocess.Popen[str]") -> Iterator[None]:
 
 
 def _told(process: "subprocess.Popen[str]") -> Any:
-    out, errors = process.communicate(timeout=60)
+    try:
+        out, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()  # one that has no end would run on beside all other tests
     assert process.returncode == 0, f"exit {process.returncode}\n{out}\n{errors}"
     return json.loads(out.splitlines()[-1])
 

@@ -574,6 +574,53 @@ say([*said, malloc(60 * MIB) > 0])
     assert [[14, 50], 0, [34, 30], [64, 0], True] == granted(rack, 64).run(program)
 
 
+def test_what_one_pool_has_of_another_stays_charged(rack: Rack) -> None:
+    """The runtime gives a chunk to the pool that had another one there, freed by hipFree."""
+    program = f"""
+{TAKERS}
+base, live = on_card(), []
+def chunk(kind):
+    return len(live) < 20 and taken(kind, 6 * MIB)
+while lost := chunk("hipMallocAsync"):
+    call("hipFree", lost)
+    given("hipMallocFromPoolAsync", chunk("hipMallocFromPoolAsync"), True)
+    memory()
+    live.append(chunk("hipMallocAsync"))
+say([len(live), (on_card() - base) // MIB])
+"""
+    assert [10, 60] == granted(rack, 64).run(program)
+
+
+def test_a_storm_of_signals_leaves_the_count_that_of_the_card(rack: Rack) -> None:
+    """With kernels in between, which wait at the gate."""
+    program = f"""
+import random
+import signal
+{TAKERS}
+signals, chosen, function, held = [], random.Random(3), spin(), []
+base = on_card()
+signal.signal(signal.SIGALRM, lambda *_: signals.append(None))
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+for _ in range(800):
+    if held and (chosen.random() < 0.5 or len(held) > 40):
+        given(*held.pop(chosen.randrange(len(held))), chosen.random() < 0.5)
+    else:
+        kind = chosen.choice(list(CARDS))
+        got = taken(kind, chosen.randrange(2 * MIB + 1, 6 * MIB))
+        held += [(kind, got)] if got else []
+    if chosen.random() < 0.1:
+        launch(function, 50, on)
+    free, total = memory()
+    assert on_card() - base <= (total - free) * MIB
+call("hipStreamSynchronize", on)
+signal.setitimer(signal.ITIMER_REAL, 0)
+for one in held:
+    given(*one)
+say([len(signals) > 99, malloc(60 * MIB) > 0])
+"""
+    assert [True, True] == granted(rack, 64, core=50).run(program)
+
+
 def test_what_a_pool_gave_back_is_had_again_while_some_of_it_is_in_use(rack: Rack) -> None:
     """By sizes of which none serves twice; what is used again is no more given back than before."""
     program = f"""

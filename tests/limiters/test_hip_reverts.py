@@ -65,10 +65,15 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
     "what a pool gave back": (
         (
             "shared/no_order.c",
-            "else if (all == figure(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT)))",
+            "else if (all == used(pool))",
             "else if (false)",
         ),
         _GAVE_BACK,
+        (),
+    ),
+    "what of a pool another has": (
+        ("shared/no_order.c", "has != NULL ? has : chunk.owner", "chunk.owner"),
+        test_hip.test_what_one_pool_has_of_another_stays_charged,
         (),
     ),
     "what of a pool is used again": (

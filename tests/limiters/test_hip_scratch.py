@@ -5,6 +5,7 @@ kernel that needs more than the queue has, as a card's processor does. The libra
 in front of the program as well: so the kernel's driver answers (simulator/drivers/kfd_driver.c).
 """
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ def rack(tmp_path: Path) -> Rack:
     return Rack(tmp_path, Machine(tmp_path, RACK), api="hip_driver")
 
 
+def environment_of(grant: Grant) -> dict[str, str]:
+    below = hetero_simulator.fake_drivers() / "libhsakmt.so.1"
+    return {**grant.environment, "LD_PRELOAD": f"{grant.limiter} {below}"}
+
+
 def above_the_driver(grant: Grant, program: str) -> Any:
     """Run a program that has a kernel whose threads have so many words of their own."""
-    below = hetero_simulator.fake_drivers() / "libhsakmt.so.1"
-    environment = {**grant.environment, "LD_PRELOAD": f"{grant.limiter} {below}"}
-    return grant.rack.run(DEEP + program, **environment)
+    return grant.rack.run(DEEP + program, **environment_of(grant))
 
 
 DEEP = '''
@@ -106,3 +110,24 @@ while malloc(MIB):
 say(memory()[0])
 """
     assert 0 == granted(rack, 64).run(program)
+
+
+def test_a_kernel_that_has_no_room_at_all_ends_its_program_as_on_a_full_card(rack: Rack) -> None:
+    program = """
+function, on = deep(512), stream()
+malloc(WHOLE * MIB)
+while malloc(MIB):
+    pass
+ran(function, on, 10000)
+"""
+    ended = []
+    for grant, whole in ((None, 1000), (granted(rack, 64), 30)):
+        text = DEEP + program.replace("WHOLE", str(whole))
+        environment = environment_of(grant) if grant else {}
+        with rack.start(text, **environment) as process:
+            try:
+                errors = process.communicate(timeout=60)[1]
+            finally:
+                process.kill()
+        ended.append((process.returncode, "HSA_STATUS_ERROR_OUT_OF_RESOURCES" in errors))
+    assert [(-signal.SIGABRT, True)] * 2 == ended
