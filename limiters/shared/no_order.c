@@ -242,8 +242,9 @@ static TYPE(memoryPool) taker(const uint64_t before[POOLS])
     return i < POOLS ? pools[i] : NULL;
 }
 
-/* Whether a chunk is used again is told under the lock, too. AMD's runtime 5.2.3 looks for its address in one pool after
- * the other, and gives it to one that had another chunk there, which was freed at once and counts as used for ever. */
+/* Whether a chunk is used again is told under the lock, too. AMD's runtime 5.2.3 looks for its address in one pool
+ * after the other, and gives it to one that had another chunk there, which was freed at once and counts as used for
+ * ever. */
 result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream)
 {
     struct entry chunk;

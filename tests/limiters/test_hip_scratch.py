@@ -71,14 +71,14 @@ launch(spin(), 1, one)
 launch(spin(), 1, two)
 call("hipDeviceSynchronize")
 base, seen = on_card(), []
-def look():
+def snapshot():
     free, total = memory()
     seen.append([(on_card() - base) / MIB, total - free])
 for function, on, groups in ((small, one, 1), (small, two, 1), (large, two, 10000)):
     ran(function, on, groups)
-    look()
+    snapshot()
 took = malloc(66 * MIB) > 0
-look()
+snapshot()
 say([seen, took])
 """
     grant = granted(rack, 100)
