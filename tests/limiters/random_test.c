@@ -245,15 +245,29 @@ static void machine_of(const uint64_t *kernels_us, unsigned kernels, unsigned st
     machine_end();
 }
 
+/* Points of the card that the driver's turns gave a tenant beyond its part. */
+static double served(const struct tenant *tenant, unsigned from_s, unsigned to_s)
+{
+    double ns = 0;
+    for (unsigned second = from_s; second < to_s; second++)
+        ns += (double)tenant->served_ns[second];
+    return 100 * ns / 1e9 / (to_s - from_s);
+}
+
 /* Beside high priority one kernel of a tenant is in flight at a time: the card waits a moment after each, which costs
- * it up to a 50th of its share. */
+ * it up to a 50th of its share. High priority does not wait for that kernel: both are charged their parts of the time
+ * until it is done, and which of them the driver serves first nobody sees. It is the same one at each beginning, so it
+ * adds up: what that gave is neither's share. */
 static void expect_its_share(unsigned t, unsigned seconds, double points)
 {
     const struct tenant *tenant = &tenants[t];
-    bool beside_high = false;
-    for (unsigned other = 0; other < tenant_count; other++)
+    bool beside_high = false, beside_low = false;
+    for (unsigned other = 0; other < tenant_count; other++) {
         beside_high = beside_high || tenants[other].terms.priority > tenant->terms.priority;
+        beside_low = beside_low || tenants[other].terms.priority < tenant->terms.priority;
+    }
     double share = tenant->terms.core / 100.0, off = tenant_got(tenant, 2, seconds + 1) - share;
+    off -= beside_high || beside_low ? served(tenant, 2, seconds + 1) : 0;
     if (off > 0 && tenant->terms.policy == HETERO_POLICY_ELASTIC)
         off = 0;
     seen.furthest = fabs(off) > seen.furthest ? fabs(off) : seen.furthest;
@@ -411,7 +425,12 @@ static void for_each_seed(void (*run)(void), unsigned usual)
 
 static void on_machines_of_honest_tenants_each_has_its_share_within_a_point(void)
 {
-    for_each_seed(of_short_kernels, 100);
+    for_each_seed(of_short_kernels, 90);
+    static const uint64_t met[] = {50169, 50550, 60039}; /* 89, 57 and 57 of high priority meet kernels of 4 ms */
+    for (unsigned n = 0; n < sizeof met / sizeof *met; n++) {
+        seed = met[n];
+        of_short_kernels();
+    }
     printf("no share was off by more than %.2f points\n", seen.furthest);
 }
 

@@ -16,6 +16,7 @@
 #include "h200.h"
 #include "virtual.h"
 
+#include "../../../limiters/timeshare/budget.h"
 #include "../../../limiters/timeshare/gate.h"
 #include "../../../limiters/core/tenant.h"
 
@@ -833,6 +834,20 @@ static uint64_t card_until(const struct card *card, uint64_t at_ns, uint64_t to_
     return ready > 0 && at_ns + ready < to_ns ? at_ns + ready : to_ns;
 }
 
+/* While several have work for a card each is charged its part of the clock, whoever of them has the driver's turn. */
+static void note_served(unsigned number, const struct tenant *runs, uint64_t at_ns, uint64_t to_ns)
+{
+    uint64_t second = at_ns / 1000000000;
+    unsigned count = 0;
+    struct tenant *wants[TENANTS];
+    for (unsigned i = 0; i < machine.tenant_count; i++)
+        if (machine.tenants[i]->card == number && has_work(machine.tenants[i]))
+            wants[count++] = machine.tenants[i];
+    for (unsigned i = 0; i < count && count > 1 && second < SECONDS; i++)
+        wants[i]->served_ns[second] += (int64_t)(wants[i] == runs ? to_ns - at_ns : 0) -
+                                       (int64_t)budget_part(to_ns - at_ns, count - 1);
+}
+
 /* The same of one card on which a service runs what all have at the same time, each as if it were alone: kernels that
  * leave room for each other. */
 static void card_serve(void)
@@ -870,6 +885,7 @@ static void card_work(void)
             struct card *card = &machine.cards[number];
             bool works = at_ns >= card->idle_ns && card->runs != NULL && has_work(card->runs);
             uint32_t mw = works ? card->runs->draws_mw : 0;
+            note_served(number, works ? card->runs : NULL, at_ns, to_ns);
             if (works)
                 note_busy(card->runs, at_ns, to_ns);
             if (number == 0)

@@ -68,6 +68,7 @@ struct tenant {
     uint32_t beside;                      /* bits: what others, in order of their starts, had the slice with it */
     bool ran;                             /* whether it was open at the last step */
     uint64_t busy_ns[SECONDS];            /* of the card, second by second */
+    int64_t served_ns[SECONDS];           /* beyond its part while others had work, too: whom the driver served first */
     uint64_t side_asked_ns, side_done_ns; /* as asked_ns and done_ns, of the second stream */
     struct stop stops[STREAMS][STOPS];
     unsigned stop_at[STREAMS], stop_count[STREAMS];
