@@ -369,6 +369,20 @@ static void keep_shared(struct books *books, uint32_t process, uint32_t context)
             share->late = share->late || open;
 }
 
+bool books_may_move(const struct books *books, uint32_t process, uint32_t context)
+{
+    bool shared = false, moves = false;
+    for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
+        shared = shared || ends_with(share, process, context);
+    EACH(thing, &books->processes[process])
+    {
+        struct share others = thing->kind == OPENED && thing->context == context ? *thing->share : (struct share){0};
+        others.open[process] = 0;
+        moves = moves || (others.used && others.of_maker == 0 && others_have(&others));
+    }
+    return shared && moves;
+}
+
 /* What was in a context ends with it. */
 static void end_context(struct books *books, uint32_t process, uint32_t context)
 {

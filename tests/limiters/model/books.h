@@ -122,6 +122,10 @@ uint64_t books_stuck(const struct books *books, uint32_t process, uint32_t devic
  * and small arrays lie in such blocks, too. What is not seen to be back stays charged. */
 bool books_may_stay(const struct books *books, uint32_t process, const struct thing *piece);
 
+/* Whether nobody knows if the card has back what a context shared, when that ends: memory of who let go of it, which
+ * others have, too, leaves the process's figure with it and not the card. What is not seen to be back stays charged. */
+bool books_may_move(const struct books *books, uint32_t process, uint32_t context);
+
 /* What is charged for managed memory, which is in nobody's figure. */
 uint64_t books_managed(const struct books *books, uint32_t process, uint32_t device);
 

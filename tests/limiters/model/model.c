@@ -581,12 +581,15 @@ static bool choose_context(const struct raw *raw, const struct process *of, stru
     switch (raw->kind) {
     case RETAIN: return of->contexts[call->device].attached < 2;
     case RELEASE:
-    case RESET: call->context = call->device; return of->contexts[call->device].attached > greens(of, call->device);
+    case RESET:
+        call->context = call->device;
+        return of->contexts[call->device].attached > greens(of, call->device) &&
+               !books_may_move(&books, raw->process, call->context);
     case CREATE: call->other = of->contexts[2].attached == 0 ? 2 : 3; return of->contexts[call->other].attached == 0;
     default:
         call->context = context_for(of, 2, raw->a);
         call->device = call->context == NONE ? 0 : of->contexts[call->context].device;
-        return call->context != NONE;
+        return call->context != NONE && !books_may_move(&books, raw->process, call->context);
     }
 }
 
@@ -710,7 +713,8 @@ static bool choose_of_cell(const struct raw *raw, const struct process *of, stru
                          raw->kind != EXPORT && raw->kind != LIBRARY_UNLOAD;
     bool frees = raw->kind == FREE || raw->kind == FREE_ASYNC;
     bool unsure = (raw->kind == SHARE && thing->kind == PIECE && of->contexts[thing->context].lent) ||
-                  (frees && books_may_stay(&books, raw->process, thing));
+                  (frees && books_may_stay(&books, raw->process, thing)) ||
+                  (raw->kind == GREEN_DESTROY && books_may_move(&books, raw->process, thing->context));
     return (call->context != NONE || !needs_context) && !unsure;
 }
 
