@@ -285,6 +285,23 @@ void pools_settle(int device)
     settle_all(device, false);
 }
 
+uint64_t pools_idle(int device)
+{
+    uint64_t bytes = 0;
+    if (!pools_known())
+        return 0;
+    pthread_mutex_lock(&counting);
+    for (const struct pool *pool = pools; pool != NULL; pool = pool->next) {
+        uint64_t reserved = 0;
+        if (pool->device != device || pool->memory == POOL_OF_MANAGED || pool->charged == 0)
+            continue;
+        bool fewer = pool->gone || !reserved_of(pool, &reserved) || reserved < pool->charged;
+        bytes += fewer ? pool->charged - reserved : 0;
+    }
+    pthread_mutex_unlock(&counting);
+    return bytes;
+}
+
 void pools_context_over(context_t context)
 {
     (void)context; /* the driver tells which pools are gone */

@@ -35,9 +35,9 @@ static struct {
     uint64_t
         contexts;   /* bytes of all that stand, each with the block that is part of it, but for one that is charged */
     unsigned count; /* of them */
-    uint64_t uncounted; /* bytes that are charged for being beyond */
-    int64_t unseen;
-    uint64_t said; /* of contexts and code, what the region says */
+    uint64_t uncounted;     /* bytes that are charged for being beyond */
+    _Atomic int64_t unseen; /* read without `measuring`, as pools are counted inside and outside of that */
+    uint64_t said;          /* of contexts and code, what the region says */
 } devices[HETERO_MAX_DEVICES];
 
 /* Held from before a context is made until after. */
@@ -55,26 +55,18 @@ void uncounted_after_fork(void)
     }
 }
 
-/* With `measuring` held: what is charged and not in the driver's figure, which has no managed memory. */
-static int64_t unseen(int device)
-{
-    uint64_t of_managed = managed_charged(device);
-    return (int64_t)of_managed + devices[device].unseen;
-}
-
+/* The driver's figure has no managed memory. */
 int64_t unseen_bytes(int device)
 {
-    pthread_mutex_lock(&measuring);
-    int64_t bytes = unseen(device);
-    pthread_mutex_unlock(&measuring);
-    return bytes;
+    uint64_t of_managed = managed_charged(device);
+    return (int64_t)of_managed + atomic_load(&devices[device].unseen);
 }
 
 /* What is charged and seen in the driver's figure. */
 static int64_t charged_and_seen(int device, uint64_t *returned)
 {
     return (int64_t)(ledger_own(tenant_region(), (unsigned)device, returned) - devices[device].uncounted) -
-           unseen(device);
+           unseen_bytes(device);
 }
 
 /* What the driver says beyond that, at least; negative where more is charged than it holds yet. False: it does not say.
@@ -198,9 +190,7 @@ void code_refused(uint64_t bytes)
 
 void unseen_add(int device, int64_t bytes)
 {
-    pthread_mutex_lock(&measuring);
-    devices[device].unseen += bytes;
-    pthread_mutex_unlock(&measuring);
+    atomic_fetch_add(&devices[device].unseen, bytes);
 }
 
 /* What contexts and code may take. */

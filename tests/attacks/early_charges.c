@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #define HALF    (30 * MIB)
+#define OF_POOL (24 * MIB) /* for which it reserves 32 */
 #define RACE_NS 1000000000ull
 
 /* Have the driver's figure compared with what is charged. */
@@ -105,6 +106,40 @@ static void of_ordered_frees(void)
     take_half();
 }
 
+/* A pool gives its memory back by itself, or when it is trimmed: it is charged until it is asked. What others may have
+ * of it is charged until it is destroyed. */
+static void of_a_pool(bool shared)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .handleTypes = shared ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    CUdeviceptr pointer;
+    int file;
+    open_with_streams();
+    must((int)CU(cuMemPoolCreate)(&pool, &properties), "cuMemPoolCreate");
+    if (shared)
+        must((int)CU(cuMemPoolExportToShareableHandle)(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+             "cuMemPoolExportToShareableHandle");
+    if (CU(cuMemAllocFromPoolAsync)(&pointer, OF_POOL, pool, NULL) == CUDA_SUCCESS)
+        CU(cuMemFreeAsync)(pointer, NULL);
+    cu.synchronize();
+    CU(cuMemPoolTrimTo)(pool, 0);
+    take_half();
+    CU(cuMemAllocFromPoolAsync)(&pointer, OF_POOL, pool, NULL);
+    cu.synchronize();
+}
+
+static void of_pools(void)
+{
+    of_a_pool(false);
+}
+
+static void of_shared_pools(void)
+{
+    of_a_pool(true);
+}
+
 /* Small arrays are charged by the most that they were together. */
 static void of_small_arrays(void)
 {
@@ -192,6 +227,8 @@ int main(void)
         {"halves in flight", halves_in_flight},
         {"of graphs", of_graphs},
         {"of ordered frees", of_ordered_frees},
+        {"of pools", of_pools},
+        {"of pools that others may have", of_shared_pools},
         {"of small arrays", of_small_arrays},
         {"of heaps", of_heaps},
         {"of libraries", of_libraries},
