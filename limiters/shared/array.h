@@ -27,9 +27,9 @@ result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes)
         result_t answer = call;                                                                                        \
         uint64_t key = answer == RESULT_OK ? (uint64_t)(uintptr_t)*array : 0;                                          \
         answer = settle_array(answer, key, device, bytes);                                                             \
-        if (answer != RESULT_OK || bytes > ARRAYS_SHARE_UP_TO || uncounted_settle(device))                             \
+        if (answer != RESULT_OK || uncounted_settle(device))                                                           \
             return answer;                                                                                             \
-        undo; /* arrays of many sizes waste blocks */                                                                  \
+        undo; /* small ones of many sizes waste blocks, and short rows take more than their elements */                \
         return ERROR(OUT_OF_MEMORY);                                                                                   \
     } while (0)
 

@@ -34,6 +34,16 @@ static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
     }
 }
 
+/* What rows of a card lie in: 64 bytes of 8 of them (NVIDIA's open kernel modules, "gob"); that an array of more than one
+ * row takes whole ones is assumed. */
+#define GOB_BYTES 64u
+#define GOB_ROWS  8u
+static size_t taken_by(const CUDA_ARRAY3D_DESCRIPTOR *shape, size_t pitch)
+{
+    size_t rows = shape->Height ? round_up(shape->Height, GOB_ROWS) : 1;
+    return (shape->Height ? round_up(pitch, GOB_BYTES) : pitch) * rows * (shape->Depth ? shape->Depth : 1);
+}
+
 static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **result)
 {
     WITH_CONTEXT(context);
@@ -43,9 +53,10 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
     CHECK(capture_guard());
     size_t pitch = shape->Width * element;
     size_t size = pitch * (shape->Height ? shape->Height : 1) * (shape->Depth ? shape->Depth : 1);
+    size_t taken = taken_by(shape, pitch);
     struct piece piece = {0};
     bool later = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
-    if (!later && !piece_take(context, size, size <= MIB, &piece))
+    if (!later && !piece_take(context, taken, taken <= MIB, &piece))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bytes == MAP_FAILED) {

@@ -249,13 +249,13 @@ static void read_ptx(struct module *module)
     }
 }
 
-/* Whether a "call" between the two names the function. */
+/* Whether a "call" between the two names the function; NULL: any. */
 static bool calls(const char *at, const char *end, const char *function)
 {
     for (bool in_call = false; at < end && *at;) {
         size_t length = word(at);
         in_call = is(at, length, "call") || (in_call && *at != ';');
-        if (in_call && is(at, length, function))
+        if (in_call && (!function || is(at, length, function)))
             return true;
         at += length ? length : 1;
     }
@@ -328,8 +328,8 @@ uint64_t image_parameters(const struct module *module, const char *name)
     return bytes;
 }
 
-bool image_mallocs(const struct module *module, const char *name)
+bool image_calls(const struct module *module, const char *name, const char *function)
 {
     const char *end, *body = body_of(module, name, &end);
-    return body && calls(body, end, "malloc");
+    return body && calls(body, end, function);
 }

@@ -283,4 +283,37 @@ static CUstream __attribute__((unused)) blocked_stream(void)
     return stream;
 }
 
+/* ------------------------------------------------------------------------------------ charged by the driver's figure
+ */
+
+#define HALF (30 * MIB)
+
+/* Have the driver's figure compared with what is charged. */
+static void __attribute__((unused)) look(void)
+{
+    CUstream stream;
+    if (CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+        CU(cuStreamDestroy_v2)(stream);
+}
+
+/* Streams that leave half of the limit. */
+static void __attribute__((unused)) open_with_streams(void)
+{
+    CUstream stream;
+    size_t left, total;
+    open_card();
+    for (unsigned i = 0; i < 1000 && cu.info(&left, &total) == CUDA_SUCCESS && left > HALF + 4 * MIB; i++)
+        if (CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+            return;
+}
+
+/* Take half of the limit by pieces, now that it is looked at. */
+static void __attribute__((unused)) take_half(void)
+{
+    uint64_t pointer;
+    look();
+    for (unsigned i = 0; i < HALF / (2 * MIB) && cu.allocate(&pointer, 2 * MIB) == CUDA_SUCCESS; i++)
+        ;
+}
+
 #endif

@@ -55,6 +55,20 @@ static void small_arrays(void)
     }
 }
 
+/* Rows of a few bytes, and few of them in each layer, take more than their elements. */
+static void narrow_arrays(void)
+{
+    static const CUDA_ARRAY3D_DESCRIPTOR shapes[] = {
+        {.Width = 5, .Height = 65536, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1},
+        {.Width = 1, .Height = 5, .Depth = 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4},
+    };
+    CUarray array;
+    open_card();
+    for (unsigned i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (unsigned j = 0; j < times(BLOCK) && CU(cuArray3DCreate_v2)(&array, &shapes[i]) == CUDA_SUCCESS; j++)
+            ;
+}
+
 /* A row of a byte has a pitch of 512. */
 static void pitched(void)
 {
@@ -72,6 +86,7 @@ int main(void)
         {"blocks pinned by 512 bytes", pinned_by_512},
         {"every second piece freed", pinned_by_half},
         {"small arrays", small_arrays},
+        {"narrow arrays", narrow_arrays},
         {"pitches", pitched},
     };
     RUN_PARTS(parts);

@@ -191,7 +191,7 @@ static bool measures(const struct call *call)
 {
     uint32_t kind = call->kind;
     return kind == STREAM || kind == MODULE || kind == MODULE_UNLOAD || kind == LIBRARY || kind == LIBRARY_UNLOAD ||
-           (kind == ARRAY && call->bytes <= MIB) || kind == SPARSE || kind == RELEASE || kind == RESET ||
+           kind == ARRAY || kind == SPARSE || kind == RELEASE || kind == RESET ||
            kind == DESTROY || kind == GREEN_DESTROY || kind == GRAPH;
 }
 
