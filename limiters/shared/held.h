@@ -25,6 +25,7 @@ enum {
     HELD_NODES,       /* key, owner: context; bytes: charged for nodes of graphs; link: what they take now */
     NODES_OF_EXEC,    /* key: graphExec; bytes: what its nodes take; owner: context */
     HELD_LOCAL,       /* key, owner: context; bytes: for local memory of kernels */
+    STACKS_OF_CALLS,  /* key, owner: context; bytes: that it has taken by images that call functions (module.c) */
     WAITING_KERNEL,   /* key: function or kernel; bytes: of a thread; link: devices it was not launched on (local.c) */
     HELD_ARRAY,       /* key: array or mipmappedArray */
     HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */

@@ -88,10 +88,10 @@ static struct image read_elf(const char *data, uint64_t size)
     Elf64_Ehdr head = {0};
     memcpy(&head, data, size < sizeof head ? size : sizeof head);
     if (head.e_machine == EM_AMDGPU)
-        return (struct image){.calls = true, .globals = segments(data, size, &head)};
+        return (struct image){.globals = segments(data, size, &head)};
     if (!has_sections(data, size, &head))
-        return (struct image){.calls = true, .unread = true};
-    struct image image = {.calls = true};
+        return (struct image){.unread = true};
+    struct image image = {0};
     const char *sections = data + head.e_shoff;
     Elf64_Shdr names, section;
     memcpy(&names, sections + head.e_shstrndx * sizeof names, sizeof names);
@@ -278,11 +278,14 @@ static struct image read_ptx(const char *text)
     struct image image = {0};
     uint64_t characters = 0;
     bool outside = false; /* declared .extern: another image has it; or where a parameter points to */
+    bool in_call = false;
     char before = '\n';
     for (const char *at = skip_space(text); *at != '\0'; characters++) {
         if (starts(at, ".extern") || starts(at, ".ptr") || *at == ';')
             outside = *at == '.';
-        image.calls = image.calls || (starts(at, "call") && !in_word(before));
+        in_call = (in_call && *at != ';') || (starts(at, "call") && !in_word(before));
+        image.mallocs = image.mallocs || (in_call && starts(at, "malloc") && !in_word(before));
+        image.prints = image.prints || (in_call && starts(at, "vprintf") && !in_word(before));
         if (starts(at, ".global") && word(at) == strlen(".global") && !in_word(before)) {
             at += strlen(".global");
             uint64_t bytes = declared(&at);
@@ -308,7 +311,7 @@ static bool is_bundle(const void *data, uint64_t size)
 
 static struct image read_bundle(const char *data, uint64_t size)
 {
-    struct image largest = {.calls = true};
+    struct image largest = {0};
     uint64_t count, at = strlen(BUNDLE_MAGIC) + sizeof count, entry[3];
     memcpy(&count, data + strlen(BUNDLE_MAGIC), sizeof count);
     for (uint64_t i = 0; i < count && has_part(data, size, at, sizeof entry); i++) {
@@ -331,14 +334,15 @@ static struct image read_fat(const void *data, uint64_t size)
     struct image most = {.unread = fat_size(data, size) == 0};
     struct fat_image part;
     for (uint64_t at = 0; fat_next(data, size, &at, &part); free(part.copy)) {
-        struct image image = {.calls = true, .unread = true};
+        struct image image = {.unread = true};
         if (part.data != NULL && part.text)
             image = read_ptx(part.data);
         else if (part.data != NULL && part.size > SELFMAG && memcmp(part.data, ELFMAG, SELFMAG) == 0)
             image = read_elf(part.data, part.size);
         most.code = image.code > most.code ? image.code : most.code;
         most.globals = image.globals > most.globals ? image.globals : most.globals;
-        most.calls = most.calls || image.calls;
+        most.mallocs = most.mallocs || image.mallocs;
+        most.prints = most.prints || image.prints;
         most.unread = most.unread || image.unread;
     }
     return most;

@@ -8,8 +8,8 @@
 struct image {
     uint64_t code;    /* bytes that its code may take, without comments and arrays */
     uint64_t globals; /* bytes of the arrays that it declares, as far as they could be read */
-    bool calls;       /* its kernels may call functions, such as malloc and vprintf; true where that is not read */
-    bool unread;      /* of some of it nothing is known: compressed by zstd, for the linker, or of no known form */
+    bool mallocs, prints; /* its kernels call malloc, or vprintf, where it is text */
+    bool unread;          /* of some of it nothing is known: compressed by zstd, for the linker, or of no known form */
 };
 
 /* An image in memory (an ELF file, a fat binary or its wrapper, or PTX with a NUL at its end), or in a file. */

@@ -80,12 +80,33 @@ uint64_t load_covers(uint64_t bytes)
     return part;
 }
 
+/* What of the stacks that an image needs the context does not have yet. */
+static uint64_t stacks_lacking(uint64_t bytes, context_t context)
+{
+    struct entry had = {0};
+    if (bytes == 0 || context == NULL || !table_get(STACKS_OF_CALLS, (uintptr_t)context, &had))
+        had.bytes = 0;
+    return bytes > had.bytes ? bytes - had.bytes : 0;
+}
+
+static void stacks_taken(uint64_t bytes, int device, context_t context)
+{
+    struct entry previous, entry = {.key = (uintptr_t)context,
+                                    .kind = STACKS_OF_CALLS,
+                                    .device = device,
+                                    .bytes = bytes,
+                                    .owner = context};
+    if (stacks_lacking(bytes, context) > 0 && context != NULL)
+        table_put(&entry, &previous);
+}
+
 /* One load, from before the driver is asked until it has answered. */
 struct load {
     struct image image;
     struct measured measured;
     int device;
-    uint64_t bytes; /* charged before */
+    uint64_t bytes;  /* charged before */
+    uint64_t stacks; /* the same for its context, until the driver's figure has them */
 };
 
 /* Small arrays of a module lie in blocks, which its figure tells of when it is loaded. A library is loaded when nobody
@@ -95,11 +116,12 @@ static result_t load_begins(struct load *load, int device, const struct image *i
     *load = (struct load){.image = *image, .device = device, .bytes = blocks_for(image->globals)};
     if (lazy && load->bytes == 0)
         load->bytes = image->globals;
-    result_t answer = charge(device, load->bytes);
+    load->stacks = stacks_lacking(stacks_of_calls(device, image->mallocs, image->prints), context_of_memory());
+    result_t answer = charge(device, load->bytes + load->stacks);
     if (answer != RESULT_OK)
         return answer;
     covered = load->bytes;
-    code_loaded(image->code, image->calls);
+    code_loaded(image->code);
     if (image->unread)
         load->measured = context_begins(device);
     return RESULT_OK;
@@ -109,6 +131,7 @@ static void load_ends(struct load *load, result_t answer, uint64_t key)
 {
     uint64_t grew = 0;
     covered = 0;
+    refund(load->device, load->stacks);
     if (load->image.unread)
         context_grew(&load->measured, &grew);
     if (answer == RESULT_OK && grew > load->bytes) {
@@ -126,6 +149,8 @@ static bool load_fits(const struct load *load, uint64_t key, bool lazy)
 {
     if (lazy && !library_loaded(key, load->bytes, load->image.unread))
         return false;
+    if (!lazy) /* a library takes them when it is used */
+        stacks_taken(stacks_of_calls(load->device, load->image.mallocs, load->image.prints), load->device, context_of_memory());
     return uncounted_settle(load->device) && charge_within(load->device);
 }
 

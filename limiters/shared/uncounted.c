@@ -17,10 +17,11 @@
  * load of it where it is loaded as it is used, and not measured. What is beyond is charged. */
 #define CODE_MOST (UINT64_C(128) << 20)
 
-/* What stacks are enlarged by for each thread that a device can hold, when kernels call functions, and what comes with
- * that: measured on an NVIDIA H100 (132 x 2048 threads, 136 to 138 MiB), driver 580.159.04, 2026-11-23. */
-#define STACK_OF_CALLS UINT64_C(512)
-#define WITH_CALLS     (UINT64_C(8) << 20)
+/* What a context takes for stacks when the first image is loaded whose kernels call malloc (138 MiB on an NVIDIA H100,
+ * 132 x 2048 threads), or vprintf (64 MiB there; 2 more after malloc's). Driver 580.159.04, 2026-11-27. */
+#define STACK_OF_MALLOC UINT64_C(512)
+#define WITH_MALLOC     (UINT64_C(6) << 20)
+#define FOR_PRINTF      (UINT64_C(64) << 20)
 
 #define LOOK_MS 10
 
@@ -30,7 +31,6 @@
 /* Guards what follows. Held around what is said in the region, never around a charge. */
 static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t code;
-static bool calling; /* whether kernels call functions */
 static struct {
     uint64_t
         contexts;   /* bytes of all that stand, each with the block that is part of it, but for one that is charged */
@@ -47,7 +47,6 @@ void uncounted_after_fork(void)
 {
     measuring = making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     code = 0;
-    calling = false;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         devices[device].contexts = devices[device].uncounted = devices[device].said = 0;
         devices[device].count = 0;
@@ -173,10 +172,9 @@ static uint64_t of_image(uint64_t bytes)
     return bytes > CODE_MOST ? CODE_MOST : bytes;
 }
 
-void code_loaded(uint64_t bytes, bool calls)
+void code_loaded(uint64_t bytes)
 {
     pthread_mutex_lock(&measuring);
-    calling = calling || calls;
     code += of_image(bytes);
     pthread_mutex_unlock(&measuring);
 }
@@ -193,11 +191,17 @@ void unseen_add(int device, int64_t bytes)
     atomic_fetch_add(&devices[device].unseen, bytes);
 }
 
+uint64_t stacks_of_calls(int device, bool mallocs, bool prints)
+{
+    if (mallocs)
+        return threads_of(device) * STACK_OF_MALLOC + WITH_MALLOC;
+    return prints ? FOR_PRINTF : 0;
+}
+
 /* What contexts and code may take. */
 static uint64_t expected(int device)
 {
-    uint64_t of_calls = calling ? threads_of(device) * STACK_OF_CALLS + WITH_CALLS : 0;
-    return devices[device].contexts + (code < CODE_MOST ? code : CODE_MOST) + devices[device].count * of_calls;
+    return devices[device].contexts + (code < CODE_MOST ? code : CODE_MOST);
 }
 
 /* What was charged becomes less only as far as that cannot be for what is charged and not in the figure: else an

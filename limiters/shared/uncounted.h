@@ -28,9 +28,12 @@ void context_grew(const struct measured *measured, uint64_t *bytes);
 /* A context ended. */
 void context_over(context_t context);
 
-/* An image was loaded whose code may take so many bytes of the device. Where its kernels call functions, each context
- * has larger stacks from then on. */
-void code_loaded(uint64_t bytes, bool calls);
+/* An image was loaded whose code may take so many bytes of the device. */
+void code_loaded(uint64_t bytes);
+
+/* What a context takes with the first image whose kernels call these: charged before it is loaded, and afterwards by the
+ * figure. */
+uint64_t stacks_of_calls(int device, bool mallocs, bool prints);
 
 /* The driver did not load it after all. */
 void code_refused(uint64_t bytes);

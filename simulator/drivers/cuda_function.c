@@ -17,8 +17,7 @@ static struct function *find(struct module *module, const char *name, bool of_li
     function->name = strdup(name);
     function->of_library = of_library;
     function->kernel = &unknown_kernel;
-    function->calls = image_calls(module, name, NULL);
-    function->mallocs = image_calls(module, name, "malloc");
+    function->mallocs = image_mallocs(module, name);
     function->local = image_local(module, name);
     function->parameters = image_parameters(module, name);
     for (unsigned i = 0; i < driver.rack->kernel_count; i++)
@@ -219,8 +218,6 @@ CUresult kernel_ready(CUfunction handle, struct context *context)
         return CUDA_ERROR_INVALID_HANDLE;
     CHECK(module_enter(function->module, context, NULL));
     CHECK(limits_need_local(context, function->local));
-    if (function->calls)
-        CHECK(limits_need_calls(context));
     return function->mallocs ? limits_need_heap(context) : CUDA_SUCCESS;
 }
 

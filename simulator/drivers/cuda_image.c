@@ -249,13 +249,15 @@ static void read_ptx(struct module *module)
     }
 }
 
-/* Whether a "call" between the two names the function; NULL: any. */
+/* Whether a "call" between the two names the function. */
 static bool calls(const char *at, const char *end, const char *function)
 {
+    if (!strstr(at, function)) /* long texts have neither */
+        return false;
     for (bool in_call = false; at < end && *at;) {
         size_t length = word(at);
         in_call = is(at, length, "call") || (in_call && *at != ';');
-        if (in_call && (!function || is(at, length, function)))
+        if (in_call && is(at, length, function))
             return true;
         at += length ? length : 1;
     }
@@ -271,6 +273,7 @@ void image_read(struct module *module, const char *image, bool binary)
     module->ptx = without_comments(image);
     read_ptx(module);
     module->prints = calls(module->ptx, module->ptx + strlen(module->ptx), "vprintf");
+    module->mallocs = calls(module->ptx, module->ptx + strlen(module->ptx), "malloc");
 }
 
 /* The function's name where the text declares it; NULL: it does not. */
@@ -328,8 +331,8 @@ uint64_t image_parameters(const struct module *module, const char *name)
     return bytes;
 }
 
-bool image_calls(const struct module *module, const char *name, const char *function)
+bool image_mallocs(const struct module *module, const char *name)
 {
     const char *end, *body = body_of(module, name, &end);
-    return body && calls(body, end, function);
+    return body && calls(body, end, "malloc");
 }

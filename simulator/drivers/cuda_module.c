@@ -22,6 +22,8 @@ CUresult module_enter(struct module *module, struct context *context, struct res
         struct memory *memory = NULL;
         if (module->prints)
             CHECK(limits_need_printf(context));
+        if (module->mallocs)
+            CHECK(limits_need_calls(context));
         if (module->global_bytes)
             CHECK(memory_new(&(struct memory){.context = context, .size = module->global_bytes, .kind = MEMORY_MODULE},
                              NULL, &memory));

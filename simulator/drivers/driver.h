@@ -80,7 +80,7 @@ struct context {
     size_t limits[CU_LIMIT_MAX];
     struct block *blocks;                           /* that small pieces share */
     uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
-    uint64_t call_bytes;                            /* for stacks of kernels that call functions */
+    uint64_t call_bytes;                            /* for stacks of kernels that call malloc */
     uint64_t local;                                 /* bytes of a thread: the most that a kernel had */
     uint64_t stream_bytes;                          /* and the streams */
     unsigned streams;                               /* that the program made and did not destroy */
@@ -139,7 +139,7 @@ struct module {
     struct global *globals;
     unsigned global_count;
     uint64_t global_bytes;
-    bool prints; /* calls vprintf */
+    bool prints, mallocs; /* calls vprintf; malloc */
     struct residence *residences;
 };
 
@@ -149,7 +149,7 @@ struct function {
     char *name;
     const struct nvidia_kernel *kernel;
     bool of_library;     /* a CUkernel, for all contexts; cuKernelGetFunction gives another handle */
-    bool calls, mallocs; /* calls any function; malloc */
+    bool mallocs;        /* calls malloc */
     uint64_t local;      /* bytes of a thread's arrays */
     uint64_t parameters; /* bytes of them */
 };
@@ -433,7 +433,7 @@ void image_read(struct module *module, const char *image, bool binary);
 bool image_declares(const struct module *module, const char *name); /* this kernel */
 uint64_t image_local(const struct module *module, const char *name);
 uint64_t image_parameters(const struct module *module, const char *name);
-bool image_calls(const struct module *module, const char *name, const char *function); /* NULL: any */
+bool image_mallocs(const struct module *module, const char *name); /* this kernel does */
 CUresult module_enter(struct module *module, struct context *context, struct residence **residence);
 void modules_leave(const struct context *context);
 CUresult kernel_ready(CUfunction handle, struct context *context); /* for its first launch in the context */

@@ -89,15 +89,6 @@ static void lowered_and_raised(void)
     use_buffers();
 }
 
-/* Charged when it is set, and taken by the first kernel that uses it: meanwhile it makes no room. */
-static void beside_streams(void)
-{
-    open_with_streams();
-    CU(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, HALF);
-    take_half();
-    use_buffers();
-}
-
 int main(void)
 {
     static const struct part parts[] = {
@@ -107,8 +98,6 @@ int main(void)
         {"buffers nobody set", by_itself},
         {"lowered after they were taken", lowered},
         {"lowered and raised", lowered_and_raised},
-        {"beside streams", beside_streams},
     };
-    with_context = use_buffers; /* what a context has of them by itself is part of it */
     RUN_PARTS(parts);
 }

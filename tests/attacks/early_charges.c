@@ -5,8 +5,37 @@
 
 #include <stdatomic.h>
 
+#define HALF    (30 * MIB)
 #define OF_POOL (24 * MIB) /* for which it reserves 32 */
 #define RACE_NS 1000000000ull
+
+/* Have the driver's figure compared with what is charged. */
+static void look(void)
+{
+    CUstream stream;
+    if (CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
+        CU(cuStreamDestroy_v2)(stream);
+}
+
+/* Streams that leave half of the limit. */
+static void open_with_streams(void)
+{
+    CUstream stream;
+    size_t left, total;
+    open_card();
+    for (unsigned i = 0; i < 1000 && cu.info(&left, &total) == CUDA_SUCCESS && left > HALF + 4 * MIB; i++)
+        if (CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+            return;
+}
+
+/* Take half of the limit by pieces, now that it is looked at. */
+static void take_half(void)
+{
+    uint64_t pointer;
+    look();
+    for (unsigned i = 0; i < HALF / (2 * MIB) && cu.allocate(&pointer, 2 * MIB) == CUDA_SUCCESS; i++)
+        ;
+}
 
 /* ---------------------------------------------------------------------------------------------------- other threads */
 
@@ -127,6 +156,23 @@ static void of_small_arrays(void)
         CU(cuArrayCreate_v2)(&arrays[i], &shape);
 }
 
+/* A heap is taken by the first kernel that uses one, stacks for such kernels when their image is loaded. */
+static void of_heaps(void)
+{
+    static const char uses[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                               ".extern .func (.param .b64 r) malloc (.param .b64 n);\n"
+                               ".visible .entry takes()\n{\n    .reg .b64 %n;\n    mov.u64 %n, 16;\n    {\n"
+                               "    .param .b64 in;\n    .param .b64 out;\n    st.param.b64 [in], %n;\n"
+                               "    call (out), malloc, (in);\n    }\n    ret;\n}\n";
+    void *module, *kernel;
+    open_with_streams();
+    CU(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, HALF);
+    take_half();
+    if (cu.load(&module, uses) == CUDA_SUCCESS && cu.function(&kernel, module, "takes") == CUDA_SUCCESS)
+        cu.launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    cu.synchronize();
+}
+
 /* A library's arrays are there when something of it is used. */
 static void of_libraries(void)
 {
@@ -184,6 +230,7 @@ int main(void)
         {"of pools", of_pools},
         {"of pools that others may have", of_shared_pools},
         {"of small arrays", of_small_arrays},
+        {"of heaps", of_heaps},
         {"of libraries", of_libraries},
         {"of threads", of_threads},
     };

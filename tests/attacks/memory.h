@@ -145,22 +145,12 @@ static void run_part(const struct part *part, char fault[256])
     ended(child, 1, &status);
 }
 
-/* Of the first part, which is a context and what comes with one. */
-static void (*with_context)(void);
-
-static void only_context(void)
-{
-    open_card();
-    if (with_context != NULL)
-        with_context();
-}
-
 static void __attribute__((noreturn, unused)) run_parts(const struct part *parts, unsigned count)
 {
     char fault[256], all[1536] = "";
     doing = mmap(NULL, sizeof *doing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     must(doing == MAP_FAILED, "mmap");
-    run_part(&(struct part){"a context", only_context}, all);
+    run_part(&(struct part){"a context", open_card}, all);
     for (unsigned i = 0; i < count; i++) {
         run_part(&parts[i], fault);
         strncat(all, fault, sizeof all - strlen(all) - 1);
@@ -281,39 +271,6 @@ static CUstream __attribute__((unused)) blocked_stream(void)
     must(answer, "cuStreamCreate");
     block(stream);
     return stream;
-}
-
-/* ------------------------------------------------------------------------------------ charged by the driver's figure
- */
-
-#define HALF (30 * MIB)
-
-/* Have the driver's figure compared with what is charged. */
-static void __attribute__((unused)) look(void)
-{
-    CUstream stream;
-    if (CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS)
-        CU(cuStreamDestroy_v2)(stream);
-}
-
-/* Streams that leave half of the limit. */
-static void __attribute__((unused)) open_with_streams(void)
-{
-    CUstream stream;
-    size_t left, total;
-    open_card();
-    for (unsigned i = 0; i < 1000 && cu.info(&left, &total) == CUDA_SUCCESS && left > HALF + 4 * MIB; i++)
-        if (CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
-            return;
-}
-
-/* Take half of the limit by pieces, now that it is looked at. */
-static void __attribute__((unused)) take_half(void)
-{
-    uint64_t pointer;
-    look();
-    for (unsigned i = 0; i < HALF / (2 * MIB) && cu.allocate(&pointer, 2 * MIB) == CUDA_SUCCESS; i++)
-        ;
 }
 
 #endif
