@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 struct image {
-    uint64_t code;    /* bytes that its code may take, without comments and arrays */
-    uint64_t globals; /* bytes of the arrays that it declares, as far as they could be read */
+    uint64_t code;        /* bytes that its code may take, without comments and arrays */
+    uint64_t globals;     /* bytes of the arrays that it declares, as far as they could be read */
     bool mallocs, prints; /* its kernels call malloc, or vprintf, where it is text */
     bool unread;          /* of some of it nothing is known: compressed by zstd, for the linker, or of no known form */
 };

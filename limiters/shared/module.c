@@ -91,11 +91,9 @@ static uint64_t stacks_lacking(uint64_t bytes, context_t context)
 
 static void stacks_taken(uint64_t bytes, int device, context_t context)
 {
-    struct entry previous, entry = {.key = (uintptr_t)context,
-                                    .kind = STACKS_OF_CALLS,
-                                    .device = device,
-                                    .bytes = bytes,
-                                    .owner = context};
+    struct entry previous,
+        entry = {
+            .key = (uintptr_t)context, .kind = STACKS_OF_CALLS, .device = device, .bytes = bytes, .owner = context};
     if (stacks_lacking(bytes, context) > 0 && context != NULL)
         table_put(&entry, &previous);
 }
@@ -150,7 +148,8 @@ static bool load_fits(const struct load *load, uint64_t key, bool lazy)
     if (lazy && !library_loaded(key, load->bytes, load->image.unread))
         return false;
     if (!lazy) /* a library takes them when it is used */
-        stacks_taken(stacks_of_calls(load->device, load->image.mallocs, load->image.prints), load->device, context_of_memory());
+        stacks_taken(stacks_of_calls(load->device, load->image.mallocs, load->image.prints), load->device,
+                     context_of_memory());
     return uncounted_settle(load->device) && charge_within(load->device);
 }
 

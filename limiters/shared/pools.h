@@ -54,8 +54,8 @@ void pools_stream_over(stream_t stream);
 void pools_settle(int device);
 void pools_trim(int device);
 
-/* What the pools of a device are charged for and do not reserve now: they gave it back by themselves, or others may have
- * it. Managed memory is no part of it. */
+/* What the pools of a device are charged for and do not reserve now: they gave it back by themselves, or others may
+ * have it. Managed memory is no part of it. */
 uint64_t pools_idle(int device);
 
 /* A context ended: pools may have ended with it. */

@@ -31,8 +31,8 @@ void context_over(context_t context);
 /* An image was loaded whose code may take so many bytes of the device. */
 void code_loaded(uint64_t bytes);
 
-/* What a context takes with the first image whose kernels call these: charged before it is loaded, and afterwards by the
- * figure. */
+/* What a context takes with the first image whose kernels call these: charged before it is loaded, and afterwards by
+ * the figure. */
 uint64_t stacks_of_calls(int device, bool mallocs, bool prints);
 
 /* The driver did not load it after all. */

@@ -34,8 +34,8 @@ static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
     }
 }
 
-/* What rows of a card lie in: 64 bytes of 8 of them (NVIDIA's open kernel modules, "gob"); that an array of more than one
- * row takes whole ones is assumed. */
+/* What rows of a card lie in: 64 bytes of 8 of them (NVIDIA's open kernel modules, "gob"); that an array of more than
+ * one row takes whole ones is assumed. */
 #define GOB_BYTES 64u
 #define GOB_ROWS  8u
 static size_t taken_by(const CUDA_ARRAY3D_DESCRIPTOR *shape, size_t pitch)

@@ -28,8 +28,8 @@ void limits_start(struct context *context)
 
 void limits_end(struct context *context)
 {
-    engine_release(context->device->account, context->stack_bytes + context->printf_bytes + context->heap_bytes +
-                                                context->call_bytes);
+    engine_release(context->device->account,
+                   context->stack_bytes + context->printf_bytes + context->heap_bytes + context->call_bytes);
 }
 
 /* A context's printf buffer is made for the first module that prints. */

@@ -249,7 +249,7 @@ static void beside_code(void)
         text[at] = "add.u32 r,r,r;\n"[at % 15];
     memcpy(text, PTX_HEAD ".entry much(){", sizeof PTX_HEAD ".entry much(){" - 1);
     strcpy(text + sizeof text - 16, "call f;}");
-    for (unsigned i = 0; i < 40; i++)
+    for (unsigned i = 0; i < 24; i++)
         CU(cuLibraryLoadData)(&library, text, NULL, NULL, 0, NULL, NULL, 0);
     make_fat(FATBIN_PTX, FATBIN_ZSTD);
     load_fat();

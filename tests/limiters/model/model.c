@@ -191,8 +191,8 @@ static bool measures(const struct call *call)
 {
     uint32_t kind = call->kind;
     return kind == STREAM || kind == MODULE || kind == MODULE_UNLOAD || kind == LIBRARY || kind == LIBRARY_UNLOAD ||
-           kind == ARRAY || kind == SPARSE || kind == RELEASE || kind == RESET ||
-           kind == DESTROY || kind == GREEN_DESTROY || kind == GRAPH;
+           kind == ARRAY || kind == SPARSE || kind == RELEASE || kind == RESET || kind == DESTROY ||
+           kind == GREEN_DESTROY || kind == GRAPH;
 }
 
 /* -------------------------------------------------------------------------------------------------------------- laws
