@@ -50,6 +50,9 @@ class FakeApi:
             pods = (one for where, one in self.objects.items() if "/pods/" in where)
             found_at = [one for one in pods if one["status"].get("podIP") == address]
             return {"items": copy.deepcopy(found_at)}
+        if path == "/api/v1/pods" and not selector:
+            pods = (one for where, one in self.objects.items() if "/pods/" in where)
+            return {"items": copy.deepcopy([*pods])}
         if path == "/api/v1":
             return {"resources": [{"name": "pods/eviction", "version": "v1"}]}
         if path in BUDGETS:

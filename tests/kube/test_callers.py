@@ -66,11 +66,40 @@ def test_an_address_that_api_servers_publish_is_theirs() -> None:
     assert [200, 403] == statuses(Callers(FakeApi(servers={HERE})), {}, PASSED_ON)
 
 
-def test_an_address_of_a_pod_is_no_api_servers_whoever_publishes_it() -> None:
+def test_no_pod_is_said_to_have_the_address_that_api_servers_publish() -> None:
+    """Root on a node says in its pods' status what it likes: admission would stop everywhere."""
     api = cluster()
     api.servers = {HERE}
+    by = Callers(api)
 
-    assert [403] == statuses(Callers(api))
+    assert [200] == statuses(by)
+    api.servers.clear()  # it starts anew
+    by._servers = Answers(lambda _: False)
+    assert [200] == statuses(by)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("namespace", ["team", "kube-system"])
+def test_a_pods_second_address_is_its_own(namespace: str) -> None:
+    api = cluster("fd00::7", namespace=namespace)
+    api.servers = {"fd00::1"}
+    api.objects[f"/api/v1/namespaces/{namespace}/pods/a"]["status"]["podIPs"] = [
+        {"ip": "fd00::7"},
+        {"ip": HERE},
+    ]
+
+    assert [403 if namespace == "team" else 200] == statuses(Callers(api))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_pods_are_looked_through_for_addresses_of_another_family_than_the_servers() -> None:
+    api = FakeApi(servers={"10.0.0.1"})
+
+    assert [200] == statuses(Callers(api))
+    assert 1 == api.calls.count("GET /api/v1/pods")
+    api = FakeApi(servers={"fd00::1"})
+    assert [200, 200] == statuses(Callers(api), {}, {})
+    assert 2 == api.calls.count("GET /api/v1/pods")
 
 
 def test_an_api_server_that_starts_anew_is_known_while_it_does_not_publish_itself() -> None:
@@ -139,7 +168,7 @@ def test_where_networks_are_named_nobody_else_is_answered_and_nobody_asked() -> 
 
 @pytest.mark.usefixtures("at_once")
 def test_an_address_is_asked_about_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    api = FakeApi()
+    api = FakeApi(servers={"127.0.0.2"})
     by = Callers(api)
 
     assert [200, 200] == statuses(by, {}, {})

@@ -51,6 +51,10 @@ class Callers:
         init=False, factory=lambda: Answers(_no_refusal, _STALE, 1.0)
     )
     _pods: Answers[str | None] = field(init=False, factory=lambda: Answers(_no_refusal, _STALE))
+    # By all addresses of all pods: the API finds pods by their first one alone.
+    _others: Answers[dict[str, str]] = field(
+        init=False, factory=lambda: Answers(_no_refusal, _STALE)
+    )
     _until: dict[str, float] = field(init=False, factory=dict)  # API servers', until when
     _unknown: dict[str, float] = field(init=False, factory=dict)  # since when, by address
 
@@ -82,14 +86,21 @@ class Callers:
         if self.networks:
             return any(address in network for network in self.networks)
         text = str(address)
-        # First, since old Kubernetes lets who may edit in `default` write there what is published.
+        # First, since root on any node may say of a pod there that it has this address.
+        published = await self._servers.get("", text, self._published)
+        if text in published or monotonic() < self._until.get(text, 0.0):
+            return True
         namespace = await self._pods.get(text, text, lambda: self._namespace_of(text))
+        if namespace is None and not self._is_of_a_servers_family(address):
+            namespace = (await self._others.get("", text, self._addresses)).get(text)
         if namespace is not None:
             self._unknown.pop(text, None)
             return namespace in self.namespaces
-        published = await self._servers.get("", text, self._published)
-        lately = monotonic() < self._until.get(text, 0.0)
-        return text in published or lately or self._long_unknown(text)
+        return self._long_unknown(text)
+
+    def _is_of_a_servers_family(self, address: IPv4Address | IPv6Address) -> bool:
+        """Whether an API server has an address of this family: pods' first ones are of it, too."""
+        return any(ip_address(one).version == address.version for one in self._until)
 
     def _long_unknown(self, address: str) -> bool:
         """Whether nobody has published an address of a pod for so long that it is a host's."""
@@ -109,15 +120,25 @@ class Callers:
         return found
 
     async def _namespace_of(self, address: str) -> str | None:
-        """Return the namespace of the pod that has an address for itself, None if none has it."""
-        query = {"fieldSelector": f"status.podIP={address}", "resourceVersion": "0"}
-        found = {
-            pod["metadata"]["namespace"]
-            for pod in (await self.api.get("/api/v1/pods", query))["items"]
-            if not pod["spec"].get("hostNetwork") and pod["status"].get("phase") not in _OVER
-        }
-        strangers = sorted(found.difference(self.namespaces))
-        return next(iter([*strangers, *found]), None)
+        """Return the namespace of the pod whose first address this is, None if it is none's."""
+        return (await self._addresses(fieldSelector=f"status.podIP={address}")).get(address)
+
+    async def _addresses(self, **selector: str) -> dict[str, str]:
+        """Return the namespaces of pods that have addresses for themselves, by address.
+
+        Where two pods say that they have the same one, it is the stranger's.
+        """
+        query = {**selector, "resourceVersion": "0"}
+        found: dict[str, str] = {}
+        for pod in (await self.api.get("/api/v1/pods", query))["items"]:
+            status, namespace = pod.get("status") or {}, pod["metadata"]["namespace"]
+            if pod["spec"].get("hostNetwork") or status.get("phase") in _OVER:
+                continue
+            first = [{"ip": status["podIP"]}] if status.get("podIP") else []
+            for one in (*first, *(status.get("podIPs") or ())):
+                if found.get(one["ip"]) in (None, *self.namespaces):
+                    found[one["ip"]] = namespace
+        return found
 
 
 def by_head(guards: Mapping[str, Callable[[Handler], Handler]]) -> Any:
