@@ -300,6 +300,35 @@ def test_a_note_of_init_containers_that_is_none_is_refused(text: str) -> None:
     )
 
 
+NOTHING = {"nvidia.com/gpu": "0", "nvidia.com/gpumem": "0", "nvidia.com/gpucores": "0"}
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_no_note_hides_what_a_container_asks_from_the_rules(kind: str) -> None:
+    """It would be written away before the pod is bound."""
+    asks = {**privileged()["spec"]["containers"][0], "name": "asks"}
+    made = pod({"cpu": "1"}, notes={"hetero.io/init-parts": json.dumps({"asks": NOTHING})})
+    made["spec"].setdefault(kind, []).append(asks)
+
+    assert "container asks: is privileged" in refusal(made)
+    asks["resources"] = {"limits": {"nvidia.com/gpumem": "3000"}}  # the webhook writes the count
+    assert "container asks: is privileged" in refusal(made)
+
+
+def test_what_a_pod_says_later_keeps_to_the_rules_that_it_met_when_it_was_made() -> None:
+    """As a pod may that was made while nobody looked."""
+    elastic = {"hetero.io/policy": "elastic"}
+    for was, sentence in (
+        (privileged(), "is privileged"),
+        (covering(SHARE, **at_the_preload_file()), HIDES),
+    ):
+        was["spec"]["schedulerName"] = "hetero-scheduler"
+        now = copy.deepcopy(was)
+        now["metadata"]["annotations"] = elastic
+        assert sentence in refusal(now, operation="UPDATE", oldObject=was)
+        assert admit(was, operation="UPDATE", oldObject=was)["allowed"]
+
+
 def test_a_sidecar_that_kubernetes_took_for_an_init_container_is_refused() -> None:
     def applied(policy: str) -> dict[str, Any]:
         side = {"name": "side", "restartPolicy": policy}

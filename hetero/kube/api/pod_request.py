@@ -144,6 +144,7 @@ class Vocabulary:
     defaults: Defaults = field(default=Defaults())
     _spoken: tuple[tuple[frozenset[str], ResourceNames, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
+    _parts: frozenset[str] = field(init=False)  # of them, those that are not numbers of cards
     #: What containers asked, by a digest of all that says so, which may be megabytes of a pod's
     #: annotations and variables: most pods of a cluster are like another.
     _read: dict[bytes, Asked | None] = field(init=False, factory=dict, eq=False, repr=False)
@@ -153,7 +154,9 @@ class Vocabulary:
             (frozenset(w.resources), w, v) for v in self.vendors for w in v.resource_names
         )
         names = frozenset[str]().union(*(names for names, _, _ in spoken))
+        counts = {w.count for _, w, _ in spoken}
         object.__setattr__(self, "_spoken", spoken)
+        object.__setattr__(self, "_parts", names - counts)
         object.__setattr__(self, "_resources", names)
 
     @property
@@ -176,10 +179,13 @@ class Vocabulary:
                 f"{len(notes)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
             )
         noted, found = _noted(notes) if asking else {}, []
+        first = [one["name"] for one in pod["spec"].get("initContainers") or ()]
         for container, amounts in asking:
-            amounts |= noted.get(container["name"], {})
+            # Whoever wrote the note, it only adds to what the container itself leaves out.
+            added = noted.get(container["name"], {}) if container["name"] in first else {}
+            parts = {name: added[name] for name in self._parts.intersection(added)}
             try:
-                asked = self._asked(container, amounts, notes)
+                asked = self._asked(container, {**parts, **amounts}, notes)
             except BadInput as error:
                 raise BadInput(f"container {container['name']}: {error}") from None
             if asked is not None:

@@ -11,7 +11,7 @@ import fnmatch
 import json
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -127,6 +127,7 @@ class Webhook:
             return
         if self._understood(old) != self._understood(new):
             every = self.vocabulary.asked(new)
+            _expect_limited(new["spec"], every)
             await self.rights.expect(asked, used(every, self.vocabulary.defaults))
 
     async def _debugged(self, asked: Plain) -> list[Plain]:
@@ -177,7 +178,7 @@ class Webhook:
         if not ours and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
-        _expect_unhidden(spec, {asked.container for asked in every})
+        _expect_limited(spec, every)
         said = every
         if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
             said = self.vocabulary.asked(templates.with_words(pod))
@@ -192,8 +193,6 @@ class Webhook:
                 f"kubernetes.io/hostname: {spec['nodeName']} instead"
             )
         _expect_kept(pod)
-        for asked in every:
-            _refuse_privileged(asked, _container(spec, asked.container))
         await _within_quota(self.api, self.vocabulary, namespace, spec, every)
         if opted_out:  # it says by itself who schedules it, which puts no rule aside
             return hidden
@@ -259,8 +258,11 @@ def _expect_few(pod: Plain) -> None:
         raise BadInput(f"{count} containers: a pod may have at most {_MOST_CONTAINERS}")
 
 
-def _expect_unhidden(spec: Plain, asking: Container[str]) -> None:
-    """Raise `BadInput` if a container that asks, by names or claims, hides what limits it."""
+def _expect_limited(spec: Plain, every: tuple[Asked, ...]) -> None:
+    """Raise `BadInput` if a container that asks, by names or claims, passes what limits it."""
+    asking = {asked.container for asked in every}
+    for asked in every:
+        _refuse_privileged(asked, _container(spec, asked.container))
     for one in (*spec["containers"], *(spec.get("initContainers") or ())):
         if one["name"] in asking or (one.get("resources") or {}).get("claims"):
             expect_unhidden(one)
