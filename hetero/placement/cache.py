@@ -122,13 +122,20 @@ class SchedulerCache:
 
     # --- what there is ------------------------------------------------------------------------
 
-    def update_node(self, node: Node, *, fault: str | None = None) -> None:
-        """Note what a node has, or why nothing of its devices can be used."""
-        name = node.name
-        for device in node.devices:
-            other = self._home.get(device.uuid, name)
-            if other != name:
-                fault = f"publish device {device.uuid}, which node {other} has"
+    def update_node(self, node: Node, *, fault: str | None = None) -> str | None:
+        """Note what a node has, or why nothing of its devices can be used.
+
+        A device that another node has is that one's: return a sentence of it, None if there is
+        none. The node's other devices are used all the same.
+        """
+        name, others = node.name, None
+        had = {device.uuid: self._home.get(device.uuid, name) for device in node.devices}
+        theirs = {uuid: other for uuid, other in had.items() if other != name}
+        if theirs:
+            uuid, other = next(iter(theirs.items()))
+            others = f"publish device {uuid}, which node {other} has"
+            node = evolve(node, devices=tuple(d for d in node.devices if d.uuid not in theirs))
+            fault = fault or (None if node.devices else others)
         if fault:
             self._faults[name], node = fault, evolve(node, devices=())
         else:
@@ -136,12 +143,12 @@ class SchedulerCache:
         if name in self._shut:
             node = evolve(node, cordoned=True)
         was = self._nodes.get(name)
-        if was == node:
-            return
-        self._unhouse(name)
-        self._nodes[name] = node
-        self._home.update((device.uuid, name) for device in node.devices)
-        self._follow(was, node)
+        if was != node:
+            self._unhouse(name)
+            self._nodes[name] = node
+            self._home.update((device.uuid, name) for device in node.devices)
+            self._follow(was, node)
+        return others
 
     def shut(self, name: str, why: str | None) -> bool:
         """Have a node take nobody from now on, None: take pods again; return if that is new.

@@ -10,8 +10,10 @@ Over 400 lines because all of it is tried by one tenant, with one set of rights.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from hetero.container.preload import PLACE, TARGET
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE
 from hetero.kube.dra.templates import ASKED
 from tests.cluster.conftest import run_all, share
-from tests.cluster.lab import TOKEN, Lab, Plain, program
+from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.stand_in import given, runtime_of_nvidia
 from tests.cluster.test_security import _caller
@@ -493,6 +495,39 @@ def test_a_card_is_not_given_again_because_a_pod_is_said_to_have_ended(
         return phase in ("Running", "Failed")
 
     wait_for(settled)
+
+
+def _inventory(lab: Lab) -> str:
+    notes = lab.call("GET", "/api/v1/nodes/n1")["metadata"]["annotations"]
+    return str(notes[INVENTORY])
+
+
+@LATE  # the oldest kubelet ends such a pod at once, whatever it said
+def test_a_card_is_not_given_again_while_a_pod_that_was_deleted_by_force_runs(
+    either: Release, tenant: Tenant
+) -> None:
+    """Its kubelet ends it when the pod itself said so, who is gone for everybody by then."""
+    lab, one = either.lab, {"nvidia.com/use-gputype": "L4"}
+    whole = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"}
+    body = pod("held", whole, one, terminationGracePeriodSeconds=3600)
+    stays = "trap : TERM; while :; do sleep 0.1; done"
+    body["spec"]["containers"][0]["command"] = ["sh", "-c", stays]
+    assert "" == tenant.ask("POST", PODS, body)
+    run_all(lab, "held")
+    held = lab.pods()["held"]
+    assert "" == tenant.ask("DELETE", f"{PODS}/held", {"gracePeriodSeconds": 0})
+    wait_for(lambda: not lab.pods())
+    try:
+        wait_for(lambda: "running_on" in _inventory(lab))
+        lab.add("next", whole, notes=one)
+        wait_for(lambda: any("lack" in said for said in lab.messages("next")))
+        assert lab.lives(held)
+    finally:
+        for process in processes(held["status"]["containerStatuses"][0]):
+            with suppress(ProcessLookupError):  # a sleep of its shell's, and all with the first
+                os.kill(process, signal.SIGKILL)
+    run_all(lab, "next")  # within seconds: its node says that the card is free
+    assert not lab.lives(held)
 
 
 # --- accounts, and what is the cluster's ----------------------------------------------------------

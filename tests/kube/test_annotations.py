@@ -12,6 +12,7 @@ from hetero.kube.api.annotations import (
     device_id,
     device_of,
     inventory_text,
+    published,
     published_devices,
     read_assignment,
     signed_assignment,
@@ -78,6 +79,15 @@ def test_attributes_are_read_where_older_agents_put_them() -> None:
     (device,) = published_devices(json.dumps(document), node="n1")
 
     assert {"driver": "580.159.04"} == device.attributes
+
+
+def test_what_runs_on_comes_back_as_it_was_published_and_is_never_less_than_nothing() -> None:
+    held = {"grant": {"GPU-1": {"core": 30, "memory": 2**30}}}
+    devices = (card("GPU-1"),)
+
+    assert (devices, held) == published(inventory_text(devices, held), node="n1")
+    with pytest.raises(BadInput, match="less than nothing is held"):
+        published(inventory_text(devices, {"grant": {"GPU-1": {"core": -1}}}), node="n1")
 
 
 def test_an_inventory_that_is_not_one_is_refused_in_a_sentence() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import frozen
 
-from hetero.kube.api.annotations import INVENTORY, Assignment, inventory_text, read_assignment
+from hetero.kube.api.annotations import INVENTORY, Assignment, Held, inventory_text, read_assignment
 from hetero.kube.api.signing import SigningKey
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
@@ -45,6 +45,12 @@ class Running:
             "bind", PodName=name, PodNamespace="default", PodUID=f"uid-{name}", Node=node
         )
 
+    def publish(self, node: str, *devices: Device, running_on: Held | None = None) -> None:
+        """Have a node say what it has."""
+        notes = {INVENTORY: inventory_text(devices, running_on)}
+        metadata = {"name": node, "uid": f"uid-{node}", "annotations": notes}
+        self.api.put_now(f"/api/v1/nodes/{node}", {"metadata": metadata})
+
     async def bind_all(self, node: str, *, count: int) -> None:
         for number in range(count):
             self.pod(f"{node}-{number}")
@@ -72,7 +78,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     for name, devices in nodes.items():
         notes = {INVENTORY: inventory_text(devices)}
-        metadata = {"name": name, "annotations": notes}
+        metadata = {"name": name, "uid": f"uid-{name}", "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
     scheduler = Scheduler(api, WORDS, KEY, agents=agents, choose=choose, mix_in=mix)
     if scheduler.mix is not None:
@@ -294,11 +300,55 @@ def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> 
 
 def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
     async def play(it: Running) -> None:
-        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
+        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2", "n3"])
 
+        assert ["n1", "n3"] == answer["NodeNames"]  # n3 by its other card
         assert {"n2": "publish device GPU-1, which node n1 has"} == answer["FailedNodes"]
+        pair = {"nvidia.com/gpu": "2"}
+        answer = await it.call("filter", Pod=it.pod("pair", pair), NodeNames=["n1", "n3"])
+        assert [] == answer["NodeNames"]
+        said = "this node publish device GPU-1, which node n1 has"
+        assert 2 == sum(said in one for one in it.api.events)
+        it.publish("n3", card("GPU-2"), card("GPU-1"))
+        it.publish("n1", card("GPU-3"))
+        assert 2 == sum(said in one for one in it.api.events)
+        it.publish("n3", card("GPU-2"), card("GPU-1"))  # as a node says again and again
+        answer = await it.call("filter", Pod=it.pod("pair", pair), NodeNames=["n1", "n3"])
+        assert ["n3"] == answer["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),))
+    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),), n3=(card("GPU-1"), card("GPU-2")))
+
+
+def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_says() -> None:
+    """A pod that is deleted by force is gone before its containers are."""
+
+    async def play(it: Running) -> None:
+        most = {"nvidia.com/gpumem": "12000"}
+        it.pod("held", most)
+        assert {} == await it.bind("held", "n1")
+        held = it.given("held")
+        assert held is not None
+        ((_, allocation),) = held.containers
+        takes = {piece.device: piece.takes for piece in allocation.pieces}
+        it.api.delete(f"{PODS}/held")
+        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
+        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
+
+        assert {"n1": "lack memory on one device"} == answer["FailedNodes"]
+        less = {"nvidia.com/gpumem": "3000"}
+        answer = await it.call("filter", Pod=it.pod("less", less), NodeNames=["n1"])
+        assert ["n1"] == answer["NodeNames"]
+        it.scheduler._pods_listed([it.api.objects[f"{PODS}/next"]])
+        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
+        assert [] == answer["NodeNames"]
+        it.publish("n1", card("GPU-1"))
+        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
+        assert ["n1"] == answer["NodeNames"]
+        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
+        it.api.delete("/api/v1/nodes/n1")
+        assert {} == it.scheduler.cache.standing
+
+    scenario(play, n1=(card("GPU-1"),))
 
 
 def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:

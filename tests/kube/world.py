@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from hetero.kube.api.signing import SigningKey
 from hetero.kube.dra.way import AllocationWay
 from hetero.model import Allocation, Ask, Inventory, OnBypass, Request, Selector
 from hetero.model.units import GiB
+from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.placement import fit
@@ -164,6 +168,27 @@ def pod_named(name: str, *containers: str, count: int = 1, card: str = CARD) -> 
         },
         "status": {"phase": "Pending"},
     }
+
+
+@contextmanager
+def container(ledger: Ledger, identity: str) -> Iterator[None]:
+    """Have a process see a grant as its container does, until this is left."""
+    alone = () if os.geteuid() == 0 else ("unshare", "--map-root-user")
+    program = "import os, sys; os.chroot(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    with tempfile.TemporaryDirectory(dir=ledger.path.parent) as root:
+        seen = Path(root) / "etc/hetero/grant"
+        seen.parent.mkdir(parents=True)
+        os.link(ledger.directory(identity) / GRANT, seen)
+        argv = [*alone, sys.executable, "-S", "-c", program, root]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin
+            assert process.stdout
+            assert process.stdout.readline(), "it has no root of its own"
+            try:
+                yield
+            finally:
+                process.stdin.close()
+                process.wait(10)
 
 
 async def until(true: Callable[[], object], *, seconds: float = 30) -> None:

@@ -305,7 +305,7 @@ class Agent:
         Where there is none, none of no devices.
         """
         devices = () if self.by_claims else self.discovery.devices
-        text = inventory_text(devices)
+        text = inventory_text(devices, self.allocator.running_on)
         if self._published in (None, text) or (self.by_claims and not self._published):
             return
         try:

@@ -29,7 +29,7 @@ from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.remembered_paths import RememberedPaths
-from hetero.kube.api.annotations import ALLOCATION, device_of
+from hetero.kube.api.annotations import ALLOCATION, Held, device_of
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.pod import (
     SignedContainer,
@@ -49,10 +49,9 @@ from hetero.kube.api.pod import (
 from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Counters, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
-from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
-from hetero.node.view.containers import containers
+from hetero.node.view.containers import in_use
 from hetero.placement.place_pod import holds
 from hetero.plugin.registry import Discovery
 
@@ -82,6 +81,8 @@ class Allocator:
     driver: DriverInjection = field(factory=DriverInjection)
     pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
     _listed: bool = field(init=False, default=False)  # whether the API told of all of them once
+    # What containers hold whose pods are over, by grant.
+    running_on: Held = field(init=False, factory=dict)
     # Set when a share may have to go.
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
@@ -394,41 +395,50 @@ class Allocator:
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more.
 
-        Who may write a pod's status may say that it has ended while its containers run: one that
-        still sees its grant is looked at again.
+        A container may run on: who may write a pod's status may say that it has ended, and who
+        deletes a pod by force has it gone before its containers are. What still sees its grant
+        keeps it, and is looked at again.
         """
         gone: set[str] = set()
-        runs = False
         links = self._remembered.names()  # before we look what stands: a link is made after that
+        stand: set[str] = set()
+        over: list[Grant] = []
         for entry in await self._standing():
-            about = entry.owner
-            pod = self.pods.get(about["uid"])
-            if pod is None:
-                # Not in our copy: only the API itself can say that it is gone.
-                try:
-                    pod = await self._ask(about["namespace"], about["pod"])
-                except ApiError:
-                    links.discard(entry.id)
-                    continue
-            if pod is not None and pod["metadata"]["uid"] == about["uid"]:
-                runs_on = ended(pod) and await asyncio.to_thread(self._runs, entry)
-                runs |= runs_on
-                if runs_on or not ended(pod):
-                    links.discard(entry.id)
-                    continue
-            await asyncio.to_thread(self.node.ledger.unpin, entry.id)
-            log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
-            gone |= entry.allocation.vendors
+            if await self._is_over(entry):
+                over.append(entry)
+            else:
+                stand.add(entry.id)
+        running = await asyncio.to_thread(in_use, self.node.ledger, [one.id for one in over])
+        for entry in over:
+            if entry.id not in running:
+                await asyncio.to_thread(self.node.ledger.unpin, entry.id)
+                log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
+                gone |= entry.allocation.vendors
+            elif entry.id not in self.running_on:
+                log.warning("%s: its pod is over, and a container runs on", entry.label)
+        self.running_on = {
+            entry.id: {piece.device: piece.takes for piece in entry.allocation.pieces}
+            for entry in over
+            if entry.id in running
+        }
         if gone:
             await asyncio.to_thread(self.node.sweep, gone)
-        if runs:
+        if running:
             asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)
         if self._listed:  # else a kubelet may still start any of them
-            self._remembered.remove(links - self._may_start())
+            self._remembered.remove(links - stand - running - self._may_start())
 
-    def _runs(self, entry: Grant) -> bool:
-        """Whether a container runs with a grant."""
-        return bool(containers({entry.id: self.node.ledger.directory(entry.id) / GRANT})[entry.id])
+    async def _is_over(self, entry: Grant) -> bool:
+        """Whether the pod of a grant ended or is not on this node any more, by the API's word."""
+        about = entry.owner
+        pod = self.pods.get(about["uid"])
+        if pod is None:
+            # Not in our copy: only the API itself can say that it is gone.
+            try:
+                pod = await self._ask(about["namespace"], about["pod"])
+            except ApiError:
+                return False
+        return pod is None or pod["metadata"]["uid"] != about["uid"] or ended(pod)
 
     def _may_start(self) -> set[str]:
         """Return the grants of all containers that a kubelet may start on this node."""

@@ -87,14 +87,22 @@ class _Card:
     attributes: Mapping[str, str] = field(factory=dict)
 
 
+#: What is held of devices, by grant and by the device's UUID.
+Held = Mapping[str, Mapping[str, Counters]]
+
+
 @frozen(kw_only=True)
 class _Rack:
     kinds: tuple[_Kind, ...] = ()
     cards: tuple[_Card, ...] = ()
+    running_on: Held = field(factory=dict)
 
 
-def inventory_text(devices: tuple[Device, ...]) -> str:
-    """Return the text of `INVENTORY` for a node's devices."""
+def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) -> str:
+    """Return the text of `INVENTORY` for a node's devices.
+
+    `running_on` is what containers hold of them whose pods are over, for the API at least.
+    """
     kinds: list[_Kind] = []
     cards = []
     position = {device.uuid: number for number, device in enumerate(devices)}
@@ -126,16 +134,25 @@ def inventory_text(devices: tuple[Device, ...]) -> str:
                 attributes=device.attributes,
             )
         )
-    return _compact(codec.to_plain(_Rack(kinds=tuple(kinds), cards=tuple(cards))))
+    rack = _Rack(kinds=tuple(kinds), cards=tuple(cards), running_on=running_on or {})
+    return _compact(codec.to_plain(rack))
+
+
+def published(text: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
+    """Return the devices in the text of `INVENTORY`, and what is held. Raises `BadInput`."""
+    rack = codec.loads(text, _Rack, source=f"node {node}: {INVENTORY}")
+    try:
+        devices = tuple(_device(card, rack) for card in rack.cards)
+    except IndexError:
+        raise BadInput(f"node {node}: {INVENTORY}: a card refers to one that is missing") from None
+    if any(n < 0 for of in rack.running_on.values() for one in of.values() for n in one.values()):
+        raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
+    return devices, rack.running_on
 
 
 def published_devices(text: str, *, node: str) -> tuple[Device, ...]:
     """Return the devices in the text of `INVENTORY`. Raises `BadInput`."""
-    rack = codec.loads(text, _Rack, source=f"node {node}: {INVENTORY}")
-    try:
-        return tuple(_device(card, rack) for card in rack.cards)
-    except IndexError:
-        raise BadInput(f"node {node}: {INVENTORY}: a card refers to one that is missing") from None
+    return published(text, node=node)[0]
 
 
 def _device(card: _Card, rack: _Rack) -> Device:

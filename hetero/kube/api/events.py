@@ -1,4 +1,4 @@
-"""Tells users what became of their pods where they look: in the pods' events."""
+"""Tells users what became of their pods where they look: in the events of pods, and of nodes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ _LONGEST = 1024
 
 @define(eq=False)
 class Events:
-    """Writes events of pods, and no sentence again at once."""
+    """Writes events, and no sentence again at once."""
 
     api: ApiCalls
     _told: dict[tuple[str, str], float] = field(factory=dict)
 
-    async def tell(self, pod: Plain, reason: str, sentence: str) -> None:
-        """Put a sentence into the pod's events, unless it was just told."""
-        metadata, now = pod["metadata"], monotonic()
+    async def tell(self, about: Plain, reason: str, sentence: str, *, kind: str = "Pod") -> None:
+        """Put a sentence into the events of a pod, or a node, unless it was just told."""
+        metadata, now = about["metadata"], monotonic()
         said = (metadata["uid"], sentence)
         if now - self._told.get(said, -_SAID) < _SAID:
             return
         self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
         self._told[said] = now
-        namespace = metadata["namespace"]
+        namespace = metadata.get("namespace", "default")  # where the API wants those of nodes
+        involved = {"apiVersion": "v1", "kind": kind, "name": metadata["name"]}
+        involved |= {name: metadata[name] for name in ("namespace", "uid") if name in metadata}
         try:
-            event = _event(metadata, reason, sentence)
+            event = _event(involved, namespace, reason, sentence)
             await self.api.post(f"/api/v1/namespaces/{namespace}/events", event)
         except ApiError as error:
             log.warning("event for %s/%s: %s", namespace, metadata["name"], error)
@@ -48,17 +50,11 @@ def timestamp() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _event(metadata: Mapping[str, Any], reason: str, sentence: str) -> Plain:
-    namespace, name, now = metadata["namespace"], metadata["name"], timestamp()
+def _event(involved: Mapping[str, Any], namespace: str, reason: str, sentence: str) -> Plain:
+    now = timestamp()
     return {
-        "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": namespace,
-            "name": name,
-            "uid": metadata["uid"],
-        },
+        "metadata": {"generateName": f"{involved['name'][:200]}.", "namespace": namespace},
+        "involvedObject": involved,
         "type": "Warning",
         "reason": reason,
         "message": sentence if len(sentence) <= _LONGEST else f"{sentence[: _LONGEST - 1]}…",

@@ -30,10 +30,9 @@ from hetero.kube.dra.proto import dra_pb2 as wire
 from hetero.kube.dra.resizing import resize_claim
 from hetero.model import Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
-from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
-from hetero.node.view.containers import containers
+from hetero.node.view.containers import in_use
 from hetero.plugin.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ class NodeClaims:
         for entry in self._beside(asked, pods):
             had = {piece.device for piece in entry.allocation.pieces}
             if entry.id == identity_of(asked.uid) and devices != had:
-                self.take_back(asked.uid)
+                self._replace(asked)
         self.admin.hide(_device(asked.uid))
         grant = pin(
             self.node,
@@ -187,7 +186,7 @@ class NodeClaims:
         """Write the CDI spec of a claim that has admin access; return its CDI devices."""
         self._beside(asked, pods)
         if self.node.ledger.stands(identity_of(asked.uid)):  # of an allocation that it had before
-            self.take_back(asked.uid)
+            self._replace(asked)
         return self.admin.show(
             self.node,
             held.allocation,
@@ -217,12 +216,24 @@ class NodeClaims:
         never did (kubernetes#140212). What stays is taken back when the claim is allocated here no
         more.
         """
-        identity = identity_of(uid)
-        grant = self.node.ledger.directory(identity) / GRANT
-        if containers({identity: grant})[identity]:
+        if self._runs(uid):
             log.warning("claim %s: not unprepared while a container runs with it", uid)
             return
         self.take_back(uid)
+
+    def _runs(self, uid: str) -> bool:
+        """Whether a container runs with a claim's grant."""
+        identity = identity_of(uid)
+        return identity in in_use(self.node.ledger, [identity])
+
+    def _replace(self, asked: wire.Claim) -> None:
+        """Take back what a claim held by an allocation before. Raises `Refused` while it is used.
+
+        A pod that was deleted by force is gone before its containers are.
+        """
+        if self._runs(asked.uid):
+            raise Refused(f"{named(asked)}: a container runs on with the devices that it had")
+        self.take_back(asked.uid)
 
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
@@ -243,6 +254,7 @@ class NodeClaims:
     async def reconcile(self) -> list[tuple[Grant, str]]:
         """Take back what stands for claims that are gone, and resize what stands for others.
 
+        A container may run on: what one sees stays, and is looked at again.
         Return the grants of claims whose size cannot be had, each with the reason.
         """
         refused: list[tuple[Grant, str]] = []
@@ -253,7 +265,7 @@ class NodeClaims:
             pools = {one["pool"] for one in results_of(claim)}
             async with self.alone(uid):
                 if claim["metadata"]["uid"] != uid or self.name not in pools:
-                    await asyncio.to_thread(self.take_back, uid)
+                    await asyncio.to_thread(self.unprepare, uid)
                     continue
                 try:
                     await self._attend(claim, held)

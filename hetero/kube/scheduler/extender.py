@@ -31,7 +31,8 @@ from hetero.kube.api.annotations import (
     INVENTORY,
     SIGNATURE,
     Assignment,
-    published_devices,
+    Held,
+    published,
     without_core_limit,
 )
 from hetero.kube.api.client import ApiCalls, ApiError, Plain
@@ -55,7 +56,7 @@ from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.model import Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Container, Node, Placement, Pod
+from hetero.placement.cluster import Container, DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import HALF_LIFE, Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
@@ -78,6 +79,8 @@ _BEST = 10
 _OVER, _RUNS = ("Succeeded", "Failed"), "Running"
 #: A pod that holds no device: nobody is served by its end, so it is more important than any.
 _WITHOUT = Pod(containers=(Container(),), priority=2**31 - 1)
+#: A pod that is over while its containers run on: nobody ends it, and no quota is charged for it.
+_OVER_BUT_RUNS = evolve(_WITHOUT, namespace="")
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NAMES = json.Decoder(list[str])
@@ -132,6 +135,10 @@ class Scheduler:
     _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
     _hami_pods: dict[str, Plain] = field(factory=dict)  # pods that were there before us
+    # What nodes publish that others have, as it was told.
+    _others: dict[str, str | None] = field(factory=dict)
+    # What stands in the cache on a node for containers whose pods are over.
+    _running_on: dict[str, set[str]] = field(factory=dict)
     # Pods that may be bound next, oldest first, and what they want.
     _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
     # Places that filter took for pods, by UID and oldest first, and until when.
@@ -242,6 +249,7 @@ class Scheduler:
             self.lease.busy()
         names = {node["metadata"]["name"] for node in nodes}
         for name in set(self.cache.nodes()) - names:
+            self._count_running_on(name, {})
             self.cache.remove_node(name)
         for node in nodes:
             self._node_changed("ADDED", node)
@@ -256,21 +264,55 @@ class Scheduler:
         name = node["metadata"]["name"]
         text = (node["metadata"].get("annotations") or {}).get(INVENTORY)
         if event == "DELETED" or text is None:
+            self._count_running_on(name, {})
             self.cache.remove_node(name)
             return
         was = self.cache.devices(name)
+        held: Held = {}
         try:
-            devices = published_devices(text, node=name)
+            devices, held = published(text, node=name)
             host = {counter: min(all_, UNLIMITED) for counter, all_ in node_host(node).items()}
-            self.cache.update_node(Node(name=name, devices=devices, host=host))
+            others = self.cache.update_node(Node(name=name, devices=devices, host=host))
         except BadInput as error:
             log.error("%s", error)
             self.cache.update_node(
                 Node(name=name), fault="publish an inventory that this version cannot read"
             )
+            others = None
+        self._tell_of_others(node, others)
         if self.cache.devices(name) != was:
             self._count_hami(name)
+        if self._count_running_on(name, held):
+            self._wake_for(name)
         self._agent_changed(name)
+
+    def _tell_of_others(self, node: Plain, sentence: str | None) -> None:
+        """Tell of a node that publishes what another has, when that is new."""
+        name = node["metadata"]["name"]
+        if sentence is not None and self._others.get(name) != sentence:
+            log.error("node %s: %s", name, sentence)
+            said = f"hetero uses no device of two nodes at both: this node {sentence}"
+            self._later(self.events.tell(node, "PublishedTwice", said, kind="Node"))
+        self._others[name] = sentence
+
+    def _count_running_on(self, node: str, held: Held) -> bool:
+        """Count what containers of a node hold whose pods are over; return if something is free.
+
+        For the API they are gone, and so for `_forget`.
+        """
+        was = self._running_on.pop(node, set())
+        names = {f"{node}/{grant}": of for grant, of in held.items()}
+        for name in was - names.keys():
+            self.cache.forget(name, ran=False)
+        for name, of in names.items():
+            holds = tuple(DeviceUsage(device=uuid, takes=takes) for uuid, takes in of.items())
+            self.cache.restore(
+                name,
+                Placement(node=node, pod=_OVER_BUT_RUNS, allocations=(None,), holds=holds, host={}),
+            )
+        if names:
+            self._running_on[node] = {*names}
+        return bool(was - names.keys())
 
     def _agent_changed(self, node: str) -> None:
         """Have pods bound to a node while its agent serves, and only then."""
@@ -280,6 +322,10 @@ class Scheduler:
         if not self.cache.shut(node, why) or why is not None:
             return
         self._count_hami(node)
+        self._wake_for(node)
+
+    def _wake_for(self, node: str) -> None:
+        """Have those tried again that wait and have room on a node by now."""
         for uid, (pod, pod_request) in self._filtered.items():
             if pod_request.devices and self.cache.has_room(uid, pod_request.pod, node):
                 self._later(self._again(_path(pod), uid))
@@ -288,6 +334,7 @@ class Scheduler:
         if self.lease:
             self.lease.busy()
         uids = {pod["metadata"]["uid"] for pod in pods}
+        uids.update(*self._running_on.values())
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hetero.node.ledger.ledger import Container
+from hetero.node.ledger.grant_dir import GRANT
+from hetero.node.ledger.ledger import Container, Ledger
 from hetero.node.view.oci import read_json, runtime_state
 
 _INSIDE = "root/etc/hetero/grant"
@@ -24,6 +25,12 @@ _STATES = ("run/runc", "run/crun", "run/containerd/runc/*", "run/docker/runtime-
 def containers(grants: Mapping[str, Path]) -> dict[str, tuple[Container, ...]]:
     """Return the containers that see each grant file."""
     return {grant: tuple(seen.values()) for grant, seen in containers_by_space(grants).items()}
+
+
+def in_use(ledger: Ledger, identities: Iterable[str]) -> set[str]:
+    """Return those of a ledger's grants that a container sees."""
+    grants = {identity: ledger.directory(identity) / GRANT for identity in identities}
+    return {identity for identity, seen in containers_by_space(grants).items() if seen}
 
 
 def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Container]]:
