@@ -74,6 +74,8 @@ def elsewhere() -> dict[str, Any]:
         annotated("nvidia.com/gpu=all"),
         annotated("nvidia.com/gpu=all", name="nvidia.cdi.k8s.io/mine"),
         annotated("other.org/card=0, runtime.nvidia.com/gpu=0"),
+        annotated("hetero.io/claim=claim-of-another"),
+        annotated("hetero.io/share=of-another"),
         mounting("/var/run/nvidia-container-devices/GPU-1"),
         mounting("/var/run/../run//nvidia-container-devices"),
         mounting("//var/run/nvidia-container-devices/all"),

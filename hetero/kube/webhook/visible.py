@@ -17,6 +17,7 @@ from hetero.kube.api.client import Plain
 from hetero.kube.api.pod import mounted
 from hetero.kube.api.pod_request import Asked
 from hetero.kube.api.runtime_variables import InjectionWay, is_noted, noted_variable
+from hetero.kube.dra.offers import DRIVER
 from hetero.model import MEMORY, Templated
 from hetero.plugin.vendor import Vendor
 
@@ -144,8 +145,11 @@ class VisibleDevices:
         )
 
     def _cdi(self, said: str) -> bool:
-        """Whether names of CDI devices are of a vendor's: of the domain that its kind has."""
-        domains = {vendor.cdi.partition("/")[0] for vendor in self.vendors if vendor.cdi}
+        """Whether names of CDI devices are of a vendor's, by the domain of its kind, or of ours.
+
+        Ours are shares, and what claims were given: another's as well.
+        """
+        domains = {DRIVER, *(one.cdi.partition("/")[0] for one in self.vendors if one.cdi)}
         kinds = {one.strip().partition("/")[0] for one in said.split(",")}
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
 
