@@ -214,7 +214,7 @@ class NodeClaims:
 
         A kubelet of 1.36 unprepares a claim of several pods when one goes that it counts no more or
         never did (kubernetes#140212). What stays is taken back when the claim is allocated here no
-        more.
+        more and no container runs with it.
         """
         if self._runs(uid):
             log.warning("claim %s: not unprepared while a container runs with it", uid)
