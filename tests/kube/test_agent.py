@@ -10,6 +10,7 @@ import grpc
 import pytest
 from attrs import evolve
 
+from hetero.kube.agent import allocator
 from hetero.kube.api import sources
 from hetero.kube.api.annotations import (
     ALLOCATION,
@@ -299,8 +300,11 @@ def test_a_container_that_hides_what_would_limit_it_is_given_nothing() -> None:
 
 
 @pytest.mark.parametrize("over", ["deleted", "Failed"])
-def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(over: str) -> None:
+def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(
+    over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who deletes a pod by force has its kubelet wait for it for as long as the pod said."""
+    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
 
     async def story() -> None:
         async with world(16 * GiB) as at:

@@ -13,6 +13,7 @@ import pytest
 from attrs import evolve
 from prometheus_client import generate_latest
 
+from hetero.kube.dra import node_claims
 from hetero.kube.dra.node_claims import identity_of
 from hetero.kube.dra.proto import health_pb2, registration_pb2
 from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
@@ -272,8 +273,11 @@ def test_claims_that_are_gone_are_taken_back_unasked() -> None:
 
 
 @pytest.mark.parametrize("admin", [False, True])
-def test_no_claim_is_taken_back_while_a_container_runs_with_it(*, admin: bool) -> None:
+def test_no_claim_is_taken_back_while_a_container_runs_with_it(
+    monkeypatch: pytest.MonkeyPatch, *, admin: bool
+) -> None:
     """A pod that is deleted by force is gone before its containers are, and so is its claim."""
+    monkeypatch.setattr(node_claims, "_PATIENCE", 0.2)
 
     async def act(at: World) -> None:
         driver = at.agent.driver
