@@ -10,7 +10,6 @@ import grpc
 import pytest
 from attrs import evolve
 
-from hetero.kube.agent import allocator
 from hetero.kube.api import sources
 from hetero.kube.api.annotations import (
     ALLOCATION,
@@ -25,7 +24,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
 from tests.kube.control_plane import free_port
-from tests.kube.world import CARD, KEY, container, cut_short, pod_named, refusal, run, until, world
+from tests.kube.world import CARD, KEY, cut_short, pod_named, refusal, run, until, world
 
 
 def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() -> None:
@@ -295,39 +294,6 @@ def test_a_container_that_hides_what_would_limit_it_is_given_nothing() -> None:
 
             assert "mounts its own at /etc/ld.so.preload" in refusal(caught)
             assert [] == at.given()
-
-    run(story)
-
-
-@pytest.mark.parametrize("over", ["deleted", "Failed"])
-def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(
-    over: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who deletes a pod by force has its kubelet wait for it for as long as the pod said."""
-    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
-
-    async def story() -> None:
-        async with world(16 * GiB) as at:
-            held = at.bind("held", memory=16 * GiB, core=100)
-            await at.kubelet.admit(held)
-            await at.kubelet.start_container(held, "main")
-            at.fitted.clear()  # a scheduler takes it for free
-            following = at.bind("next", memory=16 * GiB, core=100)
-            identity = identity_of("uid-held", "main")
-            with container(at.node.ledger, identity):
-                at.kubelet.known.remove(held)
-                if over == "deleted":
-                    at.api.put("pods", held, event="DELETED")
-                else:
-                    at.api.put("pods", {**held, "status": {"phase": over}})
-                await until(lambda: at.agent.allocator.running_on)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await at.kubelet.admit(following)
-                assert "memory-0" in refusal(caught)
-                assert at.node.ledger.stands(identity)
-            await until(lambda: not at.agent.allocator.running_on)
-            assert not at.node.ledger.stands(identity)
-            await at.kubelet.admit(following)
 
     run(story)
 

@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from prometheus_client import generate_latest
 
-from hetero.kube.dra import node_claims
 from hetero.kube.dra.node_claims import identity_of
 from hetero.kube.dra.proto import health_pb2, registration_pb2
 from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
@@ -23,7 +22,7 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.node import inventory_of
 from tests.kube.api_server import Plain
 from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
-from tests.kube.world import CARD, World, container, cut_short, pod_named, until
+from tests.kube.world import CARD, World, cut_short, pod_named, until
 
 
 def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
@@ -268,36 +267,6 @@ def test_claims_that_are_gone_are_taken_back_unasked() -> None:
         await driver.claims.reconcile()
         assert ["default/stays"] == [*at.standing()]
         assert ["hetero.io/claim=claim-u-stays"] == [*specs(at)]
-
-    story(act)
-
-
-@pytest.mark.parametrize("admin", [False, True])
-def test_no_claim_is_taken_back_while_a_container_runs_with_it(
-    monkeypatch: pytest.MonkeyPatch, *, admin: bool
-) -> None:
-    """A pod that is deleted by force is gone before its containers are, and so is its claim."""
-    monkeypatch.setattr(node_claims, "_PATIENCE", 0.2)
-
-    async def act(at: World) -> None:
-        driver = at.agent.driver
-        assert driver is not None
-        for name in ("gone", "moved"):
-            allocated(at, name, memory="1Gi", cores="10")
-            assert "" == (await prepare(at, name)).error
-        del at.api.claims["gone"]
-        (result,) = at.api.claims["moved"]["status"]["allocation"]["devices"]["results"]
-        result["device"] = "memory-1"
-        if admin:
-            result["adminAccess"] = True
-        both = [identity_of(f"u-{name}") for name in ("gone", "moved")]
-        with container(at.node.ledger, both[0]), container(at.node.ledger, both[1]):
-            await driver.claims.reconcile()
-            assert "a container runs on with the devices that" in (await prepare(at, "moved")).error
-            assert all(map(at.node.ledger.stands, both))
-        await driver.claims.reconcile()
-        assert "" == (await prepare(at, "moved")).error
-        assert [False, not admin] == [*map(at.node.ledger.stands, both)]
 
     story(act)
 

@@ -319,38 +319,6 @@ def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),), n3=(card("GPU-1"), card("GPU-2")))
 
 
-def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_says() -> None:
-    """A pod that is deleted by force is gone before its containers are."""
-
-    async def play(it: Running) -> None:
-        most = {"nvidia.com/gpumem": "12000"}
-        it.pod("held", most)
-        assert {} == await it.bind("held", "n1")
-        held = it.given("held")
-        assert held is not None
-        ((_, allocation),) = held.containers
-        takes = {piece.device: piece.takes for piece in allocation.pieces}
-        it.api.delete(f"{PODS}/held")
-        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
-        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
-
-        assert {"n1": "lack memory on one device"} == answer["FailedNodes"]
-        less = {"nvidia.com/gpumem": "3000"}
-        answer = await it.call("filter", Pod=it.pod("less", less), NodeNames=["n1"])
-        assert ["n1"] == answer["NodeNames"]
-        it.scheduler._pods_listed([it.api.objects[f"{PODS}/next"]])
-        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
-        assert [] == answer["NodeNames"]
-        it.publish("n1", card("GPU-1"))
-        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
-        assert ["n1"] == answer["NodeNames"]
-        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
-        it.api.delete("/api/v1/nodes/n1")
-        assert {} == it.scheduler.cache.standing
-
-    scenario(play, n1=(card("GPU-1"),))
-
-
 def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:
     async def play(it: Running) -> None:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])

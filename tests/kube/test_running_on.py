@@ -1,0 +1,112 @@
+"""What a container holds that runs on after its pod is over, deleted by force for one."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from hetero.kube.agent import allocator
+from hetero.kube.api.pod import identity_of
+from hetero.kube.dra import node_claims
+from hetero.model.units import GiB
+from tests.kube.claims import allocated, prepare
+from tests.kube.claims import story as claims_story
+from tests.kube.conftest import card
+from tests.kube.fake_api import PODS
+from tests.kube.test_scheduler import Running, scenario
+from tests.kube.world import World, container, refusal, run, until, world
+
+
+@pytest.mark.parametrize("over", ["deleted", "Failed"])
+def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(
+    over: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who deletes a pod by force has its kubelet wait for it for as long as the pod said."""
+    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
+
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            held = at.bind("held", memory=16 * GiB, core=100)
+            await at.kubelet.admit(held)
+            await at.kubelet.start_container(held, "main")
+            at.fitted.clear()  # a scheduler takes it for free
+            following = at.bind("next", memory=16 * GiB, core=100)
+            identity = identity_of("uid-held", "main")
+            with container(at.node.ledger, identity):
+                at.kubelet.known.remove(held)
+                if over == "deleted":
+                    at.api.put("pods", held, event="DELETED")
+                else:
+                    at.api.put("pods", {**held, "status": {"phase": over}})
+                await until(lambda: at.agent.allocator.running_on)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await at.kubelet.admit(following)
+                assert "memory-0" in refusal(caught)
+                assert at.node.ledger.stands(identity)
+            await until(lambda: not at.agent.allocator.running_on)
+            assert not at.node.ledger.stands(identity)
+            await at.kubelet.admit(following)
+
+    run(story)
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_no_claim_is_taken_back_while_a_container_runs_with_it(
+    monkeypatch: pytest.MonkeyPatch, *, admin: bool
+) -> None:
+    """A pod that is deleted by force is gone before its containers are, and so is its claim."""
+    monkeypatch.setattr(node_claims, "_PATIENCE", 0.2)
+
+    async def act(at: World) -> None:
+        driver = at.agent.driver
+        assert driver is not None
+        for name in ("gone", "moved"):
+            allocated(at, name, memory="1Gi", cores="10")
+            assert "" == (await prepare(at, name)).error
+        del at.api.claims["gone"]
+        (result,) = at.api.claims["moved"]["status"]["allocation"]["devices"]["results"]
+        result["device"] = "memory-1"
+        if admin:
+            result["adminAccess"] = True
+        both = [node_claims.identity_of(f"u-{name}") for name in ("gone", "moved")]
+        with container(at.node.ledger, both[0]), container(at.node.ledger, both[1]):
+            await driver.claims.reconcile()
+            assert "a container runs on with the devices that" in (await prepare(at, "moved")).error
+            assert all(map(at.node.ledger.stands, both))
+        await driver.claims.reconcile()
+        assert "" == (await prepare(at, "moved")).error
+        assert [False, not admin] == [*map(at.node.ledger.stands, both)]
+
+    claims_story(act)
+
+
+def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_says() -> None:
+    """A pod that is deleted by force is gone before its containers are."""
+
+    async def play(it: Running) -> None:
+        most = {"nvidia.com/gpumem": "12000"}
+        it.pod("held", most)
+        assert {} == await it.bind("held", "n1")
+        held = it.given("held")
+        assert held is not None
+        ((_, allocation),) = held.containers
+        takes = {piece.device: piece.takes for piece in allocation.pieces}
+        it.api.delete(f"{PODS}/held")
+        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
+        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
+
+        assert {"n1": "lack memory on one device"} == answer["FailedNodes"]
+        less = {"nvidia.com/gpumem": "3000"}
+        answer = await it.call("filter", Pod=it.pod("less", less), NodeNames=["n1"])
+        assert ["n1"] == answer["NodeNames"]
+        it.scheduler._pods_listed([it.api.objects[f"{PODS}/next"]])
+        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
+        assert [] == answer["NodeNames"]
+        it.publish("n1", card("GPU-1"))
+        answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
+        assert ["n1"] == answer["NodeNames"]
+        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
+        it.api.delete("/api/v1/nodes/n1")
+        assert {} == it.scheduler.cache.standing
+
+    scenario(play, n1=(card("GPU-1"),))
