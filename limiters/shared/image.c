@@ -268,24 +268,28 @@ static const char *next_place(const char *at, char *before)
     return next;
 }
 
-/* An instruction is 16 bytes of code, and seldom less than as many characters; loops are unrolled. Chosen, not
- * measured.
- */
+/* An instruction is 16 bytes of code, and seldom less than as many characters (loops are unrolled). Chosen. */
 #define CODE_OF_TEXT 2
+
+/* One place of a text: whether it is within a call, from its first word to its semicolon. */
+static bool note_call(struct image *image, const char *at, char before, bool in_call)
+{
+    bool begins = !in_word(before);
+    image->mallocs = image->mallocs || (in_call && begins && starts(at, "malloc"));
+    image->prints = image->prints || (in_call && begins && starts(at, "vprintf"));
+    return (in_call && *at != ';') || (begins && starts(at, "call"));
+}
 
 static struct image read_ptx(const char *text)
 {
     struct image image = {0};
     uint64_t characters = 0;
-    bool outside = false; /* declared .extern: another image has it; or where a parameter points to */
-    bool in_call = false;
+    bool outside = false, in_call = false; /* outside: declared .extern, or where a parameter points to */
     char before = '\n';
     for (const char *at = skip_space(text); *at != '\0'; characters++) {
         if (starts(at, ".extern") || starts(at, ".ptr") || *at == ';')
             outside = *at == '.';
-        in_call = (in_call && *at != ';') || (starts(at, "call") && !in_word(before));
-        image.mallocs = image.mallocs || (in_call && starts(at, "malloc") && !in_word(before));
-        image.prints = image.prints || (in_call && starts(at, "vprintf") && !in_word(before));
+        in_call = note_call(&image, at, before, in_call);
         if (starts(at, ".global") && word(at) == strlen(".global") && !in_word(before)) {
             at += strlen(".global");
             uint64_t bytes = declared(&at);
