@@ -7,7 +7,11 @@
 #include <stdint.h>
 
 typedef enum { HSA_STATUS_SUCCESS = 0, HSA_STATUS_ERROR_OUT_OF_RESOURCES = 0x1008 } hsa_status_t;
-typedef enum { HSA_AMD_AGENT_INFO_UUID = 0xA011 } hsa_agent_info_t; /* text of at most 21 bytes */
+typedef enum {
+    HSA_AGENT_INFO_NAME = 0,            /* text of at most 64 bytes */
+    HSA_AMD_AGENT_INFO_UUID = 0xA011,   /* text of at most 21 bytes */
+    HSA_AMD_AGENT_INFO_NUM_XCC = 0xA111 /* uint32_t; of ROCm 6 */
+} hsa_agent_info_t;
 
 typedef struct {
     uint64_t handle;

@@ -31,9 +31,14 @@ struct kfd_ioctl_free_memory_of_gpu_args {
 #define AMDKFD_IOC_ALLOC_MEMORY_OF_GPU    UINT32_C(0xC0284B16)
 #define AMDKFD_IOC_FREE_MEMORY_OF_GPU     UINT32_C(0x40084B17)
 
+/* A request without its size, which grows as members are appended: a queue's is 8 bytes more from KFD 1.17 on. */
+static inline uint32_t request_kind(unsigned long request)
+{
+    return (uint32_t)request & ~UINT32_C(0x3FFF0000);
+}
+
 #define KFD_IOC_ALLOC_MEM_FLAGS_VRAM          (UINT32_C(1) << 0)
 #define KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE (UINT32_C(1) << 28)
-#define KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE    (UINT32_C(1) << 30)
 #define KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE      (UINT32_C(1) << 31)
 
 #endif

@@ -44,7 +44,7 @@ struct account *account_of(uint32_t node);          /* joins the card; NULL: it 
 
 /* What the kernel's driver is asked. A handle; 0: refused. */
 void driver_open(void);
-uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size, uint32_t flags);
+uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size);
 void driver_free(uint64_t handle);
 void driver_set_scratch(uint32_t node, const void *address);
 void driver_create_queue(uint32_t node);

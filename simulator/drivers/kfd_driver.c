@@ -41,14 +41,14 @@ static uint32_t gpu_id(uint32_t node)
     return node * 0x1111;
 }
 
-uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size, uint32_t flags)
+uint64_t driver_allocate(uint32_t node, const void *address, uint64_t size)
 {
     static uint64_t handles;
     struct kfd_ioctl_alloc_memory_of_gpu_args arguments = {.va_addr = (uintptr_t)address,
                                                            .size = size,
                                                            .handle = ++handles,
                                                            .gpu_id = gpu_id(node),
-                                                           .flags = flags | KFD_IOC_ALLOC_MEM_FLAGS_VRAM |
+                                                           .flags = KFD_IOC_ALLOC_MEM_FLAGS_VRAM |
                                                                     KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE |
                                                                     KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE};
     return ask(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, &arguments) ? arguments.handle : 0;
@@ -65,7 +65,12 @@ void driver_set_scratch(uint32_t node, const void *address)
         &(struct kfd_ioctl_set_scratch_backing_va_args){.va_addr = (uintptr_t)address >> 16, .gpu_id = gpu_id(node)});
 }
 
+/* As of KFD 1.17, whose two members more are left 0 here. */
 void driver_create_queue(uint32_t node)
 {
-    ask(AMDKFD_IOC_CREATE_QUEUE, &(struct kfd_ioctl_create_queue_args){.gpu_id = gpu_id(node)});
+    struct {
+        struct kfd_ioctl_create_queue_args known;
+        uint32_t engine, pad;
+    } arguments = {.known.gpu_id = gpu_id(node)};
+    ask(AMDKFD_IOC_CREATE_QUEUE + ((sizeof arguments - sizeof arguments.known) << 16), &arguments);
 }

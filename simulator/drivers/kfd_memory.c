@@ -119,10 +119,10 @@ static char *map_of_file(uint64_t size, uint64_t *offset)
 }
 
 /* The handle of so many bytes of the card; 0: it does not have them. */
-static uint64_t take_of_card(uint32_t node, const void *address, uint64_t size, uint32_t flags)
+static uint64_t take_of_card(uint32_t node, const void *address, uint64_t size)
 {
     struct account *account = account_of(node);
-    uint64_t handle = account ? driver_allocate(node, address, size, flags) : 0;
+    uint64_t handle = account ? driver_allocate(node, address, size) : 0;
     if (!handle || engine_charge(account, size))
         return handle;
     driver_free(handle);
@@ -133,7 +133,7 @@ static HSAKMT_STATUS allocate_of_card(uint32_t node, uint64_t size, HsaMemFlags 
 {
     struct range own = {.size = size, .node = node, .flags = flags};
     own.start = map_of_file(size, &own.offset);
-    own.handle = own.start ? take_of_card(node, own.start, size, KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE) : 0;
+    own.handle = own.start ? take_of_card(node, own.start, size) : 0;
     if (own.handle && keep(own, start) == OK)
         return OK;
     if (own.handle)
@@ -232,7 +232,7 @@ static HSAKMT_STATUS map_scratch(const struct range *whole, char *start, uint64_
 {
     struct range own = {.start = start, .size = size, .kind = SCRATCH, .node = whole->node};
     void *kept;
-    own.handle = take_of_card(own.node, start, size, 0);
+    own.handle = take_of_card(own.node, start, size);
     return own.handle ? keep(own, &kept) : HSAKMT_STATUS_INVALID_HANDLE;
 }
 

@@ -74,7 +74,6 @@ IS(AMDKFD_IOC_ALLOC_MEMORY_OF_GPU, 0xC0284B16);
 IS(AMDKFD_IOC_FREE_MEMORY_OF_GPU, 0x40084B17);
 IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_VRAM, 1);
 IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_NO_SUBSTITUTE, 1u << 28);
-IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_EXECUTABLE, 1u << 30);
 IS((unsigned)KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE, 1u << 31);
 IN_QUEUE(queue_properties, 52);
 IN_QUEUE(queue_inactive_signal, 64);
@@ -114,6 +113,7 @@ SIZE(hsa_loaded_code_object_t, 8);
 IS(HSA_STATUS_SUCCESS, 0);
 IS(HSA_STATUS_ERROR_OUT_OF_RESOURCES, 0x1008);
 IS(HSA_AMD_AGENT_INFO_UUID, 0xA011);
+IS(HSA_AGENT_INFO_NAME, 0);
 
 #ifdef REAL
 /* Each function takes what api.def says: called with that, it compiles. */
