@@ -132,7 +132,7 @@ def expect_sound(question: Question, answer: Answer) -> None:
     if len(answer.devices) > MOST_DEVICES:
         raise BadInput(f"gave {len(answer.devices)} devices: {MOST_DEVICES} at most")
     for device in answer.devices:
-        _expect_device(device)
+        expect_sound_device(device)
     if answer.edits is not None:
         _expect_edits(answer.edits, {device.uuid for device in question.devices})
     if answer.service is not None:
@@ -164,7 +164,8 @@ def _expect_vendor(vendor: Vendor) -> None:
             raise BadInput(f"gave {text[:_NAME]!r} for no device")
 
 
-def _expect_device(device: Device) -> None:
+def expect_sound_device(device: Device) -> None:
+    """Raise `BadInput` for what has the right types and can be no device."""
     if not _is_name(device.uuid):
         raise BadInput(f"gave {device.uuid!r} as a UUID: at most {_NAME} bytes, all printable")
     missing = {CORE, MEMORY, SLOTS} - device.capacity.keys()

@@ -71,11 +71,11 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
     agent = token(lab, "hetero-system/hetero-agent", pod=release.agent(own))
     unbound = token(lab, "hetero-system/hetero-agent")
 
-    def made(node: str, driver: str = "hetero.io") -> Plain:
-        pool = {"name": node, "generation": 99, "resourceSliceCount": 1}
+    def made(node: str, driver: str = "hetero.io", *, name: str = "", pool_of: str = "") -> Plain:
+        pool = {"name": pool_of or node, "generation": 99, "resourceSliceCount": 1}
         device = {"name": "forged", "attributes": {"uuid": {"string": "forged"}}}
         spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [device]}
-        return {"metadata": {"name": f"forged-{node}"}, "spec": spec}
+        return {"metadata": {"name": name or f"{node}-hetero.io-9"}, "spec": spec}
 
     def answers(by: str, node: str) -> list[str]:
         path = f"{slices}/{node}-hetero.io-0?dryRun=All"
@@ -89,9 +89,13 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
     sentence = "the agent of node '{}' writes slices of hetero.io on that node alone"
     for by, node, of in ((agent, other, own), (unbound, own, ""), (unbound, other, "")):
         assert all(sentence.format(of) in said for said in answers(by, node))
-    foreign = made(own, driver="other.example.com")
-    said = answer(lab, "POST", f"{slices}?dryRun=All", foreign, token=agent)
-    assert sentence.format(own) in said
+    for forged in (
+        made(own, driver="other.example.com"),
+        made(own, name=f"{other}-hetero.io-9"),  # before its agent makes one of that name
+        made(own, pool_of=other),  # a later generation of a pool is all of it
+    ):
+        said = answer(lab, "POST", f"{slices}?dryRun=All", forged, token=agent)
+        assert sentence.format(own) in said
     moved = {**there[own], "spec": {**there[own]["spec"], "nodeName": other}}
     path = f"{slices}/{own}-hetero.io-0?dryRun=All"
     assert "done" != answer(lab, "PUT", path, moved, token=agent)

@@ -26,6 +26,7 @@ from tests.kube.test_real_scheduler import POD_GROUPS
 
 ROTATES = "test_two_keys_are_good_while_one_takes_the_others_place"
 CERTIFICATES = "test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_restart"
+STRANGERS = "test_a_pod_is_not_answered_by_the_webhook_nor_who_has_the_api_server_ask"
 #: Rows, by account and resource or one verb of it, that installation, upgrade and this test do not
 #: use, and the modules or tests each of which does: where one of these ran, a row that nobody used
 #: fails.
@@ -41,6 +42,8 @@ ELSEWHERE: dict[tuple[str, str], tuple[str, ...]] = {
     ("hetero-certificates", "secrets"): (ROTATES,),
     ("hetero-scheduler", "patch pods"): ("test_orphans",),
     ("hetero-webhook", "events"): (CERTIFICATES,),
+    # API servers are known by the addresses that they publish.
+    ("hetero-webhook", "list pods"): (STRANGERS,),
     ("hetero-webhook", "resourceclaimtemplates.resource.k8s.io"): ("test_claims",),
     ("hetero-webhook", "get resourceclaimtemplates.resource.k8s.io"): ("test_claims",),
 }

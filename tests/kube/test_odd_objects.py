@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from attrs import evolve
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE
+from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE, inventory_text
 from hetero.kube.api.client import Access, Api, ApiError
 from hetero.kube.api.pod_request import (
     DEVICE_PLACEMENT,
@@ -165,7 +165,25 @@ def test_templates_are_made_whatever_other_pods_say() -> None:
     asyncio.run(asyncio.wait_for(act(), timeout=30))
 
 
-@pytest.mark.parametrize("said", ODD)
+def inventory(capacity: dict[str, Any], *, uuids: tuple[str, ...] = ("GPU-9",)) -> str:
+    """Return what an agent may publish: cards of a kind whose capacity is partly another."""
+    said = json.loads(inventory_text((card("GPU-9"),)))
+    (kind,), (one,) = said["kinds"], said["cards"]
+    said["cards"] = [{**one, "uuid": uuid} for uuid in uuids]
+    there = {name: n for name, n in {**kind["capacity"], **capacity}.items() if n is not None}
+    kind["capacity"] = there
+    return json.dumps(said)
+
+
+#: Inventories of the right form.
+IMPOSSIBLE = (
+    *(inventory({name: n}) for name in ("memory", "core", "slots") for n in (None, -1, 10**30)),
+    *(inventory({}, uuids=uuids) for uuids in (("GPU-9", "GPU-9"), ("",), ("GPU\n9",))),
+    inventory({"a": -1}),
+)
+
+
+@pytest.mark.parametrize("said", [*ODD, *IMPOSSIBLE])
 def test_a_node_that_says_nonsense_of_its_cards_has_none(said: str) -> None:
     async def play(it: Running) -> None:
         notes = {"metadata": {"name": "odd", "annotations": {INVENTORY: said}}}

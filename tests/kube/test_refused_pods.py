@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.api.client import ApiError
 from hetero.kube.api.events import Events
 from hetero.kube.scheduler.refused_pods import RefusedPods
 from tests.kube.fake_api import PODS, FakeApi
@@ -96,3 +97,19 @@ def test_who_stands_by_takes_nothing_back_and_what_fails_is_tried_again() -> Non
         assert {"mine": "stays"} == notes(api, "a")
 
     asyncio.run(run())
+
+
+def test_one_that_cannot_be_taken_back_keeps_nobody_else_waiting() -> None:
+    """As one whose update the API answers with an error for as long as it is there."""
+
+    class Refusing(FakeApi):
+        async def patch(self, path: str, *rest: Any, **more: Any) -> Any:
+            if path.endswith("/huge"):
+                raise ApiError(path, 413, "too large")
+            return await super().patch(path, *rest, **more)
+
+    api = Refusing()
+    asyncio.run(follow(api, *(pod(name, REFUSED) for name in ("one", "huge", "two"))))
+
+    assert [{"mine": "stays"}] * 2 == [notes(api, name) for name in ("one", "two")]
+    assert ALLOCATION in notes(api, "huge")

@@ -17,6 +17,7 @@ from msgspec import DecodeError, json, to_builtins
 from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
 from hetero.model.errors import BadInput
+from hetero.plugin.message import expect_sound_device
 
 #: Whom the tokens are meant for by which agents prove where they run.
 AUDIENCE = "hetero.io/agent"
@@ -145,6 +146,15 @@ def published(text: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
         devices = tuple(_device(card, rack) for card in rack.cards)
     except IndexError:
         raise BadInput(f"node {node}: {INVENTORY}: a card refers to one that is missing") from None
+    uuids: set[str] = set()
+    for device in devices:
+        try:
+            expect_sound_device(device)
+        except BadInput as error:
+            raise BadInput(f"node {node}: {INVENTORY}: {error}") from None
+        if device.uuid in uuids:
+            raise BadInput(f"node {node}: {INVENTORY}: device {device.uuid} twice")
+        uuids.add(device.uuid)
     if any(n < 0 for of in rack.running_on.values() for one in of.values() for n in one.values()):
         raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
     return devices, rack.running_on

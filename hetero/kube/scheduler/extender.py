@@ -273,8 +273,8 @@ class Scheduler:
             devices, held = published(text, node=name)
             host = {counter: min(all_, UNLIMITED) for counter, all_ in node_host(node).items()}
             others = self.cache.update_node(Node(name=name, devices=devices, host=host))
-        except BadInput as error:
-            log.error("%s", error)
+        except Exception as error:  # whatever its agent wrote, it harms this node alone
+            log.error("node %s: %s", name, error, exc_info=not isinstance(error, BadInput))
             self.cache.update_node(
                 Node(name=name), fault="publish an inventory that this version cannot read"
             )

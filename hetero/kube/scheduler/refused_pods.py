@@ -49,11 +49,9 @@ class RefusedPods:
     async def follow(self) -> None:
         """Tell of them and take back, for ever, while this scheduler leads."""
         while True:
-            while self._pods and self.ready():
-                _, pod = self._pods.popitem()
-                if not await self._take_back(pod):
-                    self._pods[pod["metadata"]["uid"]] = pod
-                    break
+            for uid, pod in [*self._pods.items()]:
+                if self.ready() and await self._take_back(pod):
+                    self._pods.pop(uid, None)
             await asyncio.sleep(PERIOD)
 
     async def _take_back(self, pod: Plain) -> bool:
