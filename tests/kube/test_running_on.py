@@ -9,12 +9,22 @@ from hetero.kube.agent import allocator
 from hetero.kube.api.pod import identity_of
 from hetero.kube.dra import node_claims
 from hetero.model.units import GiB
-from tests.kube.claims import allocated, prepare
+from tests.kube.claims import allocated, prepare, unprepare
 from tests.kube.claims import story as claims_story
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
 from tests.kube.test_scheduler import Running, scenario
-from tests.kube.world import World, container, refusal, run, until, world
+from tests.kube.world import (
+    World,
+    cgroup,
+    container,
+    in_cgroups,
+    pod_named,
+    refusal,
+    run,
+    until,
+    world,
+)
 
 
 @pytest.mark.parametrize("over", ["deleted", "Failed"])
@@ -48,6 +58,88 @@ def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(
             await at.kubelet.admit(following)
 
     run(story)
+
+
+@pytest.mark.parametrize("engine", ["cri-containerd-", "docker-", "crio-"])
+def test_a_container_that_changed_its_root_keeps_its_card_after_its_pod(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exec chroot` takes CAP_SYS_CHROOT, which runtimes give: it sees its grant no more."""
+    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
+    sandbox, main = (cgroup("uid-held", digit, engine=engine) for digit in "ab")
+
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            held = at.bind("held", memory=16 * GiB, core=100)
+            await at.kubelet.admit(held)
+            identity = identity_of("uid-held", "main")
+            at.fitted.clear()
+            following = at.bind("next", memory=16 * GiB, core=100)
+            with in_cgroups(*([main] if engine == "crio-" else [sandbox, main])):
+                at.kubelet.known.remove(held)
+                at.api.put("pods", held, event="DELETED")
+                await until(lambda: at.agent.allocator.running_on)
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await at.kubelet.admit(following)
+                assert "memory-0" in refusal(caught)
+                assert at.node.ledger.stands(identity)
+            await until(lambda: not at.agent.allocator.running_on)
+            assert not at.node.ledger.stands(identity)
+            await at.kubelet.admit(following)
+
+    run(story)
+
+
+def test_a_sandbox_that_is_left_of_a_pod_keeps_no_card_from_the_next() -> None:
+    """Kubelets before 1.22 say that a pod has ended while they end its sandbox."""
+
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            held = at.bind("held", memory=16 * GiB, core=100)
+            await at.kubelet.admit(held)
+            with in_cgroups(cgroup("uid-held"), cgroup("uid-another", "b")):
+                at.kubelet.forget(held)
+                at.api.put("pods", {**held, "status": {"phase": "Succeeded"}})
+                identity = identity_of("uid-held", "main")
+                await until(lambda: not at.node.ledger.stands(identity))
+                assert {} == at.agent.allocator.running_on
+
+    run(story)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_no_claim_is_taken_back_while_a_container_that_changed_its_root_runs_with_it(
+    *, late: bool, restarted: bool
+) -> None:
+    """Of a claim's later pods a kubelet tells the agent nothing: the API does."""
+
+    async def act(at: World) -> None:
+        allocated(at, "gone", memory="1Gi", cores="10")
+        assert "" == (await prepare(at, "gone")).error
+        identity, name = node_claims.identity_of("u-gone"), "gone"
+        if late:
+            name, user = "later", pod_named("later")
+            user["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "gone"}]
+            at.api.put("pods", user, event="ADDED")
+            await until(lambda: "uid-later" in at.node.ledger.notes(identity))
+        if restarted:
+            await at.crash()
+            await at.start()
+        for gone in {"gone", name}:
+            at.api.put("pods", at.api.pods["default", gone], event="DELETED")
+        del at.api.claims["gone"]
+        driver = at.agent.driver
+        assert driver is not None
+        uid = f"uid-{name}"
+        with in_cgroups(cgroup(uid), cgroup(uid, "b")):
+            await driver.claims.reconcile()
+            assert "" == await unprepare(at, "gone")
+            assert at.node.ledger.stands(identity)
+        await driver.claims.reconcile()
+        assert not at.node.ledger.stands(identity)
+
+    claims_story(act)
 
 
 @pytest.mark.parametrize("admin", [False, True])

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
+from hetero.node.view import containers
 from hetero.placement import fit
 from hetero.plugin.registry import Registry
 from hetero.plugin.resource_names import ResourceNames
@@ -189,6 +190,29 @@ def container(ledger: Ledger, identity: str) -> Iterator[None]:
             finally:
                 process.stdin.close()
                 process.wait(10)
+
+
+@contextmanager
+def in_cgroups(*names: str) -> Iterator[None]:
+    """Have a process in each of these cgroups that sees no grant, until this is left."""
+    program = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    with ExitStack() as stack:
+        found: dict[int, str] = {}
+        for name in names:
+            process = stack.enter_context(subprocess.Popen(program, stdin=subprocess.PIPE))
+            stack.callback(process.wait, 10)
+            assert process.stdin
+            stack.callback(process.stdin.close)
+            found[process.pid] = name
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(containers, "container_cgroup", found.get)
+        yield
+
+
+def cgroup(uid: str, digit: str = "a", *, engine: str = "cri-containerd-") -> str:
+    """Return the cgroup of a pod's container as systemd names it."""
+    pod = f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    return f"/kubepods.slice/kubepods-burstable.slice/{pod}/{engine}{digit * 64}.scope"
 
 
 async def until(true: Callable[[], object], *, seconds: float = 30) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -326,12 +326,21 @@ class Agent:
 
     def _pods_listed(self, items: list[Plain]) -> None:
         self.allocator.replace_pods(map(_needed, items))
+        self._note_users(self.allocator.pods.values())
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
         if event == "DELETED":
             self.allocator.remove_pod(pod["metadata"]["uid"])
+            if self.driver:
+                self.driver.claims.forget_user(pod["metadata"]["uid"])
         else:
             self.allocator.update_pod(_needed(pod))
+            self._note_users([pod])
+
+    def _note_users(self, pods: Iterable[Plain]) -> None:
+        if self.driver:
+            for pod in pods:
+                self.driver.claims.note_user(pod)
 
     def _nodes_listed(self, items: list[Plain]) -> None:
         for node in items:

@@ -396,8 +396,8 @@ class Allocator:
         """Take back the shares of pods that ended or are not on this node any more.
 
         A container may run on: who may write a pod's status may say that it has ended, and who
-        deletes a pod by force has it gone before its containers are. What still sees its grant
-        keeps it, and is looked at again.
+        deletes a pod by force has it gone before its containers are. What still sees its grant, or
+        is in the cgroups of its pod, keeps it, and is looked at again.
         """
         gone: set[str] = set()
         links = self._remembered.names()  # before we look what stands: a link is made after that
@@ -408,7 +408,8 @@ class Allocator:
                 over.append(entry)
             else:
                 stand.add(entry.id)
-        running = await asyncio.to_thread(in_use, self.node.ledger, [one.id for one in over])
+        owners = {one.id: (one.owner["uid"],) for one in over}
+        running = await asyncio.to_thread(in_use, self.node.ledger, owners)
         for entry in over:
             if entry.id not in running:
                 await asyncio.to_thread(self.node.ledger.unpin, entry.id)

@@ -68,6 +68,8 @@ class NodeClaims:
     # By a claim's UID, while somebody is at it.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
 
+    _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
+
     @property
     def admin(self) -> AdminAccess:
         """The claims that see devices and consume nothing."""
@@ -180,7 +182,32 @@ class NodeClaims:
         )
         edits = evolve(grant.edits, cdi=())
         self.specs.put(_device(asked.uid), edits, owner=self.node.ledger.path)
+        for pod in pods:
+            self._note(grant, pod["metadata"]["uid"])
         return grant
+
+    def note_user(self, pod: Plain) -> None:
+        """Note in the grants of its claims that a pod of this node uses them.
+
+        A kubelet asks for the first pod of a claim alone.
+        """
+        uid = pod["metadata"]["uid"]
+        claims = used_by(pod).values()
+        if not claims or ended(pod) or uid in self._noted:
+            return
+        found = [one for one in self.node.ledger.snapshot().grants if uses(pod, one)]
+        for entry in found:
+            self._note(entry, uid)
+        if len(found) == len({*claims}):
+            self._noted.add(uid)
+
+    def forget_user(self, uid: str) -> None:
+        """Note that a pod is gone; of what it used the grants say so until they go."""
+        self._noted.discard(uid)
+
+    def _note(self, entry: Grant, uid: str) -> None:
+        if uid not in self.node.ledger.notes(entry.id):
+            self.node.ledger.note(entry.id, uid)
 
     def _show(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> tuple[str, ...]:
         """Write the CDI spec of a claim that has admin access; return its CDI devices."""
@@ -222,9 +249,9 @@ class NodeClaims:
         self.take_back(uid)
 
     def _runs(self, uid: str) -> bool:
-        """Whether a container runs with a claim's grant."""
+        """Whether a container runs with a claim's grant, or one of the pods that used it."""
         identity = identity_of(uid)
-        return identity in in_use(self.node.ledger, [identity])
+        return bool(in_use(self.node.ledger, {identity: self.node.ledger.notes(identity)}))
 
     def _replace(self, asked: wire.Claim) -> None:
         """Take back what a claim held by an allocation before. Raises `Refused` while it is used.
@@ -298,10 +325,13 @@ class NodeClaims:
             return {"metadata": {"uid": None}} if error.status == 404 else None
 
     async def _attend(self, claim: Plain, entry: Grant | None) -> None:
-        """Have a claim's grant be of the size that the claim says, and tell of its devices.
+        """Have a claim's grant be of the size that the claim says, note its pods, and tell of it.
 
         Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
         """
+        if entry is not None:
+            for one in claim["status"].get("reservedFor") or ():
+                self._note(entry, one["uid"])
         discovery = self.discovery()
         held = prepared(claim, node=self.name, offers=offers(discovery.devices))
         try:

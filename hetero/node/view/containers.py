@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,16 +22,47 @@ _INSIDE = "root/etc/hetero/grant"
 #: Where OCI runtimes keep their containers' states: by themselves, under containerd, under docker.
 _STATES = ("run/runc", "run/crun", "run/containerd/runc/*", "run/docker/runtime-*/*")
 
+#: The cgroup of a container, and what is below it: engines name it by the container's id, of 64
+#: hexadecimal digits (docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, <id>).
+_CONTAINER = re.compile(r"^\d+:[^:]*:(.*[0-9a-f]{64}[^/]*)", re.M)
+#: Cgroups of engines that run a process of their own in each pod, its sandbox, before all others
+#: and until after them. CRI-O (crio-<id>) does where containers see each other's processes alone.
+_BESIDE_SANDBOX = re.compile(r"/((docker|cri-containerd)-)?[0-9a-f]{64}(\.scope)?$")
+#: PF_EXITING of the kernel's include/linux/sched.h, and where flags are in `stat_of`.
+_EXITING, _FLAGS = 0x4, 6
+
 
 def containers(grants: Mapping[str, Path]) -> dict[str, tuple[Container, ...]]:
     """Return the containers that see each grant file."""
     return {grant: tuple(seen.values()) for grant, seen in containers_by_space(grants).items()}
 
 
-def in_use(ledger: Ledger, identities: Iterable[str]) -> set[str]:
-    """Return those of a ledger's grants that a container sees."""
-    grants = {identity: ledger.directory(identity) / GRANT for identity in identities}
-    return {identity for identity, seen in containers_by_space(grants).items() if seen}
+def in_use(ledger: Ledger, owners: Mapping[str, Collection[str]]) -> set[str]:
+    """Return those of a ledger's grants that a container uses: sees one, or is of its pods.
+
+    `owners` has the UIDs of each grant's pods. What changed its root sees its grant no more.
+    """
+    grants = {identity: ledger.directory(identity) / GRANT for identity in owners}
+    used = {identity for identity, seen in containers_by_space(grants).items() if seen}
+    unseen = owners.keys() - used
+    if any(owners[identity] for identity in unseen):
+        tasks = filter(None, map(running_task, processes()))
+        cgroups = {one for task in tasks if (one := container_cgroup(task))}
+        used |= {one for one in unseen if any(_runs_in(cgroups, uid) for uid in owners[one])}
+    return used
+
+
+def is_of_pod(cgroup: str, uid: str) -> bool:
+    """Whether a pod's UID is in the name of a cgroup; systemd's names have no hyphens."""
+    return bool(uid) and uid in cgroup.replace("_", "-")
+
+
+def container_cgroup(pid: int) -> str | None:
+    """Return the cgroup of the container that a process is in; None for one in no container."""
+    with suppress(OSError):
+        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
+        return found and found[1]
+    return None
 
 
 def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Container]]:
@@ -45,7 +77,7 @@ def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Conta
             wanted[found.st_dev, found.st_ino] = identity
     seeing: dict[str, dict[str, int]] = {identity: {} for identity in grants}
     if wanted:
-        for pid in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+        for pid in sorted(processes()):
             with suppress(OSError):
                 inside = os.stat(f"/proc/{pid}/{_INSIDE}")
                 if (inside.st_dev, inside.st_ino) in wanted:
@@ -94,6 +126,44 @@ def describe(identity: str, bundle: Path, *, state: str | None = None) -> Contai
         name = docker.get("Name", "").lstrip("/")
         image = docker.get("Config", {}).get("Image")
     return Container(id=identity, name=name or identity, image=image, state=state)
+
+
+def processes() -> Iterator[int]:
+    """Yield all processes that /proc has."""
+    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def running_task(pid: int) -> int | None:
+    """Return a thread of the process that is not at its end, None if there is none.
+
+    Its first thread may have ended and left the others: then it has no files of its own to see.
+    """
+    if _runs(pid):
+        return pid
+    with suppress(OSError):
+        return next(filter(_runs, map(int, os.listdir(f"/proc/{pid}/task"))), None)
+    return None
+
+
+def stat_of(task: int) -> list[str]:
+    """Return the fields of a thread's `stat` from its state on; none if it is gone.
+
+    Before them is its name, which may be any bytes.
+    """
+    with suppress(OSError):
+        return Path(f"/proc/{task}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+def _runs(task: int) -> bool:
+    fields = stat_of(task)
+    return bool(fields) and not int(fields[_FLAGS]) & _EXITING
+
+
+def _runs_in(cgroups: Collection[str], uid: str) -> bool:
+    """Whether one of these cgroups is of a container of a pod, and not of its sandbox alone."""
+    mine = [one for one in cgroups if is_of_pod(one, uid)]
+    return len(mine) > 1 or any(not _BESIDE_SANDBOX.search(one) for one in mine)
 
 
 def _known() -> Iterator[tuple[str, Container]]:

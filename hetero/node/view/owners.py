@@ -8,8 +8,7 @@ facts of the kernel's.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,15 +19,17 @@ from hetero.node.ledger.holders import held_files
 from hetero.node.ledger.ledger import ALIVE, Grant
 from hetero.node.ledger.usage_region import slots_of
 from hetero.node.node import Node
-from hetero.node.view.containers import sees
+from hetero.node.view.containers import (
+    container_cgroup,
+    is_of_pod,
+    processes,
+    running_task,
+    sees,
+    stat_of,
+)
 
-#: The cgroup of a container, and what is below it: engines name it by the container's id, of 64
-#: hexadecimal digits (docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, <id>).
-_CONTAINER = re.compile(r"^\d+:[^:]*:(.*[0-9a-f]{64}[^/]*)", re.M)
-#: PF_EXITING of the kernel's include/linux/sched.h.
-_EXITING = 0x4
-#: Of proc_pid_stat(5), counted from the state on: flags, start time, start of code, of the stack.
-_FLAGS, _BORN = 6, (19, 23, 25)
+#: Of proc_pid_stat(5), counted from the state on: start time, start of code, of the stack.
+_BORN = (19, 23, 25)
 
 
 @frozen(kw_only=True)
@@ -62,8 +63,8 @@ class Owners:
         same = self._grants == {entry.id for entry in grants}
         self._grants, self._known = frozenset(entry.id for entry in grants), {}
         for pid in pids:
-            task = _running_task(pid)
-            fields = _stat(task) if task else []
+            task = running_task(pid)
+            fields = stat_of(task) if task else []
             if not task or not fields:
                 continue
             program, owner = before.get(pid, ((), None))
@@ -78,20 +79,12 @@ class Owners:
         directories = {entry.id: self.node.directory(entry.id) for entry in grants}
         grant = _holds(task, directories) or _sees(task, directories)
         if grant is None and (cgroup := container_cgroup(task)):
-            beside = (other for other in _processes() if container_cgroup(other) == cgroup)
+            beside = (other for other in processes() if container_cgroup(other) == cgroup)
             grant = next(filter(None, (_sees(other, directories) for other in beside)), None)
             grant = grant or _of_owner(cgroup, grants)
         if grant is None:
             return None
         return Owner(grant=grant, slots=slots_of(task, directories[grant] / USAGE))
-
-
-def container_cgroup(pid: int) -> str | None:
-    """Return the cgroup of the container that a process is in; None for one in no container."""
-    with suppress(OSError):
-        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
-        return found and found[1]
-    return None
 
 
 def _holds(pid: int, directories: Mapping[str, Path]) -> str | None:
@@ -113,39 +106,6 @@ def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
 def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
     """Return a grant whose owner's UID is in the name of a cgroup, as a pod's is.
 
-    Its container may have had something mounted over the grant that it would see. systemd's names
-    have no hyphens.
+    Its container may have had something mounted over the grant that it would see.
     """
-    name = cgroup.replace("_", "-")
-    return next((one.id for one in grants if (uid := one.owner.get("uid")) and uid in name), None)
-
-
-def _processes() -> Iterator[int]:
-    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
-
-
-def _running_task(pid: int) -> int | None:
-    """Return a thread of the process that is not at its end, None if there is none.
-
-    Its first thread may have ended and left the others: then it has no files of its own to see.
-    """
-    if _runs(pid):
-        return pid
-    with suppress(OSError):
-        return next(filter(_runs, map(int, os.listdir(f"/proc/{pid}/task"))), None)
-    return None
-
-
-def _runs(task: int) -> bool:
-    fields = _stat(task)
-    return bool(fields) and not int(fields[_FLAGS]) & _EXITING
-
-
-def _stat(task: int) -> list[str]:
-    """Return the fields of a thread's `stat` from its state on; none if it is gone.
-
-    Before them is its name, which may be any bytes.
-    """
-    with suppress(OSError):
-        return Path(f"/proc/{task}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return []
+    return next((one.id for one in grants if is_of_pod(cgroup, one.owner.get("uid", ""))), None)
