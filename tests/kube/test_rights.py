@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.api.pod_request import Defaults
+from hetero.kube.dra.templates import ASKED, templates
+from hetero.kube.dra.way import AllocationWay
 from hetero.kube.webhook.rights import POLICIES
 from tests.kube.fake_api import FakeApi
-from tests.kube.test_pod_request import pod
+from tests.kube.test_pod_request import WORDS, pod
 from tests.kube.test_webhook import webhook
 
 SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
@@ -22,11 +25,16 @@ OWN = "system:serviceaccount:team:runner"
 
 
 def answer(
-    api: FakeApi, plain: dict[str, Any], user: Mapping[str, Any] = ALICE, **rest: Any
+    api: FakeApi,
+    plain: dict[str, Any],
+    user: Mapping[str, Any] = ALICE,
+    way: AllocationWay = AllocationWay.CLASSIC,
+    **rest: Any,
 ) -> Any:
     plain["spec"]["serviceAccountName"] = "runner"
     request = {"uid": "r", "operation": "CREATE", "namespace": "team", "object": plain, **rest}
-    return asyncio.run(webhook(api).admit({"userInfo": dict(user), **request}))
+    hook = evolve(webhook(api), way=way)
+    return asyncio.run(hook.admit({"userInfo": dict(user), **request}))
 
 
 def privileged(**rest: Any) -> dict[str, Any]:
@@ -154,6 +162,55 @@ def test_a_word_that_comes_later_needs_the_right_too() -> None:
     assert change(pod(SHARE), privileged(), rights={("alice", "team", "off")})
     assert change(privileged(), pod(SHARE))
     assert change(privileged(), relabelled)  # whoever writes there has nothing to do with it
+
+
+SHARING = {"hetero.io/sharing": "mps"}
+PUT_ASIDE = {ASKED: json.dumps({"main": SHARE})}
+
+
+def by_claim(notes: Mapping[str, str], scheduler: str = "default-scheduler") -> dict[str, Any]:
+    """Return a pod that names the template of what asks for MPS, as its maker may write it."""
+    (template,) = templates(WORDS, pod(SHARE, notes=SHARING))
+    made = pod({}, notes={**notes})
+    made["spec"]["schedulerName"] = scheduler
+    made["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": template.name}]
+    made["spec"]["containers"][0]["resources"] = {"claims": [{"name": "c"}]}
+    return made
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "hetero-scheduler", "volcano"])
+@pytest.mark.parametrize("before", [{}, PUT_ASIDE, SHARING, {ASKED: "nonsense", **SHARING}])
+def test_a_word_that_comes_later_beside_a_claim_needs_the_right_too(
+    before: dict[str, str], scheduler: str
+) -> None:
+    old, new = by_claim(before, scheduler), by_claim({**PUT_ASIDE, **SHARING}, scheduler)
+
+    def change(old: dict[str, Any], new: dict[str, Any], **rights: Any) -> Any:
+        way = AllocationWay.BOTH
+        return answer(FakeApi(**rights), new, way=way, operation="UPDATE", oldObject=old)
+
+    denied = change(old, new)["status"]["message"]
+    assert f"hetero: container main: {POLICIES['mps']}, and neither alice nor" in denied
+    assert change(old, new, rights={("alice", "team", "mps")})["allowed"]
+    assert change(new, old)["allowed"]
+    assert change(new, new)["allowed"]
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "hetero-scheduler", "volcano"])
+@pytest.mark.parametrize("label", [None, "hetero.io/webhook", "hami.io/webhook"])
+def test_words_beside_a_claim_need_the_right_whoever_schedules_their_pod(
+    label: str | None, scheduler: str
+) -> None:
+    """Templates are made for all pods that name them."""
+    made = by_claim({**PUT_ASIDE, **SHARING}, scheduler)
+    made["metadata"]["labels"] = {label: "ignore"} if label else {}
+    mine = {("alice", "team", "mps")}
+
+    assert not answer(FakeApi(), made, way=AllocationWay.DRA)["allowed"]
+    assert answer(FakeApi(rights=mine), made, way=AllocationWay.DRA)["allowed"]
+    made["spec"]["containers"][0]["resources"] = {"limits": {"hygon.com/dcunum": "1"}}
+    made["metadata"]["annotations"] = {**PUT_ASIDE, "nvidia.com/vgpu-mode": "mps"}
+    assert not answer(FakeApi(), made, way=AllocationWay.BOTH)["allowed"]
 
 
 @pytest.mark.parametrize("label", ["hetero.io/webhook", "hami.io/webhook"])

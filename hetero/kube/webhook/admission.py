@@ -123,6 +123,8 @@ class Webhook:
         before, now = self.visible.annotated(old), self.visible.annotated(new)
         if not now.items() <= before.items():
             await self.rights.expect(asked, ((name, POLICY) for name in self.visible.named(new)))
+        if self._put_aside(old) != self._put_aside(new):
+            await self.rights.expect(asked, used(self._put_aside(new), self.vocabulary.defaults))
         if self._named(new) not in (self.scheduler, *self.adopt_schedulers):
             return
         if self._understood(old) != self._understood(new):
@@ -164,6 +166,18 @@ class Webhook:
         except BadInput:
             return None
 
+    def _put_aside(self, pod: Plain) -> tuple[Asked, ...]:
+        """Return what a pod asks by words that are put aside, nothing if that is nonsense.
+
+        Whoever schedules it, templates that it names are made of them, and none of nonsense.
+        """
+        if self.way is AllocationWay.CLASSIC:
+            return ()
+        try:
+            return self.vocabulary.asked(templates.with_words(pod))
+        except BadInput:
+            return ()
+
     def _named(self, pod: Plain) -> str:
         return pod["spec"].get("schedulerName") or _RESERVED
 
@@ -175,6 +189,7 @@ class Webhook:
         self._expect_writer(request, _notes(pod))
         # By a vendor's runtime a pod gets cards whoever schedules it.
         await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(pod)))
+        await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if not ours and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
@@ -182,7 +197,7 @@ class Webhook:
         said = every
         if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
             said = self.vocabulary.asked(templates.with_words(pod))
-        await self.rights.expect(request, used(said, self.vocabulary.defaults))
+        await self.rights.expect(request, used(every, self.vocabulary.defaults))
         chosen = self._runtime_class(every)
         hidden = [*self.visible.patches(pod, said, runtime_class=chosen)]
         if not every:
