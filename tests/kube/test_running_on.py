@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import grpc
 import pytest
 
-from hetero.kube.agent import allocator
+from hetero.kube.agent import agent, allocator
+from hetero.kube.agent.allocator import Allocator
+from hetero.kube.api import pod
+from hetero.kube.api.annotations import INVENTORY, Held
+from hetero.kube.api.annotations import published as read_inventory
+from hetero.kube.api.client import ApiError
 from hetero.kube.api.pod import identity_of
 from hetero.kube.dra import node_claims
 from hetero.model.units import GiB
@@ -170,6 +178,92 @@ def test_no_claim_is_taken_back_while_a_container_runs_with_it(
         assert [False, not admin] == [*map(at.node.ledger.stands, both)]
 
     claims_story(act)
+
+
+@pytest.mark.parametrize("why", ["slow", "fails", "unsaid"])
+def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is sent there meanwhile fails."""
+    reconcile, read_pod, looks, tries = Allocator.reconcile, pod.read_pod, [0], [0]
+    publish, hindered = agent.Agent._publish, asyncio.Event()
+
+    async def counted(self: agent.Agent) -> None:
+        await publish(self)
+        looks[0] += self._published is not None  # the API has told what the node has
+
+    async def late(self: Allocator) -> None:
+        tries[0] += 1
+        if hindered.is_set() and why == "slow":
+            await asyncio.sleep(0.1)
+            self.reconcile_due.set()
+        elif hindered.is_set() and why == "fails":
+            raise OSError("told to fail")
+        else:
+            await reconcile(self)
+
+    async def unsaid(*about: Any) -> Any:
+        if hindered.is_set() and why == "unsaid":
+            raise ApiError("GET pod", 500, "told to fail")
+        return await read_pod(*about)
+
+    monkeypatch.setattr(agent.Agent, "_publish", counted)
+    monkeypatch.setattr(agent, "AGAIN", 0.1)
+    monkeypatch.setattr(allocator, "_AGAIN", 0.1)
+    monkeypatch.setattr(Allocator, "reconcile", late)
+    monkeypatch.setattr(allocator, "read_pod", unsaid)
+
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            held = at.bind("held", memory=16 * GiB, core=100)
+            await at.kubelet.admit(held)
+            identity = identity_of("uid-held", "main")
+            with container(at.node.ledger, identity):
+                at.api.put("pods", held, event="DELETED")
+                await until(lambda: identity in published(at))
+                await at.crash()
+                hindered.set()
+                looks[0] = tries[0] = 0
+                await at.start()
+                await until(lambda: looks[0] >= 3 and tries[0] >= 3)
+                assert identity in published(at)
+                hindered.clear()
+                await until(lambda: at.agent.allocator.running_on)
+                looks[0] = 0
+                await until(lambda: looks[0] >= 2)
+                assert identity in published(at)
+                hindered.set()  # what is known by now is forgotten by no failure
+                tries[0] = looks[0] = 0
+                await until(lambda: looks[0] >= 3 and tries[0])
+                assert identity in published(at)
+                hindered.clear()
+            at.agent.allocator.reconcile_due.set()
+            await until(lambda: not published(at))
+
+    run(story)
+
+
+def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fails(_: Allocator) -> None:
+        raise OSError("told to fail")
+
+    monkeypatch.setattr(agent, "FIRST", 1.0)
+    monkeypatch.setattr(Allocator, "reconcile", fails)
+
+    async def story() -> None:
+        async with world(16 * GiB) as at:
+            await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
+            assert not at.agent.allocator.reconciled
+
+    run(story)
+
+
+def published(at: World) -> Held:
+    """Return what the node's inventory says that containers hold whose pods are over."""
+    notes = at.api.nodes["n1"]["metadata"].get("annotations", {})
+    return read_inventory(notes[INVENTORY], node="n1")[1] if INVENTORY in notes else {}
 
 
 def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_says() -> None:

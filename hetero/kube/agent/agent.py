@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from time import monotonic
 
 from aiohttp import web
 from attrs import define, evolve, field, frozen
@@ -61,6 +62,10 @@ SWITCH = 0.0005
 #: Seconds for which an agent that is told to end serves on: its node gets no more pods from the
 #: moment on that its own pod is being ended, and those that are on their way are still admitted.
 LINGER = 2.0
+#: Seconds from when the API told of the pods, within which nothing is published before it is known
+#: what runs on of pods that are over: others sent to those cards would fail. A look that fails is
+#: tried again after the second.
+FIRST, AGAIN = 20.0, 1.0
 #: A container's variable, of HAMi's: "true" has processes ended that hold memory past a limiter.
 KILLER = "ACTIVE_OOM_KILLER"
 #: What a pod's event calls a finding.
@@ -126,6 +131,7 @@ class Agent:
     _monitor: Monitor = field(init=False)
     _events: Events = field(init=False)
     _published: str | None = field(init=False, default=None)  # what the API has
+    _listed_at: float | None = field(init=False, default=None)  # when the API first told of pods
     _offers: bool = field(init=False, default=False)  # whether the plugins have their devices
     # Where claims are served: they may be on any node of a cluster that has both ways.
     driver: Driver | None = field(init=False, default=None)
@@ -304,6 +310,10 @@ class Agent:
 
         Where there is none, none of no devices.
         """
+        if not self.allocator.reconciled and (
+            self._listed_at is None or monotonic() - self._listed_at < FIRST
+        ):
+            return
         devices = () if self.by_claims else self.discovery.devices
         text = inventory_text(devices, self.allocator.running_on)
         if self._published in (None, text) or (self.by_claims and not self._published):
@@ -326,6 +336,7 @@ class Agent:
 
     def _pods_listed(self, items: list[Plain]) -> None:
         self.allocator.replace_pods(map(_needed, items))
+        self._listed_at = self._listed_at or monotonic()
         self._note_users(self.allocator.pods.values())
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
@@ -368,6 +379,8 @@ class Agent:
                         await self._events.tell(pod, "NotResized", why)
             except (HeteroError, OSError) as error:
                 log.warning("reconcile: %s", error)
+                if not self.allocator.reconciled:
+                    asyncio.get_running_loop().call_later(AGAIN, self.allocator.reconcile_due.set)
 
     async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Act again and again; what fails is said once, and tried again."""

@@ -61,7 +61,8 @@ log = logging.getLogger(__name__)
 #: kubelet admits pods one by one: whoever waits here lets all others wait.
 _PATIENCE = 2.0
 _PAUSE = 0.1
-#: Seconds until it is looked again whether a container runs whose pod is said to have ended.
+#: Seconds until it is looked again whether a container runs whose pod is said to have ended, and
+#: until the first look is tried again.
 _AGAIN = 1.0
 #: Seconds within which Allocate follows upon a preference: no kubelet starts anew as fast.
 _AT_ONCE = 1.0
@@ -83,6 +84,8 @@ class Allocator:
     _listed: bool = field(init=False, default=False)  # whether the API told of all of them once
     # What containers hold whose pods are over, by grant.
     running_on: Held = field(init=False, factory=dict)
+    # Whether all of that was looked for once, and the API said of each pod whether it is over.
+    reconciled: bool = field(init=False, default=False)
     # Set when a share may have to go.
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
@@ -403,8 +406,11 @@ class Allocator:
         links = self._remembered.names()  # before we look what stands: a link is made after that
         stand: set[str] = set()
         over: list[Grant] = []
+        unsaid = False
         for entry in await self._standing():
-            if await self._is_over(entry):
+            said = await self._is_over(entry)
+            unsaid |= said is None
+            if said or (said is None and entry.id in self.running_on):  # what is over stays so
                 over.append(entry)
             else:
                 stand.add(entry.id)
@@ -424,13 +430,17 @@ class Allocator:
         }
         if gone:
             await asyncio.to_thread(self.node.sweep, gone)
-        if running:
+        self.reconciled |= self._listed and not unsaid
+        if running or not self.reconciled:
             asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)
         if self._listed:  # else a kubelet may still start any of them
             self._remembered.remove(links - stand - running - self._may_start())
 
-    async def _is_over(self, entry: Grant) -> bool:
-        """Whether the pod of a grant ended or is not on this node any more, by the API's word."""
+    async def _is_over(self, entry: Grant) -> bool | None:
+        """Whether the pod of a grant ended or is not on this node any more, by the API's word.
+
+        None where the API does not say.
+        """
         about = entry.owner
         pod = self.pods.get(about["uid"])
         if pod is None:
@@ -438,7 +448,7 @@ class Allocator:
             try:
                 pod = await self._ask(about["namespace"], about["pod"])
             except ApiError:
-                return False
+                return None
         return pod is None or pod["metadata"]["uid"] != about["uid"] or ended(pod)
 
     def _may_start(self) -> set[str]:
