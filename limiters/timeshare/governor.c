@@ -58,26 +58,11 @@
  * its kernels and the gaps between them, and it had 59 % (2026-11-23), which is 56. */
 #define LIGHT_LOST_PERCENT 56u
 
-/* The driver goes over to light programs and back once in 2 ms at most: so much of the time in percent, however much
- * they say that they keep. Reckoned from three runs without limits on an H100 (2026-11-26), a prefill beside a decoder
- * that kept 26 to 28 % of the card from it: what neither had, nor the prefill's gaps left idle, was 7.3 to 7.9 %;
- * longer kernels among small ones lose more (virtual time). What was not lost adds up for so long. */
-#define LIGHT_SWITCHES_PERCENT 10u
+/* The driver goes over to light programs and back once in 2 ms at most, and loses up to 150 us
+ * each time: so much of the time in percent, however much they say that they keep (15 % in that measurement, too). What
+ * was not lost adds up for so long. */
+#define LIGHT_SWITCHES_PERCENT 15u
 #define LIGHT_SWITCHES_NS      (20 * MS)
-
-/* What light programs used of the device is told to `power` up to now: the card draws for them, too. */
-static void note_light(struct governor *governor)
-{
-    if (governor->power.idle_mw == 0)
-        return;
-    uint64_t now = governor->engine->now(), since_ns = elapsed(governor->lit_at, now);
-    uint64_t light_ns = time_slice_light(&governor->time_slice), theirs_ns = light_ns - governor->lit_ns;
-    theirs_ns = theirs_ns < since_ns ? theirs_ns : since_ns;
-    if (governor->lit_at != 0 && since_ns < UNWATCHED_NS)
-        power_ran(&governor->power, now - theirs_ns, now, false);
-    governor->lit_ns = light_ns;
-    governor->lit_at = now;
-}
 
 /* What of the last so many nanoseconds is left when light programs have had theirs, and the driver has gone over to
  * them and back. They say in steps what they used. */
@@ -134,7 +119,6 @@ static bool joins(struct governor *governor)
 static void charge(struct governor *governor, uint64_t from, uint64_t to)
 {
     uint64_t ours_ns = beside_light(governor, elapsed(from, to));
-    note_light(governor);
     unsigned others = beside(governor);
     uint64_t ran_ns = budget_part(ours_ns, others);
     if (terms_policy(governor->terms) == HETERO_POLICY_FIXED || time_slice_wanted(&governor->time_slice))
@@ -246,7 +230,6 @@ static void rest(struct governor *governor, uint64_t ns)
         governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
         now = governor->engine->now();
         trail(governor);
-        note_light(governor);
         if (time_slice_held(&governor->time_slice))
             power_ran(&governor->power, since, now, false);
     }
@@ -265,7 +248,6 @@ static bool look(void *governor_, bool soon)
 {
     struct governor *governor = governor_;
     trail(governor);
-    note_light(governor);
     look_at_neighbours(governor);
     if (soon && atomic_load(&governor->gate.state) != GATE_READY)
         gate_set(&governor->gate, GATE_READY);
@@ -350,7 +332,6 @@ struct course {
     uint64_t gap;       /* with nothing in flight for so long it ends */
     uint64_t closed;    /* when the gate closed */
     uint64_t looked;    /* when it was last looked what is in flight */
-    uint64_t lit_ns;    /* what light programs had used by then */
 };
 
 /* How long this time slice is when others want theirs and nothing more is owed. It varies, because samples of power at
@@ -431,7 +412,6 @@ static bool has_begun(struct governor *governor, struct course *course, uint64_t
         course->charged = now - PAGES_STOPPED_NS;
     course->busy = first;
     course->looked = now;
-    course->lit_ns = time_slice_light(&governor->time_slice);
     governor->trails_ns = 0;
     course->own_until = course->charged + (course->borrowed ? 0 : time_slice_length(governor));
     return true;
@@ -448,18 +428,6 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
     course->busy = now;
     if (elapsed(course->charged, now) > PAGES_STOPPED_NS)
         course->charged = now - PAGES_STOPPED_NS;
-}
-
-/* Whether what the device is idle for is not charged: nobody else wants it, nor has used it of late. */
-static bool are_gaps_free(struct governor *governor)
-{
-    return !time_slice_wanted(&governor->time_slice) && time_slice_lit(&governor->time_slice) == 0;
-}
-
-/* It had nothing of ours since the last look: what light programs used of it meanwhile was not taken from us. */
-static void forget_light(struct governor *governor, const struct course *course)
-{
-    governor->light_ns += time_slice_light(&governor->time_slice) - course->lit_ns;
 }
 
 /* The device had nothing of ours, and nobody else wants it. Half of the time since the look before it had, on average,
@@ -495,10 +463,8 @@ static void let_run(struct governor *governor, struct course *course)
             charge_stop(governor, course, now);
         if (busy)
             course->busy = now;
-        else if (elapsed(course->looked, now) < WAKE_NS && are_gaps_free(governor))
+        else if (elapsed(course->looked, now) < WAKE_NS && !time_slice_wanted(&governor->time_slice))
             skip_idle(governor, course, now);
-        else
-            forget_light(governor, course);
         if (time_slice_doubted(&governor->time_slice) > 0) {
             course->doubts = true;
             doubt_add(&governor->doubt, elapsed(course->looked, now), count - course->seen);
@@ -510,7 +476,6 @@ static void let_run(struct governor *governor, struct course *course)
         atomic_store_explicit(&governor->gate.beside, others && !time_slice_beside_high(&governor->time_slice),
                               memory_order_relaxed);
         bool lit = time_slice_lit(&governor->time_slice) > 0;
-        course->lit_ns = time_slice_light(&governor->time_slice);
         if (!others || governor_beside(governor))
             light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
         if (!lit)
@@ -576,7 +541,7 @@ static void settle(struct governor *governor, struct course *course, bool yields
         governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
         account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));
     }
-    bool wanted = !are_gaps_free(governor);
+    bool wanted = time_slice_wanted(&governor->time_slice);
     if (first == 0)
         governor->missed = atomic_load(&governor->gate.looks);
     if (course->charged == 0) /* no launch came, or it has just come */

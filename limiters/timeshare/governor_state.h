@@ -39,7 +39,6 @@ struct governor {
     uint64_t light_ns;          /* what neighbours had used without a time slice when the device was charged last */
     uint64_t light_left_ns;     /* of that, what was not taken off a charge yet */
     uint64_t light_switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
-    uint64_t lit_ns, lit_at;    /* what they had used when `power` was told last, and when that was; 0: never */
     uint64_t siblings_ns;       /* what siblings had used */
     uint64_t siblings_at;       /* when that was last more than before; 0: never */
     uint64_t stamp_ns;          /* when the grant's account was brought up to a moment last, */

@@ -186,48 +186,6 @@ static void four_decoders_that_need_all_of_the_card_run_beside_each_other(void)
     machine_end();
 }
 
-/* A prefill of PyTorch beside such a decoder. The decoder runs in its time slices, and the card draws for both. */
-static const struct tenant PREFILL = {
-    .kernel_ns = 40 * US, .host_ns = 10 * US, .batch = 200, .in_flight = 1000, .draws_mw = 540000};
-
-static double prefill_beside_a_decoder(const struct tenant *like)
-{
-    struct tenant decoder = PYTORCH_TOKENS;
-    decoder.draws_mw = like->draws_mw == 0 ? 0 : 400000;
-    double native = alone(like), natives = alone(&decoder);
-    begin();
-    add(0, like, 50);
-    add(1, &decoder, 50);
-    together(2);
-    double got = 100 * (double)tenants[0].launched / native, charged = tenants[0].governor->power.charge_rate;
-    printf("prefill %.1f, decoder %.1f of one alone; time at %.3f\n", got, 100 * (double)tenants[1].launched / natives,
-           charged / POWER_UNITY);
-    return got;
-}
-
-/* 540 W leave it at full clocks: all that the card drew, the decoder's part and the idle part included, would not. */
-static void what_the_card_draws_for_light_programs_is_not_taken_for_the_power_of_another(void)
-{
-    prefill_beside_a_decoder(&PREFILL);
-    EXPECT_NEAR(1, 0.02, (double)tenants[0].governor->power.charge_rate / POWER_UNITY);
-    machine_end();
-}
-
-/* What light programs used of the card while it had nothing of the prefill was not taken from it. The machine has no
- * gaps between two kernels in a row, which on a card are nobody's: that is two points. */
-static void what_light_programs_do_in_the_gaps_of_another_costs_it_nothing(void)
-{
-    struct tenant steady = PREFILL, gaps = PREFILL;
-    steady.draws_mw = gaps.draws_mw = 0;
-    gaps.rest_ns = 850 * US; /* needs 90 */
-    double got = prefill_beside_a_decoder(&steady);
-    machine_end();
-    EXPECT(true, got > 50 && got < 57);
-    got = prefill_beside_a_decoder(&gaps);
-    machine_end();
-    EXPECT(true, got > 50 && got < 62);
-}
-
 /* Its launches meet the governor's calls in the driver. */
 static void a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_driver_seldom(void)
 {
@@ -456,17 +414,6 @@ static void kernels_of_a_millisecond_that_holds_seldom_meet_are_charged(void)
     EXPECT(true, mean > 25);
 }
 
-/* It needs 55 of the card by holds, which are off by a sixteenth, or by a tenth. To go over to time slices and back
- * costs all of them. */
-static void who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little(void)
-{
-    struct light light = {.need = 0.55, .all = {.error = 0.06}};
-    EXPECT(true, light_heavy(&light, false, false));
-    EXPECT(false, light_heavy(&light, false, true));
-    light.all.error = 0.1;
-    EXPECT(true, light_heavy(&light, false, true));
-}
-
 /* It turns to kernels of 400 us. What its neighbour lacks until that is known is given back within ten seconds. */
 static void a_program_that_is_light_no_longer_takes_time_slices(void)
 {
@@ -655,7 +602,6 @@ static const struct test tests[] = {
     TEST(a_program_whose_long_kernels_are_rare_has_its_share),
     TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others),
     TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged),
-    TEST(who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little),
     TEST(a_program_that_is_light_no_longer_takes_time_slices),
     TEST(a_program_whose_kernels_get_longer_has_no_more_than_its_share),
     TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),
@@ -665,8 +611,6 @@ static const struct test tests[] = {
     TEST(elastic_programs_of_a_service_run_as_without_limits_while_each_has_its_share),
     TEST(an_elastic_program_of_a_service_has_its_share),
     TEST(a_decoder_runs_beside_one_that_always_wants_the_card),
-    TEST(what_the_card_draws_for_light_programs_is_not_taken_for_the_power_of_another),
-    TEST(what_light_programs_do_in_the_gaps_of_another_costs_it_nothing),
     TEST(an_elastic_decoder_runs_beside_an_elastic_prefill),
     TEST(who_waits_for_its_share_is_stopped_for_the_rest),
     TEST(a_loop_below_its_share_is_hardly_stopped),

@@ -111,27 +111,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     ),
     "who goes on beside others": (
         ("timeshare/light.h", "(runs && !alone ? 1 : 3)", "3"),
-        "light_test: who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little",
-    ),
-    "what the card draws for light programs": (
-        (
-            "timeshare/governor.c",
-            "        power_ran(&governor->power, now - theirs_ns, now, false);\n",
-            "        (void)theirs_ns;\n",
-        ),
-        "light_test: what_the_card_draws_for_light_programs_is_not_taken_for_the_power_of_another",
-    ),
-    "what light programs do in another's gaps": (
-        ("timeshare/governor.c", " && time_slice_lit(&governor->time_slice) == 0;", ";"),
-        "light_test: what_light_programs_do_in_the_gaps_of_another_costs_it_nothing",
-    ),
-    "what going over to light programs costs": (
-        (
-            "timeshare/governor.c",
-            "#define LIGHT_SWITCHES_PERCENT 10u",
-            "#define LIGHT_SWITCHES_PERCENT 15u",
-        ),
-        "light_test: what_light_programs_do_in_the_gaps_of_another_costs_it_nothing",
+        "light_test: kernels_of_a_millisecond_that_holds_seldom_meet_are_charged",
     ),
     "who begins again": (
         (
