@@ -25,7 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Addresses of one die: 8 GiB from gfx12 on (MaxScratchDevice of ROCr 6.3 and 7). */
+/* Addresses of one die: 8 GiB from gfx12 on (MaxScratchDevice of late ROCr). */
 #define ADDRESSES_OF_DIE (UINT64_C(4) << 30)
 
 /* The device that this thread makes a queue of, and its addresses of scratch. */
