@@ -104,12 +104,6 @@ result_t reset_device(result_t (*real)(void))
     RESET(context_current(), real());
 }
 
-static uint64_t used_of(TYPE(memoryPool) pool)
-{
-    uint64_t bytes = 0;
-    return DRIVER(MemPoolGetAttribute)(pool, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT), &bytes) == RESULT_OK ? bytes : 0;
-}
-
 result_t release_in_order(result_t (*real)(pointer_t, stream_t), stream_t none, pointer_t pointer, stream_t stream)
 {
     struct entry chunk;
@@ -118,18 +112,9 @@ result_t release_in_order(result_t (*real)(pointer_t, stream_t), stream_t none, 
     return pooled ? pool_release(real, pointer, stream) : release_async(real, none, pointer, stream);
 }
 
-/* AMD's runtime 5.2.3 gives the card back what of a pool is freed by this name, and the pool does not know. One that
- * keeps it has less in use then. A pool lives as long as something of it is charged. */
 result_t release_any(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct entry chunk;
-    uint64_t key = (uintptr_t)pointer, before;
-    if (!table_get(HELD_CHUNK, key, &chunk) || chunk.owner == NULL)
-        return release(real, pointer);
-    before = used_of(chunk.owner);
-    result_t answer = release(real, pointer);
-    if (answer == RESULT_OK && table_get(HELD_CHUNK, key, &chunk) && chunk.owner != NULL &&
-        used_of(chunk.owner) >= before && table_take(HELD_CHUNK, key, &chunk))
-        give_back(&chunk);
-    return answer;
+    bool pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) && chunk.owner != NULL;
+    return pooled ? pool_release_at_once(real, pointer) : release(real, pointer);
 }

@@ -21,16 +21,20 @@ static TYPE(memoryPool) pools[POOLS];
 static bool over[POOLS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list, and keeps what a pool reserves in step */
 
-static void forget_all(void)
-{
-    for (unsigned i = 0; i < POOLS; i++)
-        pools[i] = NULL, over[i] = false;
-}
+/* Under the lock: calls that changed what a pool has in use, or the list; and those under way that do so outside. */
+static uint64_t changes;
+static unsigned outside;
+
+/* Own what was freed into a pool that is not known: while the call is under way, and for good where others changed what
+ * pools have meanwhile. */
+static char leaving, unsure;
 
 void pools_after_fork(void)
 {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    forget_all();
+    outside = 0;
+    for (unsigned i = 0; i < POOLS; i++)
+        pools[i] = NULL, over[i] = false;
 }
 
 static uint64_t figure(TYPE(memoryPool) pool, TYPE(memPoolAttr) which)
@@ -59,7 +63,12 @@ static bool is_freed_of(const struct entry *entry, const void *pool)
     return entry->kind == HELD_FREED && entry->owner == pool;
 }
 
-static void give_back_all(TYPE(memoryPool) pool, bool (*which)(const struct entry *, const void *))
+static bool may_be_kept_by(const struct entry *entry, const void *pool)
+{
+    return is_freed_of(entry, pool) || is_freed_of(entry, &unsure) || is_freed_of(entry, &leaving);
+}
+
+static void give_back_all(const void *pool, bool (*which)(const struct entry *, const void *))
 {
     struct entry entry;
     while (table_take_match(which, pool, &entry))
@@ -76,22 +85,27 @@ static void forget(unsigned *at)
     over[*at] = over[last];
     pools[last] = NULL;
     over[last] = false;
+    changes++;
     --*at;
 }
 
-/* Give back what a pool has not any more: all, or what was freed if it keeps nothing. Freed at once, a chunk counts
- * as used for ever (no_ends.c). */
-static void settle_pool(TYPE(memoryPool) pool)
+/* Give back what a pool has not any more: all, or what was freed if it keeps nothing. Freed at once, a chunk may count
+ * as used for ever (pool_release_at_once). Whether it keeps something. */
+static bool settle_pool(TYPE(memoryPool) pool)
 {
     uint64_t all = reserved(pool);
     if (all == 0)
         give_back_all(pool, is_of);
     else if (all == used(pool))
         give_back_all(pool, is_freed_of);
+    else
+        return true;
+    return false;
 }
 
 static void settle_all(bool trimmed)
 {
+    bool kept = false;
     if (in_pool)
         return;
     pthread_mutex_lock(&lock);
@@ -99,12 +113,14 @@ static void settle_all(bool trimmed)
         struct entry chunk;
         if (trimmed || over[i])
             DRIVER(MemPoolTrimTo)(pools[i], 0);
-        settle_pool(pools[i]);
+        kept = settle_pool(pools[i]) || kept;
         if (over[i] && !table_find(is_of, pools[i], &chunk)) {
             DRIVER(MemPoolDestroy)(pools[i]);
             forget(&i);
         }
     }
+    if (!kept)
+        give_back_all(&unsure, is_freed_of);
     pthread_mutex_unlock(&lock);
 }
 
@@ -153,8 +169,9 @@ static void used_again(pointer_t pointer, TYPE(memoryPool) pool)
 {
     struct entry chunk;
     bool known = table_take(HELD_FREED, (uintptr_t)pointer, &chunk);
-    while (known || table_take_match(is_freed_of, pool, &chunk)) {
+    while (known || table_take_match(may_be_kept_by, pool, &chunk)) {
         chunk.kind = HELD_CHUNK;
+        chunk.owner = pool;
         keep(&chunk);
         if (known)
             return;
@@ -195,10 +212,12 @@ static result_t from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool)
     in_pool = true;
     uint64_t before = reserved(pool);
     answer = remember(pool) < POOLS ? real(pointer, bytes, pool, stream) : ERROR(OUT_OF_MEMORY);
-    if (answer == RESULT_OK)
-        answer = settle_chunk(*pointer, pool, device, held, reserved(pool) - before);
+    uint64_t after = reserved(pool);
+    if (answer == RESULT_OK) /* less: a thread that waits for a stream had the pool give back what it kept */
+        answer = settle_chunk(*pointer, pool, device, held, after < before ? bytes : after - before);
     else
         refund(device, counted(device) ? held : 0);
+    changes++;
     in_pool = false;
     pthread_mutex_unlock(&lock);
     if (answer != RESULT_OK)
@@ -224,13 +243,25 @@ result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), pointer
     return from_pool(DRIVER(MemAllocFromPoolAsync), pointer, bytes, pool, stream, device);
 }
 
-/* The pools may be gone: one that is not is known again with its next use. */
+/* The pools of a device that was reset hold nothing any more. One that is not gone is known again with its next use. */
 void pools_context_over(context_t context)
 {
+    struct entry chunk;
     (void)context;
     pthread_mutex_lock(&lock);
-    forget_all();
+    for (unsigned i = 0; i < POOLS && pools[i] != NULL; i++)
+        if (!table_find(is_of, pools[i], &chunk))
+            forget(&i);
     pthread_mutex_unlock(&lock);
+}
+
+/* ----------------------------------------------------------------------------------------------- what is freed */
+
+/* With the lock held: what each pool has in use before a call that frees a chunk. */
+static void note(uint64_t before[POOLS])
+{
+    for (unsigned i = 0; i < POOLS && pools[i] != NULL; i++)
+        before[i] = used(pools[i]);
 }
 
 /* With the lock held: the pool that has less in use than before; NULL: none has. */
@@ -242,6 +273,14 @@ static TYPE(memoryPool) taker(const uint64_t before[POOLS])
     return i < POOLS ? pools[i] : NULL;
 }
 
+/* A chunk is of this kind and this owner's now. */
+static void keep_as(uint32_t kind, struct entry chunk, void *owner)
+{
+    chunk.kind = kind;
+    chunk.owner = owner;
+    keep(&chunk);
+}
+
 /* Whether a chunk is used again is told under the lock, too. AMD's runtime 5.2.3 looks for its address in one pool
  * after the other, and gives it to one that had another chunk there, which was freed at once and counts as used for
  * ever. */
@@ -251,15 +290,64 @@ result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, 
     uint64_t before[POOLS];
     pthread_mutex_lock(&lock);
     in_pool = true;
-    for (unsigned i = 0; i < POOLS && pools[i] != NULL; i++)
-        before[i] = used(pools[i]);
+    note(before);
     result_t answer = real(pointer, stream);
     if (answer == RESULT_OK && table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
         TYPE(memoryPool) has = taker(before);
-        chunk.kind = HELD_FREED;
-        chunk.owner = has != NULL ? has : chunk.owner;
-        keep(&chunk);
+        keep_as(HELD_FREED, chunk, outside > 0 ? (void *)&unsure : has != NULL ? has : chunk.owner);
     }
+    changes++;
+    in_pool = false;
+    pthread_mutex_unlock(&lock);
+    return answer;
+}
+
+static bool is_leaving(const struct entry *entry, const void *pointer)
+{
+    return is_freed_of(entry, &leaving) && entry->key == (uintptr_t)pointer;
+}
+
+/* With the lock held: a chunk was freed, unless it is used again by now. `sure`: nothing else changed what pools have. */
+static void settle_freed(pointer_t pointer, const uint64_t before[POOLS], bool sure)
+{
+    struct entry chunk;
+    TYPE(memoryPool) has = sure ? taker(before) : NULL;
+    if (!table_take_match(is_leaving, pointer, &chunk))
+        return;
+    if (sure && has == NULL)
+        give_back(&chunk);
+    else
+        keep_as(HELD_FREED, chunk, sure ? has : (void *)&unsure);
+}
+
+/* AMD's runtime 5.2.3 gives the card back what of a pool is freed by hipFree, and the pool does not know: it counts as
+ * used for ever. A pool that keeps it has less in use then. The call waits for the device, so others go on: the chunk is
+ * marked before, for it may be used again before the call returns. */
+result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer)
+{
+    struct entry chunk, marked;
+    uint64_t before[POOLS];
+    pthread_mutex_lock(&lock);
+    if (!table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
+        pthread_mutex_unlock(&lock);
+        return real(pointer);
+    }
+    keep_as(HELD_FREED, chunk, &leaving);
+    bool alone = outside++ == 0;
+    uint64_t change = ++changes;
+    note(before);
+    pthread_mutex_unlock(&lock);
+
+    result_t answer = real(pointer);
+
+    pthread_mutex_lock(&lock);
+    in_pool = true;
+    if (answer == RESULT_OK)
+        settle_freed(pointer, before, alone && changes == change);
+    else if (table_take_match(is_leaving, pointer, &marked))
+        keep_as(HELD_CHUNK, chunk, chunk.owner);
+    changes++;
+    outside--;
     in_pool = false;
     pthread_mutex_unlock(&lock);
     return answer;

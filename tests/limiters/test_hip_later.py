@@ -113,6 +113,74 @@ say([*held, memory(), malloc(60 * MIB) > 0])
     assert [[24, 64], [64, 64], True] == said(grant, program)
 
 
+#: A pool of the program's own.
+POOL = """
+import ctypes
+class Properties(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in ("kind", "handles", "place", "device")]
+    _fields_ += [("none", c_void_p), ("reserved", ctypes.c_char * 64)]
+on, pool = stream(), c_void_p()
+call("hipMemPoolCreate", byref(pool), byref(Properties(1, 0, 1, 0)))
+def of_pool():
+    got = c_void_p()
+    answer = code("hipMallocFromPoolAsync", byref(got), 32 * MIB, pool, on)
+    assert answer in (0, OUT_OF_MEMORY)
+    return got if answer == 0 else None
+"""
+
+
+def test_what_of_a_pool_is_freed_at_once_is_had_again(grant: Grant) -> None:
+    """A pool keeps it, while the rest is in use; AMD's runtime 5.2.3 gives it back (test_hip.py)."""
+    program = f"""
+{POOL}
+kept, freed = of_pool(), of_pool()
+call("hipFree", freed)
+say([memory()[0], malloc(30 * MIB) > 0])
+"""
+    assert [32, True] == said(grant, program)
+
+
+#: A runtime whose hipFree waits, when the pool has the memory already, until `waiting` is 0.
+WAITS = """
+#include <unistd.h>
+int hipFreeAsync(void *, void *), hipDeviceSynchronize(void);
+volatile unsigned freed, waiting = 1;
+int hipFree(void *pointer)
+{
+    int answer = hipFreeAsync(pointer, 0);
+    freed++;
+    for (int i = 0; waiting && i < 10000; i++)
+        usleep(1000);
+    return waiting ? -1 : answer + hipDeviceSynchronize();
+}
+"""
+
+
+def test_what_a_thread_takes_of_a_pool_while_another_frees_stays_charged(
+    grant: Grant, tmp_path: Path
+) -> None:
+    """And it does not wait for the other, which waits for the device."""
+    program = f"""
+import threading
+{POOL}
+freed, waiting = (c_uint.in_dll(hip, name) for name in ("freed", "waiting"))
+first = of_pool()
+other = threading.Thread(target=call, args=("hipFree", first))
+other.start()
+until = time.monotonic() + 10
+while not freed.value and time.monotonic() < until:
+    time.sleep(0.001)
+second = of_pool()
+waiting.value = 0
+other.join(10)
+free, more = memory()[0], [of_pool(), of_pool()]
+say([free, [each is not None for each in more], on_card() // MIB])
+"""
+    runtime = in_front(tmp_path, SEVEN, WAITS)
+    told = grant.run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
+    assert [32, [True, False], 64] == told
+
+
 def test_properties_in_both_forms_show_the_grant(grant: Grant) -> None:
     program = """
 import ctypes
