@@ -130,7 +130,7 @@ def of_pool():
 
 
 def test_what_of_a_pool_is_freed_at_once_is_had_again(grant: Grant) -> None:
-    """A pool keeps it, while the rest is in use; AMD's runtime 5.2.3 gives it back (test_hip.py)."""
+    """A pool keeps it, with the rest in use; AMD's runtime 5.2.3 does not (test_hip.py)."""
     program = f"""
 {POOL}
 kept, freed = of_pool(), of_pool()
@@ -179,6 +179,35 @@ say([free, [each is not None for each in more], on_card() // MIB])
     runtime = in_front(tmp_path, SEVEN, WAITS)
     told = grant.run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
     assert [32, [True, False], 64] == told
+
+
+#: A runtime in which the pool gives back what it keeps while memory is taken of it.
+GIVES_BACK = """
+int hipMemPoolTrimTo(void *, unsigned long), hipDeviceSetMemPool(int, void *);
+int hipMallocAsync(void **, unsigned long, void *);
+int hipMallocFromPoolAsync(void **at, unsigned long bytes, void *pool, void *stream)
+{
+    hipMemPoolTrimTo(pool, 0);
+    return hipDeviceSetMemPool(0, pool) + hipMallocAsync(at, bytes, stream);
+}
+"""
+
+
+def test_memory_is_had_of_a_pool_that_gives_back_what_it_keeps_meanwhile(tmp_path: Path) -> None:
+    """As where another thread waits for a stream: the pool has less after the call than before."""
+    program = f"""
+{POOL}
+first, second = of_pool(), of_pool()
+call("hipFreeAsync", first, on)
+call("hipFreeAsync", second, on)
+third = of_pool()
+say([third is not None, memory()[0], on_card() // MIB, malloc(90 * MIB) > 0])
+"""
+    runtime = in_front(tmp_path, SEVEN, GIVES_BACK)
+    grant = granted(tmp_path)
+    grant.set(Terms(memory=128 * MIB, core=9000, uuid=UUID))
+    told = grant.run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
+    assert [True, 96, 32, True] == told
 
 
 def test_properties_in_both_forms_show_the_grant(grant: Grant) -> None:

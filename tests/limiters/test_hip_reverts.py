@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import hetero_limiters
 import pytest
 import test_hip
+import test_hip_later
 import test_hip_scratch
 from simulated import Machine
 from tenancy import LIMITER, Rack, mutated
@@ -14,6 +16,19 @@ from tenancy import LIMITER, Rack, mutated
 LIMITERS = LIMITER.parents[2]
 
 Edit = tuple[str, str, str]
+
+
+def _freed_at_once(rack: Rack) -> None:
+    grant = test_hip_later.granted(rack.directory)
+    test_hip_later.test_what_of_a_pool_is_freed_at_once_is_had_again(grant)
+
+
+def _beside_a_thread(rack: Rack) -> None:
+    test_hip_later.test_what_a_thread_takes_of_a_pool_while_another_frees_stays_charged(
+        test_hip_later.granted(rack.directory), rack.directory
+    )
+
+
 _ARRAYS, _MODULES = (
     test_hip.test_arrays_that_hipcc_left_in_a_program_are_charged_until_it_is_unloaded,
     test_hip.test_a_module_is_charged_for_its_code_and_arrays_until_it_is_unloaded,
@@ -91,6 +106,20 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
         test_hip.test_what_of_a_pool_is_in_use_stays_charged_when_the_pool_goes,
         (),
     ),
+    "what of a pool may be used again by now": (
+        ("shared/no_order.c", " || is_freed_of(entry, &leaving)", ""),
+        _beside_a_thread,
+        (),
+    ),
+    "what a pool keeps of what hipFree frees": (
+        (
+            "shared/no_order.c",
+            "keep_as(HELD_FREED, chunk, sure ?",
+            "keep_as(HELD_CHUNK, chunk, sure ?",
+        ),
+        _freed_at_once,
+        (),
+    ),
     "what a reset left": (
         ("shared/no_ends.c", "        if (!back)\n", "        if (false)\n"),
         _RESETS,
@@ -132,6 +161,12 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
         (50,),
     ),
 }
+#: What a test says then where its program does not come to say what is compared: one that waits for
+#: ever ends by its alarm, one by an assertion of its own.
+SAID = {
+    "pools that are gone": r"^exit -14\n",
+    "the address of what is refused": r"(?s)^exit 1\n.*AssertionError",
+}
 
 
 def test_each_revert_is_of_the_sources_as_they_are() -> None:
@@ -148,7 +183,8 @@ def test_without_the_line_its_test_fails(
     edit, test, more = REVERTS[name]
     library = mutated((edit,), tmp_path / "limiters", "hip")
     monkeypatch.setattr(test_hip, "LIMITER", library)
+    monkeypatch.setattr(hetero_limiters, "library", lambda _api: library)
     rack = Rack(tmp_path, Machine(tmp_path, test_hip.RACK), api="hip_driver")
-    with pytest.raises(AssertionError) as failure:
+    with pytest.raises(AssertionError, match=SAID.get(name, "^assert ")) as failure:
         test(rack, *more)
     print(failure.value)
