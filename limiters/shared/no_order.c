@@ -1,6 +1,8 @@
 /* Pools of an API that charges them by what they gave: they keep what is freed into them, and nothing of theirs comes
  * back when a stream gets there. What they hold stays charged until they give it back. Of ours HIP alone is such; this
- * is here because nothing of it is HIP's own, and what it does is told by the figures of any such pool. */
+ * is here because nothing of it is HIP's own, and what it does is told by the figures of any such pool.
+ *
+ * Over 400 lines because what is taken and what is freed share a lock and a list. */
 #include "pools.h"
 
 #include "blocks.h"
@@ -307,7 +309,7 @@ static bool is_leaving(const struct entry *entry, const void *pointer)
     return is_freed_of(entry, &leaving) && entry->key == (uintptr_t)pointer;
 }
 
-/* With the lock held: a chunk was freed, unless it is used again by now. `sure`: nothing else changed what pools have. */
+/* With the lock held: a chunk was freed, unless it is used again by now. `sure`: by no other call did pools change. */
 static void settle_freed(pointer_t pointer, const uint64_t before[POOLS], bool sure)
 {
     struct entry chunk;
@@ -321,8 +323,8 @@ static void settle_freed(pointer_t pointer, const uint64_t before[POOLS], bool s
 }
 
 /* AMD's runtime 5.2.3 gives the card back what of a pool is freed by hipFree, and the pool does not know: it counts as
- * used for ever. A pool that keeps it has less in use then. The call waits for the device, so others go on: the chunk is
- * marked before, for it may be used again before the call returns. */
+ * used for ever. A pool that keeps it has less in use then. The call waits for the device, so others go on: the chunk
+ * is marked before, for it may be used again before the call returns. */
 result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct entry chunk, marked;
