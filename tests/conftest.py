@@ -153,4 +153,8 @@ def nothing_is_left_on_simulated_cards(tmp_path_factory: pytest.TempPathFactory)
 def kubernetes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of Kubernetes' binaries: of the lab that a test names, or of the first."""
     lab = getattr(request, "param", LABS[0])
-    return binaries(tmp_path_factory.mktemp(lab), lab)
+    folder = tmp_path_factory.getbasetemp() / f"of-{lab}"
+    if (folder / "kubelet").exists():  # this fixture is made anew for each way of naming it
+        return folder
+    folder.mkdir(exist_ok=True)
+    return binaries(folder, lab)

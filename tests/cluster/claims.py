@@ -92,10 +92,6 @@ def specs(lab: Lab, node: str) -> list[str]:
     return [path.name for path in lab.cdi(node).glob("hetero.io-*")]
 
 
-def ended(lab: Lab, *names: str) -> None:
-    wait_for(lambda: all(lab.phases()[name] in ("Succeeded", "Failed") for name in names))
-
-
 def same_card(uuid: str) -> list[Plain]:
     return [{"cel": {"expression": f'device.attributes["hetero.io"].uuid == "{uuid}"'}}]
 

@@ -71,13 +71,17 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
 
 
 @pytest.fixture(scope="module")
-def by_claims(late: Release) -> Iterator[Release]:
-    """The late cluster with two nodes whose devices are given by claims."""
-    for node in NODES:
-        late.gives_by_claims(node, now=True)
+def by_claims(late: Release, request: pytest.FixtureRequest) -> Iterator[Release]:
+    """The late cluster with two nodes whose devices are given by claims.
+
+    They stay so for the next module's tests if those want the same.
+    """
+    late.gives_by_claims(*NODES, now=True)
     yield late
-    for node in NODES:
-        late.gives_by_claims(node, now=False)
+    items = request.session.items
+    last = max(place for place, item in enumerate(items) if item.path == request.path)
+    if "by_claims" not in getattr(next(iter(items[last + 1 :]), None), "fixturenames", ()):
+        late.gives_by_claims(*NODES, now=False)
 
 
 @pytest.fixture(params=LABS)
@@ -118,17 +122,21 @@ def plain_plugins(lab: Lab, resource: str, counts: Mapping[str, int]) -> Iterato
 
 def ended(lab: Lab, *names: str, seconds: float = 60) -> None:
     """Wait until pods have ended."""
-    wait_for(
-        lambda: all(lab.phases()[name] in ("Succeeded", "Failed") for name in names),
-        seconds=seconds,
-    )
+
+    def over() -> bool:
+        phases = lab.phases()
+        return all(phases[name] in ("Succeeded", "Failed") for name in names)
+
+    wait_for(over, seconds=seconds)
 
 
 def run_all(lab: Lab, *names: str, seconds: float = 90) -> None:
     """Wait until pods run; meanwhile no card may be over capacity."""
+    books = Books(lab)
 
     def running() -> bool:
-        assert [] == Books(lab).faults()
-        return all(lab.phases()[name] == "Running" for name in names)
+        pods = lab.pods()
+        assert [] == books.faults([*pods.values()])
+        return all(pods[name]["status"]["phase"] == "Running" for name in names)
 
     wait_for(running, seconds=seconds)

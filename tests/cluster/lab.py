@@ -26,7 +26,7 @@ from datetime import datetime
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from attrs import define, field, frozen
@@ -51,6 +51,9 @@ HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 CPU, WEIGHT = Path("/sys/fs/cgroup/cpu"), "16384"
 #: A namespace that the webhook leaves alone.
 UNWATCHED = "unwatched"
+#: What a pod runs that only stays: a program that is the first of its container, as `sleep` would
+#: be, is not ended by SIGTERM, and each pod that goes would take two seconds more.
+STAYS = ("sh", "-c", "trap exit TERM; sleep 10000 & wait")
 #: Whose every request the API server writes down: the accounts of a release.
 ACCOUNTS = ("agent", "certificates", "metrics", "scheduler", "webhook")
 USERS = [f"system:serviceaccount:hetero-system:hetero-{one}" for one in ACCOUNTS]
@@ -76,6 +79,7 @@ AUDIT = {
 CALLER = "kube-apiserver"
 
 Plain = dict[str, Any]
+Answer = TypeVar("Answer")
 
 
 @frozen(kw_only=True)
@@ -118,6 +122,7 @@ class Lab:
     callers: Authority = field(init=False)
     caller: tuple[Path, Path] = field(init=False)  # what the API server proves itself by
     _over: threading.Event = field(factory=threading.Event)
+    _connections: list[HTTPConnection] = field(factory=list)  # to the API server, for who reads
 
     @property
     def place(self) -> Place:
@@ -142,14 +147,21 @@ class Lab:
     def up(self) -> None:
         """Start the control plane and the nodes, and wait until they are ready."""
         shutil.rmtree(self._memory, ignore_errors=True)
-        self._script("up", str(len(self.racks)))
-        threading.Thread(target=self._keep_logs, daemon=True).start()
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
-        log = f"--audit-log-path={self._audited}"
-        beside = {name: _command(self._pid(name)) for name in ("kcm", "scheduler")}
-        proof = self._proof()
-        self.restart_api_server(f"--audit-policy-file={policy}", log, proof, *self.place.more)
+        audit = (f"--audit-policy-file={policy}", f"--audit-log-path={self._audited}")
+        more = [*audit, self._proof(), *self.place.more]
+        # Started with all that it needs: to start it twice costs ten seconds of a processor.
+        with_more = f"[*argv, *{more!r}] if name == 'apiserver' else argv"
+        self._python(
+            "-c",
+            "import lab; start = lab.start; "
+            f"lab.start = lambda name, argv, ns: start(name, {with_more}, ns); "
+            f"lab.main(['up', '{len(self.racks)}'])",
+        )
+        threading.Thread(target=self._keep_logs, daemon=True).start()
+        _put(self._pid("apiserver"), self.group("cp"))
+        (CPU / self.group("cp") / "cpu.shares").write_text(WEIGHT)
         options = (
             "--proxy-mode=iptables",
             f"--cluster-cidr={self.place.pods}",
@@ -168,9 +180,6 @@ class Lab:
         for node in self.racks:
             self._furnish(node)
         wait_for(lambda: all(self.ready(node) for node in self.racks))
-        for part, again in beside.items():  # newer ones end when the API does while they start
-            if not Path(f"/proc/{self._pid(part)}").exists():
-                self._start(part, again, "cp")
         for name in ("etcd", "kcm", "scheduler"):
             _put(self._pid(name), self.group("cp"))
 
@@ -201,6 +210,8 @@ class Lab:
     def down(self) -> None:
         """Stop everything."""
         self._over.set()
+        for connection in self._connections:
+            connection.close()
         self._script("down")
         shutil.rmtree(self._memory, ignore_errors=True)
 
@@ -396,24 +407,49 @@ class Lab:
         token: str = TOKEN,
     ) -> bytes:
         """Return what a server in the cluster's network answers. Raises `OSError` on an error."""
-        return self.inside(lambda: _ask(server, method, path, body, kind, token))
+        ask = partial(_ask, method=method, path=path, body=body, kind=kind, token=token)
+        if method == "GET" and server == self.api:
+            return self._ask_again(ask)
+        with closing(self.inside(lambda: _connected(server))) as connection:
+            return ask(connection)
 
-    def inside(self, act: Callable[[], bytes]) -> bytes:
+    def _ask_again(self, ask: Callable[[HTTPConnection], bytes]) -> bytes:
+        """Ask the API server what changes nothing, on a connection of an earlier question.
+
+        Tests wait by asking, and a new connection costs both ends more than an answer does.
+        """
+        while True:
+            try:
+                connection, kept = self._connections.pop(), True
+            except IndexError:
+                connection, kept = self.inside(lambda: _connected(self.api)), False
+            try:
+                return ask(connection)
+            except (ConnectionError, ssl.SSLError):
+                if not kept:
+                    raise
+                connection.close()  # of an API server that has ended: ask the next one
+            finally:
+                if connection.sock is not None:
+                    self._connections.append(connection)
+
+    def inside(self, act: Callable[[], Answer]) -> Answer:
         """Act within the network of the cluster: in a thread, since threads have their own."""
-        answer: list[bytes | Exception] = []
+        answer: list[Answer] = []
+        errors: list[Exception] = []
 
         def run() -> None:
             try:
                 self.enter()
                 answer.append(act())
             except Exception as error:
-                answer.append(error)
+                errors.append(error)
 
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-        if isinstance(answer[0], Exception):
-            raise answer[0]
+        if errors:
+            raise errors[0]
         return answer[0]
 
     def enter(self) -> None:
@@ -434,9 +470,11 @@ class Lab:
             if event["verb"] not in READS and moment(event["requestReceivedTimestamp"]) >= since
         ]
 
-    def audited(self) -> Iterator[Plain]:
-        """Yield all that the API server wrote down since the cluster came up."""
+    def audited(self, of: str = "") -> Iterator[Plain]:
+        """Yield all that the API server wrote down since the cluster came up, naming something."""
         for line in self._audited.read_text().splitlines():
+            if of not in line:
+                continue
             with suppress(json.JSONDecodeError):  # it is being written, or its writer was killed
                 yield json.loads(line)
 
@@ -520,6 +558,18 @@ class Lab:
         wait_for(lambda: not self.pods() and not self.pods(UNWATCHED))
         wait_for(lambda: not any(self.standing(node) for node in self.racks))
 
+    def end(self, pod: Plain) -> None:
+        """Wait until a pod that is being deleted has ended, and have it gone.
+
+        By itself a kubelet of 1.20 may leave it in the API for a minute and ten seconds more.
+        """
+        statuses = pod["status"].get("containerStatuses") or ()
+        started = [one for one in statuses if one.get("containerID")]
+        wait_for(lambda: not any(map(processes, started)), seconds=120)
+        space, name = (pod["metadata"][part] for part in ("namespace", "name"))
+        with suppress(OSError):  # it has gone
+            self.call("DELETE", f"/api/v1/namespaces/{space}/pods/{name}?gracePeriodSeconds=0")
+
     def calm(self) -> None:
         """Wait until kubelets are done with pods that are gone."""
 
@@ -571,7 +621,7 @@ def program(limits: Mapping[str, str], *command: str) -> Plain:
         "name": "main",
         "image": IMAGE,
         "imagePullPolicy": "Never",
-        "command": list(command) or ["sleep", "10000"],
+        "command": list(command or STAYS),
         "resources": {"limits": dict(limits)},
         "volumeMounts": mounts,
     }
@@ -615,29 +665,41 @@ def processes(container: Plain) -> list[int]:
     return found
 
 
-def _ask(server: str, method: str, path: str, body: Any, kind: str, token: str) -> bytes:
-    """Return what a server answers. Raises `OSError` when that is an error."""
+def _connected(server: str) -> HTTPConnection:
+    """Connect to a server. Never again by itself: that would be from another network."""
     scheme, _, host = server.partition("://")
     if scheme == "https":
         tls = ssl._create_unverified_context()
         connection: HTTPConnection = HTTPSConnection(host, context=tls, timeout=10)
     else:
         connection = HTTPConnection(host, timeout=10)
-    with closing(connection):
-        try:
-            connection.request(
-                method,
-                path,
-                body if body is None or isinstance(body, str) else _text(body),
-                {
-                    "Authorization": token,
-                    "Content-Type": kind or "application/json",
-                },
-            )
-            answer = connection.getresponse()
-            found = answer.read()
-        except HTTPException as error:
+    try:
+        connection.connect()
+    except BaseException:
+        connection.close()
+        raise
+    connection.auto_open = 0
+    return connection
+
+
+def _ask(
+    connection: HTTPConnection, *, method: str, path: str, body: Any, kind: str, token: str
+) -> bytes:
+    """Return what a server answers, and close the connection unless it was read to its end.
+
+    Raises `OSError` when that is an error.
+    """
+    said = body if body is None or isinstance(body, str) else _text(body)
+    headers = {"Authorization": token, "Content-Type": kind or "application/json"}
+    try:
+        connection.request(method, path, said, headers)
+        answer = connection.getresponse()
+        found = answer.read()
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, HTTPException) and not isinstance(error, OSError):
             raise OSError(f"{method} {path}: {error!r}") from None
+        raise
     if answer.status >= 400:
         raise OSError(f"{method} {path}: {answer.status} {found.decode()}")
     return found

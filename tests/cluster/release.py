@@ -178,12 +178,16 @@ class Release:
             return {one["name"]: one for item in items for one in item["spec"].get("devices", ())}
         return {}
 
-    def gives_by_claims(self, node: str, *, now: bool) -> None:
-        """Have a node's devices given by claims, or in the classic way."""
+    def gives_by_claims(self, *nodes: str, now: bool) -> None:
+        """Have nodes' devices given by claims, or in the classic way."""
         label = {"hetero.io/by-claims": "true" if now else None}
-        self.lab.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": label}})
+        for node in nodes:
+            self.lab.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": label}})
         wait_for(
-            lambda: bool(self.devices(node)) == now and bool(self.lab.allocatable(node)) != now
+            lambda: all(
+                bool(self.devices(node)) == now and bool(self.lab.allocatable(node)) != now
+                for node in nodes
+            )
         )
 
     # --- its pods -----------------------------------------------------------------------------
@@ -280,10 +284,10 @@ class Release:
 
     def stop_agent(self, node: str) -> None:
         """Have no agent on a node, from now on."""
+        agent = self.agent(node)
         self._label(node, None)
-        # A kubelet of 1.20 that was started again may take a minute and ten seconds to end a pod.
-        gone = partial(self._without_agent, node)
-        wait_for(gone, seconds=120)
+        self.lab.end(agent)
+        wait_for(partial(self._without_agent, node))
 
     def _without_agent(self, node: str) -> bool:
         return node not in {pod["spec"]["nodeName"] for pod in self._agents()}

@@ -82,7 +82,7 @@ def asked(lab: Lab, name: str) -> bool:
         event["verb"] == "get"
         and event["user"]["username"] == AGENT
         and event["objectRef"].get("name") == name
-        for event in lab.audited()
+        for event in lab.audited(of=name)
     )
 
 

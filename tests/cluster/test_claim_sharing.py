@@ -17,13 +17,13 @@ from tests.cluster.claims import (
     PODS,
     claim,
     cleared,
-    ended,
     given,
     pod_with,
     run_with,
     same_card,
     specs,
 )
+from tests.cluster.conftest import ended
 from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_shares import documents

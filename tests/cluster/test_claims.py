@@ -18,13 +18,12 @@ from tests.cluster.claims import (
     TEMPLATES,
     claim,
     cleared,
-    ended,
     given,
     run_with,
     runs,
     same_card,
 )
-from tests.cluster.conftest import AI_BENCHMARK_2
+from tests.cluster.conftest import AI_BENCHMARK_2, ended
 from tests.cluster.lab import Lab, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.test_shares import documents

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from hetero.model.units import GiB, MiB
-from tests.cluster.claims import GROUP, JOB, PODS, TEMPLATES, claim, cleared, ended, run_with
-from tests.cluster.conftest import AI_BENCHMARK_2
+from tests.cluster.claims import GROUP, JOB, PODS, TEMPLATES, claim, cleared, run_with
+from tests.cluster.conftest import AI_BENCHMARK_2, ended
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_claim_health import ill, tainted

@@ -74,7 +74,9 @@ def preempts(lab: Lab) -> None:
     one = {"nvidia.com/use-gputype": "L4"}
     lab.add("less", whole, notes=one)
     run_all(lab, "less")
+    less = lab.pods()["less"]
     lab.add("more", whole, notes=one, priorityClassName="more")
+    lab.end(less)
     wait_for(lambda: "less" not in lab.pods() and lab.phases()["more"] == "Running", seconds=90)
     lab.call("DELETE", f"{classes}/more")
 

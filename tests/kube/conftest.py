@@ -69,46 +69,80 @@ def plane(tmp_path: Path, kubernetes: Path) -> Iterator[ControlPlane]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def with_settings(
+    tmp_path_factory: pytest.TempPathFactory, kubernetes: Path
+) -> Iterator[ControlPlane]:
+    """A control plane, with what kube-scheduler and our extender are started by."""
+    with control_plane(tmp_path_factory.mktemp("plane"), binaries=kubernetes) as plane:
+        authority, port = Authority(plane.folder), free_port()
+        caller = authority.issue("kube-scheduler")
+        authority.issue("extender")
+        (plane.folder / "port").write_text(str(port))
+        (plane.folder / "signing-key").write_bytes(SigningKey.new().text())
+        version = "v1" if plane.minor >= 25 else "v1beta2" if plane.minor >= 22 else "v1beta1"
+        extenders = [extender_settings(f"https://127.0.0.1:{port}", authority, caller)]
+        config = {
+            "apiVersion": f"kubescheduler.config.k8s.io/{version}",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
+            "leaderElection": {"leaderElect": False},
+            "podInitialBackoffSeconds": 1,
+            "podMaxBackoffSeconds": 2,
+            "profiles": [{"schedulerName": "hetero-scheduler"}],
+            "extenders": extenders,
+        }
+        (plane.folder / "scheduler.yaml").write_text(json.dumps(config))
+        yield plane
+
+
 @pytest.fixture
-def scheduled(plane: ControlPlane) -> ControlPlane:
-    """A control plane with kube-scheduler and our extender, which call each other by mutual TLS."""
-    authority, port = Authority(plane.folder), free_port()
-    server, caller = authority.issue("extender"), authority.issue("kube-scheduler")
-    key = plane.folder / "signing-key"
-    key.write_bytes(SigningKey.new().text())
+def scheduled(with_settings: ControlPlane) -> Iterator[ControlPlane]:
+    """A control plane with kube-scheduler and our extender, which call each other by mutual TLS.
+
+    Both are new for each test, and nothing is there of the tests before.
+    """
+    plane = with_settings
+    folder = plane.folder
     plane.start(
         "extender", sys.executable, "-m", "hetero.cli", "scheduler",
-        "--host", "127.0.0.1", "--port", str(port),
-        "--lease", "kube-system/hetero-scheduler", "--supervisor", str(plane.folder / "socket"),
-        "--cert", str(server[0]), "--key", str(server[1]), "--client-ca", str(authority.path),
+        "--host", "127.0.0.1", "--port", (folder / "port").read_text(),
+        "--lease", "kube-system/hetero-scheduler", "--supervisor", str(folder / "socket"),
+        "--cert", str(folder / "extender.crt"), "--key", str(folder / "extender.key"),
+        "--client-ca", str(folder / "ca.crt"),
         env={
             "KUBECONFIG": str(plane.kubeconfig),
-            "HETERO_KEY_FILE": str(key),
+            "HETERO_KEY_FILE": str(folder / "signing-key"),
             "PATH": os.environ["PATH"],
         },
     )  # fmt: skip
-    config = plane.folder / "scheduler.yaml"
-    version = "v1" if plane.minor >= 25 else "v1beta2" if plane.minor >= 22 else "v1beta1"
-    config.write_text(
-        json.dumps(
-            {
-                "apiVersion": f"kubescheduler.config.k8s.io/{version}",
-                "kind": "KubeSchedulerConfiguration",
-                "clientConnection": {"kubeconfig": str(plane.kubeconfig)},
-                "leaderElection": {"leaderElect": False},
-                "podInitialBackoffSeconds": 1,
-                "podMaxBackoffSeconds": 2,
-                "profiles": [{"schedulerName": "hetero-scheduler"}],
-                "extenders": [extender_settings(f"https://127.0.0.1:{port}", authority, caller)],
-            }
-        )
-    )
     plane.start(
-        "scheduler", str(supervisor()), str(plane.folder / "socket"),
-        str(plane.binaries / "kube-scheduler"), f"--config={config}",
+        "scheduler", str(supervisor()), str(folder / "socket"),
+        str(plane.binaries / "kube-scheduler"), f"--config={folder / 'scheduler.yaml'}",
         "--bind-address=127.0.0.1", f"--secure-port={free_port()}", "--v=3",
         *(["--port=0"] if plane.minor < 24 else []),
-        f"--cert-dir={plane.folder / 'scheduler'}",
+        f"--cert-dir={folder / 'scheduler'}",
     )  # fmt: skip
     wait_for(lambda: "serving on" in plane.log("extender"))
-    return plane
+    yield plane
+    for part in ("scheduler", "extender"):
+        plane.stop(part)
+    clear(plane)
+
+
+def clear(plane: ControlPlane) -> None:
+    """Remove all that tests made, and what a scheduler keeps for the next one."""
+    budgets = f"/apis/policy/{'v1' if plane.minor >= 21 else 'v1beta1'}"
+    plane.call("DELETE", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0")
+    for every in ("/api/v1/nodes", f"{budgets}/namespaces/default/poddisruptionbudgets"):
+        plane.call("DELETE", every)
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    extensions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    events = "/api/v1/namespaces/default/events"
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    mixes = "/api/v1/namespaces/kube-system/configmaps"
+    for path in (classes, extensions, events, leases, mixes):
+        for one in plane.call("GET", path)["items"]:
+            if not one["metadata"]["name"].startswith("system-"):
+                plane.call("DELETE", f"{path}/{one['metadata']['name']}")
+    assert [] == plane.pods()

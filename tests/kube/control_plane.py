@@ -36,13 +36,16 @@ def free_port() -> int:
 
 
 def wait_for(snapshot: Any, *, seconds: float = 60.0) -> Any:
-    """Return what `look` finds once it finds something; fail after so many seconds."""
+    """Return what `snapshot` finds once it finds something; fail after so many seconds.
+
+    What takes long to look at is looked at less often: it takes its time from what is waited for.
+    """
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (began := time.monotonic()) < deadline:
         found = snapshot()
         if found:
             return found
-        time.sleep(0.1)
+        time.sleep(min(max(0.1, time.monotonic() - began), 0.5))
     raise AssertionError(f"not within {seconds} s: {snapshot}")
 
 
@@ -176,6 +179,14 @@ class ControlPlane:
         process.kill()
         process.wait()
         self.start(name, *argv, env=env)
+
+    def stop(self, name: str) -> None:
+        """Kill a process, and forget what it said."""
+        process, _, _ = self._started.pop(name)
+        process.kill()
+        process.wait()
+        self.running.remove(process)
+        (self.folder / f"{name}.log").unlink()
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()

@@ -22,6 +22,7 @@ from tests.kube.test_chart import chart
 
 pytestmark = pytest.mark.cluster
 everywhere = pytest.mark.parametrize("kubernetes", LABS, indirect=True)
+oldest = pytest.mark.parametrize("kubernetes", LABS[:1], indirect=True)
 
 
 def test_a_real_api_server_takes_every_manifest_of_the_chart(plane: ControlPlane) -> None:
@@ -57,6 +58,7 @@ def held(plane: ControlPlane) -> dict[str, dict[str, int]]:
     return sums
 
 
+@oldest
 def test_a_pod_gets_the_share_it_asks_for_and_one_too_large_hears_why_not(
     scheduled: ControlPlane,
 ) -> None:
@@ -77,6 +79,7 @@ def test_a_pod_gets_the_share_it_asks_for_and_one_too_large_hears_why_not(
     )
 
 
+@oldest
 def test_a_hundred_pods_at_once_fill_three_nodes_and_no_card_is_over_capacity(
     scheduled: ControlPlane,
 ) -> None:
@@ -96,6 +99,7 @@ def test_a_hundred_pods_at_once_fill_three_nodes_and_no_card_is_over_capacity(
     assert [{"core": 80, "memory": 16 * GiB, "slots": 4}] * 6 == list(held(scheduled).values())
 
 
+@oldest
 def test_an_extender_killed_at_any_moment_knows_what_stands_when_it_is_back(
     scheduled: ControlPlane,
 ) -> None:
