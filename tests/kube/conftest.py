@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hetero.kube.api.signing import SigningKey
+from hetero.kube.what_if.snapshot import MIX
 from hetero.model import Device, Enforcement, Fractional
 from hetero.model.units import GiB
 from hetero.plugin.vendor import Model, Vendor
@@ -132,17 +133,21 @@ def scheduled(with_settings: ControlPlane) -> Iterator[ControlPlane]:
 
 def clear(plane: ControlPlane) -> None:
     """Remove all that tests made, and what a scheduler keeps for the next one."""
-    budgets = f"/apis/policy/{'v1' if plane.minor >= 21 else 'v1beta1'}"
-    plane.call("DELETE", "/api/v1/namespaces/default/pods?gracePeriodSeconds=0")
-    for every in ("/api/v1/nodes", f"{budgets}/namespaces/default/poddisruptionbudgets"):
-        plane.call("DELETE", every)
+    policy = "policy/v1" if plane.minor >= 21 else "policy/v1beta1"
+    every = (
+        "/api/v1/namespaces/default/pods?gracePeriodSeconds=0",
+        "/api/v1/namespaces/default/events",
+        f"/apis/{policy}/namespaces/default/poddisruptionbudgets",
+        "/api/v1/nodes",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    )
+    for path in every:
+        plane.call("DELETE", path)
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
-    extensions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    events = "/api/v1/namespaces/default/events"
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     mixes = "/api/v1/namespaces/kube-system/configmaps"
-    for path in (classes, extensions, events, leases, mixes):
-        for one in plane.call("GET", path)["items"]:
-            if not one["metadata"]["name"].startswith("system-"):
-                plane.call("DELETE", f"{path}/{one['metadata']['name']}")
+    for path, ours in ((classes, None), (leases, "hetero-scheduler"), (mixes, MIX)):
+        for name in [one["metadata"]["name"] for one in plane.call("GET", path)["items"]]:
+            if name == ours or not (ours or name.startswith("system-")):
+                plane.call("DELETE", f"{path}/{name}")
     assert [] == plane.pods()

@@ -530,7 +530,7 @@ def test_no_template_is_made_that_is_not_what_a_pod_asks(plane: ControlPlane) ->
 
 
 @pytest.mark.parametrize(
-    ("late", "gates", "lacks"),
+    ("newer", "gates", "lacks"),
     [
         (True, ("--feature-gates=DRAConsumableCapacity=false",), "DRAConsumableCapacity off"),
         (False, (), "has no resource.k8s.io/v1"),
@@ -544,13 +544,13 @@ def test_where_the_api_server_lacks_consumable_capacity_both_ways_are_the_classi
     gates: tuple[str, ...],
     lacks: str,
     *,
-    late: bool,
+    newer: bool,
 ) -> None:
     async def asked(plane: ControlPlane, way: AllocationWay) -> AllocationWay:
         async with Api(access(plane)).open() as api:
             return await served(api, way, node="n1")
 
-    found = cluster.binaries if late else kubernetes
+    found = cluster.binaries if newer else kubernetes
     with control_plane(tmp_path, binaries=found, more=gates) as plane:
         assert AllocationWay.CLASSIC is asyncio.run(asked(plane, AllocationWay.BOTH))
         (line,) = [one.message for one in caplog.records if "allocation both is" in one.message]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,22 +16,18 @@ from hetero.kube.dra.publisher import SLICES, Publisher
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.plugin.testing import rack
-from tests.kube.binaries import node_binaries
-from tests.kube.control_plane import TOKEN, ControlPlane, control_plane, free_port, wait_for
+from tests.kube.control_plane import TOKEN, ControlPlane, free_port, wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.parametrize("kubernetes", ["kube136"], indirect=True),
+]
 
 GROUP = "/apis/resource.k8s.io/v1"
 NODES, CLAIMS = 100, 1000
 #: Seconds: within the first all slices are there; in the second, and in ten minutes of a soak,
 #: nothing is written.
 PUBLISHED, QUIET = 5.0, 10.0
-
-
-@pytest.fixture
-def late(tmp_path: Path) -> Iterator[ControlPlane]:
-    with control_plane(tmp_path, binaries=node_binaries("kube136")) as made:
-        yield made
 
 
 def devices(node: str) -> tuple[Device, ...]:
@@ -84,45 +78,45 @@ async def published(plane: ControlPlane, names: list[str], *, quiet: float) -> t
     [QUIET, pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
 )
 def test_a_hundred_nodes_are_published_within_seconds_and_written_no_more(
-    late: ControlPlane, quiet: float
+    plane: ControlPlane, quiet: float
 ) -> None:
     names = [f"n{number}" for number in range(NODES)]
     for name in names:
-        late.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
-    took, written = asyncio.run(published(late, names, quiet=quiet))
+        plane.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+    took, written = asyncio.run(published(plane, names, quiet=quiet))
     print(f"{NODES} nodes published in {took:.1f} s, {written} writes in the {quiet:.0f} s after")
 
-    assert NODES == len(late.call("GET", SLICES)["items"])
+    assert NODES == len(plane.call("GET", SLICES)["items"])
     assert PUBLISHED >= took
     assert 0 == written
 
 
 @pytest.mark.measured
-def test_a_thousand_claims_are_scheduled(late: ControlPlane) -> None:
+def test_a_thousand_claims_are_scheduled(plane: ControlPlane) -> None:
     """How fast is kube-scheduler's to say, and is printed; each card has room for ten."""
     names = [f"n{number}" for number in range(NODES)]
     for name in names:
-        late.add_node(name, {})
-    asyncio.run(published(late, names, quiet=0))
-    late.start(
+        plane.add_node(name, {})
+    asyncio.run(published(plane, names, quiet=0))
+    plane.start(
         "scheduler",
-        str(late.binaries / "kube-scheduler"),
-        f"--kubeconfig={late.kubeconfig}",
+        str(plane.binaries / "kube-scheduler"),
+        f"--kubeconfig={plane.kubeconfig}",
         "--leader-elect=false",
         "--bind-address=127.0.0.1",
         f"--secure-port={free_port()}",
     )
     selector = {"cel": {"expression": 'device.driver == "hetero.io"'}}
     body: Any = {"metadata": {"name": "hetero"}, "spec": {"selectors": [selector]}}
-    late.call("POST", f"{GROUP}/deviceclasses", body)
+    plane.call("POST", f"{GROUP}/deviceclasses", body)
     began = time.monotonic()
-    asyncio.run(asked(late))
+    asyncio.run(asked(plane))
     made = time.monotonic() - began
-    wait_for(lambda: placed(late) == CLAIMS, seconds=240)
+    wait_for(lambda: placed(plane) == CLAIMS, seconds=240)
     took = time.monotonic() - began
     print(f"{CLAIMS} claims made in {made:.0f} s, scheduled in {took:.0f}: {CLAIMS / took:.0f} a s")
 
-    assert [] == over_capacity(late)
+    assert [] == over_capacity(plane)
 
 
 async def asked(plane: ControlPlane) -> None:
