@@ -27,7 +27,6 @@ import render  # type: ignore[import-not-found]
 
 NAMESPACE = "hetero-system"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-DAEMONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/hetero-agent"
 METRICS = 9397
 #: On nodes that run the agent.
 LABEL = "lab/agent"
@@ -86,9 +85,7 @@ class Release:
         wait_for(self.works, seconds=120)
 
     def replace_by(self, other: Release) -> None:
-        """Do what `helm upgrade` does with other values, on all nodes at once."""
-        at_once = {"rollingUpdate": {"maxUnavailable": len(self.lab.racks)}}
-        self.lab.patch(DAEMONS, {"spec": {"updateStrategy": {"type": "RollingUpdate", **at_once}}})
+        """Do what `helm upgrade` does with other values."""
         wanted = other.manifests()
         for made in wanted:
             other.apply(made)

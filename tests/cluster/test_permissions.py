@@ -16,7 +16,7 @@ from attrs import evolve
 from tests.cluster.claims import TEMPLATES
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab, Plain
-from tests.cluster.release import PODS, Release, values
+from tests.cluster.release import NAMESPACE, PODS, Release, values
 from tests.cluster.secrets import leaks, note_secrets
 from tests.cluster.test_trust import ending_soon, silent_agents
 from tests.kube.binaries import LABS
@@ -49,6 +49,7 @@ ELSEWHERE: dict[tuple[str, str], tuple[str, ...]] = {
 }
 #: By which what runs tells of which settings it is.
 SETTINGS = "hetero.io/settings"
+DAEMONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/hetero-agent"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 pytestmark = pytest.mark.cluster
@@ -106,6 +107,8 @@ def rolled(before: Release, after: Release) -> bool:
 def upgrade(release: Release) -> Release:
     """Have another release in place of one, and return it."""
     made = evolve(release, more={"settings": "half-life-days = 3", "agent": confined(release)})
+    at_once = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": len(release.lab.racks)}}
+    release.lab.patch(DAEMONS, {"spec": {"updateStrategy": at_once}})
     release.replace_by(made)
     wait_for(lambda: rolled(release, made), seconds=180)
     return made
