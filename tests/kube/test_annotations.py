@@ -9,6 +9,7 @@ from hetero.kube.api.annotations import (
     ALLOCATION,
     SIGNATURE,
     Assignment,
+    RunsOn,
     device_id,
     device_of,
     inventory_text,
@@ -82,12 +83,13 @@ def test_attributes_are_read_where_older_agents_put_them() -> None:
 
 
 def test_what_runs_on_comes_back_as_it_was_published_and_is_never_less_than_nothing() -> None:
-    held = {"grant": {"GPU-1": {"core": 30, "memory": 2**30}}}
+    held = {"grant": RunsOn(takes={"GPU-1": {"core": 30, "memory": 2**30}}, namespace="team")}
     devices = (card("GPU-1"),)
 
     assert (devices, held) == published(inventory_text(devices, held), node="n1")
+    less = {"grant": RunsOn(takes={"GPU-1": {"core": -1}})}
     with pytest.raises(BadInput, match="less than nothing is held"):
-        published(inventory_text(devices, {"grant": {"GPU-1": {"core": -1}}}), node="n1")
+        published(inventory_text(devices, less), node="n1")
 
 
 def test_an_inventory_that_is_not_one_is_refused_in_a_sentence() -> None:

@@ -11,16 +11,19 @@ import pytest
 from hetero.kube.agent import agent, allocator
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.api import pod
-from hetero.kube.api.annotations import INVENTORY, Held
+from hetero.kube.api.annotations import INVENTORY, Held, RunsOn
 from hetero.kube.api.annotations import published as read_inventory
 from hetero.kube.api.client import ApiError
 from hetero.kube.api.pod import identity_of
 from hetero.kube.dra import node_claims
-from hetero.model.units import GiB
+from hetero.kube.scheduler import extender
+from hetero.kube.scheduler.extender import AGAIN
+from hetero.model.units import GiB, MiB
 from tests.kube.claims import allocated, prepare, unprepare
 from tests.kube.claims import story as claims_story
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
+from tests.kube.test_quota import allow
 from tests.kube.test_scheduler import Running, scenario
 from tests.kube.world import (
     World,
@@ -221,6 +224,7 @@ def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
             with container(at.node.ledger, identity):
                 at.api.put("pods", held, event="DELETED")
                 await until(lambda: identity in published(at))
+                assert "default" == published(at)[identity].namespace
                 await at.crash()
                 hindered.set()
                 looks[0] = tries[0] = 0
@@ -276,7 +280,7 @@ def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_
         held = it.given("held")
         assert held is not None
         ((_, allocation),) = held.containers
-        takes = {piece.device: piece.takes for piece in allocation.pieces}
+        takes = RunsOn(takes={piece.device: piece.takes for piece in allocation.pieces})
         it.api.delete(f"{PODS}/held")
         it.publish("n1", card("GPU-1"), running_on={"grant": takes})
         answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
@@ -294,5 +298,59 @@ def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_
         it.publish("n1", card("GPU-1"), running_on={"grant": takes})
         it.api.delete("/api/v1/nodes/n1")
         assert {} == it.scheduler.cache.standing
+
+    scenario(play, n1=(card("GPU-1"),))
+
+
+def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else who deletes by force, again and again, has more than its namespace may."""
+    monkeypatch.setattr(extender, "_UNSAID", 0.3)
+    state = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+    async def play(it: Running) -> None:
+        allow(it.api, {"limits.nvidia.com/gpumem": "8000"})
+
+        async def said(name: str) -> str:
+            pod = it.pod(name, {"nvidia.com/gpumem": "4000"})
+            answer = await it.call("filter", Pod=pod, NodeNames=["n1"])
+            return str(answer["FailedNodes"].get("n1"))
+
+        def quota() -> int:
+            return it.scheduler.quotas.used["default"]["nvidia.com/gpumem"]
+
+        async def deleted(name: str) -> None:
+            await said(name)
+            assert {} == await it.bind(name, "n1")
+            bound = it.api.objects[f"{PODS}/{name}"]
+            it.api.put_now(f"{PODS}/{name}", {**bound, "status": {"phase": "Running", **state}})
+            it.api.delete(f"{PODS}/{name}")
+
+        await deleted("silent")
+        assert 4000 == quota()
+        await until(lambda: not quota())  # nothing runs on, so its node says nothing
+
+        monkeypatch.setattr(extender, "_UNSAID", 600.0)
+        for name in ("first", "second"):
+            await deleted(name)
+        assert "(nvidia.com/gpumem: 8000 allowed, 8000 used, 4000 asked)" in await said("more")
+        it.scheduler._pods_listed([])
+        assert 8000 == quota()
+        takes = {"GPU-1": {"memory": 4000 * MiB, "slots": 1}}
+        runs_on = {
+            identity_of(f"uid-{name}", "main"): RunsOn(takes=takes, namespace="default")
+            for name in ("first", "second")
+        }
+        it.publish("n1", card("GPU-1"), running_on=runs_on)
+        assert 8000 == quota()
+        it.publish("n1", card("GPU-1"))
+        assert 0 == quota()
+        waits = f"{PODS}/more"
+        await until(lambda: AGAIN in it.api.objects[waits]["metadata"].get("annotations", ()))
+        lie = RunsOn(takes={"GPU-1": {"memory": 2**60}, "GPU-2": {"memory": 1}}, namespace="theirs")
+        it.publish("n1", card("GPU-1"), running_on={"one": lie, "two": lie})
+        assert 0 == quota()
+        assert 16384 == it.scheduler.quotas.used["theirs"]["nvidia.com/gpumem"]  # all it has
 
     scenario(play, n1=(card("GPU-1"),))

@@ -29,7 +29,7 @@ from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.remembered_paths import RememberedPaths
-from hetero.kube.api.annotations import ALLOCATION, Held, device_of
+from hetero.kube.api.annotations import ALLOCATION, Held, RunsOn, device_of
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.pod import (
     SignedContainer,
@@ -424,7 +424,10 @@ class Allocator:
             elif entry.id not in self.running_on:
                 log.warning("%s: its pod is over, and a container runs on", entry.label)
         self.running_on = {
-            entry.id: {piece.device: piece.takes for piece in entry.allocation.pieces}
+            entry.id: RunsOn(
+                takes={piece.device: piece.takes for piece in entry.allocation.pieces},
+                namespace=entry.owner["namespace"],
+            )
             for entry in over
             if entry.id in running
         }

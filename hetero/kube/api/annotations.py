@@ -88,15 +88,27 @@ class _Card:
     attributes: Mapping[str, str] = field(factory=dict)
 
 
-#: What is held of devices, by grant and by the device's UUID.
-Held = Mapping[str, Mapping[str, Counters]]
+@frozen(kw_only=True)
+class RunsOn:
+    """What containers hold whose pod is over, by the device's UUID, and the pod's namespace.
+
+    Older agents do not say the namespace.
+    """
+
+    takes: Mapping[str, Counters]
+    namespace: str = ""
+
+
+#: What is held of devices by containers whose pods are over, by grant.
+Held = Mapping[str, RunsOn]
 
 
 @frozen(kw_only=True)
 class _Rack:
     kinds: tuple[_Kind, ...] = ()
     cards: tuple[_Card, ...] = ()
-    running_on: Held = field(factory=dict)
+    running_on: Mapping[str, Mapping[str, Counters]] = field(factory=dict)
+    namespaces: Mapping[str, str] = field(factory=dict)  # of what runs on, by grant
 
 
 def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) -> str:
@@ -135,7 +147,13 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
                 attributes=device.attributes,
             )
         )
-    rack = _Rack(kinds=tuple(kinds), cards=tuple(cards), running_on=running_on or {})
+    held = running_on or {}
+    rack = _Rack(
+        kinds=tuple(kinds),
+        cards=tuple(cards),
+        running_on={grant: one.takes for grant, one in held.items()},
+        namespaces={grant: one.namespace for grant, one in held.items()},
+    )
     return _compact(codec.to_plain(rack))
 
 
@@ -157,7 +175,10 @@ def published(text: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
         uuids.add(device.uuid)
     if any(n < 0 for of in rack.running_on.values() for one in of.values() for n in one.values()):
         raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
-    return devices, rack.running_on
+    return devices, {
+        grant: RunsOn(takes=takes, namespace=rack.namespaces.get(grant, ""))
+        for grant, takes in rack.running_on.items()
+    }
 
 
 def published_devices(text: str, *, node: str) -> tuple[Device, ...]:

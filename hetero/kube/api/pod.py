@@ -133,6 +133,16 @@ def ended(pod: Plain) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def running(pod: Plain) -> bool:
+    """Return whether a container of a pod runs, as its kubelet said last."""
+    status = pod.get("status") or {}
+    return any(
+        "running" in (one.get("state") or {})
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for one in status.get(kind) or ()
+    )
+
+
 def active(pod: Plain) -> bool:
     """Return whether a pod may still start containers."""
     return not ended(pod) and "deletionTimestamp" not in pod["metadata"]

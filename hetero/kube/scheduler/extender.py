@@ -39,7 +39,7 @@ from hetero.kube.api.client import ApiCalls, ApiError, Plain
 from hetero.kube.api.events import Events, timestamp
 from hetero.kube.api.host import node_host, pod_host
 from hetero.kube.api.leadership import Leadership
-from hetero.kube.api.pod import read_pod
+from hetero.kube.api.pod import containers_of, identity_of, read_pod, running
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.api.runtime_variables import notes_of_variables
@@ -53,7 +53,7 @@ from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.untried_pods import UntriedPods
-from hetero.model import Refusal
+from hetero.model import Counters, Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Container, DeviceUsage, Node, Placement, Pod
@@ -70,6 +70,8 @@ AGAIN = "hetero.io/tried-again"
 _MOST_BYTES = 16 * 2**20
 #: Seconds that a place counts which filter took for a pod.
 _UNBOUND = 30.0
+#: Seconds within which a node says what runs on of a pod that was deleted by force.
+_UNSAID = 5.0
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
 #: Pods remembered between being filtered and being bound.
@@ -79,8 +81,6 @@ _BEST = 10
 _OVER, _RUNS = ("Succeeded", "Failed"), "Running"
 #: A pod that holds no device: nobody is served by its end, so it is more important than any.
 _WITHOUT = Pod(containers=(Container(),), priority=2**31 - 1)
-#: A pod that is over while its containers run on: nobody ends it, and no quota is charged for it.
-_OVER_BUT_RUNS = evolve(_WITHOUT, namespace="")
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NAMES = json.Decoder(list[str])
@@ -139,6 +139,8 @@ class Scheduler:
     _others: dict[str, str | None] = field(factory=dict)
     # What stands in the cache on a node for containers whose pods are over.
     _running_on: dict[str, set[str]] = field(factory=dict)
+    # Pods that were deleted by force and may run on, and the names of their grants there.
+    _unsaid: dict[str, set[str]] = field(factory=dict)
     # Pods that may be bound next, oldest first, and what they want.
     _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
     # Places that filter took for pods, by UID and oldest first, and until when.
@@ -240,6 +242,10 @@ class Scheduler:
         """Note what a quota allows; pods that wait for it are tried again."""
         if not self.quotas.allow(namespace, name, most):
             return
+        self._wake_in(namespace)
+
+    def _wake_in(self, namespace: str) -> None:
+        """Have the pods of a namespace tried again that wait."""
         for uid, (pod, _) in self._filtered.items():
             if pod["metadata"]["namespace"] == namespace:
                 self._later(self._again(_path(pod), uid))
@@ -298,21 +304,55 @@ class Scheduler:
     def _count_running_on(self, node: str, held: Held) -> bool:
         """Count what containers of a node hold whose pods are over; return if something is free.
 
-        For the API they are gone, and so for `_forget`.
+        For the API they are gone, and so for `_forget`. Their namespace's quotas are charged, by
+        the node's word: so no more of a device than it has.
         """
         was = self._running_on.pop(node, set())
         names = {f"{node}/{grant}": of for grant, of in held.items()}
+        for uid, grants in list(self._unsaid.items()):
+            if grants & names.keys():
+                self._forget_unsaid(uid)
         for name in was - names.keys():
+            namespace = self.cache.standing[name].pod.namespace
             self.cache.forget(name, ran=False)
-        for name, of in names.items():
-            holds = tuple(DeviceUsage(device=uuid, takes=takes) for uuid, takes in of.items())
+            self._wake_in(namespace)
+        left = {device.uuid: dict(device.capacity) for device in self.cache.devices(node)}
+        for name, one in names.items():
+            holds = tuple(
+                DeviceUsage(device=uuid, takes=_taken_of(left.get(uuid, {}), takes))
+                for uuid, takes in one.takes.items()
+            )
+            over = evolve(_WITHOUT, namespace=one.namespace)
             self.cache.restore(
-                name,
-                Placement(node=node, pod=_OVER_BUT_RUNS, allocations=(None,), holds=holds, host={}),
+                name, Placement(node=node, pod=over, allocations=(None,), holds=holds, host={})
             )
         if names:
             self._running_on[node] = {*names}
         return bool(was - names.keys())
+
+    def _count_unsaid(self, uid: str, pod: Plain, held: Placement) -> None:
+        """Count what a pod held that was deleted by force until its node says what runs on.
+
+        A kubelet waits no longer for containers to end than their pod said.
+        """
+        names = (one["name"] for one in containers_of(pod))
+        seconds = min(_UNSAID, pod["spec"].get("terminationGracePeriodSeconds", _UNSAID))
+        self._unsaid[uid] = {f"{held.node}/{identity_of(uid, name)}" for name in names}
+        over = evolve(_WITHOUT, namespace=held.pod.namespace)
+        self.cache.restore(uid, evolve(held, pod=over, allocations=(None,)))
+
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            if uid in self._unsaid:
+                self._forget_unsaid(uid)
+                self._wake_for(held.node)
+                self._wake_in(held.pod.namespace)
+
+        self._later(later())
+
+    def _forget_unsaid(self, uid: str) -> None:
+        del self._unsaid[uid]
+        self.cache.forget(uid, ran=False)
 
     def _agent_changed(self, node: str) -> None:
         """Have pods bound to a node while its agent serves, and only then."""
@@ -334,7 +374,7 @@ class Scheduler:
         if self.lease:
             self.lease.busy()
         uids = {pod["metadata"]["uid"] for pod in pods}
-        uids.update(*self._running_on.values())
+        uids.update(self._unsaid, *self._running_on.values())
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)
@@ -357,12 +397,7 @@ class Scheduler:
         if of_agent is not None:
             self._agent_changed(of_agent)
         if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
-            self._forget(uid, ran=bool(pod["spec"].get("nodeName")))
-            if event == "DELETED":
-                self.refused_pods.pod_gone(uid)
-            else:
-                self.refused_pods.pod_ended(pod)
-            self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
+            self._pod_over(event, pod)
             return
         notes = metadata.get("annotations") or {}
         node = pod["spec"].get("nodeName")
@@ -381,6 +416,18 @@ class Scheduler:
             self._count(uid, pod)
         if node and uid not in self._hami_pods:
             self._count_host(uid, pod)
+
+    def _pod_over(self, event: str, pod: Plain) -> None:
+        uid = pod["metadata"]["uid"]
+        held = self.cache.standing.get(uid)
+        self._forget(uid, ran=bool(pod["spec"].get("nodeName")))
+        if event == "DELETED":
+            if held is not None and held.holds and running(pod):
+                self._count_unsaid(uid, pod, held)
+            self.refused_pods.pod_gone(uid)
+        else:
+            self.refused_pods.pod_ended(pod)
+        self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
 
     def _restore(self, uid: str, pod: Plain) -> None:
         """Count what the pod's allocation gives it, unless it is forged."""
@@ -800,6 +847,14 @@ def _created(pod: Plain) -> float:
     if said is None:
         return time()
     return convert(said, datetime).timestamp()
+
+
+def _taken_of(left: dict[str, int], takes: Counters) -> Counters:
+    """Take from what is left of a device, and return what was there to take."""
+    taken = {counter: min(amount, left.get(counter, 0)) for counter, amount in takes.items()}
+    for counter, amount in taken.items():
+        left[counter] = left.get(counter, 0) - amount
+    return taken
 
 
 def _without_host(pod: Pod) -> Pod:
