@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.webhook.visible import POLICY
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import pod
@@ -127,6 +128,29 @@ def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> 
     void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
     assert [void] == told("nvidia") == told("nvidia", schedulerName="tenants-own")
     assert [] == told("kata")
+
+
+@pytest.mark.parametrize("way", InjectionWay)
+def test_no_configmap_names_cards_to_the_nodes_default_runtime(way: InjectionWay) -> None:
+    hook = evolve(webhook(FakeApi()), driver=way)
+
+    def told(**rest: Any) -> dict[str, str]:
+        made = pod({"cpu": "1"})
+        made["spec"] |= {"schedulerName": "tenants-own"}
+        made["spec"]["containers"][0] |= rest
+        asked = {"uid": "r", "operation": "CREATE", "object": made, **WHO}
+        patch = asyncio.run(hook.admit(asked)).get("patch", "W10=")
+        return {
+            one["name"]: one["value"]
+            for made in json.loads(base64.b64decode(patch))
+            for one in made["value"]
+        }
+
+    named = told(envFrom=[{"configMapRef": {"name": "cards"}}])
+    default = way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
+    assert ("void" if default else None) == named.get("NVIDIA_VISIBLE_DEVICES")
+    assert ("" if default else None) == named.get("ASCEND_VISIBLE_DEVICES")
+    assert {} == told()
 
 
 def test_a_container_that_is_added_to_look_at_a_pod_names_no_cards_either() -> None:

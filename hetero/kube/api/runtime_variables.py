@@ -35,6 +35,11 @@ class InjectionWay(str, Enum):
         return {"runtime": cls.ENVVAR, "cdi": cls.CDI_CRI}.get(str(value))
 
     @property
+    def by_default_runtime(self) -> bool:
+        """Whether the vendor's runtime is to be the nodes' default one."""
+        return self in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
+
+    @property
     def by_cdi(self) -> bool:
         """Whether a runtime of the vendor's, which may be there as well, is to add nothing."""
         return self in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)

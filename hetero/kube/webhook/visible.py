@@ -74,7 +74,8 @@ class VisibleDevices:
         """Yield what hides a vendor's cards from the containers that ask for none of them.
 
         Beside a container that asks all are told, elsewhere where the cluster is set so, or the
-        pod's runtime class (`runtime_class` unless it names one). Those that are known stay as they
+        pod's runtime class (`runtime_class` unless it names one). Where such a runtime runs all
+        pods, those are told whose ConfigMap might name cards. Those that are known stay as they
         are. Where a ConfigMap might say otherwise a container that asks is told of its own.
         """
         asking = {
@@ -82,10 +83,11 @@ class VisibleDevices:
         }
         runtime_class = pod["spec"].get("runtimeClassName") or runtime_class
         by_runtime = runtime_class in self.runtime_classes
-        if not asking and not self.hide and not by_runtime:
-            return
+        told_all = bool(asking) or self.hide or by_runtime
         for where, container in containers(pod):
             if container["name"] in known:
+                continue
+            if not told_all and not (self.way.by_default_runtime and container.get("envFrom")):
                 continue
             variables = [one["name"] for one in container.get("env") or ()]
             told = (
