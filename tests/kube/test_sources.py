@@ -182,3 +182,28 @@ def test_who_was_let_in_may_have_more_connections() -> None:
         mine.connections.clear()
 
     served(mine, act)
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_is_passed_on_takes_few_of_the_connections_of_who_passes_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who has an agent's token has the API server hold one for each of its requests."""
+    for name, value in {"LET_IN": 100, "PASSED_ON": 5, "FOR_ONE": 2, "DEADLINE": 2.0}.items():
+        monkeypatch.setattr(sources, name, value)
+    monkeypatch.setattr(sources, "REQUESTS", 9)
+    mine = Sources()
+
+    async def act(port: int) -> None:
+        def slow(source: int) -> Awaitable[bytes]:
+            passed_on = f"X-Forwarded-For: 10.9.9.9, 10.0.0.{source}\r\n"
+            return said(port, post(9, b"half", passed_on))
+
+        assert b"200" in await said(port, post(4, b"body"))
+        answers = await asyncio.gather(*(slow(source // 4) for source in range(24)))
+        waited = [sum(b"408" in one for one in answers[at : at + 4]) for at in range(0, 24, 4)]
+        assert (5, 2, 19) == (sum(waited), max(waited), answers.count(b""))
+        assert b"200" in await said(port, post(4, b"body", "X-Forwarded-For: 10.0.0.1\r\n"))
+
+    served(mine, act)
+    assert not mine._passed_on

@@ -40,7 +40,10 @@ _TOLD = 10.0
 #: Addresses that are remembered for having been let in.
 _REMEMBERED = 64
 #: What the API server adds to what it passes on for others, which does not count as its own.
-_FORWARDED = "X-Forwarded-For"
+FORWARDED = "X-Forwarded-For"
+#: Requests at a time that one of its addresses passes on for all others, and for one of them: the
+#: rest of its connections are left for what it asks itself.
+PASSED_ON, FOR_ONE = 128, 16
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -83,6 +86,8 @@ class Sources:
     )
     _let_in: dict[str, None] = field(init=False, factory=dict)
     _unheard: dict[asyncio.BaseTransport, _Connection] = field(init=False, factory=dict)
+    # What is passed on at this moment, by client, and by client and for whom.
+    _passed_on: Counter[tuple[str, ...]] = field(init=False, factory=Counter)
     _told: float = field(init=False, default=float("-inf"))
 
     def listen(self, host: str, port: int) -> socket.socket:
@@ -109,9 +114,29 @@ class Sources:
             connection = request.transport and self._unheard.get(request.transport)
             if connection:
                 connection.heard()
-            return await handler(request)
+            if FORWARDED not in request.headers:
+                return await handler(request)
+            return await self._pass_on(request, handler)
 
         return heard
+
+    async def _pass_on(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer what a client passes on, unless that is too much: then hang up at once.
+
+        Whoever may ask through the API server may have it hold a connection for each request.
+        """
+        host = request.remote or ""
+        counts = {(host,): PASSED_ON, (host, passed_on_by(request)): FOR_ONE}
+        if any(self._passed_on[key] >= most for key, most in counts.items()):
+            if request.transport:
+                request.transport.abort()
+            raise web.HTTPServiceUnavailable(text="too much is passed on at this moment")
+        self._passed_on.update(counts.keys())
+        try:
+            return await handler(request)
+        finally:
+            self._passed_on.subtract(counts.keys())
+            self._passed_on = +self._passed_on
 
     @property
     def middleware(self) -> Any:
@@ -119,7 +144,7 @@ class Sources:
 
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            host, forwarded = request.remote or "", _FORWARDED in request.headers
+            host, forwarded = request.remote or "", FORWARDED in request.headers
             async with self._requests[host, forwarded]:
                 try:
                     await asyncio.wait_for(request.read(), DEADLINE)
@@ -171,6 +196,11 @@ class Sources:
     def left(self, address: tuple[Any, ...]) -> float:
         """Return how many seconds a connection has until the first byte of its request."""
         return DEADLINE - (monotonic() - self._accepted.get(address, monotonic()))
+
+
+def passed_on_by(request: web.Request) -> str:
+    """Return who asks the API server to pass this on, else who asks."""
+    return request.headers.get(FORWARDED, request.remote or "").rpartition(",")[2].strip()
 
 
 class _Listener(socket.socket):

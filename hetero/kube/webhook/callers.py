@@ -19,6 +19,7 @@ from attrs import define, field
 
 from hetero.kube.api.answers import Answers
 from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.api.sources import FORWARDED
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Network = IPv4Network | IPv6Network
 
-#: What the API server adds to a request that it passes on for somebody.
-FORWARDED = "X-Forwarded-For"
 #: Seconds for which an address that nobody publishes is refused: kubelets may be late with a pod's.
 UNKNOWN = 30.0
 #: Seconds for which answers are good while the API server gives none, and addresses kept.
@@ -167,11 +166,6 @@ def networks(said: Iterable[str]) -> tuple[Network, ...]:
         return tuple(ip_network(text) for text in said)
     except ValueError as error:
         raise BadInput(f"webhook.allowedNetworks: {error}") from None
-
-
-def passed_on_by(request: web.Request) -> str:
-    """Return who asks the API server to pass this on, else who asks."""
-    return request.headers.get(FORWARDED, request.remote or "").rpartition(",")[2].strip()
 
 
 def _plain(text: str) -> IPv4Address | IPv6Address:

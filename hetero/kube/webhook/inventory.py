@@ -17,7 +17,7 @@ from hetero.kube.api.access_review import User, user_of
 from hetero.kube.api.annotations import AUDIENCE, INVENTORY, published_devices
 from hetero.kube.api.answers import Answers, TooManyRefusals
 from hetero.kube.api.client import ApiCalls, ApiError
-from hetero.kube.webhook.callers import passed_on_by
+from hetero.kube.api.sources import passed_on_by
 from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)
