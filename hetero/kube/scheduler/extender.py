@@ -257,7 +257,11 @@ class Scheduler:
         for name in set(self.cache.nodes()) - names:
             self._count_running_on(name, {})
             self.cache.remove_node(name)
-        for node in nodes:
+        for node in nodes:  # in this order they are counted, whichever is older
+            name, notes = node["metadata"]["name"], node["metadata"].get("annotations") or {}
+            if name not in self.cache.nodes() and INVENTORY in notes:
+                self.cache.update_node(Node(name=name))
+        for node in sorted(nodes, key=_created):  # of two that publish one card it is the older's
             self._node_changed("ADDED", node)
         self.cache.cluster()  # no pod waits for it
         # Thousands of nodes' devices live as long as this process: walking them at every full
@@ -841,9 +845,9 @@ def _path(pod: Plain) -> str:
     return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
 
 
-def _created(pod: Plain) -> float:
-    """Return when a pod was made, in seconds since 1970, to the second as the API has it."""
-    said = pod["metadata"].get("creationTimestamp")
+def _created(plain: Plain) -> float:
+    """Return when an object was made, in seconds since 1970, to the second as the API has it."""
+    said = plain["metadata"].get("creationTimestamp")
     if said is None:
         return time()
     return convert(said, datetime).timestamp()

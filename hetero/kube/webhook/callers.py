@@ -125,7 +125,9 @@ class Callers:
     async def _addresses(self, **selector: str) -> dict[str, str]:
         """Return the namespaces of pods that have addresses for themselves, by address.
 
-        Where two pods say that they have the same one, it is the stranger's.
+        Where two pods say that they have the same one, it is that of the one that is let in: root
+        on a node may say so of a pod there, and could stop all admission where the API server calls
+        through pods. Who is root there is answered anyhow, from the node's own network.
         """
         query = {**selector, "resourceVersion": "0"}
         found: dict[str, str] = {}
@@ -135,7 +137,7 @@ class Callers:
                 continue
             first = [{"ip": status["podIP"]}] if status.get("podIP") else []
             for one in (*first, *(status.get("podIPs") or ())):
-                if found.get(one["ip"]) in (None, *self.namespaces):
+                if found.get(one["ip"]) not in self.namespaces:
                     found[one["ip"]] = namespace
         return found
 
