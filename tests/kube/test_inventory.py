@@ -13,6 +13,7 @@ from hetero.kube.api.annotations import INVENTORY, inventory_text
 from hetero.kube.webhook.inventory import Inventories
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
+from tests.kube.test_scheduler import Running, scenario
 
 AGENT = "system:serviceaccount:hetero-system:hetero-agent"
 TEXT = inventory_text((card("GPU-1"),))
@@ -111,3 +112,21 @@ def test_an_agent_is_told_when_the_api_does_not_answer(call: str) -> None:
     api.fail = {call}
 
     assert 503 == publish(api, {"token": "token-1", "inventory": TEXT})[0]
+
+
+def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() -> None:
+    """A node chooses its name, and not when the API made it."""
+
+    async def play(it: Running) -> None:
+        nodes = [it.api.objects[f"/api/v1/nodes/{name}"] for name in ("a-thief", "n1")]
+        for node, hour in zip(nodes, (2, 1), strict=True):
+            node["metadata"]["creationTimestamp"] = f"2026-11-27T0{hour}:00:00Z"
+        for node in nodes:
+            it.scheduler.cache.remove_node(node["metadata"]["name"])
+        it.scheduler._nodes_listed(nodes)
+        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["a-thief", "n1"])
+
+        assert ["n1"] == answer["NodeNames"]
+        assert ["a-thief", "n1"] == [*it.scheduler.cache.nodes()]
+
+    scenario(play, **{"a-thief": (card("GPU-1"),), "n1": (card("GPU-1"),)})

@@ -319,24 +319,6 @@ def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
     scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),), n3=(card("GPU-1"), card("GPU-2")))
 
 
-def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() -> None:
-    """A node chooses its name, and not when the API made it."""
-
-    async def play(it: Running) -> None:
-        nodes = [it.api.objects[f"/api/v1/nodes/{name}"] for name in ("a-thief", "n1")]
-        for node, hour in zip(nodes, (2, 1), strict=True):
-            node["metadata"]["creationTimestamp"] = f"2026-11-27T0{hour}:00:00Z"
-        for node in nodes:
-            it.scheduler.cache.remove_node(node["metadata"]["name"])
-        it.scheduler._nodes_listed(nodes)
-        answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["a-thief", "n1"])
-
-        assert ["n1"] == answer["NodeNames"]
-        assert ["a-thief", "n1"] == [*it.scheduler.cache.nodes()]
-
-    scenario(play, **{"a-thief": (card("GPU-1"),), "n1": (card("GPU-1"),)})
-
-
 def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:
     async def play(it: Running) -> None:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])

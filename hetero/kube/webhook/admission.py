@@ -26,6 +26,7 @@ from hetero.kube.api.quota import Quotas, limits
 from hetero.kube.api.runtime_variables import VISIBLE, InjectionWay
 from hetero.kube.dra import templates
 from hetero.kube.dra.way import AllocationWay, asks_by_claims
+from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
 from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.model.errors import BadInput, HeteroError
@@ -36,8 +37,6 @@ Plain = dict[str, Any]
 
 #: Labels by which a namespace or a pod opts out; the second is for those who come from HAMi.
 IGNORE = ("hetero.io/webhook", "hami.io/webhook")
-#: Admission reviews of the largest pods stay below this: the API server takes no larger object.
-_MOST_BYTES = 3 * 2**20
 #: Containers of a pod, whatever they ask: no node runs so many, and each may need its own patch.
 _MOST_CONTAINERS = 1000
 _SIGNED = (ALLOCATION, SIGNATURE)
@@ -81,15 +80,18 @@ class Webhook:
 
     def app(self) -> web.Application:
         """Return the HTTP service, which answers everybody."""
-        app = web.Application(client_max_size=_MOST_BYTES)
+        app = web.Application(client_max_size=MOST_BYTES)
         app.router.add_post("/admit", self._answer)
         return app
 
     async def _answer(self, request: web.Request) -> web.Response:
         try:
-            review = json.loads(await request.read())  # whatever encoding is said to be its own
+            text = await request.read()
+            review = json.loads(text)  # whatever encoding is said to be its own
             asked = review["request"]
-            answer = {"uid": asked["uid"], **await self.admit(asked)}
+            large = too_large(text)
+            said = _denied(large) if large else await self.admit(asked)
+            answer = {"uid": asked["uid"], **said}
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error!r}") from None
         return web.json_response(
@@ -108,7 +110,7 @@ class Webhook:
                 await self._update(asked)
                 patches = []
         except HeteroError as error:
-            return {"allowed": False, "status": {"code": 403, "message": f"hetero: {error}"}}
+            return _denied(str(error))
         if not patches:
             return {"allowed": True}
         patch = base64.b64encode(json.dumps(patches).encode()).decode()
@@ -264,6 +266,10 @@ class Webhook:
             notes = {**_notes(pod), INIT_PARTS: json.dumps(noted, sort_keys=True)}
             patches.append({"op": "add", "path": "/metadata/annotations", "value": notes})
         return patches
+
+
+def _denied(why: str) -> Plain:
+    return {"allowed": False, "status": {"code": 403, "message": f"hetero: {why}"}}
 
 
 def _expect_few(pod: Plain) -> None:

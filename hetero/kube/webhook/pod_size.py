@@ -1,0 +1,36 @@
+"""Keeps pods so small that they can be changed: else nobody could take a finalizer off one."""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct, json
+
+#: What is read of an admission review.
+MOST_BYTES = 3 * 2**20
+#: A pod may have half of that: a review of a change has its old and its new state.
+_MOST_OF_POD = (MOST_BYTES - 2**17) // 2
+_NULL = Raw(b"null")
+
+
+class _Pods(Struct):
+    """The texts of a pod's new and old state."""
+
+    object: Raw = _NULL
+    oldObject: Raw = _NULL  # noqa: N815 - the API's name
+
+
+class _Review(Struct):
+    request: _Pods
+
+
+def too_large(review: bytes) -> str | None:
+    """Return why a pod is not to be made, or to grow, None if it may be changed later.
+
+    Raises `ValueError` for what is no review.
+    """
+    if len(review) <= _MOST_OF_POD:
+        return None
+    pods = json.decode(review, type=_Review).request
+    size, before = len(memoryview(pods.object)), len(memoryview(pods.oldObject))
+    if size <= max(_MOST_OF_POD, before):
+        return None
+    return f"the pod has {size} bytes: over {_MOST_OF_POD} it could not be changed any more"
