@@ -203,7 +203,10 @@ def test_a_pod_that_copies_anothers_words_names_or_claim_gets_no_more_than_it_as
 
     template = {"resourceClaimTemplateName": named["resourceClaimTemplateName"]}
     more = {ASKED: json.dumps({"main": {**AI_BENCHMARK_2, "nvidia.com/gpumem": "9000"}})}
-    lab.call("POST", PODS, uses("copy", template, more))
+    with pytest.raises(OSError, match="is made for pods whose own words come to it"):
+        lab.call("POST", PODS, uses("copy", template, more))
+    same = {ASKED: made["metadata"]["annotations"][ASKED]}
+    lab.call("POST", PODS, uses("copy", template, same))
     lab.call("POST", PODS, uses("shares", {"resourceClaimName": claim_name}, {}))
     names = {f"cdi.k8s.io/mine_{one}": f"hetero.io/claim=claim-{uid}" for one in ("a", "b")}
     tries = "ls /etc/hetero /etc/ld.so.preload; echo done; sleep 1000"

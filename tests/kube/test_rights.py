@@ -213,6 +213,21 @@ def test_words_beside_a_claim_need_the_right_whoever_schedules_their_pod(
     assert not answer(FakeApi(), made, way=AllocationWay.BOTH)["allowed"]
 
 
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "hetero-scheduler", "volcano"])
+@pytest.mark.parametrize("notes", [{}, SHARING, PUT_ASIDE, {ASKED: "nonsense", **SHARING}])
+def test_nobody_names_the_template_of_a_pod_that_had_the_right(
+    notes: dict[str, str], scheduler: str
+) -> None:
+    """Templates stay for an hour after the last pod that names them."""
+    mine, way = {("alice", "team", "mps")}, AllocationWay.BOTH
+
+    refused = answer(FakeApi(rights=mine), by_claim(notes, scheduler), way=way)
+    assert not refused["allowed"]
+    assert answer(FakeApi(), by_claim(notes, scheduler))["allowed"]  # classic: nobody makes any
+    own = by_claim({**PUT_ASIDE, **SHARING}, scheduler)
+    assert answer(FakeApi(rights=mine), own, way=way)["allowed"]
+
+
 @pytest.mark.parametrize("label", ["hetero.io/webhook", "hami.io/webhook"])
 def test_a_pod_that_opts_out_and_names_our_scheduler_needs_the_right_too(label: str) -> None:
     made = privileged()

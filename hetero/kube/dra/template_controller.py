@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 
@@ -17,7 +17,13 @@ from attrs import define, field
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.api.events import Events
 from hetero.kube.api.pod_request import Vocabulary
-from hetero.kube.dra.templates import ASKED, PREFIX, template_name, templates_again
+from hetero.kube.dra.templates import (
+    ASKED,
+    PREFIX,
+    named_templates,
+    template_name,
+    templates_again,
+)
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -129,7 +135,7 @@ class TemplateController:
             await self._events.tell(pod, "NoTemplate", str(error))
             return {}
         found: dict[_Key, Plain] = {}
-        for name in _named(pod):
+        for name in named_templates(pod):
             if name in known:
                 found[namespace, name] = known[name]
             elif (namespace, name) not in self._found:
@@ -179,7 +185,7 @@ class TemplateController:
             self._changed.set()
 
     def _note(self, pod: Plain) -> None:
-        if pod.get("status", {}).get("phase") not in _ENDED and any(_named(pod)):
+        if pod.get("status", {}).get("phase") not in _ENDED and any(named_templates(pod)):
             self._pods[pod["metadata"]["uid"]] = pod
 
     def _templates_listed(self, items: list[Plain]) -> None:
@@ -198,15 +204,6 @@ class TemplateController:
     def _listed(self, what: str) -> None:
         self._known.add(what)
         self._changed.set()
-
-
-def _named(pod: Plain) -> Iterable[str]:
-    """Return the templates with names of ours that a pod names."""
-    names = (
-        one.get("resourceClaimTemplateName") or ""
-        for one in pod["spec"].get("resourceClaims") or ()
-    )
-    return [name for name in names if name.startswith(PREFIX)]
 
 
 def _is_ours(item: Plain) -> bool:

@@ -91,6 +91,29 @@ def _is_amounts(said: object) -> bool:
     return isinstance(said, dict) and all(isinstance(amount, str) for amount in said.values())
 
 
+def named_templates(pod: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the templates with names of ours that a pod names."""
+    names = (
+        one.get("resourceClaimTemplateName") or ""
+        for one in pod["spec"].get("resourceClaims") or ()
+    )
+    return tuple(name for name in names if name.startswith(PREFIX))
+
+
+def expect_own(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> None:
+    """Raise `BadInput` if a pod names a template of ours that its own words do not come to.
+
+    One that was made for a pod with a right says what that right is for.
+    """
+    named = {*named_templates(pod)}
+    others = named and named - {one.name for one in templates_again(vocabulary, pod)}
+    if others:
+        raise BadInput(
+            f"template {min(others)} is made for pods whose own words come to it, and those of "
+            f"annotation {ASKED} do not: leave it out"
+        )
+
+
 def template_name(spec: Plain) -> str:
     """Return the name of the template that says this."""
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))

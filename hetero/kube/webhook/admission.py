@@ -192,6 +192,8 @@ class Webhook:
         # By a vendor's runtime a pod gets cards whoever schedules it.
         await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(pod)))
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
+        if self.way is not AllocationWay.CLASSIC:
+            templates.expect_own(self.vocabulary, pod)
         if not ours and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
