@@ -414,6 +414,17 @@ static void kernels_of_a_millisecond_that_holds_seldom_meet_are_charged(void)
     EXPECT(true, mean > 25);
 }
 
+/* It needs 55 of the card by holds, which are off by a sixteenth, or by a tenth. To go over to time slices and back
+ * costs all of them. */
+static void who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little(void)
+{
+    struct light light = {.need = 0.55, .all = {.error = 0.06}};
+    EXPECT(true, light_heavy(&light, false, false));
+    EXPECT(false, light_heavy(&light, false, true));
+    light.all.error = 0.1;
+    EXPECT(true, light_heavy(&light, false, true));
+}
+
 /* It turns to kernels of 400 us. What its neighbour lacks until that is known is given back within ten seconds. */
 static void a_program_that_is_light_no_longer_takes_time_slices(void)
 {
@@ -602,6 +613,7 @@ static const struct test tests[] = {
     TEST(a_program_whose_long_kernels_are_rare_has_its_share),
     TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others),
     TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged),
+    TEST(who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little),
     TEST(a_program_that_is_light_no_longer_takes_time_slices),
     TEST(a_program_whose_kernels_get_longer_has_no_more_than_its_share),
     TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),

@@ -218,7 +218,8 @@ static void a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_af
     machine_end();
 }
 
-/* Nor what it says that it used without a time slice. */
+/* Nor what it says that it used without a time slice. Five quarters of its share are believed, and 56 % more are taken
+ * as what the driver loses by it: 19.5 % of all time slices are charged to nobody, so that a share of 10 is 12.4. */
 static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share(void)
 {
     begin_with_an_idle_accomplice();
@@ -228,7 +229,7 @@ static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_o
         tenant_page(&tenants[0])->light_ns += 500 * US;
     }
     printf("%.2f of 10 and %.2f of 80\n", tenant_got(&tenants[1], 5, 20), tenant_got(&tenants[2], 5, 20));
-    EXPECT(true, tenant_got(&tenants[1], 5, 20) <= 20);
+    EXPECT(true, tenant_got(&tenants[1], 5, 20) <= 12.5);
     EXPECT(true, tenant_got(&tenants[2], 5, 20) >= 79);
     machine_end();
 }

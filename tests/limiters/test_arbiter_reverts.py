@@ -111,7 +111,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     ),
     "who goes on beside others": (
         ("timeshare/light.h", "(runs && !alone ? 1 : 3)", "3"),
-        "light_test: kernels_of_a_millisecond_that_holds_seldom_meet_are_charged",
+        "light_test: who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little",
     ),
     "who begins again": (
         (
