@@ -284,6 +284,14 @@ EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, si
     return CUDA_SUCCESS;
 }
 
+/* What pages held need not be moved; the card is as busy as if it were. */
+EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *to,
+                                                  size_t *indices, size_t locations, unsigned long long flags,
+                                                  CUstream stream)
+{
+    return cuMemPrefetchBatchAsync(pointers, sizes, count, to, indices, locations, flags, stream);
+}
+
 static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t from_offset, CUdeviceptr device,
                            void *host, size_t size, CUstream stream, bool asynchronous)
 {

@@ -115,6 +115,10 @@ PTSZ(cuMemPrefetchBatchAsync,
      (CUdeviceptr * pointers, size_t *sizes, size_t count, CUmemLocation *to, size_t *indices, size_t locations,
       unsigned long long flags, CUstream s),
      (pointers, sizes, count, to, indices, locations, flags, OWN(s)))
+PTSZ(cuMemDiscardAndPrefetchBatchAsync,
+     (CUdeviceptr * pointers, size_t *sizes, size_t count, CUmemLocation *to, size_t *indices, size_t locations,
+      unsigned long long flags, CUstream s),
+     (pointers, sizes, count, to, indices, locations, flags, OWN(s)))
 PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream s), (copy, OWN(s)))
 PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream s), (copy, OWN(s)))

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 from uuid import UUID
 
@@ -50,8 +50,8 @@ class Attack:
     """How many each of its processes has, where the card is asked what it holds (held.py)."""
     cards: int = 1
     """How many the grant has."""
-    alone: bool = False
-    """It measures itself by what it told of a run without a limiter."""
+    resized: bool = False
+    """Its core is set while it runs, as it asks: it measures itself by its rate without a limit."""
 
 
 ATTACKS = (
@@ -103,7 +103,7 @@ OF_TIME = (
     Attack("long_graphs", "graphs of 4000 kernels"),
     Attack("many_streams", "1000 streams"),
     Attack("late_captures", "captures begun behind work that has no fence yet"),
-    Attack("ungated_work", "work by seldom used calls", alone=True),
+    Attack("ungated_work", "work by seldom used calls", resized=True),
     Attack("several_devices", "launches on two cards at once", cards=2),
 )
 BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}
@@ -173,14 +173,27 @@ def built(attack: Attack, directory: Path) -> list[str]:
 def start(attack: Attack, grant: Grant, directory: Path) -> subprocess.Popen[str]:
     """Start a program under the grant, and what asks the card beside it where that is wished."""
     environ, command = {**grant.environment, **LIMITS}, built(attack, directory)
-    if attack.alone:
-        told_alone = told(grant.rack.machine.spawn(command, **LIMITS))
-        environ["ATTACK_ALONE"] = told_alone.get("alone", "")
+    if attack.resized:
+        environ["ATTACK_WANTED"] = str(directory / f"{attack.name}.wanted")
     if attack.contexts > 0:
         environ["ATTACK_PRELOAD"] = environ.pop("LD_PRELOAD")
         ask = (sys.executable, str(HERE / "held.py"), grant.terms[0].uuid, str(attack.contexts))
         command = [*ask, *command]
-    return grant.rack.machine.spawn(command, **environ)
+    process = grant.rack.machine.spawn(command, **environ)
+    if attack.resized:
+        wanted = Path(environ["ATTACK_WANTED"])
+        Thread(target=resize, args=(process, grant, wanted), daemon=True).start()
+    return process
+
+
+def resize(process: subprocess.Popen[str], grant: Grant, wanted: Path) -> None:
+    """Set the core to what a program writes into a file, and remove the file, until it ends."""
+    while process.poll() is None:
+        if wanted.exists():
+            core = 100 * int(wanted.read_text())
+            grant.set(*(attrs.evolve(terms, core=core) for terms in grant.terms))
+            wanted.unlink()
+        time.sleep(0.002)
 
 
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
