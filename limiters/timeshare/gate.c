@@ -36,7 +36,8 @@
 #define AWAKE_HIGH_NS (200 * US)
 #define AWAKE_ENDS_NS (300 * US) /* at the end of a row: who is let through at all comes again at once */
 
-/* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. */
+/* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. Beside
+ * others' work, of which the device does as much meanwhile, twice as long. */
 #define THROTTLE_NS (50 * MS)
 
 /* How often the thread looks at a hold. */
@@ -172,7 +173,8 @@ static void throttle(struct gate *gate)
     uint64_t since = gate->engine->now();
     while (lock(gate)) {
         pop_passed(gate);
-        if (gate->backlog >= bound(gate) && gate->engine->now() - since > THROTTLE_NS)
+        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
+        if (gate->backlog >= bound(gate) && gate->engine->now() - since > patience_ns)
             pop_fence(gate, 0);
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
         bool enough = gate->backlog < bound(gate) || (atomic_load(&gate->state) == GATE_ENDS && !allows(gate));

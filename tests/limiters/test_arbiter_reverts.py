@@ -105,9 +105,13 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "shares_test: a_tenant_that_never_gives_its_time_slice_up_"
         "costs_its_neighbour_its_own_share_at_most",
     ),
-    "what was given back by mistake": (
-        ("timeshare/light_run.c", "    owed_ns += governor->light.refunded_ns;\n", ""),
-        "light_test: a_program_whose_steps_begin_with_small_kernels_has_its_share",
+    "that a launcher waits for longer beside others": (
+        (
+            "timeshare/gate.c",
+            "THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);",
+            "THROTTLE_NS;",
+        ),
+        "random_test: on_short_machines_nobody_is_kept_from_a_card_by_what_others_do",
     ),
     "who goes on beside others": (
         ("timeshare/light.h", "(runs && !alone ? 1 : 3)", "3"),
