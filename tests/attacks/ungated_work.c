@@ -1,15 +1,18 @@
 /* Work by the calls that are seldom used, and for which a limiter may have no gate. */
 #include "memory.h"
 
-#define SIZE     (8 * MIB)
+#define SMALL    (8 * MIB)
+#define LARGE    (128 * MIB)
+#define SHORT_MS 0.25
 #define NODES    16
-#define ROUND_MS 2
+#define ROUND_MS 10
 
 #define SECONDS       0.8
-#define FREE_SECONDS  0.25
+#define FREE_SECONDS  0.2
 #define BURST_SECONDS 0.25
 
 static CUdeviceptr to, from, managed;
+static size_t size = SMALL; /* of copies and fills */
 static CUgraphExec graph;
 
 struct attributes { /* CUmemcpyAttributes of cuda.h */
@@ -21,64 +24,59 @@ struct attributes { /* CUmemcpyAttributes of cuda.h */
 static CUresult copy_with_attributes(void)
 {
     struct attributes attributes = {.order = 1};
-    return CU(cuMemcpyWithAttributesAsync)(to, from, SIZE, (CUmemcpyAttributes *)&attributes, CU_STREAM_PER_THREAD);
-}
-
-static CUresult copy_with_attributes_ptsz(void)
-{
-    struct attributes attributes = {.order = 1};
-    return CU(cuMemcpyWithAttributesAsync_ptsz)(to, from, SIZE, (CUmemcpyAttributes *)&attributes, NULL);
+    return CU(cuMemcpyWithAttributesAsync_ptsz)(to, from, size, (CUmemcpyAttributes *)&attributes, NULL);
 }
 
 static CUresult copy_batch(void)
 {
     struct attributes attributes = {.order = 1};
-    size_t size = SIZE, first = 0;
+    size_t first = 0;
     return CU(cuMemcpyBatchAsync_v2)(&to, &from, &size, 1, (CUmemcpyAttributes *)&attributes, &first, 1,
                                      CU_STREAM_PER_THREAD);
 }
 
 static CUresult copy_peer(void)
 {
-    return CU(cuMemcpyPeerAsync_ptsz)(to, cu.context, from, cu.context, SIZE, NULL);
+    return CU(cuMemcpyPeerAsync_ptsz)(to, cu.context, from, cu.context, size, NULL);
 }
 
 /* There and back. */
 static CUresult prefetch(void)
 {
-    CUresult answer = CU(cuMemPrefetchAsync)(managed, SIZE, 0, CU_STREAM_PER_THREAD);
-    return answer != CUDA_SUCCESS ? answer : CU(cuMemPrefetchAsync)(managed, SIZE, CU_DEVICE_CPU, CU_STREAM_PER_THREAD);
+    CUresult answer = CU(cuMemPrefetchAsync)(managed, SMALL, 0, CU_STREAM_PER_THREAD);
+    return answer != CUDA_SUCCESS ? answer
+                                  : CU(cuMemPrefetchAsync)(managed, SMALL, CU_DEVICE_CPU, CU_STREAM_PER_THREAD);
 }
 
 static CUresult prefetch_v2(void)
 {
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, host = {CU_MEM_LOCATION_TYPE_HOST, 0};
-    CUresult answer = CU(cuMemPrefetchAsync_v2_ptsz)(managed, SIZE, here, 0, NULL);
-    return answer != CUDA_SUCCESS ? answer : CU(cuMemPrefetchAsync_v2_ptsz)(managed, SIZE, host, 0, NULL);
+    CUresult answer = CU(cuMemPrefetchAsync_v2_ptsz)(managed, SMALL, here, 0, NULL);
+    return answer != CUDA_SUCCESS ? answer : CU(cuMemPrefetchAsync_v2_ptsz)(managed, SMALL, host, 0, NULL);
 }
 
 static CUresult prefetch_batch(void)
 {
     CUmemLocation places[2] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_HOST, 0}};
-    size_t size = SIZE, first = 0;
+    size_t small = SMALL, first = 0;
     CUresult answer = CUDA_SUCCESS;
     for (unsigned i = 0; i < 2 && answer == CUDA_SUCCESS; i++)
-        answer = CU(cuMemPrefetchBatchAsync)(&managed, &size, 1, &places[i], &first, 1, 0, CU_STREAM_PER_THREAD);
+        answer = CU(cuMemPrefetchBatchAsync)(&managed, &small, 1, &places[i], &first, 1, 0, CU_STREAM_PER_THREAD);
     return answer;
 }
 
 static CUresult discard(void)
 {
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    size_t size = SIZE, first = 0;
-    CUresult answer = CU(cuMemDiscardAndPrefetchBatchAsync)(&managed, &size, 1, &here, &first, 1, 0,
+    size_t small = SMALL, first = 0;
+    CUresult answer = CU(cuMemDiscardAndPrefetchBatchAsync)(&managed, &small, 1, &here, &first, 1, 0,
                                                             CU_STREAM_PER_THREAD);
     return answer != CUDA_SUCCESS ? answer : prefetch();
 }
 
 static CUresult fill(void)
 {
-    return CU(cuMemsetD32Async_ptsz)(to, 1, SIZE / 4, NULL);
+    return CU(cuMemsetD32Async_ptsz)(to, 1, size / 4, NULL);
 }
 
 static CUresult launch_graph(void)
@@ -91,7 +89,7 @@ static void make_graph(void)
 {
     CUgraph of;
     CUgraphNode node = NULL, before;
-    CUDA_MEMSET_NODE_PARAMS params = {.dst = to, .value = 1, .elementSize = 4, .width = SIZE / 4, .height = 1};
+    CUDA_MEMSET_NODE_PARAMS params = {.dst = to, .value = 1, .elementSize = 4, .width = size / 4, .height = 1};
     must((int)CU(cuGraphCreate)(&of, 0), "cuGraphCreate");
     for (unsigned i = 0; i < NODES; i++) {
         before = node;
@@ -127,34 +125,39 @@ static double rate_of(CUresult (*work)(void), unsigned queued, double seconds)
     return done / ((double)(now - since) / 1e9);
 }
 
-/* So many that the device works for some milliseconds: what the host does between two rounds is little beside it. */
-static unsigned queued_for(CUresult (*work)(void))
+/* Where copies are so short that the host takes as long to make them, the device waits for it, and they need less than
+ * all of its time. */
+static void choose_size(void)
 {
-    double ms = 1e3 / rate_of(work, 16, FREE_SECONDS / 2);
-    return ms < ROUND_MS ? (unsigned)(ROUND_MS / ms) + 1 : 1;
+    set_core(100);
+    if (rate_of(fill, 16, FREE_SECONDS) > 1e3 / SHORT_MS)
+        size = LARGE;
 }
 
 /* What part of its rate without a limit this work has under the grant, in percent; 0: the driver lacks it. Both are of
  * one process, and the host's part of the calls is in both: how long the device works for a prefetch cannot be told by
- * events or by rounds of another process (34 to 39 of 30 on H100s, where the same rate was 28.7 % of its own). */
+ * events or by rounds of another process (34 to 39 of 30 on H100s, where the same rate was 28.7 % of its own). Rounds
+ * are so long that the wait at their ends is next to nothing. */
 static double share_of(CUresult (*work)(void), unsigned core)
 {
     set_core(100);
     if (work() != CUDA_SUCCESS)
         return 0;
-    unsigned queued = queued_for(work);
-    double unlimited = rate_of(work, queued, FREE_SECONDS);
+    double ms = 1e3 / rate_of(work, 4, FREE_SECONDS / 2);
+    unsigned queued = ms < ROUND_MS ? (unsigned)(ROUND_MS / ms) + 1 : 1;
+    double before = rate_of(work, queued, FREE_SECONDS);
     set_core(core);
     rate_of(work, queued, BURST_SECONDS); /* what the grant saved up is spent */
-    return 100 * rate_of(work, queued, SECONDS) / unlimited;
+    double limited = rate_of(work, queued, SECONDS);
+    set_core(100);
+    return 100 * limited / ((before + rate_of(work, queued, FREE_SECONDS)) / 2);
 }
 
 static const struct {
     const char *name;
     CUresult (*work)(void);
 } ways[] = {
-    {"cuMemcpyWithAttributesAsync", copy_with_attributes},
-    {"cuMemcpyWithAttributesAsync_ptsz", copy_with_attributes_ptsz},
+    {"cuMemcpyWithAttributesAsync_ptsz", copy_with_attributes},
     {"cuMemcpyBatchAsync_v2", copy_batch},
     {"cuMemcpyPeerAsync_ptsz", copy_peer},
     {"cuMemPrefetchAsync", prefetch},
@@ -173,8 +176,9 @@ int main(void)
     double most = 0, sum = 0;
     const char *name = "none";
     open_card();
-    must(cu.allocate((uint64_t *)&to, SIZE) || cu.allocate((uint64_t *)&from, SIZE), "cuMemAlloc");
-    must((int)CU(cuMemAllocManaged)(&managed, SIZE, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
+    must(cu.allocate((uint64_t *)&to, LARGE) || cu.allocate((uint64_t *)&from, LARGE), "cuMemAlloc");
+    must((int)CU(cuMemAllocManaged)(&managed, SMALL, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
+    choose_size();
     make_graph();
     for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
         double share = share_of(ways[i].work, core);
