@@ -40,6 +40,10 @@
  * others' work, of which the device does as much meanwhile, twice as long. */
 #define THROTTLE_NS (50 * MS)
 
+/* A thread that says that it looks, and does not for so long, is kept from it: by a debugger of the program's own, or
+ * by having no processor. Nothing would be charged meanwhile. Less than what is charged after a stop (pages.h). */
+#define SILENT_NS (250 * MS)
+
 /* How often the thread looks at a hold. */
 #define HOLD_LOOK_NS (30 * US)
 
@@ -216,6 +220,16 @@ static void adapt(struct gate *gate, uint64_t now)
     gate->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
 }
 
+/* The gate is open, and nobody looks who would close it. */
+static void close_if_silent(struct gate *gate)
+{
+    uint64_t looked_ns = atomic_load(&gate->looked_ns);
+    uint32_t open = GATE_OPEN, holds = GATE_HOLDS;
+    if (looked_ns != 0 && elapsed(looked_ns, gate->asked_ns) > SILENT_NS &&
+        !atomic_compare_exchange_strong(&gate->state, &open, GATE_SILENT))
+        atomic_compare_exchange_strong(&gate->state, &holds, GATE_SILENT);
+}
+
 static void set_fence(struct gate *gate, struct tracked_stream *stream)
 {
     if (!lock(gate))
@@ -223,6 +237,7 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
     uint32_t count = gate_launches(gate), stride = gate->stride > 0 ? gate->stride : gate->strode;
     if (count - gate->fenced >= stride) {
         pop_passed(gate);
+        close_if_silent(gate);
         if (gate->stride > 0)
             adapt(gate, gate->engine->now());
         gate->fenced = count;
@@ -722,10 +737,19 @@ static void wake(struct gate *gate)
 
 void gate_set(struct gate *gate, uint32_t state)
 {
+    if (!gate_opens(state))
+        atomic_store(&gate->looked_ns, 0);
     atomic_store(&gate->state, state);
     atomic_fetch_add(&gate->wakes, 1);
     if (state != GATE_CLOSED)
         futex_wake(&gate->wakes);
+}
+
+void gate_look(struct gate *gate, uint64_t now_ns)
+{
+    atomic_store(&gate->looked_ns, now_ns);
+    if (atomic_load(&gate->state) == GATE_SILENT)
+        gate_set(gate, GATE_OPEN);
 }
 
 void gate_let_through(struct gate *gate)

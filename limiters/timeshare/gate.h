@@ -26,8 +26,8 @@
 
 /* Ready: closed, but launchers wait awake, because it is about to be open. Holds: open, and one of those that pass
  * begins a hold before its launch. Ends: closed, and launchers wait awake, because each may be let through for one
- * operation (gang.h). */
-enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2, GATE_HOLDS = 3, GATE_ENDS = 4 };
+ * operation (gang.h). Silent: closed by a launcher, because the thread has not looked at an open gate for long. */
+enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2, GATE_HOLDS = 3, GATE_ENDS = 4, GATE_SILENT = 5 };
 
 static inline bool gate_opens(uint32_t state)
 {
@@ -43,7 +43,8 @@ struct gate {
     void *owner;
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
-    _Atomic uint32_t state;        /* GATE_*; written by the thread */
+    _Atomic uint32_t state;        /* GATE_*; written by the thread, GATE_SILENT by launchers */
+    _Atomic uint64_t looked_ns;    /* when the thread last looked at the open gate; 0: it does not tell */
     _Atomic uint32_t wakes;        /* futex: how often launchers that wait at the gate were told to look again */
     _Atomic uint32_t waiting;      /* launchers at the closed gate */
     _Atomic uint32_t passes;       /* how often each launcher that waits was let through for one operation */
@@ -116,6 +117,10 @@ void gate_before_context_ends(struct gate *gate, void *context);
 
 /* Write the state, and wake the launchers that wait for it. */
 void gate_set(struct gate *gate, uint32_t state);
+
+/* Tell launchers at the open gate that the thread goes on to look at them. Without that for a quarter of a second they
+ * wait until it does. */
+void gate_look(struct gate *gate, uint64_t now_ns);
 
 /* Let each launcher that waits at the closed gate make one operation; and at the end of a row any launcher, until so
  * many launches were made since the start. */

@@ -445,6 +445,7 @@ static void let_run(struct governor *governor, struct course *course)
     for (bool ends = false; !ends;) {
         tick(governor, course);
         uint64_t now = governor->engine->now();
+        gate_look(&governor->gate, now);
         look_at_neighbours(governor);
         if (!has_begun(governor, course, now, &ends))
             continue;
@@ -573,6 +574,7 @@ static void run(struct governor *governor, bool borrowed)
     atomic_store(&governor->gate.first_ns, 0);
     gate_deepen(&governor->gate, governor_beside(governor) ? GOVERNOR_IN_FLIGHT : 0);
     gate_set(&governor->gate, GATE_OPEN);
+    gate_look(&governor->gate, course.opened);
     account_stopped(&governor->account,
                     course.opened - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     uint64_t spent_ns = governor->account.own.gpu_ns;

@@ -138,7 +138,8 @@ struct light {
     uint64_t rng;
     uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
     uint32_t charged;
-    bool settled; /* until this */
+    bool settled;         /* until this */
+    uint64_t refunded_ns; /* of it, until it is known well */
     struct light_reckoned reckoned;
     double need;     /* part of the device that it keeps from others while it runs */
     uint64_t ran_ns; /* for so long it ran beside others, and it was not learnt from yet; */
@@ -378,6 +379,8 @@ static inline void light_average(struct light *light, struct light_hold hold)
     light->reckoned.launches *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.small *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.ns *= 1 - 1.0 / LIGHT_FADING;
+    if (light->all.holds >= LIGHT_LOOKS)
+        light->refunded_ns = 0;
     double typical_ns = small->launches > 0 ? small->ns / small->launches * hold.launches : hold.ns;
     if (light_is_seen(hold.ns, typical_ns))
         return;
@@ -397,6 +400,7 @@ static inline void light_forget(struct light *light)
                             .waits = light->waits,
                             .single = light->single,
                             .settled = light->settled,
+                            .refunded_ns = light->refunded_ns,
                             .never = light->never,
                             .unserved_ns = light->unserved_ns,
                             .stood_for_ns = light->stood_for_ns,

@@ -161,8 +161,9 @@ void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran
     uint64_t used_ns = light_takes(light, light->charged);
     if (!light_is(governor) || light->charged_ns <= used_ns)
         return;
+    light->refunded_ns = light->charged_ns - used_ns;
     light_reckon(light, light->charged, used_ns);
-    account_refund(&governor->account, light->charged_ns - used_ns);
+    account_refund(&governor->account, light->refunded_ns);
 }
 
 /* What was in flight at one look is watched until it is done. Looks are at random moments, so that what is done is on
@@ -224,12 +225,15 @@ static void charge_light(struct governor *governor, struct light_course *course)
 }
 
 /* It may launch something else than what was timed, and takes time slices from now on. Since the last hold that was as
- * expected, the device worked for it while it had something in flight; half of the time where another ran. */
+ * expected, the device worked for it while it had something in flight; half of the time where another ran. What was
+ * given back because of the first holds was too much. */
 static void charge_another(struct governor *governor, struct light_course *course)
 {
     bool beside = time_slice_held(&governor->time_slice) || time_slice_others(&governor->time_slice) > 0;
     uint64_t took_ns = budget_part(course->unsettled_ns, beside ? 1 : 0);
     uint64_t owed_ns = took_ns > course->charged_ns ? took_ns - course->charged_ns : 0;
+    owed_ns += governor->light.refunded_ns;
+    governor->light.refunded_ns = 0;
     account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
 }
 
@@ -439,6 +443,7 @@ void light_run(struct governor *governor)
     gate_set(&governor->gate, GATE_OPEN);
     while (may_run(governor) && !course.is_another && goes_light(governor, true) &&
            elapsed(course.launched, now) < LIGHT_RESTS_NS) {
+        gate_look(&governor->gate, now);
         governor->engine->pause(watch_pause(governor, &course));
         watch(governor, &course);
         charge_light(governor, &course);

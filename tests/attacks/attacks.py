@@ -104,6 +104,7 @@ OF_TIME = (
     Attack("many_streams", "1000 streams"),
     Attack("late_captures", "captures begun behind work that has no fence yet"),
     Attack("ungated_work", "work by seldom used calls", resized=True),
+    Attack("frozen_thread", "the limiter's thread, frozen by a debugger"),
     Attack("several_devices", "launches on two cards at once", cards=2),
 )
 BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}

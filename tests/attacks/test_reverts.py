@@ -196,6 +196,7 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
             "",
         ),
     ),
+    "frozen_thread": (("timeshare/gate.c", "        close_if_silent(gate);\n", ""),),
     "several_devices": (
         ("shared/several.c", "while (entered < count && answer", "while (entered < 1 && answer"),
     ),
