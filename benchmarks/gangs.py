@@ -2,7 +2,8 @@
 
     benchmarks/gangs.py [--cells alone,beside,hami,four] [--programs tp,ddp-gpt2 ...]
                         [--shares 30,50,70] [--seconds 10] [--starts 2] [--within 530]
-                        [--hami /usr/local/vgpu/libvgpu.so] [--json FILE] [--log FOLDER]
+                        [--period 100] [--hami /usr/local/vgpu/libvgpu.so] [--json FILE]
+                        [--log FOLDER]
 
 alone   each program on two cards without hetero and at each share, in percent of the former, beside
         what the law says: min(100, 100 share/b), where b is the part of the time for which it keeps
@@ -12,6 +13,7 @@ beside  two gangs on the same cards, without hetero and under fixed and elastic 
 hami    two of the programs under HAMi-core at 50, of which the library's path is given.
 four    programs on four cards, and a gang of four with two gangs of two.
 
+The time of the cards is cut into periods of --period milliseconds, as the node's settings may say.
 With --log, what the limiters of each program say at HETERO_LOG=debug is in a file of the folder,
 which is made: a line for each row of a gang (docs/decisions/gangs.md).
 
@@ -75,6 +77,7 @@ class Bench:
     file: Path | None
     report: dict[str, Any]
     logs: Path | None = None
+    period: int = 100
     misses: list[str] = field(factory=list)
 
     def cell(self, *tenants: Tenant) -> Cell:
@@ -100,6 +103,7 @@ class Bench:
                 overrun=min(OVERRUN, left),
                 variables=tuple(variables),
                 logs=self.logs,
+                period=self.period,
             ) as fleet:
                 body(fleet)
         except HeteroError as error:
@@ -291,6 +295,11 @@ def times(text: str) -> int:
     return int(number(1, 9, "1 to 9 starts")(text))
 
 
+def milliseconds(text: str) -> int:
+    """Return a period that the node's settings may have."""
+    return int(number(40, 400, "40 to 400 ms")(text))
+
+
 def parser() -> argparse.ArgumentParser:
     """Return what reads the command line."""
     made = argparse.ArgumentParser(description="Measures what programs of several cards get.")
@@ -301,6 +310,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seconds", type=length, default=10.0, help="of a run")
     made.add_argument("--starts", type=times, default=2, help="of each program alone")
     made.add_argument("--patience", type=length, default=120.0, help="seconds for a start")
+    made.add_argument("--period", type=milliseconds, default=100, help="of gangs, in milliseconds")
     made.add_argument("--within", type=length, default=530.0, help="seconds for all")
     made.add_argument("--hami", type=library, help="libvgpu.so of HAMi-core")
     made.add_argument("--json", type=writable)
@@ -347,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         **{name: [] for name in CELLS},
     }
     runs = (asked.seconds, asked.starts, asked.patience, begun + asked.within)
-    bench = Bench(machines, *runs, asked.json, report, asked.log)
+    bench = Bench(machines, *runs, asked.json, report, asked.log, asked.period)
     print(f"{len(machines)} of {first.card}, driver {first.driver}, {first.date}", flush=True)
     for cell in asked.cells:
         measure(bench, cell, asked)

@@ -37,7 +37,14 @@ ROOM, MOST = 0.9, 24
 CONTEXT = 600 * MiB
 
 #: More programs stand than the card's core and slots would let in at once, but few of them run.
-_SETTINGS = '[scale]\ncore = 100\n[cards]\nmax_sharers = 1000\nsharing = "{sharing}"\n'
+_SETTINGS = """[scale]
+core = 100
+[cards]
+max_sharers = 1000
+sharing = "{sharing}"
+[gangs]
+period = {period}
+"""
 
 
 def _with_room(cells: Iterable[Cell], room: float) -> list[Key]:
@@ -94,7 +101,8 @@ class Fleet:
     Cards of tenants are the machine's and `others`, by their UUIDs. A program may take `patience`
     seconds to start, and `overrun` longer than it was told to run. Programs of several cards are
     started with `variables`, NAME=VALUE. `sharing` is how those with a grant share the card, as the
-    node's settings say it. In the folder `logs`, each program has a file for what its limiters say.
+    node's settings say it, and `period` that of gangs in milliseconds. In the folder `logs`, each
+    program has a file for what its limiters say.
     """
 
     machine: Machine
@@ -103,6 +111,7 @@ class Fleet:
     overrun: float = PATIENCE
     variables: tuple[str, ...] = ()
     sharing: str = "time"
+    period: int = 100
     logs: Path | None = None
     _standing: dict[Key, _Resident] = field(factory=dict, init=False)
     _failed: dict[Key, str] = field(factory=dict, init=False)
@@ -115,7 +124,8 @@ class Fleet:
         return Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hetero-bench-")))
 
     def __enter__(self) -> Fleet:
-        (self._folder / "node.toml").write_text(_SETTINGS.format(sharing=self.sharing))
+        settings = _SETTINGS.format(sharing=self.sharing, period=self.period)
+        (self._folder / "node.toml").write_text(settings)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -122,16 +122,26 @@ def test_a_gang_that_hangs_is_killed_and_leaves_nobody(fleet: Fleet) -> None:
 
 
 @pytest.mark.usefixtures("rack")
-def test_what_limiters_say_of_rows_is_in_a_file_for_each_program(tmp_path: Path) -> None:
+def test_rows_have_the_period_asked_for_and_what_limiters_say_of_them_is_on_file(
+    tmp_path: Path,
+) -> None:
     first, second = find_machines()
     tenant = Tenant(job="simulated", cards=(0, 1), share=Share(core=50))
     cell = Cell(tenants=(tenant,), seconds=0.5, lead=0.2)
     (tmp_path / "logs").mkdir()
 
-    with Fleet(first, others=(second.uuid,), overrun=5, logs=tmp_path / "logs") as fleet:
+    with Fleet(
+        first, others=(second.uuid,), overrun=5, logs=tmp_path / "logs", period=250
+    ) as fleet:
         fleet.prepare([cell])
         fleet.measure(cell)
+        (program,) = _ranks(os.getpid())
+        set_for = Path(f"/proc/{program}/environ").read_text().split("\0")
+        (config,) = [each for each in set_for if each.startswith("HETERO_CONFIG=")]
+        words = ("env", config, sys.executable, "-m", "hetero.cli", "top", "--once", "--json")
+        top = json.loads(subprocess.run(words, capture_output=True, check=True, timeout=60).stdout)
 
+    assert [250] == [grant["row"]["period"] for grant in top["grants"]]
     (log,) = (tmp_path / "logs").iterdir()
     said = log.read_text()
     assert "00-simulated-0.log" == log.name
@@ -244,6 +254,7 @@ def test_each_program_of_pytorch_is_a_function_there() -> None:
         ("--shares", "30,100"),
         ("--seconds", "0"),
         ("--starts", "x"),
+        ("--period", "30"),
         ("--hami", "/nowhere/libvgpu.so"),
         ("--json", "/nowhere/gangs.json"),
         ("--log", "/"),
