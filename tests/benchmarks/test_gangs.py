@@ -129,13 +129,14 @@ def test_rows_have_the_period_asked_for_and_what_limiters_say_of_them_is_on_file
     tenant = Tenant(job="simulated", cards=(0, 1), share=Share(core=50))
     cell = Cell(tenants=(tenant,), seconds=0.5, lead=0.2)
     (tmp_path / "logs").mkdir()
+    before = set(_ranks(os.getpid()))
 
     with Fleet(
         first, others=(second.uuid,), overrun=5, logs=tmp_path / "logs", period=250
     ) as fleet:
         fleet.prepare([cell])
         fleet.measure(cell)
-        (program,) = _ranks(os.getpid())
+        (program,) = set(_ranks(os.getpid())) - before
         set_for = Path(f"/proc/{program}/environ").read_text().split("\0")
         (config,) = [each for each in set_for if each.startswith("HETERO_CONFIG=")]
         words = ("env", config, sys.executable, "-m", "hetero.cli", "top", "--once", "--json")

@@ -72,6 +72,10 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
     ),
+    "what is idle while nobody waits": (
+        ("timeshare/gang.c", "bool holds = claimed && ", "bool holds = "),
+        "what_a_gang_alone_leaves_idle_costs_it_nothing",
+    ),
     "what is not charged at the end of a row": (
         (
             "timeshare/gang.c",
