@@ -141,6 +141,16 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "(use.listed ? (int64_t)figure : 0)",
         ),
     ),
+    "exported pools are given back": (
+        (
+            "shared/pools.c",
+            "!pool->exported || card_got_back(pool->device, before, back)",
+            "true",
+        ),
+    ),
+    "an exported pool is charged what it reserves now": (
+        ("shared/pools.c", "known && pool->exported && !pool->over &&", "false &&"),
+    ),
     "imported blocks are exported": (
         ("shared/virtual.c", "!block->imported && !atomic", "!atomic"),
     ),
@@ -336,6 +346,7 @@ STEPS = (
     *("BLOCK", "HANDLE_RETAIN", "HANDLE_RELEASE", "MAP", "UNMAP", "EXPORT", "IMPORT"),
     *("SHARE", "OPEN", "CLOSE", "ARRAY", "SPARSE", "TILE", "ARRAY_DESTROY"),
     *("MODULE", "MODULE_UNLOAD", "LIBRARY", "LIBRARY_USE", "LIBRARY_UNLOAD"),
+    *("POOL_EXPORT", "POOL_IMPORT", "POOL_SHARE", "POOL_OPEN"),
     *("LIMIT", "GREEN", "GREEN_DESTROY", "LOOK"),
     "CLOSE_FILE",
 )
@@ -420,6 +431,25 @@ FOUND = {
         *("IMPORT 3 1 5", "MODULE_UNLOAD 3 56 14", "ALLOCATE 3 3 42", "STREAM 3 53 6"),
         *("FREE 3 17 61", "STREAM 3 22 36", "BLOCK 3 3 35", "RETAIN 3 0 60"),
         *("LIBRARY 3 12 3", "CREATE 3 59 63"),
+    ),
+    "an exported pool, destroyed while another has it and an address in it": (
+        *("START 1 0 0", "RETAIN 1 0 0", "POOL 0 0 2", "POOL_EXPORT 0 0 0", "POOLED 0 1 6"),
+        *("POOL_SHARE 0 0 0", "POOL_IMPORT 1 0 0", "POOL_OPEN 1 0 0", "FREE 0 0 0"),
+        *("POOL_TRIM 0 0 0", "LOOK 0 0 0", "POOL_DESTROY 0 0 0", "CLOSE_FILE 0 0 0", "LOOK 0 0 0"),
+        *("POOL_DESTROY 1 0 0", "LOOK 0 0 0", "FREE 1 0 0", "LOOK 0 0 0", "ALLOCATE 0 0 8"),
+    ),
+    "an exported pool whose maker ends while another has an address in it": (
+        *("START 1 0 0", "RETAIN 1 0 0", "POOL 0 0 3", "POOL_EXPORT 0 0 0", "POOLED 0 1 6"),
+        *("POOL_SHARE 0 0 0", "POOL_IMPORT 1 0 0", "POOL_OPEN 1 0 0", "POOL_DESTROY 1 0 0"),
+        *("END 0 0 0", "LOOK 1 0 0", "ALLOCATE 1 0 8", "FREE 1 0 0", "LOOK 1 0 0"),
+    ),
+    "an exported pool that nobody has": (
+        *("POOL 0 0 2", "POOL_EXPORT 0 0 0", "POOLED 0 1 6", "FREE 0 0 0", "POOL_DESTROY 0 0 0"),
+        *("LOOK 0 0 0", "CLOSE_FILE 0 0 0", "ALLOCATE 0 0 11"),
+    ),
+    "an exported pool whose context ends": (
+        *("POOL 0 0 3", "POOL_EXPORT 0 0 0", "POOLED 0 1 6", "RELEASE 0 0 0", "RETAIN 0 0 0"),
+        *("ALLOCATE 0 0 8", "LOOK 0 0 0"),
     ),
     "a stream with the name of one that was destroyed on another device": (
         *("RETAIN 0 1 0", "STREAM 0 1 0", "STREAM_DESTROY 0 0 0", "STREAM 0 0 0", "POOLED 0 0 10"),

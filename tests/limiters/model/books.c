@@ -200,6 +200,9 @@ uint64_t books_unseen(const struct books *books, uint32_t process, uint32_t devi
     for (unsigned c = 0; c < CONTEXTS; c++)
         if (of->contexts[c].attached > 0 && of->contexts[c].device == device)
             bytes += of->contexts[c].rounded[0] + of->contexts[c].rounded[1] + of->contexts[c].rounded[2];
+    for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
+        if (share->used && share->pool && share->maker == process && share->device == device && share->of_maker > 0)
+            bytes += share->bytes - share->reserved;
     for (const struct pending *it = of->pending; it < of->pending + PENDING; it++)
         bytes += it->used && it->device == device ? it->charged : 0;
     return bytes + books_stuck(books, process, device) + books_managed(books, process, device);
@@ -348,8 +351,11 @@ static void end_pools(struct books *books, uint32_t process, uint32_t device)
         return;
     EACH(thing, &books->processes[process])
     {
-        if (thing->device == device && thing->kind == A_POOL)
-            *thing = (struct thing){0};
+        if (thing->device != device || thing->kind != A_POOL)
+            continue;
+        if (thing->share != NULL) /* nobody looks whether the card has it again */
+            thing->share->late = true;
+        drop(books, process, thing);
     }
 }
 
@@ -371,7 +377,7 @@ static void keep_shared(struct books *books, uint32_t process, uint32_t context)
 
 bool books_may_move(const struct books *books, uint32_t process, uint32_t context)
 {
-    bool shared = false, moves = false;
+    bool shared = false, moves = false, of_pools = false;
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
         shared = shared || ends_with(share, process, context);
     EACH(thing, &books->processes[process])
@@ -379,8 +385,10 @@ bool books_may_move(const struct books *books, uint32_t process, uint32_t contex
         struct share others = thing->kind == OPENED && thing->context == context ? *thing->share : (struct share){0};
         others.open[process] = 0;
         moves = moves || (others.used && others.of_maker == 0 && others_have(&others));
+        of_pools = of_pools || ((thing->kind == POOL_OPENED || thing->kind == OPENED_IN_POOL) &&
+                                thing->device == books->processes[process].contexts[context].device);
     }
-    return shared && moves;
+    return of_pools || (shared && moves);
 }
 
 /* What was in a context ends with it. */
@@ -526,6 +534,9 @@ static void enter_free(struct books *books, uint32_t process, const struct call 
     }
     if (thing->kind == POINTER && thing->share == NULL && call->kind == FREE_ASYNC)
         pend(of, thing, call);
+    struct share *pool = thing->kind == OF_POOL && thing->pool != NONE ? of->things[thing->pool].share : NULL;
+    if (pool != NULL && pool->address == call->cell)
+        pool->handle[0] = 0;
     bool late = call->kind == FREE_ASYNC && call->other != NONE && of->things[call->other].blocked;
     if (late && thing->share != NULL)
         thing->share->late = true;
@@ -544,6 +555,13 @@ static void enter_share(struct books *books, uint32_t process, struct thing *thi
         thing->share = thing->kind == PIECE ? NULL : share;
         thing->charged = 0;
     }
+    memcpy(share->handle, answer->handle, sizeof answer->handle);
+}
+
+static void enter_pool_share(const struct process *of, const struct call *call, const struct answer *answer)
+{
+    struct share *share = of->things[of->things[call->cell].pool].share;
+    share->address = call->cell;
     memcpy(share->handle, answer->handle, sizeof answer->handle);
 }
 
@@ -566,18 +584,57 @@ static void enter_block(struct books *books, uint32_t process, const struct call
 
 static void enter_import(struct books *books, uint32_t process, const struct call *call, struct thing *thing)
 {
-    thing->kind = call->kind == OPEN ? OPENED : A_HANDLE;
-    thing->context = call->kind == OPEN ? call->context : NONE;
+    static const enum thing_kind made[] = {
+        [IMPORT] = A_HANDLE, [OPEN] = OPENED, [POOL_IMPORT] = POOL_OPENED, [POOL_OPEN] = OPENED_IN_POOL};
+    thing->kind = made[call->kind];
+    thing->context = call->kind == OPEN || call->kind == POOL_OPEN ? call->context : NONE;
     thing->share = &books->shares[call->other];
     thing->share->open[process]++;
     thing->imported = thing->exportable = true;
     thing->bytes = thing->share->bytes;
 }
 
+/* From then on it is charged with the most that it reserves, until it is destroyed. */
+static void enter_pool_export(struct books *books, uint32_t process, const struct call *call,
+                              const struct answer *answer)
+{
+    struct process *of = &books->processes[process];
+    struct thing *thing = &of->things[call->cell];
+    if (thing->share == NULL) {
+        uint64_t bytes = answer->exported[call->cell];
+        thing->share = new_share(books, thing->device, process, bytes);
+        thing->share->pool = thing->share->exported = true;
+        thing->share->address = NONE;
+        of->pools[thing->device] -= bytes;
+        of->pools_most[thing->device] -= bytes;
+    }
+    thing->share->files++;
+}
+
+/* One that was exported is given back where nobody has it open and the card has all again that it ever reserved. */
+static void enter_pool_end(struct books *books, uint32_t process, struct thing *pool)
+{
+    struct process *of = &books->processes[process];
+    struct share *share = pool->kind == A_POOL ? pool->share : NULL;
+    uint32_t cell = (uint32_t)(pool - of->things);
+    EACH(thing, of)
+    {
+        thing->pool = thing->kind == OF_POOL && thing->pool == cell ? NONE : thing->pool;
+    }
+    for (uint32_t p = 0; share != NULL && p < PROCESSES; p++)
+        share->late = share->late || share->open[p] > 0;
+    if (share != NULL && share->reserved < share->bytes)
+        share->late = true;
+    else if (share != NULL && !share->late)
+        share->bytes = 0;
+    drop(books, process, pool);
+}
+
 /* It ends with the context of the stream. */
 static void enter_pooled(const struct process *of, const struct call *call, struct thing *thing)
 {
     thing->kind = OF_POOL;
+    thing->pool = call->choice;
     if (call->other != NONE)
         thing->context = of->things[call->other].context;
 }
@@ -611,7 +668,7 @@ static void enter_made(struct books *books, uint32_t process, const struct call 
     case ALLOCATE:
     case PITCHED: enter_pointer(of, call, thing, answer->value, room); break;
     case MANAGED: thing->kind = BY_MANAGED; break;
-    case POOL: thing->kind = A_POOL, thing->context = NONE; break;
+    case POOL: thing->kind = A_POOL, thing->context = NONE, thing->exportable = call->choice > 1; break;
     case POOLED: enter_pooled(of, call, thing); break;
     case STREAM: thing->kind = A_STREAM; break;
     case GRAPH: enter_graph(thing, call); break;
@@ -619,6 +676,8 @@ static void enter_made(struct books *books, uint32_t process, const struct call 
     case HANDLE_RETAIN:
     case MAP: enter_block(books, process, call, thing); break;
     case IMPORT:
+    case POOL_IMPORT:
+    case POOL_OPEN:
     case OPEN: enter_import(books, process, call, thing); break;
     case ARRAY: enter_array(of, thing); break;
     case SPARSE: thing->kind = A_SPARSE; break;
@@ -662,6 +721,7 @@ static void enter_graph_end(struct thing *exec)
     if (!exec->live)
         *exec = (struct thing){0};
     exec->kind = exec->live ? OF_POOL : NOTHING;
+    exec->pool = NONE;
     exec->context = exec->owner_context;
     exec->live = false;
 }
@@ -716,7 +776,9 @@ void books_enter(struct books *books, uint32_t process, const struct call *call,
     case DESTROY: enter_context(books, process, call); break;
     case FREE:
     case FREE_ASYNC: enter_free(books, process, call); break;
-    case POOL_DESTROY:
+    case POOL_DESTROY: enter_pool_end(books, process, thing); break;
+    case POOL_EXPORT: enter_pool_export(books, process, call, answer); break;
+    case POOL_SHARE: enter_pool_share(of, call, answer); break;
     case STREAM_DESTROY:
     case HANDLE_RELEASE:
     case UNMAP:
@@ -755,5 +817,13 @@ void books_pools(struct books *books, uint32_t process, const struct call *call,
         of->pools_least[d] = answer->used[d];
         if (looked)
             of->pools_most[d] = of->pools[d];
+    }
+    for (uint32_t c = 0; c < CELLS; c++) {
+        struct share *share = of->things[c].kind == A_POOL ? of->things[c].share : NULL;
+        if (share == NULL)
+            continue;
+        share->reserved = answer->exported[c];
+        share->in_use = answer->in_use[c];
+        share->bytes = share->bytes > share->reserved ? share->bytes : share->reserved;
     }
 }

@@ -39,6 +39,8 @@ enum thing_kind {
     A_MODULE,
     A_LIBRARY,
     A_GREEN,
+    POOL_OPENED, /* another process's */
+    OPENED_IN_POOL,
 };
 
 struct thing { /* what a process has in a cell */
@@ -47,24 +49,28 @@ struct thing { /* what a process has in a cell */
     uint32_t owner_context;   /* of a graph: the context that its memory ends with */
     uint64_t bytes, charged;
     uint64_t block;             /* of a piece: where it lies */
+    uint32_t pool;              /* of OF_POOL: the pool's cell, or NONE */
     struct share *share;        /* of handles, mappings, shared pointers; a shared piece's block has one */
     struct share *tiles[TILES]; /* of a sparse array */
     bool blocked;               /* a stream that waits */
-    bool imported, exportable;  /* a block that another process made; one that may be exported */
+    bool imported, exportable;  /* a block or pool that another process made; one that may be exported */
     bool prepaid, live, frees;  /* of a graph: not launched yet; its memory is there; it frees that itself */
 };
 
-struct share { /* a block that more than one may have, or a pointer, or a block of pieces */
+struct share { /* a block that more than one may have, or a pointer, a block of pieces, or a pool that was exported */
     bool used, exported;
-    uint32_t device, maker;   /* maker: NONE when it ended */
-    uint32_t context;         /* of its maker, that it ends with; NONE: with none */
-    uint64_t bytes, block;    /* block: of pieces, where it lies */
-    unsigned of_maker;        /* handles, mappings, sparse arrays of its maker's */
-    unsigned open[PROCESSES]; /* by those who imported or opened it */
-    unsigned files;           /* descriptors */
-    bool late;                /* freed in the order of a stream that waits: nobody sees when it is back */
-    bool stuck;               /* its maker let go of it while others had it, or late */
-    char handle[64];          /* of a pointer */
+    uint32_t device, maker;    /* maker: NONE when it ended */
+    uint32_t context;          /* of its maker, that it ends with; NONE: with none */
+    uint64_t bytes, block;     /* block: of pieces, where it lies */
+    unsigned of_maker;         /* handles, mappings, sparse arrays of its maker's */
+    unsigned open[PROCESSES];  /* by those who imported or opened it */
+    unsigned files;            /* descriptors */
+    bool pool;                 /* which is charged with the most that it reserved */
+    uint64_t reserved, in_use; /* of a pool: now */
+    uint32_t address;          /* of a pool: the maker's cell that `handle` is of */
+    bool late;                 /* freed in the order of a stream that waits: nobody sees when it is back */
+    bool stuck;                /* its maker let go of it while others had it, or late */
+    char handle[64];           /* of a pointer, or of an address in a pool */
 };
 
 struct pending { /* freed in the order of a stream */
@@ -123,7 +129,8 @@ uint64_t books_stuck(const struct books *books, uint32_t process, uint32_t devic
 bool books_may_stay(const struct books *books, uint32_t process, const struct thing *piece);
 
 /* Whether nobody knows if the card has back what a context shared, when that ends: memory of who let go of it, which
- * others have, too, leaves the process's figure with it and not the card. What is not seen to be back stays charged. */
+ * others have, too, leaves the process's figure with it and not the card. What is not seen to be back stays charged. Or
+ * whether it has another process's pool, or an address in one, which counts as open until it is let go of by name. */
 bool books_may_move(const struct books *books, uint32_t process, uint32_t context);
 
 /* What is charged for managed memory, which is in nobody's figure. */

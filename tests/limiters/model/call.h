@@ -15,7 +15,8 @@
     X(POOL) X(POOL_DESTROY) X(POOL_TRIM) X(POOLED) X(SYNCHRONIZE) X(STREAM) X(STREAM_DESTROY) X(BLOCK_STREAM) \
     X(OPEN_STREAM) X(GRAPH) X(LAUNCH) X(GRAPH_DESTROY) X(BLOCK) X(HANDLE_RETAIN) X(HANDLE_RELEASE) X(MAP) \
     X(UNMAP) X(EXPORT) X(IMPORT) X(SHARE) X(OPEN) X(CLOSE) X(ARRAY) X(SPARSE) X(TILE) X(ARRAY_DESTROY) X(MODULE) \
-    X(MODULE_UNLOAD) X(LIBRARY) X(LIBRARY_USE) X(LIBRARY_UNLOAD) X(LIMIT) X(GREEN) X(GREEN_DESTROY) X(LOOK) X(RUN)
+    X(MODULE_UNLOAD) X(LIBRARY) X(LIBRARY_USE) X(LIBRARY_UNLOAD) X(LIMIT) X(GREEN) X(GREEN_DESTROY) X(POOL_EXPORT) \
+    X(POOL_IMPORT) X(POOL_SHARE) X(POOL_OPEN) X(LOOK) X(RUN)
 /* clang-format on */
 
 #define ENUM(name) name,
@@ -27,7 +28,7 @@ struct call {
     uint32_t thread; /* of the process, by which it is made: its first, or another */
     uint32_t pad;
     uint64_t bytes;
-    char handle[64]; /* of OPEN */
+    char handle[64]; /* of OPEN and POOL_OPEN */
 };
 
 struct answer {
@@ -35,7 +36,8 @@ struct answer {
     uint32_t pad;
     uint64_t value;                            /* the address, or what is free */
     uint64_t reserved[DEVICES], used[DEVICES]; /* of this process's pools, as the driver says */
-    char handle[64];                           /* of SHARE */
+    uint64_t exported[CELLS], in_use[CELLS];   /* of its exported pools, which are not in those: by the pool's cell */
+    char handle[64];                           /* of SHARE and POOL_SHARE */
 };
 
 /* Make the calls that come through a socket until it ends. */

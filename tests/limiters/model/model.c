@@ -282,6 +282,7 @@ static void check_card(const struct seen *seen, uint32_t d)
 static bool may_measure(const struct call *call)
 {
     return call->kind == IMPORT || call->kind == OPEN || call->kind == CLOSE || call->kind == LIBRARY ||
+           call->kind == POOL_EXPORT || call->kind == POOL_IMPORT || call->kind == POOL_OPEN ||
            call->kind == LIBRARY_USE || call->kind == LIBRARY_UNLOAD || call->kind == CREATE ||
            call->kind == GRAPH_DESTROY || call->kind == LAUNCH || /* the first time */
            call->kind == RETAIN;                                  /* refused for its libraries, it ends again */
@@ -497,17 +498,26 @@ static const uint64_t sizes[] = {2 * MIB,      1,        512,           MIB - 51
                                  32 * MIB + 1, 16 * MIB, 64 * 1024 + 4, 24 * MIB,  64 * MIB};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
+/* An exported pool with memory in use, which outlives its name. */
+static bool is_in_use(const struct thing *pool)
+{
+    return pool->share != NULL && pool->share->in_use > 0;
+}
+
 static bool is(const struct thing *thing, uint32_t kind)
 {
     switch (kind) {
     case FREE:
         return thing->kind == POINTER || thing->kind == PIECE || thing->kind == BY_MANAGED || thing->kind == OF_POOL ||
-               (thing->kind == AN_EXEC && thing->live);
+               thing->kind == OPENED_IN_POOL || (thing->kind == AN_EXEC && thing->live);
     case FREE_ASYNC:
         return (thing->kind == POINTER && thing->block == 0) || thing->kind == OF_POOL ||
                (thing->kind == AN_EXEC && thing->live);
-    case POOL_DESTROY:
+    case POOL_DESTROY: return thing->kind == POOL_OPENED || (thing->kind == A_POOL && !is_in_use(thing));
     case POOL_TRIM: return thing->kind == A_POOL;
+    case POOL_EXPORT: return thing->kind == A_POOL && thing->exportable;
+    case POOL_SHARE: return thing->kind == A_POOL && thing->share != NULL;
+    case POOL_OPEN: return thing->kind == POOL_OPENED && thing->share->of_maker > 0 && thing->share->handle[0] != 0;
     case STREAM_DESTROY:
     case BLOCK_STREAM: return thing->kind == A_STREAM && !thing->blocked;
     case OPEN_STREAM: return thing->kind == A_STREAM && thing->blocked;
@@ -618,10 +628,12 @@ static bool choose_new(const struct raw *raw, const struct process *of, struct c
         call->bytes = call->bytes < 4 ? 4 : call->bytes / 4 * 4;
     if (raw->kind == MODULE || raw->kind == LIBRARY)
         call->choice = raw->b / SIZES % 3;
+    if (raw->kind == POOL)
+        call->choice = raw->b % 4;
     if (raw->kind == LIBRARY && call->bytes < MIB) /* small arrays count when they are measured */
         call->bytes = MIB;
     if (raw->kind == POOLED) {
-        call->choice = raw->a % 3 == 0 ? NONE : cell_for(of, POOL_TRIM, raw->a);
+        call->choice = raw->a % 3 == 0 ? NONE : cell_for(of, raw->a % 3 == 1 ? POOL_SHARE : POOL_TRIM, raw->a / 3);
         call->other = stream_for(of, call->device, raw->b);
         if (call->choice != NONE && of->things[call->choice].device != call->device)
             call->choice = NONE;
@@ -660,25 +672,43 @@ static bool choose_tile(const struct raw *raw, const struct process *of, struct 
     return of->things[call->cell].tiles[TILES - 1] == NULL;
 }
 
+/* The first descriptor from the `a`th on that a process of this grant can import, of a pool or of a block. */
+static uint32_t file_for(const struct process *of, bool pool, uint32_t a)
+{
+    for (uint32_t i = 0; i < FILES; i++) {
+        uint32_t file = (a + i) % FILES;
+        const struct share *share = &books.shares[files[file].share];
+        if (files[file].fd > 0 && files[file].grant == of->grant && share->pool == pool &&
+            share->device < grants[of->grant].terms->device_count)
+            return file;
+    }
+    return NONE;
+}
+
 static bool choose_import(const struct raw *raw, const struct process *of, struct call *call)
 {
-    const struct share *share = &books.shares[files[raw->a % FILES].share];
     call->cell = free_cell(of);
-    call->other = files[raw->a % FILES].share;
-    call->choice = raw->a % FILES;
-    call->bytes = share->bytes;
-    call->device = share->device;
-    call->context = context_on(of, share->device);
-    return call->cell != NONE && files[call->choice].fd > 0 && files[call->choice].grant == of->grant &&
-           share->device < grants[of->grant].terms->device_count;
+    call->choice = file_for(of, raw->kind == POOL_IMPORT, raw->a);
+    if (call->cell == NONE || call->choice == NONE)
+        return false;
+    call->other = files[call->choice].share;
+    call->bytes = books.shares[call->other].bytes;
+    call->device = books.shares[call->other].device;
+    call->context = context_on(of, call->device);
+    return raw->kind == IMPORT || call->context != NONE;
+}
+
+static bool may_be_opened(const struct share *share)
+{
+    return share->used && !share->pool && share->handle[0] != 0 && share->of_maker > 0;
 }
 
 static bool choose_open(const struct raw *raw, const struct process *of, struct call *call)
 {
     const struct share *share = &books.shares[raw->a % SHARES];
-    for (unsigned i = 0; i < SHARES && (!share->used || share->handle[0] == 0 || share->of_maker == 0); i++)
+    for (unsigned i = 0; i < SHARES && !may_be_opened(share); i++)
         share = &books.shares[(raw->a + i + 1) % SHARES];
-    if (!share->used || share->handle[0] == 0 || share->of_maker == 0 || share->maker == NONE)
+    if (!may_be_opened(share) || share->maker == NONE)
         return false;
     const struct process *maker = &books.processes[share->maker];
     call->other = (uint32_t)(share - books.shares);
@@ -687,6 +717,35 @@ static bool choose_open(const struct raw *raw, const struct process *of, struct 
     call->context = context_on(of, share->device);
     memcpy(call->handle, share->handle, sizeof call->handle);
     return maker != of && maker->grant == of->grant && call->cell != NONE && call->context != NONE;
+}
+
+/* An address in an exported pool, for who imported that. */
+static bool choose_pool_share(const struct raw *raw, const struct process *of, struct call *call)
+{
+    uint32_t found[CELLS], count = 0;
+    for (uint32_t c = 0; c < CELLS; c++)
+        if (of->things[c].kind == OF_POOL && of->things[c].pool != NONE && of->things[of->things[c].pool].share != NULL)
+            found[count++] = c;
+    if (count == 0)
+        return false;
+    call->cell = found[raw->a % count];
+    call->device = of->things[call->cell].device;
+    call->context = context_on(of, call->device);
+    return call->context != NONE;
+}
+
+static bool choose_pool_open(const struct raw *raw, const struct process *of, struct call *call)
+{
+    call->cell = free_cell(of);
+    call->choice = cell_for(of, POOL_OPEN, raw->a);
+    if (call->cell == NONE || call->choice == NONE)
+        return false;
+    const struct thing *pool = &of->things[call->choice];
+    call->other = (uint32_t)(pool->share - books.shares);
+    call->device = pool->device;
+    call->context = context_on(of, pool->device);
+    memcpy(call->handle, pool->share->handle, sizeof call->handle);
+    return call->context != NONE;
 }
 
 static bool choose_limit(const struct raw *raw, const struct process *of, struct call *call)
@@ -712,6 +771,8 @@ static bool choose_of_cell(const struct raw *raw, const struct process *of, stru
     bool needs_context = raw->kind != GRAPH_DESTROY && raw->kind != HANDLE_RELEASE && raw->kind != UNMAP &&
                          raw->kind != EXPORT && raw->kind != LIBRARY_UNLOAD;
     bool frees = raw->kind == FREE || raw->kind == FREE_ASYNC;
+    if (raw->kind == POOL_DESTROY && thing->share != NULL && any_blocked(of))
+        return false; /* what waits there is in the pool for longer than it has a name */
     bool unsure = (raw->kind == SHARE && thing->kind == PIECE && of->contexts[thing->context].lent) ||
                   (frees && books_may_stay(&books, raw->process, thing)) ||
                   (raw->kind == GREEN_DESTROY && books_may_move(&books, raw->process, thing->context));
@@ -760,7 +821,10 @@ static bool choose(const struct raw *raw, struct call *call)
     case HANDLE_RETAIN:
     case MAP: return choose_of_block(raw, of, call);
     case TILE: return choose_tile(raw, of, call);
-    case IMPORT: return choose_import(raw, of, call);
+    case IMPORT:
+    case POOL_IMPORT: return choose_import(raw, of, call);
+    case POOL_SHARE: return choose_pool_share(raw, of, call);
+    case POOL_OPEN: return choose_pool_open(raw, of, call);
     case OPEN: return choose_open(raw, of, call);
     case LIMIT: return choose_limit(raw, of, call);
     case GREEN: return choose_green(raw, of, call);
@@ -802,7 +866,8 @@ static void make_call(uint32_t p, const struct call *call)
     struct answer answer = {0};
     struct seen before = see();
     uint64_t used = used_by(&before, of->grant, call->device), limit = before.limit[of->grant][call->device];
-    int file = ask(p, call, call->kind == IMPORT ? files[call->choice].fd : -1, &answer);
+    bool imports = call->kind == IMPORT || call->kind == POOL_IMPORT;
+    int file = ask(p, call, imports ? files[call->choice].fd : -1, &answer);
     struct seen after = see();
     print_call(p, call, answer.code, &after);
     check_answer(&before, &after, p, call, answer.code);
@@ -963,7 +1028,8 @@ static uint32_t rng(uint64_t *state)
 
 static uint32_t random_kind(uint64_t *state, unsigned one_kill_in)
 {
-    static const uint32_t often[] = {ALLOCATE, ALLOCATE, FREE, FREE, POOLED, FREE_ASYNC, FREE_ASYNC, LAUNCH, START};
+    static const uint32_t often[] = {ALLOCATE,   ALLOCATE, FREE,  FREE,        POOLED,     FREE_ASYNC,
+                                     FREE_ASYNC, LAUNCH,   START, POOL_EXPORT, POOL_SHARE, POOL_OPEN};
     if (one_kill_in > 0 && rng(state) % one_kill_in == 0)
         return KILL + rng(state) % 3;
     if (rng(state) % 3 == 0)

@@ -44,6 +44,7 @@ static void *driver_function(const char *name)
 struct cell {
     uint64_t handle, address, bytes;
     volatile uint32_t *word; /* that a stream waits for */
+    bool exported;           /* a pool that is, and that the driver knows */
 };
 static struct cell cells[CELLS];
 static CUcontext contexts[CONTEXTS];
@@ -179,10 +180,18 @@ static void remember(CUmemoryPool handle, uint32_t device)
     pools[i].device = device;
 }
 
+static void forget_pool(CUmemoryPool handle)
+{
+    for (unsigned i = 0; i < pool_count; i++)
+        if (pools[i].handle == handle)
+            pools[i--] = pools[--pool_count];
+}
+
 CALL(call_pool)
 {
     uint64_t keep = call->choice % 2 == 0 ? 0 : UINT64_MAX;
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .handleTypes = call->choice < 2 ? 0 : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}};
     CUresult code = CU(cuMemPoolCreate)((CUmemoryPool *)&cell->handle, &properties);
     if (code != CUDA_SUCCESS)
@@ -193,6 +202,7 @@ CALL(call_pool)
 
 CALL(call_pool_destroy)
 {
+    cell->exported = false;
     return CU(cuMemPoolDestroy)((CUmemoryPool)cell->handle);
 }
 
@@ -316,6 +326,41 @@ CALL(call_open)
 CALL(call_close)
 {
     return CU(cuIpcCloseMemHandle)(cell->address);
+}
+
+/* What it reserves is told of it alone from then on. */
+CALL(call_pool_export)
+{
+    int file = -1;
+    CUresult code = CU(cuMemPoolExportToShareableHandle)(&file, (CUmemoryPool)cell->handle,
+                                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    answer->value = (uint64_t)(int64_t)file;
+    if (code == CUDA_SUCCESS)
+        forget_pool((CUmemoryPool)cell->handle);
+    cell->exported = cell->exported || code == CUDA_SUCCESS;
+    return code;
+}
+
+CALL(call_pool_import)
+{
+    CUresult code = CU(cuMemPoolImportFromShareableHandle)(
+        (CUmemoryPool *)&cell->handle, (void *)(intptr_t)call->choice, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    close((int)call->choice);
+    return code;
+}
+
+CALL(call_pool_share)
+{
+    return CU(cuMemPoolExportPointer)((CUmemPoolPtrExportData *)answer->handle, cell->address);
+}
+
+/* `choice` is the cell of the pool as it was imported. */
+CALL(call_pool_open)
+{
+    CUmemPoolPtrExportData address;
+    memcpy(&address, call->handle, sizeof address);
+    return CU(cuMemPoolImportPointer)((CUdeviceptr *)&cell->address, (CUmemoryPool)cells[call->choice].handle,
+                                      &address);
 }
 
 /* ------------------------------------------------------------------------------- arrays, modules, limits of a context
@@ -519,6 +564,10 @@ static CUresult (*const makers[])(const struct call *, struct cell *, struct ans
     [LIMIT] = call_limit,
     [GREEN] = call_green,
     [GREEN_DESTROY] = call_green_destroy,
+    [POOL_EXPORT] = call_pool_export,
+    [POOL_IMPORT] = call_pool_import,
+    [POOL_SHARE] = call_pool_share,
+    [POOL_OPEN] = call_pool_open,
     [LOOK] = call_look,
     [RUN] = call_run,
 };
@@ -575,6 +624,12 @@ static uint64_t in_chunks(uint64_t bytes)
     return (bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
 }
 
+static bool pool_has(CUmemoryPool pool, uint64_t *reserved, uint64_t *used)
+{
+    return CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved) == CUDA_SUCCESS &&
+           CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used) == CUDA_SUCCESS;
+}
+
 /* What the driver says of the pools that it still knows. */
 static void say_pools(struct answer *answer)
 {
@@ -588,10 +643,11 @@ static void say_pools(struct answer *answer)
         CU(cuDeviceGetGraphMemAttribute)((CUdevice)d, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &answer->used[d]);
         answer->used[d] = in_chunks(answer->used[d]);
     }
+    for (uint32_t c = 0; c < CELLS; c++)
+        cells[c].exported = cells[c].exported &&
+                            pool_has((CUmemoryPool)cells[c].handle, &answer->exported[c], &answer->in_use[c]);
     for (unsigned i = 0; i < pool_count; i++) {
-        if (CU(cuMemPoolGetAttribute)(pools[i].handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) !=
-                CUDA_SUCCESS ||
-            CU(cuMemPoolGetAttribute)(pools[i].handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) != CUDA_SUCCESS) {
+        if (!pool_has(pools[i].handle, &reserved, &used)) {
             pools[i--] = pools[--pool_count];
             continue;
         }
@@ -655,7 +711,7 @@ int work(int socket)
         else
             make_in_another(&call, &answer);
         say_pools(&answer);
-        goes_on = reply(socket, &answer, call.kind == EXPORT && answer.code == 0);
+        goes_on = reply(socket, &answer, (call.kind == EXPORT || call.kind == POOL_EXPORT) && answer.code == 0);
     }
     return 0;
 }
