@@ -35,6 +35,8 @@ enum {
     HELD_TILES,       /* key: array and block; owner: array; link: block */
     HELD_GREEN,       /* key: greenCtx; owner: its device's primary context */
     GREEN_CONTEXT,    /* key: the context of one; owner: as that one's; link: greenCtx */
+    HELD_TABLE,       /* key: of a page table (../cuda/page_tables.c) */
+    TABLES_COUNTED,   /* key: device; bytes: how many such */
     STREAM_DEVICE,    /* key: stream */
     CAPTURE,          /* key: what it is known by (capture.c) */
     HELD_EXEC,        /* + device; key: graphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */

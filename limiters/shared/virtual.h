@@ -6,6 +6,11 @@
 
 struct block;
 
+/* Map a block, which lives as long as its mappings do. */
+result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAllocationHandle), unsigned long long),
+                   pointer_t address, size_t bytes, size_t offset, TYPE(memGenericAllocationHandle) handle,
+                   unsigned long long flags);
+
 /* One reference more to the block of a handle, which is given back by either of the next two; NULL: not one of ours. */
 struct block *block_held(TYPE(memGenericAllocationHandle) handle);
 

@@ -44,6 +44,7 @@ void device_leave(struct device *device)
             pool_free(pool);
     device->default_pool = device->current_pool = device->graph_pool = NULL;
     free(device->launches);
+    tables_leave(device);
     device->launched = 0;
     engine_leave(device->account);
     device->account = NULL;

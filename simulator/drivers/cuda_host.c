@@ -21,6 +21,8 @@ static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags
     void *start = fixed;
     if (fixed && memory_find((uintptr_t)fixed))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (fixed && !tables_take(context->device, TABLES_OF_HOST, (uintptr_t)fixed, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!fixed)
         start = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED)

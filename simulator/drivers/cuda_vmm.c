@@ -258,6 +258,8 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     for (uintptr_t at = pointer; at < pointer + size; at += BLOCK)
         if (memory_find(at))
             return CUDA_ERROR_INVALID_VALUE;
+    if (!tables_take(physical->device, TABLES_OF_BLOCKS, pointer, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     void *start = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
                        physical->share >= 0 ? engine_file() : memory_file(), (off_t)physical->offset);
     if (start == MAP_FAILED)

@@ -70,7 +70,13 @@ struct device { /* a card as this process sees it; ordinals index driver.devices
     unsigned primary_retained, primary_flags;
     struct pool *default_pool, *current_pool, *graph_pool;
     uint64_t launched, *launches; /* fences of the last launches: a full queue holds the launcher back */
+    uint64_t *tables[2], table_count;
 };
+
+/* Of page tables: what they are of. False: the card has no room for more. */
+enum tables { TABLES_OF_BLOCKS, TABLES_OF_HOST };
+bool tables_take(struct device *device, enum tables kind, uintptr_t start, uint64_t size);
+void tables_leave(struct device *device);
 
 struct context {
     struct object object;

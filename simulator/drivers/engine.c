@@ -39,6 +39,7 @@ struct account {
     _Atomic uint64_t served;       /* written under the card's lock, read without it */
     uint64_t submitted, memory;    /* under the card's lock */
     uint64_t managed;              /* the same; not in memory */
+    uint64_t tables;               /* the same; not in memory */
     uint64_t stretches;            /* how many there were, the last STRETCHES are kept */
     struct stretch stretch[STRETCHES];
 };
@@ -381,7 +382,8 @@ static void drop_tenant(struct card *card, uint32_t at)
         card->wheel.holder = NOBODY;
     else if (card->wheel.holder != NOBODY && card->wheel.holder > at)
         card->wheel.holder--;
-    engine.state->accounts[account].memory = engine.state->accounts[account].managed = 0;
+    engine.state->accounts[account].memory = engine.state->accounts[account].managed =
+        engine.state->accounts[account].tables = 0;
     close_shares(card, account);
     __atomic_store_n(&engine.state->taken[account], 0, __ATOMIC_RELEASE);
 }
@@ -422,7 +424,8 @@ struct account *engine_join(struct engine *it, unsigned index)
         account = &state->accounts[slot];
         account->card = index;
         account->process = process_number_own();
-        account->served = account->submitted = account->memory = account->managed = account->stretches = 0;
+        account->served = account->submitted = account->memory = account->managed = account->tables =
+            account->stretches = 0;
         it->mine[slot] = true;
         state->taken[slot] = 1;
         card->tenants[card->count++] = slot;
@@ -455,7 +458,7 @@ static uint64_t used_on(const struct card *card)
     uint64_t used = 0;
     for (uint32_t i = 0; i < card->count; i++) {
         const struct account *account = &engine.state->accounts[card->tenants[i]];
-        used += account->memory + batches(account->managed);
+        used += account->memory + batches(account->managed) + account->tables;
     }
     EACH_SHARE(share, card)
     used += share->bytes;
@@ -498,6 +501,16 @@ void engine_release_managed(struct account *account, uint64_t bytes)
     struct card *card = enter(account->card, false);
     account->managed -= bytes;
     pthread_mutex_unlock(&card->lock);
+}
+
+bool engine_charge_tables(struct account *account, uint64_t bytes)
+{
+    struct card *card = enter(account->card, true);
+    bool fits = bytes <= engine.cards[account->card].memory - used_on(card);
+    if (fits)
+        account->tables += bytes;
+    pthread_mutex_unlock(&card->lock);
+    return fits;
 }
 
 uint64_t engine_used(struct engine *it, unsigned index)

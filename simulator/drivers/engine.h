@@ -49,6 +49,9 @@ void engine_release(struct account *account, uint64_t bytes);
 /* The same of managed memory: the card gives it to a process in batches, and tells nobody whose it is. */
 bool engine_charge_managed(struct account *account, uint64_t bytes);
 void engine_release_managed(struct account *account, uint64_t bytes);
+
+/* The same of page tables, which the card has until the process leaves it. */
+bool engine_charge_tables(struct account *account, uint64_t bytes);
 uint64_t engine_used(struct engine *engine, unsigned card);
 unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tenant tenants[ENGINE_TENANTS]);
 

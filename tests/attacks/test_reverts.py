@@ -137,6 +137,9 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shared/memory.c", "bool shared = ours && is_shared(&entry);", "bool shared = false;"),
     ),
     "early_charges": (("shared/uncounted.c", "if (now >= old)", "if (true)"),),
+    "page_tables": (
+        ("cuda/page_tables.c", "if (charge(device, bytes) != RESULT_OK) {", "if (false) {"),
+    ),
     "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (
