@@ -1,7 +1,7 @@
 /* Page tables: 4 KiB of the card for each 512 MiB of addresses with blocks mapped by hand in them, and for each 2 MiB
  * with registered memory of the host. The driver counts them for no process (an NVIDIA H100, driver 580.159.04,
  * 2026-11-27: one block mapped at 30,000 addresses took 116 MiB in two seconds). They are charged in blocks, of which
- * the first is part of the context, and stay charged: when the driver gives them back is not known.
+ * the first is part of the context, and stay charged, though the driver gives them back with what was mapped.
  */
 #include "../shared/blocks.h"
 #include "../shared/bodies.h"

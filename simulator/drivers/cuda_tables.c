@@ -1,7 +1,8 @@
 /* Page tables: 4 KiB of the card for each 512 MiB of addresses with blocks mapped by hand in them, and for each 2 MiB
  * with registered memory of the host, in blocks of 2 MiB, counted for no process. Measured on an H100 (driver
  * 580.159.04, 2026-11-27): 30,000 mappings 512 MiB apart took 58 such blocks, 32 MiB apart 3, 2 MiB apart none; 200
- * times 256 MiB of the host 50. That they stay until the process leaves the card is assumed. */
+ * times 256 MiB of the host 50. There they come back with what was mapped; here they
+ * stay until the process leaves the card. */
 #include "driver.h"
 
 #include <stdlib.h>

@@ -130,7 +130,7 @@ bool books_may_stay(const struct books *books, uint32_t process, const struct th
 
 /* Whether nobody knows if the card has back what a context shared, when that ends: memory of who let go of it, which
  * others have, too, leaves the process's figure with it and not the card. What is not seen to be back stays charged. Or
- * whether it has another process's pool, or an address in one, which counts as open until it is let go of by name. */
+ * whether it has another process's pool, or an address in one, which counts as open until it is freed by name. */
 bool books_may_move(const struct books *books, uint32_t process, uint32_t context);
 
 /* What is charged for managed memory, which is in nobody's figure. */
