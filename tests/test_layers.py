@@ -183,7 +183,7 @@ def test_a_driver_symbol_is_named_once_in_its_api_def_and_never_as_text() -> Non
     assert [] == found
 
 
-def test_a_driver_api_has_at_most_500_lines_that_others_do_not_share() -> None:
+def test_a_driver_api_has_at_most_465_lines_that_others_do_not_share() -> None:
     """Not counted: what the driver's functions and types are called (the tables and abi.h).
 
     Each is counted by itself, also HSA, of which HIP's limiter answers a few functions.
@@ -199,7 +199,7 @@ def test_a_driver_api_has_at_most_500_lines_that_others_do_not_share() -> None:
     }
 
     assert {"cuda", "hip", "hsa", "musa"} == lines.keys()
-    assert {} == {name: count for name, count in lines.items() if count > 500}
+    assert {} == {name: count for name, count in lines.items() if count > 465}
 
 
 def test_nothing_asks_which_vendor_it_is() -> None:

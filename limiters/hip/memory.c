@@ -47,14 +47,14 @@ hipError_t allocate_array(hipError_t (*real)(hipArray_t *, const hipChannelForma
                           hipArray_t *array, const hipChannelFormatDesc *format, size_t width, size_t height,
                           unsigned flags)
 {
-    CREATE_ARRAY(formatted_bytes(format, (hipExtent){width, height, 1}, 1), destroy_array(REAL(hipFreeArray), *array),
-                 real(array, format, width, height, flags));
+    CREATE_ARRAY(formatted_bytes(format, (hipExtent){width, height, 1}, 1), 0,
+                 destroy_array(REAL(hipFreeArray), *array), real(array, format, width, height, flags));
 }
 
 hipError_t allocate_array_3d(hipError_t (*real)(hipArray_t *, const hipChannelFormatDesc *, hipExtent, unsigned),
                              hipArray_t *array, const hipChannelFormatDesc *format, hipExtent extent, unsigned flags)
 {
-    CREATE_ARRAY(formatted_bytes(format, extent, 1), destroy_array(REAL(hipFreeArray), *array),
+    CREATE_ARRAY(formatted_bytes(format, extent, 1), 0, destroy_array(REAL(hipFreeArray), *array),
                  real(array, format, extent, flags));
 }
 
@@ -63,6 +63,6 @@ hipError_t allocate_mipmap(hipError_t (*real)(hipMipmappedArray_t *, const hipCh
                            hipMipmappedArray_t *array, const hipChannelFormatDesc *format, hipExtent extent,
                            unsigned levels, unsigned flags)
 {
-    CREATE_ARRAY(formatted_bytes(format, extent, levels), destroy_mipmap(REAL(hipFreeMipmappedArray), *array),
+    CREATE_ARRAY(formatted_bytes(format, extent, levels), 0, destroy_mipmap(REAL(hipFreeMipmappedArray), *array),
                  real(array, format, extent, levels, flags));
 }

@@ -30,12 +30,14 @@ static void refund_array(const struct entry *entry)
         refund_small_array(entry->device, entry->bytes);
 }
 
-result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes)
+result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes, uint64_t tables)
 {
     struct entry none = {.kind = HELD_ARRAY, .device = device, .bytes = bytes};
-    if (answer != RESULT_OK && counted(device))
+    if (answer != RESULT_OK && counted(device)) {
         refund_array(&none);
-    return answer != RESULT_OK ? answer : settle(answer, HELD_ARRAY, key, device, bytes, NULL);
+        tables_fewer(device, tables);
+    }
+    return answer != RESULT_OK ? answer : settle(answer, HELD_ARRAY, key, device, bytes, (void *)(uintptr_t)tables);
 }
 
 /* Whether an array lies in a block that may outlive it. One that is charged two blocks may have two of its own. */
@@ -50,6 +52,7 @@ void array_gone(const struct entry *entry)
         array_kept(entry->device, whole_blocks(entry->bytes));
     else
         refund_array(entry);
+    tables_fewer(entry->device, (uintptr_t)entry->link);
     if (entry->bytes == 0)
         tiles_gone((const void *)(uintptr_t)entry->key);
 }
@@ -61,20 +64,21 @@ result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPT
     if (shape != NULL)
         flat = (NAMED(ARRAY3D_DESCRIPTOR)){
             .Width = shape->Width, .Height = shape->Height, .Format = shape->Format, .NumChannels = shape->NumChannels};
-    CREATE_ARRAY(array_bytes(&flat, 1), destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
+    CREATE_ARRAY(array_bytes(&flat, 1), 0, destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
 }
 
 result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DESCRIPTOR) *), TYPE(array) *array,
                          const NAMED(ARRAY3D_DESCRIPTOR) *shape)
 {
-    CREATE_ARRAY(array_bytes(shape, 1), destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
+    CREATE_ARRAY(array_bytes(shape, 1), tables_of_sparse(shape, 1), destroy_array(DRIVER(ArrayDestroy), *array),
+                 real(array, shape));
 }
 
 result_t create_mipmap(result_t (*real)(TYPE(mipmappedArray) *, MIPMAP_SHAPE *, unsigned), TYPE(mipmappedArray) *array,
                        MIPMAP_SHAPE *shape, unsigned levels)
 {
-    CREATE_ARRAY(array_bytes(shape, levels), destroy_mipmap(DRIVER(MipmappedArrayDestroy), *array),
-                 real(array, shape, levels));
+    CREATE_ARRAY(array_bytes(shape, levels), tables_of_sparse(shape, levels),
+                 destroy_mipmap(DRIVER(MipmappedArrayDestroy), *array), real(array, shape, levels));
 }
 
 result_t destroy_array(result_t (*real)(TYPE(array)), TYPE(array) array)

@@ -9,6 +9,7 @@
 #include "ends.h"
 #include "libraries.h"
 #include "local.h"
+#include "page_tables.h"
 #include "uncounted.h"
 
 #include "../core/log.h"
@@ -58,7 +59,8 @@ static result_t settle_context(context_t context, device_t ordinal)
 {
     result_t answer = charge_context(ordinal);
     int device = device_of(ordinal);
-    if (answer != RESULT_OK || (libraries_enter(context, device) && local_enter(context, device)))
+    if (answer != RESULT_OK ||
+        (libraries_enter(context, device) && local_enter(context, device) && tables_enter(device)))
         return answer;
     return ERROR(OUT_OF_MEMORY);
 }

@@ -27,7 +27,7 @@ enum {
     HELD_LOCAL,       /* key, owner: context; bytes: for local memory of kernels */
     STACKS_OF_CALLS,  /* key, owner: context; bytes: that it has taken by images that call functions (module.c) */
     WAITING_KERNEL,   /* key: function or kernel; bytes: of a thread; link: devices it was not launched on (local.c) */
-    HELD_ARRAY,       /* key: array or mipmappedArray */
+    HELD_ARRAY,       /* key: array or mipmappedArray; link: how many page tables it has */
     HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
     HELD_MAPPING,     /* key: address; bytes: length; link: block */
     HELD_OPENED,      /* key: address; owner: context; bytes: how often it is open */
@@ -35,8 +35,9 @@ enum {
     HELD_TILES,       /* key: array and block; owner: array; link: block */
     HELD_GREEN,       /* key: greenCtx; owner: its device's primary context */
     GREEN_CONTEXT,    /* key: the context of one; owner: as that one's; link: greenCtx */
-    HELD_TABLE,       /* key: of a page table (../cuda/page_tables.c) */
-    TABLES_COUNTED,   /* key: device; bytes: how many such */
+    HELD_TABLE,       /* key: of a page table (page_tables.c); bytes: pages that it is for */
+    HELD_HOST,        /* key: address of memory of the host; link: bits of the devices that have page tables of it */
+    HELD_ACCESS,      /* the same of a mapped block */
     STREAM_DEVICE,    /* key: stream */
     CAPTURE,          /* key: what it is known by (capture.c) */
     HELD_EXEC,        /* + device; key: graphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */

@@ -1,5 +1,5 @@
-/* What an array takes where it is no more than its elements (array.h). */
-#include "array.h"
+/* What an array takes where it is no more than its elements (linear.h). */
+#include "linear.h"
 
 static uint64_t element_bytes(TYPE(array_format) format)
 {

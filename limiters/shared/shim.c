@@ -14,6 +14,7 @@
 #include "launch.h"
 #include "local.h"
 #include "module.h"
+#include "page_tables.h"
 #include "pools.h"
 #include "room.h"
 #include "uncounted.h"
@@ -57,6 +58,7 @@ static void forget_parent(void)
     blocks_after_fork();
     room_after_fork();
     virtual_after_fork();
+    tables_after_fork();
     uncounted_after_fork();
     limits_after_fork();
     local_after_fork();
@@ -80,6 +82,7 @@ static void prepare_charges(void)
     give_back_by(HELD_LOCAL, give_back_bytes);
     give_back_by(HELD_SCRATCH, give_back_bytes);
     give_back_by(HELD_NODES, give_back_bytes);
+    tables_prepare();
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
         give_back_by(limit, give_back_bytes);
     more_room_by(make_room);

@@ -10,6 +10,7 @@ struct block;
 result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAllocationHandle), unsigned long long),
                    pointer_t address, size_t bytes, size_t offset, TYPE(memGenericAllocationHandle) handle,
                    unsigned long long flags);
+result_t unmap_blocks(result_t (*real)(pointer_t, size_t), pointer_t address, size_t bytes);
 
 /* One reference more to the block of a handle, which is given back by either of the next two; NULL: not one of ours. */
 struct block *block_held(TYPE(memGenericAllocationHandle) handle);

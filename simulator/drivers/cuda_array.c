@@ -56,12 +56,16 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
     size_t taken = taken_by(shape, pitch);
     struct piece piece = {0};
     bool later = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
-    if (!later && !piece_take(context, taken, taken <= MIB, &piece))
+    bool sparse = shape->Flags & CUDA_ARRAY3D_SPARSE;
+    if (sparse ? !tables_take_sparse(context->device, size)
+               : !later && !piece_take(context, taken, taken <= MIB, &piece))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bytes == MAP_FAILED) {
         if (piece.block)
             piece_give(&piece);
+        if (sparse)
+            tables_give_sparse(context->device, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct array *array = object_new(OBJECT_ARRAY);
@@ -89,6 +93,8 @@ static void array_free(struct array *array)
         tile_free(&array->tiles);
     if (array->piece.block)
         piece_give(&array->piece);
+    if (array->shape.Flags & CUDA_ARRAY3D_SPARSE)
+        tables_give_sparse(array->context->device, array->size);
     munmap(array->bytes, array->size);
     object_free(array);
 }

@@ -6,6 +6,7 @@
 
 void memory_free_host(struct memory *memory)
 {
+    tables_give(memory->device, TABLES_OF_HOST, memory->start, memory->size);
     if (memory->kind == MEMORY_HOST)
         munmap((void *)memory->start, memory->length);
     memory_remove(memory);
@@ -21,12 +22,15 @@ static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags
     void *start = fixed;
     if (fixed && memory_find((uintptr_t)fixed))
         return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    if (fixed && !tables_take(context->device, TABLES_OF_HOST, (uintptr_t)fixed, size))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     if (!fixed)
         start = mmap(NULL, round_up(size, PAGE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!tables_take(context->device, TABLES_OF_HOST, (uintptr_t)start, size)) {
+        if (!fixed)
+            munmap(start, round_up(size, PAGE));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     memory_insert(&(struct memory){.start = (uintptr_t)start,
                                    .size = size,
                                    .length = fixed ? size : round_up(size, PAGE),
@@ -43,6 +47,11 @@ static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags
 EXPORT CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags)
 {
     return host_new(NULL, pointer, size, flags);
+}
+
+EXPORT CUresult cuMemAllocHost(void **pointer, unsigned size)
+{
+    return host_new(NULL, pointer, size, 0);
 }
 
 EXPORT CUresult cuMemAllocHost_v2(void **pointer, size_t size)

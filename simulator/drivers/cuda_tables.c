@@ -1,46 +1,96 @@
-/* Page tables: 4 KiB of the card for each 512 MiB of addresses with blocks mapped by hand in them, and for each 2 MiB
- * with registered memory of the host, in blocks of 2 MiB, counted for no process. Measured on an H100 (driver
- * 580.159.04, 2026-11-27): 30,000 mappings 512 MiB apart took 58 such blocks, 32 MiB apart 3, 2 MiB apart none; 200
- * times 256 MiB of the host 50. There they come back with what was mapped; here they
- * stay until the process leaves the card. */
+/* Page tables: 4 KiB of the card for each 512 MiB of addresses with mapped memory in them, for each 2 MiB with memory
+ * of the host, and for each 256 GiB above, in blocks of 2 MiB, counted for no process. Measured on an H100 (driver
+ * 580.159.04, 2026-11-27): 5,000 mappings 512 MiB apart took 9 such blocks, as many pages of the host 2 MiB apart 9,
+ * 2,000 of them 512 MiB apart 7, and all of it came back with what was mapped. 64 sparse arrays of 4 GiB took 17: a
+ * table for each 32 MiB and for each 512. */
 #include "driver.h"
 
 #include <stdlib.h>
 
-#define TABLES_OF_A_BLOCK 512
+#define PAGE_BITS         12
 #define ADDRESS_BITS      47
+#define TABLES_OF_A_BLOCK 512
+#define SPARSE_REACH      (UINT64_C(32) << 20)
 
-static const unsigned reaches[] = {[TABLES_OF_BLOCKS] = 29, [TABLES_OF_HOST] = 21};
+static const unsigned reaches[TABLE_LEVELS] = {21, 29, 38};
 
-/* A bit for each stretch of addresses that has one. */
-static bool enter_stretch(struct device *device, enum tables kind, uintptr_t stretch)
+static uint32_t *pages_of(struct device *device, unsigned level, uint64_t stretch)
 {
-    uint64_t **seen = &device->tables[kind];
-    if (!*seen)
-        *seen = calloc(UINT64_C(1) << (ADDRESS_BITS - reaches[kind] - 6), sizeof **seen);
-    uint64_t bit = UINT64_C(1) << stretch % 64, *word = &(*seen)[stretch / 64];
-    bool news = !(*word & bit);
-    *word |= bit;
-    return news;
+    if (!device->tables[level])
+        device->tables[level] = calloc(UINT64_C(1) << (ADDRESS_BITS - reaches[level]), sizeof **device->tables);
+    return &device->tables[level][stretch];
 }
 
-bool tables_take(struct device *device, enum tables kind, uintptr_t start, uint64_t size)
+static void add(struct device *device, unsigned level, uintptr_t start, uint64_t size, int sign)
 {
-    uintptr_t end = start + size - 1;
-    if (!device->account || end < start || end >> ADDRESS_BITS)
+    uint64_t end = ((start + size - 1) >> PAGE_BITS) + 1;
+    for (uint64_t at = start >> PAGE_BITS, next; at < end; at = next) {
+        uint64_t stretch = at >> (reaches[level] - PAGE_BITS);
+        next = (stretch + 1) << (reaches[level] - PAGE_BITS);
+        next = next < end ? next : end;
+        uint32_t *pages = pages_of(device, level, stretch), before = *pages;
+        *pages = sign < 0 && before < next - at ? 0 : before + (uint32_t)(sign * (int64_t)(next - at));
+        device->table_count += (uint64_t)((*pages > 0) - (before > 0));
+    }
+}
+
+static bool settle_blocks(struct device *device, uint64_t before)
+{
+    int64_t blocks = (int64_t)(device->table_count / TABLES_OF_A_BLOCK - before / TABLES_OF_A_BLOCK);
+    return engine_change_tables(device->account, blocks * (int64_t)BLOCK);
+}
+
+static bool change(struct device *device, enum tables lowest, uintptr_t start, uint64_t size, int sign)
+{
+    uint64_t before = device->table_count;
+    if (!device->account || !size || start >> ADDRESS_BITS || (start + size - 1) >> ADDRESS_BITS)
         return true;
-    uint64_t before = device->table_count / TABLES_OF_A_BLOCK;
-    for (uintptr_t at = start >> reaches[kind]; at <= end >> reaches[kind]; at++)
-        device->table_count += enter_stretch(device, kind, at);
-    uint64_t blocks = device->table_count / TABLES_OF_A_BLOCK - before;
-    return !blocks || engine_charge_tables(device->account, blocks * BLOCK);
+    for (unsigned level = lowest; level < TABLE_LEVELS; level++)
+        add(device, level, start, size, sign);
+    return settle_blocks(device, before);
+}
+
+bool tables_take(struct device *device, enum tables lowest, uintptr_t start, uint64_t size)
+{
+    if (change(device, lowest, start, size, 1))
+        return true;
+    for (unsigned level = lowest; level < TABLE_LEVELS; level++)
+        add(device, level, start, size, -1);
+    return false;
+}
+
+void tables_give(struct device *device, enum tables lowest, uintptr_t start, uint64_t size)
+{
+    change(device, lowest, start, size, -1);
+}
+
+static uint64_t of_sparse(uint64_t size)
+{
+    return round_up(size, SPARSE_REACH) / SPARSE_REACH + round_up(size, 16 * SPARSE_REACH) / (16 * SPARSE_REACH);
+}
+
+bool tables_take_sparse(struct device *device, uint64_t size)
+{
+    uint64_t before = device->table_count;
+    device->table_count += of_sparse(size);
+    if (settle_blocks(device, before))
+        return true;
+    device->table_count = before;
+    return false;
+}
+
+void tables_give_sparse(struct device *device, uint64_t size)
+{
+    uint64_t before = device->table_count;
+    device->table_count -= of_sparse(size);
+    settle_blocks(device, before);
 }
 
 void tables_leave(struct device *device)
 {
-    for (unsigned kind = 0; kind < sizeof reaches / sizeof *reaches; kind++) {
-        free(device->tables[kind]);
-        device->tables[kind] = NULL;
+    for (unsigned level = 0; level < TABLE_LEVELS; level++) {
+        free(device->tables[level]);
+        device->tables[level] = NULL;
     }
     device->table_count = 0;
 }

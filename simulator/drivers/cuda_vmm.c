@@ -258,8 +258,6 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
     for (uintptr_t at = pointer; at < pointer + size; at += BLOCK)
         if (memory_find(at))
             return CUDA_ERROR_INVALID_VALUE;
-    if (!tables_take(physical->device, TABLES_OF_BLOCKS, pointer, size))
-        return CUDA_ERROR_OUT_OF_MEMORY;
     void *start = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
                        physical->share >= 0 ? engine_file() : memory_file(), (off_t)physical->offset);
     if (start == MAP_FAILED)
@@ -288,9 +286,29 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
         struct memory *memory = memory_find(at);
         struct physical *physical = memory->physical;
         mmap((void *)at, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        for (unsigned i = 0; i < driver.device_count; i++)
+            if (memory->flags & 1u << i)
+                tables_give(&driver.devices[i], TABLES_OF_BLOCKS, at, memory->size);
         at += memory->size;
         memory_remove(memory);
         physical_unmap(physical);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* A device that is let at what is mapped has page tables of it. */
+static CUresult let_at(CUdevice ordinal, uintptr_t start, size_t size)
+{
+    struct device *device = device_at(ordinal);
+    struct memory *memory;
+    if (!device)
+        return CUDA_ERROR_INVALID_DEVICE;
+    for (uintptr_t at = start; at < start + size && (memory = memory_find(at)); at = memory->start + memory->size) {
+        if (memory->flags & 1u << ordinal || !device->account)
+            continue;
+        if (!tables_take(device, TABLES_OF_BLOCKS, memory->start, memory->size))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        memory->flags |= 1u << ordinal;
     }
     return CUDA_SUCCESS;
 }
@@ -301,6 +319,9 @@ EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAcce
     if (!access || !count || memory_check((void *)(uintptr_t)pointer, size) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_VALUE;
     int protection = PROT_NONE;
+    for (size_t i = 0; i < count; i++)
+        if (access[i].flags && access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+            CHECK(let_at(access[i].location.id, pointer, size));
     for (size_t i = 0; i < count; i++)
         protection |= access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_READ | PROT_WRITE
                       : access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ    ? PROT_READ

@@ -61,6 +61,8 @@ struct pool { /* memory taken from the card in chunks, given out in pieces */
     int share;
 };
 
+#define TABLE_LEVELS 3u
+
 struct device { /* a card as this process sees it; ordinals index driver.devices */
     const struct nvidia_device *slot;
     const struct nvidia_card *card;
@@ -69,13 +71,17 @@ struct device { /* a card as this process sees it; ordinals index driver.devices
     struct context *primary;
     unsigned primary_retained, primary_flags;
     struct pool *default_pool, *current_pool, *graph_pool;
-    uint64_t launched, *launches; /* fences of the last launches: a full queue holds the launcher back */
-    uint64_t *tables[2], table_count;
+    uint64_t launched, *launches;   /* fences of the last launches: a full queue holds the launcher back */
+    uint32_t *tables[TABLE_LEVELS]; /* pages that each is for */
+    uint64_t table_count;
 };
 
-/* Of page tables: what they are of. False: the card has no room for more. */
-enum tables { TABLES_OF_BLOCKS, TABLES_OF_HOST };
-bool tables_take(struct device *device, enum tables kind, uintptr_t start, uint64_t size);
+/* Page tables of a range (cuda_tables.c), from the lowest that it needs on. False: the card has no room for more. */
+enum tables { TABLES_OF_HOST, TABLES_OF_BLOCKS };
+bool tables_take(struct device *device, enum tables lowest, uintptr_t start, uint64_t size);
+void tables_give(struct device *device, enum tables lowest, uintptr_t start, uint64_t size);
+bool tables_take_sparse(struct device *device, uint64_t size);
+void tables_give_sparse(struct device *device, uint64_t size);
 void tables_leave(struct device *device);
 
 struct context {

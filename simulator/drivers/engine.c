@@ -503,12 +503,12 @@ void engine_release_managed(struct account *account, uint64_t bytes)
     pthread_mutex_unlock(&card->lock);
 }
 
-bool engine_charge_tables(struct account *account, uint64_t bytes)
+bool engine_change_tables(struct account *account, int64_t bytes)
 {
-    struct card *card = enter(account->card, true);
-    bool fits = bytes <= engine.cards[account->card].memory - used_on(card);
+    struct card *card = enter(account->card, bytes > 0);
+    bool fits = bytes <= 0 || (uint64_t)bytes <= engine.cards[account->card].memory - used_on(card);
     if (fits)
-        account->tables += bytes;
+        account->tables += (uint64_t)bytes;
     pthread_mutex_unlock(&card->lock);
     return fits;
 }

@@ -50,8 +50,8 @@ void engine_release(struct account *account, uint64_t bytes);
 bool engine_charge_managed(struct account *account, uint64_t bytes);
 void engine_release_managed(struct account *account, uint64_t bytes);
 
-/* The same of page tables, which the card has until the process leaves it. */
-bool engine_charge_tables(struct account *account, uint64_t bytes);
+/* The same of page tables: so many bytes more, or fewer. */
+bool engine_change_tables(struct account *account, int64_t bytes);
 uint64_t engine_used(struct engine *engine, unsigned card);
 unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tenant tenants[ENGINE_TENANTS]);
 

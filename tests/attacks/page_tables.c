@@ -5,7 +5,7 @@
 #define TABLE 4096u /* bytes of the card for a stretch of addresses */
 
 /* One block, mapped in as many stretches as take four times the limit. */
-static void map_far(uint64_t apart, bool keep)
+static void of_blocks(void)
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties = on_card();
@@ -14,25 +14,13 @@ static void map_far(uint64_t apart, bool keep)
     open_card();
     must((int)CU(cuMemCreate)(&handle, BLOCK, &properties, 0), "cuMemCreate");
     for (unsigned i = 0; i < times(TABLE); i++) {
-        if (i % 64 == 0 && CU(cuMemAddressReserve)(&base, apart * 64, 0, 0, 0) != CUDA_SUCCESS)
+        if (i % 64 == 0 && CU(cuMemAddressReserve)(&base, 512 * MIB * 64, 0, 0, 0) != CUDA_SUCCESS)
             return;
-        CUdeviceptr address = base + apart * (i % 64);
+        CUdeviceptr address = base + 512 * MIB * (i % 64);
         if (CU(cuMemMap)(address, BLOCK, 0, handle, 0) != CUDA_SUCCESS)
             continue;
         CU(cuMemSetAccess)(address, BLOCK, &access, 1);
-        if (!keep)
-            CU(cuMemUnmap)(address, BLOCK);
     }
-}
-
-static void of_blocks(void)
-{
-    map_far(512 * MIB, true);
-}
-
-static void unmapped(void)
-{
-    map_far(512 * MIB, false);
 }
 
 /* A page of a file each 2 MiB, registered. */
@@ -62,13 +50,31 @@ static void of_files(void)
     }
 }
 
+static void pinned(void)
+{
+    void *memory;
+    open_card();
+    for (unsigned i = 0; i < times(MIB / 2); i++)
+        if (CU(cuMemHostAlloc)(&memory, 256 * MIB, 0) != CUDA_SUCCESS)
+            return;
+}
+
+static void sparse(void)
+{
+    CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = 16384, .Height = 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4, .Flags = CUDA_ARRAY3D_SPARSE};
+    CUarray array;
+    open_card();
+    for (unsigned i = 0; i < times(MIB / 2); i++)
+        if (CU(cuArray3DCreate_v2)(&array, &shape) != CUDA_SUCCESS)
+            return;
+}
+
 int main(void)
 {
     static const struct part parts[] = {
-        {"blocks mapped far apart", of_blocks},
-        {"blocks mapped far apart and unmapped", unmapped},
-        {"pages of the host far apart", of_the_host},
-        {"files of the host", of_files},
+        {"blocks mapped far apart", of_blocks}, {"pinned memory", pinned}, {"pages of the host far apart", of_the_host},
+        {"files of the host", of_files},        {"sparse arrays", sparse},
     };
     RUN_PARTS(parts);
 }

@@ -139,6 +139,10 @@ def test_what_is_charged_before_the_card_has_it_makes_no_room(tmp_path: Path) ->
     _held(tmp_path, "early_charges")
 
 
+def test_page_tables_of_far_addresses_count(tmp_path: Path) -> None:
+    _held(tmp_path, "page_tables")
+
+
 def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
     _held(tmp_path, "honest_memory")
 

@@ -186,29 +186,6 @@ say(info()[0])
     assert 64 * MIB == told
 
 
-def test_page_tables_are_charged_beyond_the_block_that_is_part_of_the_context(grant: Grant) -> None:
-    """Four times 256 MiB of the host take 512 tables of 4 KiB, a block."""
-    told = grant.run(
-        f"""
-import mmap
-start()
-file, kept = os.memfd_create("pages"), []
-os.truncate(file, {256 * MIB})
-def registered():
-    kept.append(ctypes.c_char.from_buffer(mmap.mmap(file, {256 * MIB})))
-    call("cuMemHostRegister_v2", byref(kept[-1]), {256 * MIB}, c_uint(0))
-seen = []
-for _ in range(2):
-    registered(), registered(), registered()
-    seen.append(info()[0] >> 20)
-call("cuMemHostUnregister", byref(kept[-1]))
-call("cuMemHostRegister_v2", byref(kept[-1]), {256 * MIB}, c_uint(0))
-say([*seen, info()[0] >> 20])
-"""
-    )
-    assert [64, 62, 62] == told
-
-
 @pytest.mark.parametrize("end", ["cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"])
 def test_what_lived_in_a_context_is_given_back_with_it(grant: Grant, end: str) -> None:
     told = grant.run(
