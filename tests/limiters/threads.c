@@ -46,6 +46,14 @@ static void allocate(CUstream stream)
         CALL(cuMemFree_v2, plain);
 }
 
+/* Memory of the host, for its page tables: more than are part of the context. */
+static void pin(void)
+{
+    void *memory;
+    if (cuMemHostAlloc(&memory, (size_t)768 << 20, 0) == CUDA_SUCCESS)
+        CALL(cuMemFreeHost, memory);
+}
+
 static void capture(const struct card *card, CUstream stream)
 {
     CUgraph graph;
@@ -69,6 +77,8 @@ static void *work(void *number)
         launch(card, stream);
         launch(card, NULL);
         allocate(stream);
+        if (round % 10 == 0)
+            pin();
         if ((round + (int)(size_t)number) % 4 == 0)
             capture(card, stream);
         if (round % 10 == 9)
