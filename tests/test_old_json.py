@@ -48,6 +48,7 @@ DIGESTS = {
     "kube/data/assignment-2.json": "62abe280b6a8c51f",
     "kube/data/rack-1.json": "a3252293f4466ee4",
     "kube/data/rack-2.json": "2e986338828acdeb",
+    "kube/data/rack-3.json": "ccf00bf9f73b2da5",
     "model/data/allocation-1.json": "dbd9239fd91b43ad",
     "model/data/allocation-2.json": "28811b9493d89b65",
     "model/data/allocation-3.json": "d1c87d96d89474a5",
