@@ -109,6 +109,8 @@ result_t release_in_order(result_t (*real)(pointer_t, stream_t), stream_t none, 
     struct entry chunk;
     bool pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) &&
                   !stream_capturing(stream == NULL ? none : stream);
+    if (!pooled && pool_keeps(pointer))
+        return RESULT_OK;
     return pooled ? pool_release(real, pointer, stream) : release_async(real, none, pointer, stream);
 }
 
@@ -116,5 +118,7 @@ result_t release_any(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct entry chunk;
     bool pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) && chunk.owner != NULL;
+    if (!pooled && pool_keeps(pointer))
+        return RESULT_OK;
     return pooled ? pool_release_at_once(real, pointer) : release(real, pointer);
 }

@@ -283,6 +283,26 @@ static void keep_as(uint32_t kind, struct entry chunk, void *owner)
     keep(&chunk);
 }
 
+/* Whether a pool keeps this, which was freed, and nothing else has its address by now. Freed again, AMD's runtime 5.2.3
+ * says OK, gives the card back what the pool goes on to have, and ends by SIGSEGV when that is had again or trimmed: at
+ * the limit, which trims, long before the card is full. So it is not asked. */
+bool pool_keeps(pointer_t pointer)
+{
+    struct entry entry;
+    uint64_t key = (uintptr_t)pointer;
+    if (!table_get(HELD_FREED, key, &entry) || table_get(HELD_CHUNK, key, &entry) ||
+        table_get(HELD_POINTER, key, &entry) || table_get(HELD_SHARED, key, &entry))
+        return false;
+    pthread_mutex_lock(&lock);
+    bool kept = false;
+    if (table_get(HELD_FREED, key, &entry)) {
+        unsigned at = place_of(entry.owner);
+        kept = at < POOLS && pools[at] != NULL && settle_pool(pools[at]) && table_get(HELD_FREED, key, &entry);
+    }
+    pthread_mutex_unlock(&lock);
+    return kept;
+}
+
 /* Whether a chunk is used again is told under the lock, too. AMD's runtime 5.2.3 looks for its address in one pool
  * after the other, and gives it to one that had another chunk there, which was freed at once and counts as used for
  * ever. */

@@ -49,6 +49,9 @@ result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, 
 /* The same by a call that waits for the device. */
 result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer);
 
+/* Whether this was freed already, and a pool keeps it. */
+bool pool_keeps(pointer_t pointer);
+
 /* Something of a device's pools was freed, or will be used, in the order of this stream; a stream that ends. */
 void pools_used(int device, stream_t stream);
 void pools_stream_over(stream_t stream);

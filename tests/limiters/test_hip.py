@@ -591,6 +591,35 @@ say([len(live), (on_card() - base) // MIB])
     assert [10, 60] == granted(rack, 64).run(program)
 
 
+def test_memory_that_a_program_frees_twice_is_the_pools_once(rack: Rack) -> None:
+    """The runtime would give it back under its pool, and end by SIGSEGV with the pool's next trim.
+
+    The limiter trims where a grant needs the room, which may be long before the card is full. Other
+    memory that is had where a pool's was, which gave that back, is freed as ever.
+    """
+    program = f"""
+{POOL}
+own = pool()
+live, *freed = (of(own, 8) for _ in range(4))
+for each, *again in zip(freed, ("hipFreeAsync", "hipFree", "hipFreeAsync"), ((on,), (), (on,))):
+    call("hipFreeAsync", each, on)
+    call(again[0], each, *again[1])
+call("hipStreamSynchronize", on)
+call("hipMemPoolTrimTo", own, 20 * MIB)
+see()
+had = [malloc(8 * MIB) for _ in range(4)]
+see()
+for each in had:
+    call("hipFree", each)
+see()
+large = malloc(50 * MIB)
+see()
+say([said, large > 0, any(each.value in had for each in freed)])
+"""
+    counts = [[32, 24], [0, 56], [32, 24], [6, 58]]
+    assert [counts, True, True] == granted(rack, 64).run(program)
+
+
 def test_a_storm_of_signals_leaves_the_count_that_of_the_card(rack: Rack) -> None:
     """With kernels in between, which wait at the gate."""
     program = f"""

@@ -105,6 +105,16 @@ REVERTS: dict[str, tuple[Edit, Any, tuple[int, ...]]] = {
         test_hip.test_what_of_a_pool_is_in_use_stays_charged_when_the_pool_goes,
         (),
     ),
+    "what is freed twice": (
+        ("shared/no_order.c", "kept = at < POOLS &&", "kept = false &&"),
+        test_hip.test_memory_that_a_program_frees_twice_is_the_pools_once,
+        (),
+    ),
+    "what is had again where freed memory was": (
+        ("shared/no_order.c", "table_get(HELD_POINTER, key, &entry)", "false"),
+        test_hip.test_memory_that_a_program_frees_twice_is_the_pools_once,
+        (),
+    ),
     "what a thread uses again while another frees": (
         ("shared/no_order.c", "        used_again(pointer, pool);", "        ;"),
         _beside_a_thread,
@@ -167,6 +177,7 @@ SAID = {
     "one charge for a module": r"(?s)^exit 1\n.* 42 MiB refused: 42 of 64 ",
     "what a pool gave back": r"(?s)^exit 1\n.* 22 MiB refused: 52 of 64 ",
     "pools that are gone": r"^exit -14\n",
+    "what is freed twice": r"^exit -11\n",
 }
 
 
