@@ -136,7 +136,10 @@ def _two_programs(demo: Demo, seconds: int) -> None:
                 bars.update(task, completed=program.got)
             if refusal is None and demo.shared(view := demo.view()):
                 refusal = demo.over_core()
-    if refusal is not None:
+    if refusal is None:
+        more = f"--seconds {2 * seconds}"
+        put(["", f"The two ended before a third one could ask: give them more time ({more})."])
+    else:
         _title("While they ran, a third one asked for more than is left")
         _ending(refusal)
         _title(

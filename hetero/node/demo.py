@@ -69,11 +69,19 @@ class Demo:
         return observe_node(Node.here(self.environ))
 
     def shared(self, view: NodeView) -> bool:
-        """Return whether every program of `together` has its grant on the card."""
-        return any(
-            row.device.uuid == self.device.uuid and len(row.grants) == len(SHARES)
+        """Return whether every program of `together` is at work on the card."""
+        here = [
+            identity
             for row in view.devices
-        )
+            if row.device.uuid == self.device.uuid
+            for identity in row.grants
+        ]
+        at_work = [
+            row
+            for row in view.grants
+            if row.id in here and all(each.memory_used and each.core_used for each in row.shares)
+        ]
+        return len(at_work) == len(SHARES)
 
     def many(self) -> NodeView:
         """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
@@ -140,13 +148,14 @@ class Demo:
             *(self.job, "--alloc", f"{2 * self.memory}MiB"),
         )
 
-    def over_core(self) -> Ending:
-        """Ask for a share of the same card that is no longer there."""
+    def over_core(self) -> Ending | None:
+        """Ask for a share of the card that is no longer there; None: the programs had ended."""
         left = 100 - sum(SHARES)
-        return self._end(
+        ending = self._end(
             *("run", "--device", self.device.uuid[:12], "--memory", f"{self.memory}Mi"),
             *("--core", str(left + 10), "--", "true"),
         )
+        return ending if ending.code or self.shared(self.view()) else None
 
     def _share(self, share: int) -> Sequence[str]:
         return ("--memory", f"{self.memory}Mi", "--core", str(share), "--")
