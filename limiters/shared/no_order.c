@@ -39,6 +39,20 @@ void pools_after_fork(void)
         pools[i] = NULL, over[i] = false;
 }
 
+/* What pools have in use changes between these, under the lock. */
+static void change_begins(void)
+{
+    pthread_mutex_lock(&lock);
+    in_pool = true;
+}
+
+static void change_ends(void)
+{
+    changes++;
+    in_pool = false;
+    pthread_mutex_unlock(&lock);
+}
+
 static uint64_t figure(TYPE(memoryPool) pool, TYPE(memPoolAttr) which)
 {
     uint64_t bytes = 0;
@@ -200,28 +214,31 @@ static result_t settle_chunk(pointer_t pointer, TYPE(memoryPool) pool, int devic
     return over ? undo_async(pointer), ERROR(OUT_OF_MEMORY) : RESULT_OK;
 }
 
+/* With the lock held and the allocation charged. */
+static result_t take_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
+                               size_t bytes, TYPE(memoryPool) pool, stream_t stream, int device)
+{
+    uint64_t held = blocks_for(bytes), before = reserved(pool);
+    result_t answer = remember(pool) < POOLS ? real(pointer, bytes, pool, stream) : ERROR(OUT_OF_MEMORY);
+    uint64_t after = reserved(pool);
+    if (answer == RESULT_OK) /* less: a thread that waits for a stream had the pool give back what it kept */
+        return settle_chunk(*pointer, pool, device, held, after < before ? bytes : after - before);
+    refund(device, counted(device) ? held : 0);
+    return answer;
+}
+
 /* Charged as if the pool had nothing to reuse; what it did reuse is given back. */
 static result_t from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
                           size_t bytes, TYPE(memoryPool) pool, stream_t stream, int device)
 {
-    uint64_t held = blocks_for(bytes);
     if (counted(device) && stream_capturing(stream)) /* memory of the graph (no_graphs.c) */
         return ERROR(STREAM_CAPTURE_UNSUPPORTED);
-    result_t answer = charge(device, held);
+    result_t answer = charge(device, blocks_for(bytes));
     if (answer != RESULT_OK)
         return answer;
-    pthread_mutex_lock(&lock);
-    in_pool = true;
-    uint64_t before = reserved(pool);
-    answer = remember(pool) < POOLS ? real(pointer, bytes, pool, stream) : ERROR(OUT_OF_MEMORY);
-    uint64_t after = reserved(pool);
-    if (answer == RESULT_OK) /* less: a thread that waits for a stream had the pool give back what it kept */
-        answer = settle_chunk(*pointer, pool, device, held, after < before ? bytes : after - before);
-    else
-        refund(device, counted(device) ? held : 0);
-    changes++;
-    in_pool = false;
-    pthread_mutex_unlock(&lock);
+    change_begins();
+    answer = take_from_pool(real, pointer, bytes, pool, stream, device);
+    change_ends();
     if (answer != RESULT_OK)
         pools_trim(device);
     return answer;
@@ -310,17 +327,14 @@ result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, 
 {
     struct entry chunk;
     uint64_t before[POOLS];
-    pthread_mutex_lock(&lock);
-    in_pool = true;
+    change_begins();
     note(before);
     result_t answer = real(pointer, stream);
     if (answer == RESULT_OK && table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
         TYPE(memoryPool) has = taker(before);
         keep_as(HELD_FREED, chunk, outside > 0 ? (void *)&unsure : has != NULL ? has : chunk.owner);
     }
-    changes++;
-    in_pool = false;
-    pthread_mutex_unlock(&lock);
+    change_ends();
     return answer;
 }
 
@@ -342,36 +356,44 @@ static void settle_freed(pointer_t pointer, const uint64_t before[POOLS], bool s
         keep_as(HELD_FREED, chunk, sure ? has : (void *)&unsure);
 }
 
+/* A free that is under way outside the lock: of what, and what was so when it began. */
+struct departure {
+    struct entry chunk;
+    uint64_t before[POOLS], change;
+    bool alone;
+};
+
+/* False: it is no pool's any more. The chunk is marked, for it may be used again before the call returns. */
+static bool departs(pointer_t pointer, struct departure *of)
+{
+    pthread_mutex_lock(&lock);
+    bool ours = table_take(HELD_CHUNK, (uintptr_t)pointer, &of->chunk);
+    if (ours) {
+        keep_as(HELD_FREED, of->chunk, &leaving);
+        of->alone = outside++ == 0;
+        of->change = ++changes;
+        note(of->before);
+    }
+    pthread_mutex_unlock(&lock);
+    return ours;
+}
+
 /* AMD's runtime 5.2.3 gives the card back what of a pool is freed by hipFree, and the pool does not know: it counts as
- * used for ever. A pool that keeps it has less in use then. The call waits for the device, so others go on: the chunk
- * is marked before, for it may be used again before the call returns. */
+ * used for ever. A pool that keeps it has less in use then. The call waits for the device, so others go on. */
 result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer)
 {
-    struct entry chunk, marked;
-    uint64_t before[POOLS];
-    pthread_mutex_lock(&lock);
-    if (!table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
-        pthread_mutex_unlock(&lock);
+    struct departure of;
+    struct entry marked;
+    if (!departs(pointer, &of))
         return real(pointer);
-    }
-    keep_as(HELD_FREED, chunk, &leaving);
-    bool alone = outside++ == 0;
-    uint64_t change = ++changes;
-    note(before);
-    pthread_mutex_unlock(&lock);
-
     result_t answer = real(pointer);
-
-    pthread_mutex_lock(&lock);
-    in_pool = true;
+    change_begins();
     if (answer == RESULT_OK)
-        settle_freed(pointer, before, alone && changes == change);
+        settle_freed(pointer, of.before, of.alone && changes == of.change);
     else if (table_take_match(is_leaving, pointer, &marked))
-        keep_as(HELD_CHUNK, chunk, chunk.owner);
-    changes++;
+        keep_as(HELD_CHUNK, of.chunk, of.chunk.owner);
     outside--;
-    in_pool = false;
-    pthread_mutex_unlock(&lock);
+    change_ends();
     return answer;
 }
 
