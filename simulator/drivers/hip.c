@@ -483,6 +483,17 @@ EXPORT hipError_t hipMemPrefetchAsync_v2(const void *start, size_t bytes, hipMem
     CUmemLocation where = {.type = (CUmemLocationType)to.type, .id = to.id};
     return (hipError_t)(here ? here : cuMemPrefetchAsync_v2(P(start), bytes, where, flags, (CUstream)stream));
 }
+#define PREFETCH_BATCH(name, of, pointer)                                                                              \
+    EXPORT hipError_t name(pointer *starts, size_t *bytes, size_t count, hipMemLocation *to, size_t *which,            \
+                           size_t kinds, unsigned long long flags, hipStream_t stream)                                 \
+    {                                                                                                                  \
+        CUresult here = enter();                                                                                       \
+        return (hipError_t)(here ? here : of((CUdeviceptr *)starts, bytes, count, (CUmemLocation *)to, which, kinds,   \
+                                             flags, (CUstream)stream));                                                \
+    }
+PREFETCH_BATCH(hipMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, void *)
+PREFETCH_BATCH(hipMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, void *)
+PREFETCH_BATCH(hipDrvMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, hipDeviceptr_t)
 /* clang-format on */
 
 /* The lookup; of flags, 2 asks for what ends in _spt. */
@@ -506,6 +517,12 @@ EXPORT hipError_t hipGetProcAddress(const char *name, void **found, int version,
 {
     (void)version;
     return (hipError_t)find(name, found, flags, status);
+}
+
+EXPORT hipError_t hipGetProcAddress_spt(const char *name, void **found, int version, uint64_t flags,
+                                        hipDriverProcAddressQueryResult *status)
+{
+    return hipGetProcAddress(name, found, version, flags ? flags : 2, status);
 }
 
 EXPORT hipError_t hipGetDriverEntryPoint(const char *name, void **found, unsigned long long flags,

@@ -208,6 +208,7 @@ driver_launch = byref(DriverLaunch((c_uint * 6)(*[1] * 6), 0, s, None, 0))
 at = [(c_void_p * 1)(m.value), (c_void_p * 1)(m.value + 4096), (c_size_t * 1)(64)]
 several = Several(function, (c_uint * 6)(*[1] * 6), 0, s, arguments)
 attributes, indices = (c_uint64 * 8)(1), (c_size_t * 1)(0)
+pages, places = (c_void_p * 1)(managed.value), (c_uint64 * 1)(1)
 works = {
     "hipModuleLaunchCooperativeKernelMultiDevice": (byref(several), one, c_uint(0)),
     "hipModuleLaunchCooperativeKernel": (function, *[one] * 6, c_uint(0), s, arguments),
@@ -234,6 +235,10 @@ works = {
     **{f"hipMemsetD2D{bits}": (m, 256, 0, 16, 2) for bits in (8, 16, 32)},
     **{f"hipMemsetD2D{bits}Async": (m, 256, 0, 16, 2, s) for bits in (8, 16, 32)},
     "hipMemPrefetchAsync_v2": (managed, 4096, c_uint64(1), c_uint(0), s),
+    **{
+        f"hip{what}BatchAsync": (pages, (c_size_t * 1)(4096), 1, places, indices, 1, 0, s)
+        for what in ("MemPrefetch", "MemDiscardAndPrefetch", "DrvMemDiscardAndPrefetch")
+    },
 }
 """
 
@@ -304,8 +309,9 @@ own, threads = "hipMemcpyAsync", "hipMemcpyAsync_spt"
 say([
     answers("hipGetProcAddress", own, 0, ctypes.c_int(70000000)) == ours(own),
     answers("hipGetProcAddress", own, 2, ctypes.c_int(70000000)) == ours(threads),
+    answers("hipGetProcAddress_spt", own, 0, ctypes.c_int(70000000)) == ours(threads),
     answers("hipGetDriverEntryPoint", own, 0) == ours(own),
     answers("hipGetDriverEntryPoint_spt", own, 0) == ours(threads),
 ])
 """
-    assert [True] * 4 == said(grant, program)
+    assert [True] * 5 == said(grant, program)
