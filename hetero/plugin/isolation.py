@@ -141,7 +141,10 @@ class IsolationContract:
 
     def test_a_program_that_ends_with_work_in_flight_ends(self) -> None:
         """With its own exit status."""
-        assert self._run("leave", core=30) > 0
+        with TemporaryDirectory() as state:
+            job = self._start(state, 30, "leave")
+            out, errors = job.communicate(timeout=60)
+        assert (isolation_programs.LEFT, 1) == (job.returncode, len(out.splitlines())), errors
 
     def test_without_a_grant_nothing_is_limited(self) -> None:
         """The limiter may be loaded into programs that have none."""
