@@ -148,6 +148,15 @@ def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(lab: Lab) -> None:
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
 
+def test_a_size_of_an_npu_is_a_template_of_it(release: Release, lab: Lab) -> None:
+    limits = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"}
+    lab.add("cut", limits, "sleep", "1000")
+    wait_for(lambda: lab.phases()["cut"] == "Running")
+    (grant,) = held(lab)
+
+    assert ["vir05_1c_16g"] == [one["template"] for one in grant["allocation"]["pieces"]]
+
+
 def test_pods_leave_a_card_that_falls_ill_unless_their_claims_tolerate_it(
     release: Release, lab: Lab
 ) -> None:

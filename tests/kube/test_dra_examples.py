@@ -29,23 +29,32 @@ from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.claims import config_of, prepared
 from hetero.kube.dra.explanation import explain
 from hetero.kube.dra.offers import offers, slices
+from hetero.kube.dra.publisher import counted
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.templates import ASKED, PREFIX, template_name
 from hetero.kube.dra.way import AllocationWay, served
 from hetero.kube.what_if.claims import read_claims
-from hetero.model import Allocation, Device, Enforcement, Fractional, Link, Policy
+from hetero.model import (
+    Allocation,
+    Device,
+    Enforcement,
+    Fractional,
+    Link,
+    Policy,
+    Template,
+    Templated,
+)
 from hetero.model.errors import BadInput
 from hetero.model.rounding import round_up
 from hetero.model.units import GiB, MiB
 from hetero.plugin.testing import rack
-from hetero.plugin.vendor import Vendor
 from tests.docs.blocks import Block, blocks
 from tests.kube.binaries import ROOT, binaries
 from tests.kube.control_plane import ControlPlane, control_plane, free_port, wait_for
 from tests.kube.test_chart import chart
 from tests.kube.test_dra_hundred import access
 from tests.kube.test_dra_templates import admitted
-from tests.kube.test_pod_request import WORDS
+from tests.kube.test_pod_request import WORDS, pod
 
 pytestmark = pytest.mark.cluster
 
@@ -80,6 +89,22 @@ def ascend() -> Device:
     )
 
 
+def instances() -> Device:
+    """Return a card that its administrator has cut into two MIG instances."""
+    (made,) = rack(80 * GiB, vendor="nvidia", model="NVIDIA H200", granularity=Fractional())
+    menu = tuple(
+        Template(f"{slices}g.{size}gb", {"core": slices, "memory": size * GiB}, part=f"MIG-{size}")
+        for slices, size in ((1, 10), (3, 20))
+    )
+    return evolve(
+        made,
+        uuid="M",
+        granularity=Templated(menu, whole=False),
+        enforcement=Enforcement.PARTITION,
+        capacity={**made.capacity, "core": 7, "slots": 2},
+    )
+
+
 NODES: dict[str, list[Device]] = {
     "n1": [
         card(EXCLUDED, "NVIDIA H200", numa=0, memory=80 * GiB),
@@ -91,6 +116,7 @@ NODES: dict[str, list[Device]] = {
         card("A1", "NVIDIA A100", numa=1, peer="A0", memory=40 * GiB),
     ],
     "n3": [ascend()],
+    "n4": [instances()],
 }
 ROOTS = {EXCLUDED: "pci0000:00", "H1": "pci0000:3a", "H2": "pci0000:3a"}
 H, A = (EXCLUDED, "H1", "H2"), ("A0", "A1")
@@ -112,10 +138,6 @@ GETS: dict[str, list[set[str]]] = {
 
 def _text(name: str) -> str:
     return EXAMPLES[name].read_text()
-
-
-def resources(vendor: Vendor, device: Device) -> tuple[str, ...]:
-    return tuple(names.count for names in vendor.resource_names if names.mean(device))
 
 
 @pytest.fixture(scope="module")
@@ -150,15 +172,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         vendors = {vendor.name: vendor for vendor in WORDS.vendors}
         for node, devices in NODES.items():
             plane.add_node(node, {})
-            counted = {
-                **{one.uuid: resources(vendors[one.vendor], one) for one in devices},
-                **{
-                    f"{one.uuid}/{shape}": resources(vendors[one.vendor], one)
-                    for one in devices
-                    for shape in one.shapes
-                },
-            }
-            publish(plane, node, devices, resources=counted, roots=ROOTS)
+            names = counted(devices, lambda vendor: vendors[vendor].resource_names)
+            publish(plane, node, devices, resources=names, roots=ROOTS)
         with controlling(plane):
             yield plane
 
@@ -469,6 +484,37 @@ def test_resource_names_get_the_size_that_they_say(plane: ControlPlane) -> None:
     (piece,) = given(plane, "resource-names").pieces
 
     assert (3000 * MiB, None) == (piece.takes["memory"], piece.core)
+
+
+@pytest.mark.parametrize(
+    ("words", "notes", "part"),
+    [
+        ({"Ascend910B3": "1", "Ascend910B3-memory": "16384"}, {}, ("N", "vir05_1c_16g")),
+        ({"Ascend910B3": "1", "Ascend910B3-memory": "16385"}, {}, ("N", "vir10_3c_32g")),
+        # Memory decides: the cores come with it.
+        (
+            {"Ascend910B3": "1", "Ascend910B3-memory": "9000", "Ascend910B3-core": "60"},
+            {},
+            ("N", "vir05_1c_16g"),
+        ),
+        ({"Ascend910B3": "1"}, {}, ("N", None)),
+        ({"gpu": "1", "gpumem": "8000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "1g.10gb")),
+        ({"gpu": "1", "gpumem": "18000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "3g.20gb")),
+        ({"mig-3g.20gb": "1"}, {}, ("M", "3g.20gb")),
+    ],
+)
+def test_a_size_of_a_card_that_is_cut_is_the_first_part_that_covers_it(
+    plane: ControlPlane, words: dict[str, str], notes: dict[str, str], part: tuple[str, str | None]
+) -> None:
+    domain = "huawei.com" if "Ascend910B3" in words else "nvidia.com"
+    made = pod({f"{domain}/{name}": amount for name, amount in words.items()}, notes=notes)
+    for container in made["spec"]["containers"]:
+        container |= {"image": "none"}
+    plane.call("POST", PODS, admitted(made, way=AllocationWay.DRA))
+    claim_of(plane, "p")
+    (piece,) = given(plane, "p").pieces
+
+    assert part == (piece.device, piece.template)
 
 
 def test_a_template_that_does_not_say_what_its_name_does_is_replaced(plane: ControlPlane) -> None:

@@ -58,6 +58,60 @@ def test_shares_of_several_cards_are_of_different_cards() -> None:
     assert [{"requests": ["cards"], "distinctAttribute": "hetero.io/uuid"}] == said["constraints"]
 
 
+def test_a_size_of_a_card_that_is_cut_by_a_menu_may_be_one_of_its_parts() -> None:
+    ascend = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"}
+    attributes = 'device.attributes["hetero.io"]'
+    expressions = [one["cel"]["expression"] for one in requested(ascend)["selectors"]]
+    instance = requested(BENCHMARK, notes={"nvidia.com/vgpu-mode": "mig"})
+
+    assert "hetero" == requested(ascend)["deviceClassName"] == instance["deviceClassName"]
+    assert [
+        f'({attributes}.vendor.lowerAscii() == "ascend")',
+        f'({attributes}.model.lowerAscii().contains("910b3"))',
+    ] == expressions
+    assert "huawei.com-ascend910b3" == requested({"huawei.com/Ascend910B3": "1"})["deviceClassName"]
+
+
+@pytest.mark.parametrize("asked", ["1", "2"])
+def test_a_module_is_one_device_however_many_cards_it_has(asked: str) -> None:
+    assert 1 == requested({"huawei.com/Ascend910C": asked})["count"]
+
+
+def test_several_cards_that_are_only_given_whole_are_asked_whole() -> None:
+    """As the classic way rounds them; each has the memory that was asked."""
+    said = requested({"cambricon.com/vmlu": "2", "cambricon.com/mlu370.smlu.vmemory": "4"})
+
+    assert (2, "cambricon.com-vmlu") == (said["count"], said["deviceClassName"])
+    assert "capacity" not in said
+    assert ['device.capacity["hetero.io"].memory.compareTo(quantity("1Gi")) >= 0'] == [
+        one["cel"]["expression"] for one in said["selectors"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "notes"),
+    [
+        ({"nvidia.com/gpu": "2"}, {"nvidia.com/numa-bind": "true"}),
+        ({"nvidia.com/gpu": "2"}, {"hetero.io/device-placement": "topology-aware"}),
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"}, {}),
+        ({"huawei.com/Ascend910C": "2"}, {}),  # kube-scheduler would count two modules
+    ],
+)
+def test_whole_cards_of_which_more_is_said_than_their_number_are_not_left_to_kube_scheduler(
+    limits: dict[str, str], notes: dict[str, str]
+) -> None:
+    made = admitted(pod(limits, notes=notes), way=AllocationWay.DRA)
+
+    assert 1 == len(made["spec"]["resourceClaims"])
+    assert not limits.keys() & made["spec"]["containers"][0]["resources"]["limits"].keys()
+
+
+def test_whole_cards_by_their_number_are_left_to_kube_scheduler() -> None:
+    made = admitted(pod({"nvidia.com/gpu": "2"}), way=AllocationWay.DRA)
+
+    assert "resourceClaims" not in made["spec"]
+
+
 def test_a_card_without_a_size_is_a_whole_one() -> None:
     assert "capacity" not in requested({"nvidia.com/gpu": "1"})
     assert "capacity" not in requested({**BENCHMARK, "nvidia.com/gpucores": "100"})

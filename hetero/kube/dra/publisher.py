@@ -69,7 +69,7 @@ class Publisher:
         wanted = slices(
             given,
             node=self.node,
-            resources=self._resources(given),
+            resources=counted(given, self.names),
             roots={one.uuid: root for one in given if (root := self._root(one)) is not None},
             effect=self.effect,
         )
@@ -148,16 +148,6 @@ class Publisher:
         if self._found is not None:
             self._found.pop(name, None)
 
-    def _resources(self, devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:
-        """Return the resources that each device is counted by, and each shape of one."""
-        found: dict[str, tuple[str, ...]] = {}
-        for device in devices:
-            for names in self.names(device.vendor):
-                if names.mean(device):
-                    shaped = f"{device.uuid}/{names.shape}" if names.shape else device.uuid
-                    found[shaped] = (*found.get(shaped, ()), names.count)
-        return found
-
     def _root(self, device: Device) -> str | None:
         """Return the PCIe root that a device is below, as the kernel calls it: `pci0000:3a`."""
         if device.pci is None:
@@ -190,6 +180,19 @@ class Publisher:
         else:
             there[name] = item
         self._changed.set()
+
+
+def counted(
+    devices: Iterable[Device], names: Callable[[str], Iterable[ResourceNames]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the resources that each device is counted by, and each shape of one."""
+    found: dict[str, tuple[str, ...]] = {}
+    for device in devices:
+        for one in names(device.vendor):
+            if one.mean(device):
+                shaped = f"{device.uuid}/{one.shape}" if one.shape else device.uuid
+                found[shaped] = (*found.get(shaped, ()), one.count)
+    return found
 
 
 def _version(item: Plain) -> int:

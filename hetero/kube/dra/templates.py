@@ -15,20 +15,26 @@ from typing import Any
 from attrs import frozen
 
 from hetero.kube.api.annotations import read_note
+from hetero.kube.api.pod import containers_of
 from hetero.kube.api.pod_request import Asked, Vocabulary
 from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
 from hetero.model import (
     CORE,
     MEMORY,
+    Enforcement,
+    Fractional,
+    MultiDevice,
     OnBypass,
     OnExcess,
     Policy,
     Priority,
     Request,
     Selector,
+    Templated,
 )
 from hetero.model.errors import BadInput
+from hetero.plugin.vendor import Model
 
 Plain = dict[str, Any]
 
@@ -36,7 +42,9 @@ Plain = dict[str, Any]
 ASKED = f"{DRIVER}/asked"
 #: What the names of templates begin with; nobody but us may make such.
 PREFIX = "hetero-"
-_REQUEST = "cards"
+#: The class of any vendor's cards and of their parts.
+ANY_CLASS = "hetero"
+_REQUEST, _ATTRIBUTES = "cards", f'device.attributes["{DRIVER}"]'
 
 
 @frozen(kw_only=True)
@@ -46,24 +54,30 @@ class Template:
     container: str
     name: str
     spec: Plain
+    said: Mapping[str, str]  # the container's own words
 
     @property
     def whole(self) -> bool:
-        """Whether it asks for whole cards of a kind and says no more of them."""
-        (request,) = self.spec["devices"]["requests"]
-        said = {"capacity", "selectors"} & request["exactly"].keys()
-        return not said and "config" not in self.spec["devices"]
+        """Whether it asks for whole cards of a kind by their number, and says no more of them."""
+        devices = self.spec["devices"]
+        exactly = devices["requests"][0]["exactly"]
+        more = {"capacity", "selectors"} & exactly.keys() or "config" in devices
+        bound = any("matchAttribute" in one for one in devices.get("constraints") or ())
+        return not more and not bound and [str(exactly["count"])] == [*self.said.values()]
 
 
 def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
     """Return the claims of a pod's containers, as they ask by resource names. Raises `BadInput`."""
     made = []
+    said = {one["name"]: _said(one, vocabulary) for one in containers_of({**pod})}
     for asked in vocabulary.asked(pod):
+        name = asked.container
         try:
             spec = {"devices": _devices(vocabulary, asked)}
         except BadInput as error:
-            raise BadInput(f"container {asked.container}: {error}") from None
-        made.append(Template(container=asked.container, name=template_name(spec), spec=spec))
+            raise BadInput(f"container {name}: {error}") from None
+        template = Template(container=name, name=template_name(spec), spec=spec, said=said[name])
+        made.append(template)
     return tuple(made)
 
 
@@ -135,7 +149,7 @@ def patches(vocabulary: Vocabulary, pod: Plain) -> Iterator[Plain]:
             if template is None:
                 continue
             name = f"{PREFIX}{len(said)}"
-            said[container["name"]] = _said(container, vocabulary)
+            said[container["name"]] = {**template.said}
             claims.append({"name": name, "resourceClaimTemplateName": template.name})
             rest = _without(container.get("resources") or {}, vocabulary)
             rest["claims"] = [*(rest.get("claims") or ()), {"name": name}]
@@ -146,7 +160,7 @@ def patches(vocabulary: Vocabulary, pod: Plain) -> Iterator[Plain]:
 
 
 def _said(container: Plain, vocabulary: Vocabulary) -> Plain:
-    resources = container["resources"]
+    resources = container.get("resources") or {}
     amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return {name: str(amounts[name]) for name in sorted(vocabulary.resources & amounts.keys())}
 
@@ -168,22 +182,32 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
     """Return what a claim says for a container, with all that the API would fill in."""
     request = asked.request
     _expect_sayable(vocabulary, asked)
-    exactly: Plain = {
-        "deviceClassName": asked.resource_names.count.replace("/", "-").lower(),
-        "allocationMode": "ExactCount",
-        "count": asked.count,
-    }
     amounts = {} if request.exclusive else _amounts(vocabulary, asked)
+    expressions = [*_selectors(request)]
+    count = max(asked.count // asked.resource_names.module, 1)  # a slice has a module as one device
+    if count > 1 and not _several_shared(vocabulary, asked):
+        if "memory" in amounts:
+            expressions.append(
+                f'device.capacity["{DRIVER}"].memory'
+                f'.compareTo(quantity("{amounts["memory"]}")) >= 0'
+            )
+        amounts = {}
+    name = asked.resource_names.count.replace("/", "-").lower()
+    if amounts and _by_parts(vocabulary, asked):
+        # The class of a resource has whole cards alone: its plain number never means a part.
+        name = ANY_CLASS
+        expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, exact=True))
+    exactly: Plain = {"deviceClassName": name, "allocationMode": "ExactCount", "count": count}
     if amounts:
         exactly["capacity"] = {"requests": amounts}
-    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+    selectors = [{"cel": {"expression": text}} for text in expressions]
     if selectors:
         exactly["selectors"] = selectors
     made: Plain = {"requests": [{"name": _REQUEST, "exactly": exactly}]}
     together = [("distinctAttribute", "uuid")]
     together += [("matchAttribute", "numaNode")] if request.numa else []
     together += [("matchAttribute", "linkGroup")] if request.links else []
-    if asked.count > 1:
+    if count > 1:
         made["constraints"] = [
             {"requests": [_REQUEST], kind: f"{DRIVER}/{name}"} for kind, name in together
         ]
@@ -222,27 +246,52 @@ def _amounts(vocabulary: Vocabulary, asked: Asked) -> dict[str, str]:
     ask, made = asked.request.asks[0], {}
     if ask.memory is not None:
         made["memory"] = amount_of(MEMORY, ask.memory)
-    if ask.core is not None:
+    if ask.core is not None and any(CORE in by for by in _measures(vocabulary, asked)):
         made["cores"] = amount_of(CORE, -(-ask.core * _units(vocabulary, asked) // 100))
     return made
 
 
 def _units(vocabulary: Vocabulary, asked: Asked) -> int:
     """Return how many units of core each card has that is meant. Raises `BadInput`."""
-    meant = asked.request.model
-    units = {
-        model.core
-        for vendor in vocabulary.vendors
-        if asked.request.vendor.allows(vendor.name, all_of_it=True)
-        for model in vendor.models
-        if model.match == "*" or meant.allows(model.match.strip("*"))
-    }
+    units = {model.core for model in _models(vocabulary, asked)}
     if len(units) == 1:
         return units.pop()
     raise BadInput(
         f"{asked.resource_names.core[0]}: these cards count core in units of their own, so a part "
         "of one is asked by a claim with its cores"
     )
+
+
+def _models(vocabulary: Vocabulary, asked: Asked) -> tuple[Model, ...]:
+    """Return the declared models that are meant."""
+    meant = asked.request.model
+    return tuple(
+        model
+        for vendor in vocabulary.vendors
+        if asked.request.vendor.allows(vendor.name, all_of_it=True)
+        for model in vendor.models
+        if model.match == "*" or meant.allows(model.match.strip("*"))
+    )
+
+
+def _measures(vocabulary: Vocabulary, asked: Asked) -> Iterator[tuple[str, ...]]:
+    """Yield for each model that is meant what decides how much of a card is given."""
+    for model in _models(vocabulary, asked):
+        grains = model.granularity
+        yield grains.measured_by if isinstance(grains, Templated) else (CORE, MEMORY)
+
+
+def _several_shared(vocabulary: Vocabulary, asked: Asked) -> bool:
+    """Whether several of these cards are given as shares; else they are only given whole."""
+    grains = (model.granularity for model in _models(vocabulary, asked))
+    return any(isinstance(one, Fractional) and one.multi is MultiDevice.SHARES for one in grains)
+
+
+def _by_parts(vocabulary: Vocabulary, asked: Asked) -> bool:
+    """Whether a size of these cards may be an entry of a menu, which is a device of its own."""
+    grains = (model.granularity for model in _models(vocabulary, asked))
+    partition = Enforcement.PARTITION.value in asked.request.enforcement.include
+    return partition or any(isinstance(one, Templated) for one in grains)
 
 
 def _selectors(request: Request) -> Iterator[str]:
@@ -252,7 +301,7 @@ def _selectors(request: Request) -> Iterator[str]:
         ("uuid", request.uuid, False),
         ("enforcement", request.enforcement, True),
     ):
-        text = _allows(f'device.attributes["{DRIVER}"].{name}', selector, exact=exact)
+        text = _allows(f"{_ATTRIBUTES}.{name}", selector, exact=exact)
         if text:
             yield text
 
