@@ -283,6 +283,22 @@ def test_a_spec_without_its_grant_is_removed() -> None:
     story(act)
 
 
+def test_a_spec_that_somebody_removed_is_written_again() -> None:
+    """A container of the claim's that starts anew finds its devices."""
+
+    async def act(at: World) -> None:
+        allocated(at, "one")
+        await prepare(at, "one")
+        written = specs(at)
+        for path in (at.path / "cdi").glob("*.json"):
+            path.unlink()
+        assert at.agent.driver is not None
+        await at.agent.driver.claims.reconcile()
+        assert written == specs(at) != {}
+
+    story(act)
+
+
 def test_pods_of_claims_are_not_the_extenders_to_take_back() -> None:
     async def act(at: World) -> None:
         allocated(at, "one")

@@ -180,11 +180,15 @@ class NodeClaims:
             libraries=self.libraries,
             injection=lambda edits: self.injection(pods[0], edits),
         )
-        edits = evolve(grant.edits, cdi=())
-        self.specs.put(_device(asked.uid), edits, owner=self.node.ledger.path)
+        self._bring(asked.uid, grant)
         for pod in pods:
             self._note(grant, pod["metadata"]["uid"])
         return grant
+
+    def _bring(self, uid: str, grant: Grant) -> None:
+        """Write the CDI spec of a claim; what the vendor's own brings is named beside it."""
+        edits = evolve(grant.edits, cdi=())
+        self.specs.put(_device(uid), edits, owner=self.node.ledger.path)
 
     def note_user(self, pod: Plain) -> None:
         """Note in the grants of its claims that a pod of this node uses them.
@@ -327,9 +331,11 @@ class NodeClaims:
     async def _attend(self, claim: Plain, entry: Grant | None) -> None:
         """Have a claim's grant be of the size that the claim says, note its pods, and tell of it.
 
+        A spec that somebody removed is written again: a container may start anew with it.
         Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
         """
         if entry is not None:
+            await asyncio.to_thread(self._bring, claim["metadata"]["uid"], entry)
             for one in claim["status"].get("reservedFor") or ():
                 self._note(entry, one["uid"])
         discovery = self.discovery()
