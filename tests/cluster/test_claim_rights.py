@@ -46,17 +46,28 @@ def release(by_claims: Release) -> Iterator[Release]:
 @pytest.fixture(scope="module")
 def tenant(by_claims: Release) -> str:
     """The token of an account that may do all that there is with claims, their status included."""
-    lab, rbac = by_claims.lab, "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
     resources = ["resourceclaims", "resourceclaims/status", "resourceclaimtemplates"]
-    rules = [{"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": ["*"]}]
-    about = {"metadata": {"name": "tenant"}}
+    return account(by_claims.lab, "tenant", *resources)
+
+
+@pytest.fixture(scope="module")
+def ruler(by_claims: Release) -> str:
+    """The token of an account whose Role has a star for claims: binding and driver, too."""
+    return account(by_claims.lab, "ruler", "*")
+
+
+def account(lab: Lab, name: str, *resources: str) -> str:
+    """Return the token of a new account of tenants that may do anything with these resources."""
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    rules = [{"apiGroups": ["resource.k8s.io"], "resources": [*resources], "verbs": ["*"]}]
+    about = {"metadata": {"name": name}}
     lab.call("POST", "/api/v1/namespaces/default/serviceaccounts", about)
     lab.call("POST", f"{rbac}/roles", {**about, "rules": rules})
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenant"}
-    subject = {"kind": "ServiceAccount", "name": "tenant", "namespace": "default"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
     binding = {**about, "roleRef": role, "subjects": [subject]}
     lab.call("POST", f"{rbac}/rolebindings", binding)
-    made = token(lab, "default/tenant")
+    made = token(lab, f"default/{name}")
     wait_for(lambda: answer(lab, "GET", CLAIMS, None, token=made) == "done")
     return made
 
@@ -131,6 +142,35 @@ def test_neither_a_tenant_nor_an_agent_says_what_a_claim_was_allocated(
     for who, why in ((tenant, "requires resource=.*resourceclaims/binding"), (agent, "403")):
         with pytest.raises(OSError, match=why):
             lab.call("PUT", f"{CLAIMS}/forged/status", {**made, "status": status}, token=who)
+
+
+def test_a_tenant_whose_role_has_a_star_says_nothing_of_a_claims_allocation(
+    release: Release, lab: Lab, ruler: str
+) -> None:
+    """Kubernetes itself lets such a one: only the chart's policy does not."""
+    for name in ("forged", "used"):
+        claim(lab, name, memory="2Gi", cores=20)
+    run_with(lab, "used")
+    wait_for(lambda: lab.call("GET", f"{CLAIMS}/used")["status"].get("devices"))
+    used, forged = (lab.call("GET", f"{CLAIMS}/{name}") for name in ("used", "forged"))
+    reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
+    (own,) = used["status"]["devices"]
+    said = "and system:serviceaccount:default:ruler is none"
+
+    def told(there: Plain, **status: object) -> str:
+        body = {**there, "status": {**there.get("status", {}), **status}}
+        path = f"{CLAIMS}/{there['metadata']['name']}/status?dryRun=All"
+        return answer(lab, "PUT", path, body, token=ruler)
+
+    given_away = {"allocation": used["status"]["allocation"], "reservedFor": reserved}
+    for there, status in (
+        (forged, given_away),
+        (used, {"reservedFor": [*used["status"]["reservedFor"], *reserved]}),
+        (used, {"allocation": None, "reservedFor": None, "devices": None}),
+        (used, {"devices": [{**own, "conditions": []}]}),
+    ):
+        assert said in told(there, **status)
+    assert "done" == told(used)
 
 
 def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
