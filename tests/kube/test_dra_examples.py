@@ -169,6 +169,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
                 kind = made["kind"].replace("Policy", "Policie").lower()
                 kind = "validatingadmissionpolicybindings" if "binding" in kind else f"{kind}s"
                 plane.call("POST", f"/apis/{made['apiVersion']}/{kind}", made)
+        wait_for(lambda: looked_at(plane))
         vendors = {vendor.name: vendor for vendor in WORDS.vendors}
         for node, devices in NODES.items():
             plane.add_node(node, {})
@@ -176,6 +177,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
             publish(plane, node, devices, resources=names, roots=ROOTS)
         with controlling(plane):
             yield plane
+
+
+def looked_at(plane: ControlPlane) -> bool:
+    """Return whether the API server has heard of the policy for claims by now."""
+    parameters = {"apiVersion": "hetero.io/v1", "kind": "none"}
+    config = [{"opaque": {"driver": "hetero.io", "parameters": parameters}}]
+    requests = [{"name": "card", "exactly": {"deviceClassName": "hetero"}}]
+    body = {
+        "metadata": {"name": "a"},
+        "spec": {"devices": {"requests": requests, "config": config}},
+    }
+    try:
+        plane.call("POST", f"{CLAIMS}?dryRun=All", body)
+    except HTTPError as error:
+        return "hetero-claims" in error.msg
+    return False
 
 
 def publish(plane: ControlPlane, node: str, devices: Sequence[Device], **said: Any) -> None:
@@ -468,6 +485,47 @@ def test_the_api_server_and_the_agent_agree_on_what_a_claim_may_say(
     assert right == agent()
     assert right == api(CLAIMS, {**metadata, "spec": spec})
     assert right == api(TEMPLATES, {**metadata, "spec": {"spec": spec}})
+
+
+@pytest.mark.parametrize(
+    ("right", "other", "named"),
+    [
+        (True, "hetero", []),
+        (True, "nvidia.com-gpu", ["card", "other"]),
+        (False, "nvidia.com-gpu", ["card"]),
+        (False, "huawei.com-ascend910b3", ["other"]),
+        (True, "example.com", ["card"]),  # another driver's
+    ],
+)
+def test_configuration_is_for_all_requests_of_a_claim_that_mean_our_devices(
+    plane: ControlPlane, other: str, named: list[str], *, right: bool
+) -> None:
+    """As an agent says it, which sees such a claim only when its pod has a node."""
+    parameters = {"apiVersion": "hetero.io/v1", "kind": "Share", "policy": "elastic"}
+    config = [{"requests": named, "opaque": {"driver": "hetero.io", "parameters": parameters}}]
+    config = [{k: v for k, v in one.items() if v} for one in config]
+    listed = [{"name": f"{number}", "deviceClassName": other} for number in range(2)]
+    results = [{"request": "card"}, *([] if other == "example.com" else [{"request": "other"}])]
+
+    def agent() -> bool:
+        with suppress(BadInput):
+            config_of([{"source": "FromClaim", **one} for one in config], results)
+            return True
+        return False
+
+    def api(request: dict[str, Any]) -> bool:
+        card = {"name": "card", "exactly": {"deviceClassName": "hetero"}}
+        devices = {"requests": [card, {"name": "other", **request}], "config": config}
+        body = {"metadata": {"name": "some"}, "spec": {"devices": devices}}
+        try:
+            plane.call("POST", f"{CLAIMS}?dryRun=All", body)
+        except HTTPError as error:
+            return "a claim is one grant" not in error.msg
+        return True
+
+    assert right == agent()
+    assert right == api({"exactly": {"deviceClassName": other}})
+    assert right == api({"firstAvailable": listed})
 
 
 def ours(plane: ControlPlane) -> dict[str, Any]:
