@@ -30,7 +30,8 @@ def command() -> None:
 def _claim(file: Path, *, as_json: bool) -> int:
     """Show what each claim in FILE would get by itself of what is free now. Exits 3 if one fails.
 
-    FILE has ResourceClaims, or their templates; all else in it is passed over.
+    FILE has ResourceClaims, their templates, or pods that ask by resource names; all else in it is
+    passed over.
     """
     from hetero.kube.what_if.claims import explain_claims
 

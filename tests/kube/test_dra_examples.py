@@ -136,10 +136,6 @@ GETS: dict[str, list[set[str]]] = {
 }
 
 
-def _text(name: str) -> str:
-    return EXAMPLES[name].read_text()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of a late Kubernetes with three nodes of cards, and no kubelet."""
@@ -273,7 +269,7 @@ def test_an_example_is_served_by_cards_that_it_asks_for(plane: ControlPlane, nam
     assert {piece.device for piece in given(plane, name).pieces} in GETS[name]
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if "Claim" in _text(name)])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_explained_as_it_is_served(plane: ControlPlane, name: str) -> None:
     items = {
         kind: plane.call("GET", f"{GROUP}/{path}")["items"]
@@ -283,7 +279,7 @@ def test_an_example_is_explained_as_it_is_served(plane: ControlPlane, name: str)
     uuids = {
         one.device["name"]: one.device["attributes"]["uuid"]["string"] for one in pools.candidates
     }
-    for spec in read_claims(EXAMPLES[name]).values():
+    for spec in read_claims(EXAMPLES[name], lambda: WORDS).values():
         answer = explain(spec, pools)
 
         assert {uuids[one.device] for one in answer.given} in GETS[name], answer.why
@@ -302,6 +298,10 @@ def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) 
     schema = json.loads((ROOT / "docs/json.schema.json").read_text())
     jsonschema.validate(json.loads(gang.stdout), schema)
     assert 2 == len(json.loads(gang.stdout)["items"][0]["devices"])
+
+    whole = said(EXAMPLES["whole-card"])
+    assert (0, "") == (whole.returncode, whole.stderr)
+    assert "whole-card" in whole.stdout
 
     refused = said(tmp_path / "large.yaml")
     assert (3, "") == (refused.returncode, refused.stderr)

@@ -281,11 +281,32 @@ def test_what_a_selector_cannot_be_told_of_is_said() -> None:
     assert "there is no 'nothing'" in why
 
 
+_POD = (
+    "{{kind: Pod, metadata: {{name: a}}, spec: {{containers: "
+    "[{{name: main, resources: {{limits: {{nvidia.com/gpu: 1, {}: 50}}}}}}]}}}}"
+)
+
+
+def test_a_pod_that_asks_by_resource_names_is_explained_as_the_claim_that_says_so(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(_POD.format("nvidia.com/gpumem"))
+    (request,) = read_claims(path)["a"]["devices"]["requests"]
+
+    assert {"memory": "50Mi"} == request["exactly"]["capacity"]["requests"]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("a: [", "while parsing"),
-        ("kind: Pod", "has no ResourceClaim and no ResourceClaimTemplate"),
+        ("kind: Pod", "a Pod without a name or containers"),
+        (
+            "{kind: Pod, metadata: {name: a}, spec: {containers: [{name: main}]}}",
+            "has no ResourceClaim, no ResourceClaimTemplate and no Pod that asks by resource names",
+        ),
+        (_POD.format("nvidia.com/gpumem-percentage"), "container main: .* write a size"),
         ("kind: ResourceClaim", "a ResourceClaim without a name or a spec"),
         ("kind: ResourceClaimTemplate\nspec: 3", "without a name or a spec"),
     ],

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 from attrs import frozen
 
+from hetero.kube.api import settings
 from hetero.kube.api.client import Access, Api, ApiError, Plain
+from hetero.kube.api.pod import containers_of
+from hetero.kube.api.pod_request import Vocabulary
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.explanation import Answer, explain
+from hetero.kube.dra.templates import templates
 from hetero.model.errors import BadInput
 
 _GROUP = "/apis/resource.k8s.io/v1"
@@ -51,15 +56,30 @@ def explain_claims(path: Path) -> tuple[ClaimAnswer, ...]:
     )
 
 
-def read_claims(path: Path) -> dict[str, Plain]:
-    """Return the specs of the claims in a file, and of the claims of its templates, by name."""
+def own_vocabulary() -> Vocabulary:
+    """Return the resource names that the installed vendors declare."""
+    said = settings.load(None)
+    return said.vocabulary(said.registry())
+
+
+def read_claims(
+    path: Path, vocabulary: Callable[[], Vocabulary] = own_vocabulary
+) -> dict[str, Plain]:
+    """Return the specs of the claims in a file, and of the claims of its templates, by name.
+
+    Of a pod that asks by resource names, which `vocabulary` knows, those that the webhook or
+    kube-scheduler makes for its containers. Raises `BadInput`.
+    """
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
     found: dict[str, Plain] = {}
     for one in documents:
-        if not isinstance(one, dict) or one.get("kind") not in _KINDS:
+        if not isinstance(one, dict) or one.get("kind") not in (*_KINDS, "Pod"):
+            continue
+        if one["kind"] == "Pod":
+            found |= _of_pod(path, one, vocabulary)
             continue
         try:
             spec = one["spec"]["spec"] if one["kind"] == _KINDS[1] else one["spec"]
@@ -67,5 +87,34 @@ def read_claims(path: Path) -> dict[str, Plain]:
         except (KeyError, TypeError, ValueError):
             raise BadInput(f"{path}: a {one['kind']} without a name or a spec") from None
     if not found:
-        raise BadInput(f"{path}: has no {_KINDS[0]} and no {_KINDS[1]}")
+        raise BadInput(
+            f"{path}: has no {_KINDS[0]}, no {_KINDS[1]} and no Pod that asks by resource names"
+        )
     return found
+
+
+def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dict[str, Plain]:
+    """Return what a pod's containers ask by resource names, said by claims."""
+    try:
+        spec = {
+            kind: [_as_kept(one) for one in pod["spec"].get(kind) or ()]
+            for kind in ("containers", "initContainers")
+        }
+        name, asking = pod["metadata"]["name"], [*map(_amounts, containers_of({"spec": spec}))]
+    except (KeyError, TypeError, AttributeError):
+        raise BadInput(f"{path}: a Pod without a name or containers") from None
+    if not any("/" in resource for amounts in asking for resource in amounts):
+        return {}
+    made = templates(vocabulary(), {**pod, "spec": spec})
+    return {name if len(made) == 1 else f"{name}/{one.container}": one.spec for one in made}
+
+
+def _as_kept(container: Plain) -> Plain:
+    """Return a container with its amounts as the API keeps them, which are texts."""
+    limits = {name: str(amount) for name, amount in _amounts(container).items()}
+    return {**container, "resources": {"limits": limits}}
+
+
+def _amounts(container: Plain) -> Plain:
+    resources = container.get("resources") or {}
+    return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
