@@ -78,13 +78,15 @@ async def published(plane: ControlPlane, names: list[str], *, quiet: float) -> t
     [QUIET, pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(900)])],
 )
 def test_a_hundred_nodes_are_published_within_seconds_and_written_no_more(
-    plane: ControlPlane, quiet: float
+    plane: ControlPlane, quiet: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [f"n{number}" for number in range(NODES)]
     for name in names:
         plane.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
     took, written = asyncio.run(published(plane, names, quiet=quiet))
-    print(f"{NODES} nodes published in {took:.1f} s, {written} writes in the {quiet:.0f} s after")
+    after = f"{written} writes in the {quiet:.0f} s after"
+    with capsys.disabled():
+        print(f"\n{NODES} nodes published in {took:.1f} s, {after}")
 
     assert NODES == len(plane.call("GET", SLICES)["items"])
     assert PUBLISHED >= took
@@ -92,7 +94,9 @@ def test_a_hundred_nodes_are_published_within_seconds_and_written_no_more(
 
 
 @pytest.mark.measured
-def test_a_thousand_claims_are_scheduled(plane: ControlPlane) -> None:
+def test_a_thousand_claims_are_scheduled(
+    plane: ControlPlane, capsys: pytest.CaptureFixture[str]
+) -> None:
     """How fast is kube-scheduler's to say, and is printed; each card has room for ten."""
     names = [f"n{number}" for number in range(NODES)]
     for name in names:
@@ -114,7 +118,9 @@ def test_a_thousand_claims_are_scheduled(plane: ControlPlane) -> None:
     made = time.monotonic() - began
     wait_for(lambda: placed(plane) == CLAIMS, seconds=240)
     took = time.monotonic() - began
-    print(f"{CLAIMS} claims made in {made:.0f} s, scheduled in {took:.0f}: {CLAIMS / took:.0f} a s")
+    rate = f"{CLAIMS / took:.0f} a s"
+    with capsys.disabled():
+        print(f"\n{CLAIMS} claims made in {made:.0f} s, scheduled in {took:.0f}: {rate}")
 
     assert [] == over_capacity(plane)
 
