@@ -180,12 +180,12 @@ class NodeClaims:
             libraries=self.libraries,
             injection=lambda edits: self.injection(pods[0], edits),
         )
-        self._bring(asked.uid, grant)
+        self._write_spec(asked.uid, grant)
         for pod in pods:
             self._note(grant, pod["metadata"]["uid"])
         return grant
 
-    def _bring(self, uid: str, grant: Grant) -> None:
+    def _write_spec(self, uid: str, grant: Grant) -> None:
         """Write the CDI spec of a claim; what the vendor's own brings is named beside it."""
         edits = evolve(grant.edits, cdi=())
         self.specs.put(_device(uid), edits, owner=self.node.ledger.path)
@@ -335,7 +335,7 @@ class NodeClaims:
         Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
         """
         if entry is not None:
-            await asyncio.to_thread(self._bring, claim["metadata"]["uid"], entry)
+            await asyncio.to_thread(self._write_spec, claim["metadata"]["uid"], entry)
             for one in claim["status"].get("reservedFor") or ():
                 self._note(entry, one["uid"])
         discovery = self.discovery()
