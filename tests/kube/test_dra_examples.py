@@ -82,10 +82,10 @@ def card(uuid: str, model: str, *, numa: int, peer: str | None = None, memory: i
     return evolve(made, uuid=uuid)
 
 
-def ascend() -> Device:
-    (vendor,) = [one for one in WORDS.vendors if one.name == "ascend"]
-    return vendor.device(
-        uuid="N", model="910B3", index=0, memory=64 * GiB, enforcement=Enforcement.PARTITION
+def partitioned(vendor: str, model: str, uuid: str) -> Device:
+    (made,) = [one for one in WORDS.vendors if one.name == vendor]
+    return made.device(
+        uuid=uuid, model=model, index=0, memory=64 * GiB, enforcement=Enforcement.PARTITION
     )
 
 
@@ -115,15 +115,16 @@ NODES: dict[str, list[Device]] = {
         card("A0", "NVIDIA A100", numa=0, peer="A1", memory=40 * GiB),
         card("A1", "NVIDIA A100", numa=1, peer="A0", memory=40 * GiB),
     ],
-    "n3": [ascend()],
+    "n3": [partitioned("ascend", "910B3", "N")],
     "n4": [instances()],
+    "n5": [partitioned("hygon", "K100-AI", "D")],
 }
 ROOTS = {EXCLUDED: "pci0000:00", "H1": "pci0000:3a", "H2": "pci0000:3a"}
 H, A = (EXCLUDED, "H1", "H2"), ("A0", "A1")
 #: Which cards each example may get.
 GETS: dict[str, list[set[str]]] = {
     "share": [{one} for one in H + A],
-    "large-model": [{one} for one in (*H, *A, "N")],
+    "large-model": [{one} for one in (*H, *A, "N", "D")],
     "same-numa": [{EXCLUDED, "H1"}],
     "same-root": [{"H1", "H2"}],
     "linked": [{"A0", "A1"}],
@@ -559,12 +560,15 @@ def test_resource_names_get_the_size_that_they_say(plane: ControlPlane) -> None:
         ({"gpu": "1", "gpumem": "8000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "1g.10gb")),
         ({"gpu": "1", "gpumem": "18000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "3g.20gb")),
         ({"mig-3g.20gb": "1"}, {}, ("M", "3g.20gb")),
+        # A DCU of 120 units: the second of three alternatives.
+        ({"dcunum": "1", "dcumem": "2000", "dcucores": "60"}, {}, ("D", None)),
     ],
 )
 def test_a_size_of_a_card_that_is_cut_is_the_first_part_that_covers_it(
     plane: ControlPlane, words: dict[str, str], notes: dict[str, str], part: tuple[str, str | None]
 ) -> None:
-    domain = "huawei.com" if "Ascend910B3" in words else "nvidia.com"
+    domains = {"Ascend910B3": "huawei.com", "dcunum": "hygon.com"}
+    domain = next((domains[name] for name in domains if name in words), "nvidia.com")
     made = pod({f"{domain}/{name}": amount for name, amount in words.items()}, notes=notes)
     for container in made["spec"]["containers"]:
         container |= {"image": "none"}

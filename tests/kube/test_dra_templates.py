@@ -72,6 +72,27 @@ def test_a_size_of_a_card_that_is_cut_by_a_menu_may_be_one_of_its_parts() -> Non
     assert "huawei.com-ascend910b3" == requested({"huawei.com/Ascend910B3": "1"})["deviceClassName"]
 
 
+def test_core_of_cards_with_units_of_their_own_is_asked_by_alternatives() -> None:
+    """60 percent of a DCU with 60, 120 and 128 compute units."""
+    limits = {"hygon.com/dcunum": "1", "hygon.com/dcumem": "2000", "hygon.com/dcucores": "60"}
+    (request,) = devices(limits)["requests"]
+    asked = [one["capacity"]["requests"]["cores"] for one in request["firstAvailable"]]
+    models = [one["selectors"][-1]["cel"]["expression"] for one in request["firstAvailable"]]
+    notes = {"hygon.com/use-dcutype": "DCU-Z100L"}
+
+    assert ["36", "72", "77"] == asked
+    attribute = 'device.attributes["hetero.io"].model.lowerAscii()'
+    assert f'({attribute} == "z100" || {attribute} == "z100l")' == models[0]
+    assert "36" == requested(limits, notes=notes)["capacity"]["requests"]["cores"]
+
+
+def test_core_is_in_the_units_of_those_models_that_are_divided() -> None:
+    """An S4000 has 16; another of Moore Threads' cards is only given whole."""
+    said = requested({"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": "8"})
+
+    assert "8" == said["capacity"]["requests"]["cores"]
+
+
 @pytest.mark.parametrize("asked", ["1", "2"])
 def test_a_module_is_one_device_however_many_cards_it_has(asked: str) -> None:
     assert 1 == requested({"huawei.com/Ascend910C": asked})["count"]
@@ -145,11 +166,6 @@ def test_a_policy_is_the_claims_configuration() -> None:
         (BENCHMARK, {"hetero.io/policy": "off"}, "for a DeviceClass to say"),
         ({**BENCHMARK, "nvidia.com/priority": "0"}, {}, "for a DeviceClass to say"),
         (BENCHMARK, {"hetero.io/device-placement": "mutex"}, "nobody holds"),
-        (
-            {"hygon.com/dcunum": "1", "hygon.com/dcumem": "2k", "hygon.com/dcucores": "60"},
-            {},
-            "count core in units of their own",
-        ),
     ],
 )
 def test_what_claims_cannot_say_is_refused(

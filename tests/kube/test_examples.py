@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from attrs import field, frozen
 
+from hetero.kube.dra.templates import templates
 from hetero.model import (
     CORE,
     MEMORY,
@@ -29,9 +30,11 @@ from hetero.model import (
     Template,
     Templated,
 )
+from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
 from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_pod_request import WORDS
 from tests.kube.test_scheduler import Running, scenario
 from tests.kube.test_webhook import webhook
 
@@ -351,3 +354,32 @@ def test_the_documentation_names_every_file() -> None:
     text = DOC.read_text()
 
     assert [] == [file for file in EXAMPLES if f"`{file}`" not in text]
+
+
+#: What claims cannot say, as docs/guides/claims.md lists it.
+NOT_BY_CLAIMS = {
+    "nvidia/use_memory_fraction.yaml": "write a size",
+    "nvidia/use_sharing_card.yaml": "write a size",
+    "nvidia/vllm_cross_vgpu.yaml": "write a size",
+    "metax/sgpu/allocate_specific_qos.yaml": "is for a DeviceClass to say",
+    "metax/sgpu/offline.yaml": "sgpu-app-class is not served by claims",
+    "metax/sgpu/online.yaml": "sgpu-app-class is not served by claims",
+}
+
+
+@pytest.mark.parametrize("file", EXAMPLES)
+def test_an_example_of_hami_is_said_by_claims_or_refused_with_a_sentence(file: str) -> None:
+    def made() -> None:
+        for asks in EXAMPLES[file].pods:
+            containers = [
+                {"name": f"main-{number}", "resources": {"limits": dict(limits)}}
+                for number, limits in enumerate(asks)
+            ]
+            about = {"name": "p", "annotations": dict(EXAMPLES[file].notes)}
+            templates(WORDS, {"metadata": about, "spec": {"containers": containers}})
+
+    if file not in NOT_BY_CLAIMS:
+        made()
+        return
+    with pytest.raises(BadInput, match=NOT_BY_CLAIMS[file]):
+        made()

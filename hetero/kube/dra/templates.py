@@ -32,6 +32,7 @@ from hetero.model import (
     Request,
     Selector,
     Templated,
+    Whole,
 )
 from hetero.model.errors import BadInput
 from hetero.plugin.vendor import Model
@@ -60,10 +61,19 @@ class Template:
     def whole(self) -> bool:
         """Whether it asks for whole cards of a kind by their number, and says no more of them."""
         devices = self.spec["devices"]
-        exactly = devices["requests"][0]["exactly"]
-        more = {"capacity", "selectors"} & exactly.keys() or "config" in devices
+        exactly = devices["requests"][0].get("exactly")
+        if exactly is None or {"capacity", "selectors"} & exactly.keys() or "config" in devices:
+            return False
         bound = any("matchAttribute" in one for one in devices.get("constraints") or ())
-        return not more and not bound and [str(exactly["count"])] == [*self.said.values()]
+        return not bound and [str(exactly["count"])] == [*self.said.values()]
+
+
+@frozen(kw_only=True)
+class _Kind:
+    """Cards of so many units of core; `models` tells them from others, where there are others."""
+
+    units: int
+    models: tuple[str, ...] = ()
 
 
 def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
@@ -182,28 +192,16 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
     """Return what a claim says for a container, with all that the API would fill in."""
     request = asked.request
     _expect_sayable(vocabulary, asked)
-    amounts = {} if request.exclusive else _amounts(vocabulary, asked)
-    expressions = [*_selectors(request)]
-    count = max(asked.count // asked.resource_names.module, 1)  # a slice has a module as one device
-    if count > 1 and not _several_shared(vocabulary, asked):
-        if "memory" in amounts:
-            expressions.append(
-                f'device.capacity["{DRIVER}"].memory'
-                f'.compareTo(quantity("{amounts["memory"]}")) >= 0'
-            )
-        amounts = {}
-    name = asked.resource_names.count.replace("/", "-").lower()
-    if amounts and _by_parts(vocabulary, asked):
-        # The class of a resource has whole cards alone: its plain number never means a part.
-        name = ANY_CLASS
-        expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, exact=True))
-    exactly: Plain = {"deviceClassName": name, "allocationMode": "ExactCount", "count": count}
-    if amounts:
-        exactly["capacity"] = {"requests": amounts}
-    selectors = [{"cel": {"expression": text}} for text in expressions]
-    if selectors:
-        exactly["selectors"] = selectors
-    made: Plain = {"requests": [{"name": _REQUEST, "exactly": exactly}]}
+    count = _count(asked)
+    alternatives = [_exactly(vocabulary, asked, kind) for kind in _kinds(vocabulary, asked)]
+    said: Plain = {"exactly": alternatives[0]}
+    if len(alternatives) > 1:
+        said = {
+            "firstAvailable": [
+                {"name": f"{_REQUEST}-{number}", **one} for number, one in enumerate(alternatives)
+            ]
+        }
+    made: Plain = {"requests": [{"name": _REQUEST, **said}]}
     together = [("distinctAttribute", "uuid")]
     together += [("matchAttribute", "numaNode")] if request.numa else []
     together += [("matchAttribute", "linkGroup")] if request.links else []
@@ -217,6 +215,39 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
         # The API keeps its text as it is, and a patch of the claim sorts it: no change, if it was.
         share = dict(sorted(share.items()))
         made["config"] = [{"opaque": {"driver": DRIVER, "parameters": share}}]
+    return made
+
+
+def _count(asked: Asked) -> int:
+    """Return how many devices of a slice are asked: it has a module of cards as one."""
+    return max(asked.count // asked.resource_names.module, 1)
+
+
+def _exactly(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> Plain:
+    """Return a request for cards of a kind."""
+    request, count = asked.request, _count(asked)
+    amounts = {} if request.exclusive else _amounts(vocabulary, asked, kind)
+    expressions = [*_selectors(request)]
+    if kind.models:
+        these = Selector(include=kind.models)
+        expressions.append(_allows(f"{_ATTRIBUTES}.model", these, exact=True))
+    if count > 1 and not _several_shared(vocabulary, asked):
+        if "memory" in amounts:
+            expressions.append(
+                f'device.capacity["{DRIVER}"].memory'
+                f'.compareTo(quantity("{amounts["memory"]}")) >= 0'
+            )
+        amounts = {}
+    name = asked.resource_names.count.replace("/", "-").lower()
+    if amounts and _by_parts(vocabulary, asked):
+        # The class of a resource has whole cards alone: its plain number never means a part.
+        name = ANY_CLASS
+        expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, exact=True))
+    made: Plain = {"deviceClassName": name, "allocationMode": "ExactCount", "count": count}
+    if amounts:
+        made["capacity"] = {"requests": amounts}
+    if expressions:
+        made["selectors"] = [{"cel": {"expression": text}} for text in expressions]
     return made
 
 
@@ -241,25 +272,43 @@ def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
             raise BadInput(sentence)
 
 
-def _amounts(vocabulary: Vocabulary, asked: Asked) -> dict[str, str]:
+def _amounts(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> dict[str, str]:
     """Return how much of each card is asked, as the API writes it."""
     ask, made = asked.request.asks[0], {}
     if ask.memory is not None:
         made["memory"] = amount_of(MEMORY, ask.memory)
-    if ask.core is not None and any(CORE in by for by in _measures(vocabulary, asked)):
-        made["cores"] = amount_of(CORE, -(-ask.core * _units(vocabulary, asked) // 100))
+    if ask.core is not None and _counts_core(vocabulary, asked):
+        made["cores"] = amount_of(CORE, -(-ask.core * kind.units // 100))
     return made
 
 
-def _units(vocabulary: Vocabulary, asked: Asked) -> int:
-    """Return how many units of core each card has that is meant. Raises `BadInput`."""
-    units = {model.core for model in _models(vocabulary, asked)}
-    if len(units) == 1:
-        return units.pop()
-    raise BadInput(
-        f"{asked.resource_names.core[0]}: these cards count core in units of their own, so a part "
-        "of one is asked by a claim with its cores"
+def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
+    """Return the kinds of cards that a part of the core is of, one where that does not matter.
+
+    Raises `BadInput` for kinds that cannot be told by their models.
+    """
+    units: dict[int, list[str]] = {}
+    models = _models(vocabulary, asked)
+    for model in [one for one in models if not isinstance(one.granularity, Whole)] or models:
+        units.setdefault(model.core, []).append(model.match)
+    whole = asked.request.exclusive or (
+        _count(asked) > 1 and not _several_shared(vocabulary, asked)
     )
+    by_core = asked.request.asks[0].core is not None and _counts_core(vocabulary, asked)
+    if len(units) == 1 or whole or not by_core:
+        return [_Kind(units=next(iter(units)))]
+    if any({*"*?["} & {*match} for matches in units.values() for match in matches):
+        raise BadInput(
+            f"{asked.resource_names.core[0]}: these cards count core in units of their own, so a "
+            "part of one is asked by a claim with its cores"
+        )
+    return [_Kind(units=each, models=tuple(matches)) for each, matches in units.items()]
+
+
+def _counts_core(vocabulary: Vocabulary, asked: Asked) -> bool:
+    """Whether core decides how much of such a card is given."""
+    grains = (model.granularity for model in _models(vocabulary, asked))
+    return any(CORE in one.measured_by if isinstance(one, Templated) else True for one in grains)
 
 
 def _models(vocabulary: Vocabulary, asked: Asked) -> tuple[Model, ...]:
@@ -272,13 +321,6 @@ def _models(vocabulary: Vocabulary, asked: Asked) -> tuple[Model, ...]:
         for model in vendor.models
         if model.match == "*" or meant.allows(model.match.strip("*"))
     )
-
-
-def _measures(vocabulary: Vocabulary, asked: Asked) -> Iterator[tuple[str, ...]]:
-    """Yield for each model that is meant what decides how much of a card is given."""
-    for model in _models(vocabulary, asked):
-        grains = model.granularity
-        yield grains.measured_by if isinstance(grains, Templated) else (CORE, MEMORY)
 
 
 def _several_shared(vocabulary: Vocabulary, asked: Asked) -> bool:
