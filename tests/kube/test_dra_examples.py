@@ -32,7 +32,13 @@ from hetero.kube.dra.offers import offers, slices
 from hetero.kube.dra.publisher import counted
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.templates import ASKED, PREFIX, template_name
-from hetero.kube.dra.way import AllocationWay, served
+from hetero.kube.dra.way import (
+    AllocationWay,
+    Probe,
+    served,
+    slice_probe,
+    template_probe,
+)
 from hetero.kube.what_if.claims import read_claims
 from hetero.model import (
     Allocation,
@@ -654,14 +660,20 @@ def test_where_the_api_server_lacks_consumable_capacity_both_ways_are_the_classi
     *,
     newer: bool,
 ) -> None:
-    async def asked(plane: ControlPlane, way: AllocationWay) -> AllocationWay:
+    """As an agent finds out, by a slice, and a webhook, by a template."""
+
+    async def asked(plane: ControlPlane, way: AllocationWay, probe: Probe) -> AllocationWay:
         async with Api(access(plane)).open() as api:
-            return await served(api, way, node="n1")
+            return await served(api, way, probe)
 
     found = cluster.binaries if newer else kubernetes
     with control_plane(tmp_path, binaries=found, more=gates) as plane:
-        assert AllocationWay.CLASSIC is asyncio.run(asked(plane, AllocationWay.BOTH))
-        (line,) = [one.message for one in caplog.records if "allocation both is" in one.message]
-        assert lacks in line
-        with pytest.raises(BadInput, match=f"{lacks}.*or install with allocation classic"):
-            asyncio.run(asked(plane, AllocationWay.DRA))
+        for probe in (slice_probe("n1"), template_probe("default")):
+            caplog.clear()
+            assert AllocationWay.CLASSIC is asyncio.run(asked(plane, AllocationWay.BOTH, probe))
+            (line,) = [one.message for one in caplog.records if "allocation both" in one.message]
+            assert lacks in line
+            with pytest.raises(BadInput, match=f"{lacks}.*or install with allocation classic"):
+                asyncio.run(asked(plane, AllocationWay.DRA, probe))
+    for probe in (slice_probe("n1"), template_probe("default")):  # where nothing is lacking
+        assert AllocationWay.BOTH is asyncio.run(asked(cluster, AllocationWay.BOTH, probe))

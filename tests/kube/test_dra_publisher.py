@@ -10,7 +10,7 @@ from attrs import evolve
 
 from hetero.kube.api.annotations import INVENTORY
 from hetero.kube.api.client import Access, Api
-from hetero.kube.dra.way import AllocationWay, by_claims, served
+from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.model.errors import BadInput
 from hetero.node.view.doctor import Verdict, examine
 from tests.kube.api_server import FakeApi
@@ -127,7 +127,7 @@ def test_both_ways_are_one_where_the_api_server_knows_no_consumable_capacity(
     async def play() -> None:
         api = FakeApi(consumable=consumable)
         async with api.serve() as url, Api(Access(server=url)).open() as client:
-            assert found == await served(client, way, node="n1")
+            assert found == await served(client, way, slice_probe("n1"))
 
     run(play)
     lines = [one.message for one in caplog.records]
@@ -139,7 +139,7 @@ def test_claims_alone_are_refused_where_the_api_server_knows_none() -> None:
         api = FakeApi(consumable=False)
         async with api.serve() as url, Api(Access(server=url)).open() as client:
             with pytest.raises(BadInput, match=r"DRAConsumableCapacity off.*allocation classic"):
-                await served(client, AllocationWay.DRA, node="n1")
+                await served(client, AllocationWay.DRA, slice_probe("n1"))
 
     run(play)
 

@@ -124,12 +124,13 @@ def test_an_extender_killed_at_any_moment_knows_what_stands_when_it_is_back(
 
 
 def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) -> None:
+    """Of claims, too, where nobody serves any: this API server is older than they are."""
     authority, port = Authority(plane.folder), free_port()
     server = authority.issue("webhook")
     plane.start(
         "webhook", sys.executable, "-m", "hetero.cli", "webhook",
         "--host", "127.0.0.1", "--port", str(port), "--allocation-writer", "the-scheduler",
-        "--agent", "agent", "--allow-network", "127.0.0.0/8",
+        "--agent", "agent", "--allow-network", "127.0.0.0/8", "--allocation", "both",
         "--cert", str(server[0]), "--key", str(server[1]),
         env={"KUBECONFIG": str(plane.kubeconfig)},
     )  # fmt: skip
@@ -146,7 +147,8 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     plain = {"schedulerName": "default-scheduler"}
 
     def completed() -> Any:
-        made = plane.add_pod(f"p{time.monotonic_ns()}", share, spec=plain)
+        about = {"annotations": {"hetero.io/by-claims": "true"}}
+        made = plane.add_pod(f"p{time.monotonic_ns()}", share, spec=plain, metadata=about)
         return made if made["spec"]["schedulerName"] == "hetero-scheduler" else None
 
     limits = wait_for(completed)["spec"]["containers"][0]["resources"]["limits"]

@@ -37,7 +37,7 @@ from hetero.kube.api.sources import opened
 from hetero.kube.dra.driver import Driver, Sockets
 from hetero.kube.dra.node_claims import NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
-from hetero.kube.dra.way import AllocationWay, by_claims, served
+from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.elsewhere import note_elsewhere
@@ -438,9 +438,8 @@ async def _run(options: Options) -> None:
         if vendor.limiter and any(device.vendor == vendor.name for device in discovery.devices):
             limiter(vendor.limiter)
     async with Api(Access.here()).open() as api:
-        options = evolve(
-            options, allocation=await served(api, options.allocation, node=options.name)
-        )
+        way = await served(api, options.allocation, slice_probe(options.name))
+        options = evolve(options, allocation=way)
         agent = Agent(node, options, api, discovery)
         main = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum
+
+from attrs import frozen
 
 from hetero.kube.api.client import Api, ApiError, Plain
 from hetero.kube.dra.offers import DRIVER
@@ -47,25 +50,20 @@ def asks_by_claims(way: AllocationWay, pod: Plain) -> bool:
     return notes.get(name) == value
 
 
-async def served(api: Api, way: AllocationWay, *, node: str) -> AllocationWay:
-    """Return the way as the API server can serve it: `both` may be classic, which is logged.
+@frozen
+class Probe:
+    """What the API server is asked to take, keeping nothing of it, and whether it knew all of it.
 
-    Raises `BadInput` where claims alone are wanted and cannot be had.
+    A field whose feature is off is left out of the answer.
     """
-    lacking = None if way is AllocationWay.CLASSIC else await _lacking(api, node)
-    if lacking is None:
-        return way
-    if way is AllocationWay.DRA:
-        raise BadInput(f"{lacking}, or install with allocation classic")
-    log.warning("allocation both is classic here: %s", lacking)
-    return AllocationWay.CLASSIC
+
+    path: str
+    body: Plain
+    known: Callable[[Plain], bool]
 
 
-async def _lacking(api: Api, node: str) -> str | None:
-    """Return what the API server lacks for devices that several claims consume.
-
-    It is asked to take a slice with such a device, and keeps nothing of it.
-    """
+def slice_probe(node: str) -> Probe:
+    """Return what an agent may ask: a slice of its node with a device that many share."""
     device = {"name": "probe", "allowMultipleAllocations": True}
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     body = {
@@ -74,12 +72,53 @@ async def _lacking(api: Api, node: str) -> str | None:
         "metadata": {"generateName": f"{node}-{DRIVER}-probe-"},
         "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [device]},
     }
+
+    def known(made: Plain) -> bool:
+        return "allowMultipleAllocations" in made["spec"]["devices"][0]
+
+    return Probe(SLICES, body, known)
+
+
+def template_probe(namespace: str) -> Probe:
+    """Return what a webhook may ask: a template of a part of a device."""
+    part = {"deviceClassName": "probe", "capacity": {"requests": {"memory": "1Mi"}}}
+    devices = {"requests": [{"name": "probe", "exactly": part}]}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"generateName": "hetero-probe-"},
+        "spec": {"spec": {"devices": devices}},
+    }
+    path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+
+    def known(made: Plain) -> bool:
+        return "capacity" in made["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+
+    return Probe(path, body, known)
+
+
+async def served(api: Api, way: AllocationWay, probe: Probe) -> AllocationWay:
+    """Return the way as the API server can serve it: `both` may be classic, which is logged.
+
+    Raises `BadInput` where claims alone are wanted and cannot be had.
+    """
+    lacking = None if way is AllocationWay.CLASSIC else await _lacking(api, probe)
+    if lacking is None:
+        return way
+    if way is AllocationWay.DRA:
+        raise BadInput(f"{lacking}, or install with allocation classic")
+    log.warning("allocation both is classic here: %s", lacking)
+    return AllocationWay.CLASSIC
+
+
+async def _lacking(api: Api, probe: Probe) -> str | None:
+    """Return what the API server lacks for devices that several claims consume."""
     try:
-        made = await api.post(f"{SLICES}?dryRun=All", body)
+        made = await api.post(f"{probe.path}?dryRun=All", probe.body)
     except ApiError as error:
         if error.status != 404:
             raise
         return "the API server has no resource.k8s.io/v1: claims need Kubernetes 1.34 or later"
-    if made["spec"]["devices"][0].get("allowMultipleAllocations"):
+    if probe.known(made):
         return None
     return "the API server has DRAConsumableCapacity off: switch it on in all components"

@@ -13,7 +13,7 @@ from attrs import frozen
 from prometheus_client import CollectorRegistry
 
 from hetero.kube.api import settings
-from hetero.kube.api.client import Access, Api
+from hetero.kube.api.client import Access, Api, ApiError
 from hetero.kube.api.delegated import Gate, metrics_app, metrics_handler
 from hetero.kube.api.events import Events
 from hetero.kube.api.leadership import Leadership
@@ -21,7 +21,7 @@ from hetero.kube.api.pod_request import Vocabulary
 from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import KEY_FILE, PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.kube.dra.template_controller import TemplateController
-from hetero.kube.dra.way import AllocationWay
+from hetero.kube.dra.way import AllocationWay, served, template_probe
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.scheduler.untried_pods import UntriedPods
@@ -148,6 +148,7 @@ def webhook(
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
+            way = await _served(api, allocation)
             made = Webhook(
                 vocabulary=vocabulary,
                 scheduler=scheduler,
@@ -159,7 +160,7 @@ def webhook(
                 hide_unasked=chosen.hide_unasked,
                 vendor_runtimes=frozenset((*vendor_runtimes, *chosen.runtime_classes.values())),
                 old_kubelets=old_kubelets,
-                way=allocation,
+                way=way,
                 driver=driver,
             )
             at = listen.certificates
@@ -175,7 +176,7 @@ def webhook(
             app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
             app.router.add_get("/metrics", Gate(api).guard(answer))
             beside = _expiry(listen, api, made.rights.registry, environ)
-            if allocation is not AllocationWay.CLASSIC:
+            if way is not AllocationWay.CLASSIC:
                 beside += (TemplateController(api, vocabulary).follow(),)
             await serve(
                 app,
@@ -186,6 +187,20 @@ def webhook(
             )
 
     asyncio.run(run())
+
+
+async def _served(api: Api, way: AllocationWay) -> AllocationWay:
+    """Return how pods are given cards where `both` is said: by no claims that nobody can serve.
+
+    While the API does not answer it stays `both`: pods wait for the webhook.
+    """
+    if way is not AllocationWay.BOTH:
+        return way
+    try:
+        return await served(api, way, template_probe("default"))
+    except ApiError as error:
+        log.warning("allocation both: whether claims can be served is not known: %s", error)
+        return way
 
 
 def certificates(*, namespace: str, name: str) -> None:
