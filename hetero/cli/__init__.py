@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 
 from hetero import __version__
+from hetero.cli._extras import installed
 from hetero.cli._terminal import guard_streams, note
 from hetero.model.errors import HeteroError
 from hetero.model.names import did_you_mean
@@ -112,7 +113,8 @@ def main() -> None:
     tell_warnings()
     try:
         # Not standalone: click would print usage before every error.
-        code = hetero.main(prog_name="hetero", standalone_mode=False)
+        with installed():
+            code = hetero.main(prog_name="hetero", standalone_mode=False)
     except HeteroError as error:
         sys.exit(_complain(str(error), error.code))
     except click.exceptions.NoArgsIsHelpError as error:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hetero.cli import _json
+from hetero.cli._extras import installed
 from hetero.cli._render import Part
 from hetero.model.errors import HeteroError
 
@@ -45,7 +46,8 @@ def json_option(function: F) -> F:
     @wraps(function)
     def told(*, as_json: bool, **options: Any) -> Any:
         try:
-            return function(as_json=as_json, **options)
+            with installed():
+                return function(as_json=as_json, **options)
         except HeteroError as error:
             if as_json:
                 indent = None if options.get("watch") else 2

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -155,9 +154,11 @@ def _replay(
     as_json: bool,
 ) -> int:
     """Show what placement policies make of a recorded workload."""
-    replay, report = _simulation()
+    from hetero.simulate import replay, report
+    from hetero.simulate.trace import read
+
     placements = replay.placements(placement or _PLACEMENTS)
-    name = replay.read(path, pods=pods).name  # what cannot be read is said before work is shared
+    name = read(path, pods=pods).name  # what cannot be read is said before work is shared
     if plot is not None and plot.suffix != ".png":
         raise BadInput(f"--plot {plot}: name a file that ends in .png")
     if arrival == "file" and ((seeds or 1) > 1 or lifetimes is not None):
@@ -257,17 +258,6 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
             f"{one.decisions_per_second:.0f}",
         )
     return made
-
-
-def _simulation() -> tuple[ModuleType, ModuleType]:
-    """Return the simulator's modules, or say how to install what they need."""
-    try:
-        from hetero.simulate import replay, report
-    except ImportError as error:
-        raise BadInput(
-            f"hetero simulate needs {error.name}: pip install hetero[simulate]"
-        ) from None
-    return replay, report
 
 
 def _progress() -> Progress:

@@ -1,9 +1,16 @@
-"""How a command ends: at once, with all that was to be done at its end."""
+"""How a command ends: with all that was to be done, at once, or for want of a package."""
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions, requires
+
 import pytest
 
+from hetero.cli._extras import EXTRAS
 from tests.cli.conftest import Run
 
 AT_THE_END = """
@@ -35,3 +42,70 @@ def test_its_exit_code_is_that_of_its_error(hetero: Run) -> None:
 
     assert (3, "registered\n") == (done.returncode, done.stdout)
     assert "hetero: " in done.stderr
+
+
+WITHOUT = """
+import sys
+sys.modules[{!r}] = None
+from hetero.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [
+        ("prometheus_client", ("inventory", "--cluster"), "kube"),
+        ("prometheus_client", ("top", "--cluster", "--once"), "kube"),
+        ("cel", ("explain", "claim", "claims.yaml"), "kube"),
+        ("numpy", ("simulate", "--trace", "examples/trace.json"), "simulate"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
+    environ: dict[str, str], package: str, words: tuple[str, ...], extra: str
+) -> None:
+    done = without(package, *words, environ=environ)
+
+    says = f"hetero: {package} is not installed: pip install 'hetero[{extra}]'\n"
+    assert (2, says) == (done.returncode, done.stderr)
+
+
+def test_json_says_it_too(environ: dict[str, str]) -> None:
+    done = without("prometheus_client", "inventory", "--cluster", "--json", environ=environ)
+
+    said = json.loads(done.stdout)
+    assert ("hetero.error", 2) == (said["schema"], said["code"])
+    assert "prometheus_client is not installed" in said["error"]
+
+
+def test_a_module_of_ours_that_is_missing_is_a_fault(environ: dict[str, str]) -> None:
+    done = without("hetero.kube.cluster_view", "inventory", "--cluster", environ=environ)
+
+    assert 1 == done.returncode
+    assert "Traceback" in done.stderr
+
+
+def test_all_that_the_extras_bring_is_known() -> None:
+    extra = re.compile(r"([\w-]+).*extra == ['\"](kube|simulate)['\"]")
+    needed = [found for line in requires("hetero") or [] if (found := extra.match(line))]
+    brought = {
+        name: [one.replace("_", "-") for one in by] for name, by in packages_distributions().items()
+    }
+
+    assert needed
+    assert [] == [
+        found[1]
+        for found in needed
+        if all(EXTRAS.get(name) != found[2] for name, by in brought.items() if found[1] in by)
+    ]
+
+
+def without(package: str, *words: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command where a package cannot be imported."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(package), *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
