@@ -183,6 +183,16 @@ def test_doctor_says_what_is_well_and_what_to_do(
     assert 0 == hetero("doctor").returncode
 
 
+def test_doctor_names_what_keeps_shares_as_the_tables_do(hetero: Run) -> None:
+    rack = {"HETERO_RACK": "seven", "PYTHONPATH": ""}
+    doctor = json.loads(hetero("doctor", "--json", **rack).stdout)["items"]
+    tables = hetero("inventory", COLUMNS="200", **rack).stdout
+
+    said = {one["says"].split()[-1] for one in doctor if "shares are kept by" in one["says"]}
+    assert {"limiter", "partition"} == said
+    assert all(f" {keeper} " in tables for keeper in said)
+
+
 def test_doctor_and_run_tell_of_a_state_directory_that_cannot_be(hetero: Run) -> None:
     doctor = hetero("doctor", HETERO_STATE="/proc/hetero")
     run = hetero("run", "--", "true", HETERO_STATE="/proc/hetero")

@@ -30,6 +30,9 @@ from hetero.node.view.owners import Owners
 from hetero.plugin.registry import Discovery
 from hetero.plugin.vendor_row import VendorRow
 
+#: As the tables say it: there is one limiter, and one kernel.
+_KEEPERS = {Enforcement.PRELOAD: "the limiter", Enforcement.KERNEL: "the kernel"}
+
 
 class Verdict(str, Enum):
     """What a finding calls for."""
@@ -134,12 +137,9 @@ def _device(device: Device, by: Mapping[str, str]) -> Finding:
     if isinstance(device.granularity, Whole):
         return Finding(subject, Verdict.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:
-        return Finding(
-            subject, Verdict.NOTE, "shares are counted but not enforced (enforcement none)"
-        )
-    return Finding(
-        subject, Verdict.OK, f"shares are kept by enforcement {device.enforcement.value}"
-    )
+        return Finding(subject, Verdict.NOTE, "shares are counted but not enforced")
+    keeper = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
+    return Finding(subject, Verdict.OK, f"shares are kept by {keeper}")
 
 
 def _limiters(discovery: Discovery) -> Iterator[Finding]:
