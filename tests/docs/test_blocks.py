@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
 
@@ -150,6 +151,15 @@ def test_a_command_in_a_sentence_is_there() -> None:
                 wrong.append(f"{path.relative_to(ROOT)}: {code}: {error.format_message()}")
     assert [] == wrong
     assert found > 100
+
+
+def test_a_program_of_an_installation_is_one_that_it_has() -> None:
+    text = "\n".join(path.read_text() for path in documents())
+    named = set(re.findall(r"(?:/opt|~)/hetero/bin/([\w-]+)", text))
+
+    scripts = {one.name for one in entry_points(group="console_scripts")}
+    assert {"hetero", "pip"} <= named
+    assert set() == named - scripts
 
 
 #: What takes root, a cluster, a card, minutes, or a person at a terminal.
