@@ -190,7 +190,7 @@ def test_doctor_names_what_keeps_shares_as_the_tables_do(hetero: Run) -> None:
 
     said = {one["says"].split()[-1] for one in doctor if "shares are kept by" in one["says"]}
     assert {"limiter", "partition"} == said
-    assert all(f" {keeper} " in tables for keeper in said)
+    assert all(f" {means} " in tables for means in said)
 
 
 def test_doctor_and_run_tell_of_a_state_directory_that_cannot_be(hetero: Run) -> None:

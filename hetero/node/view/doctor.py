@@ -138,8 +138,8 @@ def _device(device: Device, by: Mapping[str, str]) -> Finding:
         return Finding(subject, Verdict.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:
         return Finding(subject, Verdict.NOTE, "shares are counted but not enforced")
-    keeper = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
-    return Finding(subject, Verdict.OK, f"shares are kept by {keeper}")
+    means = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
+    return Finding(subject, Verdict.OK, f"shares are kept by {means}")
 
 
 def _limiters(discovery: Discovery) -> Iterator[Finding]:
