@@ -484,7 +484,8 @@ static void deepen(struct gang *gang, const struct census *census, const struct 
 {
     uint64_t pace_ns = row_is_by_hand(row) ? gang->moves_ns : gang->pace_ns;
     uint64_t most_ns = !claimed || left_ns > DEEP_NS ? DEEP_NS : left_ns, one_ns = later(pace_ns, FENCE_NS);
-    if (gang->probes || gang_end_probes(gang, census, now_ns)) /* what is in flight would hide who waits for whom */
+    /* At the end of a row that shows who waits for whom, what is in flight would hide it: it is gone by then. */
+    if (gang->probes || (left_ns < 2 * DEEP_NS && gang_end_probes(gang, census, now_ns)))
         most_ns = 0;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
         atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / one_ns));

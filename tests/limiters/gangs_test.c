@@ -265,7 +265,8 @@ static void a_gang_whose_host_is_busy_elsewhere_has_its_share(void)
         }
 }
 
-/* What one host is late, the other's card spins: less than it would, because launchers are ahead of their cards. */
+/* What one host is late, the other's card spins: less than it would, because launchers are ahead of their cards. What
+ * both are late leaves the cards idle, which costs nothing alone: so it may have a little more than its share. */
 static void a_gang_whose_hosts_pause_has_its_share(void)
 {
     static const unsigned percents[] = {30, 50, 70};
@@ -275,7 +276,19 @@ static void a_gang_whose_hosts_pause_has_its_share(void)
     transformer.late_us = 2000;
     double alone = gang_alone(train_transformer);
     for (unsigned p = 0; p < 3; p++)
-        EXPECT_NEAR(percents[p], 1, transformer_got(percents[p], 0, 0, 15, alone));
+        EXPECT_NEAR(percents[p] + 0.5, 1.5, transformer_got(percents[p], 0, 0, 15, alone));
+    transformer.gap_us = transformer.late_us = 0;
+}
+
+/* Its row hardly ever ends, which is where it would show whether its processes wait for each other. As that was due all
+ * the time, launchers were kept as little ahead as they are there: 84.7 of 96, and 82 to 85 of 98 on two H200s. */
+static void a_gang_that_is_hardly_stopped_is_ahead_of_its_devices(void)
+{
+    transformer.slower = 2;
+    transformer.more = 0;
+    transformer.gap_us = 8000;
+    transformer.late_us = 3000;
+    EXPECT(true, one_has(train_with_a_slow_host, 96, 12, gang_alone(train_with_a_slow_host)) >= 91);
     transformer.gap_us = transformer.late_us = 0;
 }
 
@@ -881,6 +894,7 @@ static const struct test tests[] = {
     TEST(a_gang_and_programs_of_one_card_have_half_each),
     TEST(a_gang_whose_host_is_busy_elsewhere_has_its_share),
     TEST(a_gang_whose_hosts_pause_has_its_share),
+    TEST(a_gang_that_is_hardly_stopped_is_ahead_of_its_devices),
     TEST(two_gangs_whose_hosts_pause_have_what_their_lead_saves),
     TEST(a_host_hardly_faster_than_its_device_costs_rows_beside_others_only),
     TEST(a_period_of_40_or_400_ms_leaves_each_its_share),

@@ -76,6 +76,7 @@ LONG = (
     "a_gang_and_programs_of_one_card_have_half_each",
     "a_gang_whose_host_is_busy_elsewhere_has_its_share",
     "a_gang_whose_hosts_pause_has_its_share",
+    "a_gang_that_is_hardly_stopped_is_ahead_of_its_devices",
     "two_gangs_whose_hosts_pause_have_what_their_lead_saves",
     "a_host_hardly_faster_than_its_device_costs_rows_beside_others_only",
     "a_period_of_40_or_400_ms_leaves_each_its_share",
