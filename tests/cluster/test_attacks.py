@@ -103,7 +103,10 @@ def more(lab: Lab, *resources: str, verbs: tuple[str, ...]) -> Iterator[None]:
 # --- what a container mounts ----------------------------------------------------------------------
 
 #: Where a container's own mount would hide what limits it.
-PLACES = (TARGET, f"{PLACE}/grant", PLACE, f"//{PLACE}/", f"/etc/../{PLACE}/usage", "/etc")
+PLACES = (
+    *(TARGET, f"{PLACE}/grant", PLACE, f"//{PLACE}/", f"/etc/../{PLACE}/usage", "/etc"),
+    *(f"/proc/{link}/root{PLACE}" for link in ("self", "thread-self", "1", "self/task/1")),
+)
 
 
 def test_a_container_with_a_share_mounts_nothing_over_what_limits_it(

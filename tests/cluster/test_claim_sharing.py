@@ -152,8 +152,12 @@ HIDING = (
     "/etc/x/../hetero",
     "/etc/",
     "/",
+    "/proc/self/root/etc/hetero",
+    "//proc/thread-self/root",
+    "/proc/1/root/etc",
+    "/proc/net/../root/etc",
 )
-HARMLESS = ("/etc/hetero2", "/etc/ld.so.preload.d", "/data/etc/hetero")
+HARMLESS = ("/proc/meminfo", "/etc/hetero2", "/etc/ld.so.preload.d", "/data/etc/hetero")
 
 
 def with_own(path: str, kind: str, **labels: str) -> Plain:

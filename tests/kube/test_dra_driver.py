@@ -218,7 +218,7 @@ def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared(
         at.api.put("pods", pod, event="MODIFIED")
         assert (
             f"claim default/one: pod default/{name}, container main: mounts its own at "
-            "/etc/hetero/grant, where what limits its cards is: mount it elsewhere"
+            "/etc/hetero/grant, where what limits its cards is or may be: mount it elsewhere"
         ) == (await prepare(at, "one")).error
         assert ({}, {}) == (at.standing(), specs(at))
 

@@ -198,6 +198,9 @@ HIDES = "container main: mounts its own at /"
         (covering(SHARE, **at_the_preload_file("etc/hetero")), HIDES),
         (covering(SHARE, **at_the_preload_file("/etc/x/..")), HIDES),
         (covering(SHARE, **at_the_preload_file("/")), HIDES),
+        (covering(SHARE, **at_the_preload_file("/proc/self/root/etc/hetero")), HIDES),
+        (covering(SHARE, **at_the_preload_file("/proc/1/root")), HIDES),
+        (covering(SHARE, **at_the_preload_file("/proc/net/../root/etc")), HIDES),
         (covering(SHARE, terminationMessagePath="/etc/ld.so.preload"), HIDES),
         (covering(SHARE, volumeDevices=[{"name": "a", "devicePath": "/etc/hetero/usage"}]), HIDES),
         (
@@ -219,6 +222,7 @@ def test_nonsense_is_refused_in_one_sentence(plain: dict[str, Any], sentence: st
     [
         covering({"cpu": "1"}, **at_the_preload_file()),
         covering(SHARE, **at_the_preload_file("/etc/hetero-of-mine")),
+        covering(SHARE, **at_the_preload_file("/proc/meminfo")),  # as lxcfs does
     ],
 )
 def test_what_hides_nothing_may_be_mounted(plain: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from posixpath import normpath
 
@@ -14,6 +15,9 @@ from hetero.kube.api.client import ApiCalls, Plain
 from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Gang
 from hetero.model.errors import BadInput
+
+#: Where every container has links to its own root.
+_TO_ROOT = re.compile(r"/proc/(self|thread-self|[0-9]+)/")
 
 
 async def read_pod(api: ApiCalls, namespace: str, name: str) -> Plain | None:
@@ -82,12 +86,17 @@ def containers_of(pod: Plain) -> tuple[Plain, ...]:
 
 
 def mounted(container: Plain) -> Iterator[str]:
-    """Yield where a container has files of its pod's own, as a runtime reads the paths."""
-    volumes = (one["mountPath"] for one in container.get("volumeMounts") or ())
-    blocks = (one["devicePath"] for one in container.get("volumeDevices") or ())
-    last_words = container.get("terminationMessagePath") or ()
-    for path in (*volumes, *blocks, *([last_words] if last_words else ())):
-        yield normpath(f"/{path.lstrip('/')}")
+    """Yield where a container has files of its pod's own, as containerd reads the paths."""
+    return (normpath(f"/{path.lstrip('/')}") for path in _own(container))
+
+
+def _own(container: Plain) -> Iterator[str]:
+    """Yield the paths of a container's own files as the pod has them."""
+    yield from (one["mountPath"] for one in container.get("volumeMounts") or ())
+    yield from (one["devicePath"] for one in container.get("volumeDevices") or ())
+    last_words = container.get("terminationMessagePath")
+    if last_words:
+        yield last_words
 
 
 def expect_unhidden(container: Plain) -> None:
@@ -95,16 +104,18 @@ def expect_unhidden(container: Plain) -> None:
 
     Below ours, since a kubelet mounts them after ours. Above ours, since what ours are mounted on
     is then a file of that volume: who has it elsewhere, as another container of the pod does, may
-    remove the file, and the kernel then takes our mount away.
+    remove the file, and the kernel then takes our mount away. By a link of /proc to the container's
+    root, since runtimes follow it; and by `..`, which some of them read after such links.
     """
-    for path in mounted(container):
+    for said, path in zip(_own(container), mounted(container), strict=True):
         own = f"{path.rstrip('/')}/"
-        if any(
+        by_link = ".." in said.split("/") or _TO_ROOT.match(own)
+        if by_link or any(
             own.startswith(ours) or ours.startswith(own) for ours in (f"{PLACE}/", f"{TARGET}/")
         ):
             raise BadInput(
                 f"container {container['name']}: mounts its own at {path}, where what limits its "
-                "cards is: mount it elsewhere"
+                "cards is or may be: mount it elsewhere"
             )
 
 
