@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,8 @@ from tests.cluster.claims import (
 from tests.cluster.conftest import AI_BENCHMARK_2, share
 from tests.cluster.lab import TOKEN, Lab, Plain, program
 from tests.cluster.release import Release
-from tests.cluster.test_trust import as_user, bound
+from tests.cluster.test_attacks import Tenant
+from tests.cluster.test_trust import MERGE, as_user, bound
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -89,7 +91,10 @@ def account(lab: Lab, name: str, *resources: str) -> str:
 def test_an_agent_writes_the_slices_of_its_own_node_alone(
     release: Release, lab: Lab, tenant: str
 ) -> None:
-    """Made, changed and removed: by its own agent, and by nobody else who is not of the cluster."""
+    """Made, changed and removed: by its own agent, and by nobody else who is not of the cluster.
+
+    A kubelet may write its node's, of any driver's name: of ours none that stands for another's.
+    """
     own, other = NODES
     slices = f"{GROUP}/resourceslices"
     there = {node: lab.call("GET", f"{slices}/{node}-hetero.io-0") for node in NODES}
@@ -126,6 +131,14 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
     assert "done" != answer(lab, "PUT", path, moved, token=agent)
     for node in NODES:
         assert all("403" in said for said in answers(tenant, node))
+    kubelet = {"Authorization": TOKEN, "Impersonate-User": f"system:node:{own}"}
+    by_kubelet = Tenant(lab, {**kubelet, "Impersonate-Group": "system:nodes"})
+    assert "" == by_kubelet.ask("POST", f"{slices}?dryRun=All", made(own))
+    assert "403" in by_kubelet.ask("POST", f"{slices}?dryRun=All", made(other))
+    for forged in (made(own, pool_of=other), made(own, name=f"{other}-hetero.io-9")):
+        assert sentence.format(own) in by_kubelet.ask("POST", f"{slices}?dryRun=All", forged)
+    theirs = made(own, driver="other.example.com", pool_of=other)
+    assert "" == by_kubelet.ask("POST", f"{slices}?dryRun=All", theirs)
 
 
 def answer(
@@ -186,6 +199,36 @@ def test_who_has_a_star_for_claims_in_the_whole_cluster_says_nothing_of_a_claims
     ):
         assert said in told(there, **status)
     assert "done" == told(used)
+
+
+def test_an_allocated_claim_goes_with_its_pods_and_no_sooner(lab: Lab, tenant: str) -> None:
+    """Of one that is gone nobody counts the devices: others would be sent there, and wait."""
+    claim(lab, "kept", memory="2Gi", cores=20)
+    path = f"{CLAIMS}/kept"
+
+    def changed(body: Any, kind: str = MERGE, *, to: str = path) -> str:
+        return answer(lab, "PATCH", to, body, token=tenant, kind=kind)
+
+    mine = {"metadata": {"finalizers": ["example.com/mine"]}}
+    none = {"metadata": {"finalizers": None}}
+    assert ["done"] * 2 == [changed(mine), changed(none)]  # before it is allocated
+    run_with(lab, "kept")
+    wait_for(lambda: lab.phases()["kept"] == "Running")
+    refused = "an allocated claim keeps its finalizer until"
+    removed = [{"op": "remove", "path": "/metadata/finalizers"}]
+    assert refused in changed(none)
+    assert refused in changed(mine)
+    assert refused in changed(removed, "application/json-patch+json")
+    assert refused in changed(none, to=path.replace("/v1/", "/v1beta1/"))
+    there = lab.call("GET", path)["metadata"]["finalizers"]
+    assert "done" == changed({"metadata": {"finalizers": [*there, "example.com/mine"]}})
+    assert "done" == changed({"metadata": {"finalizers": there}})
+    assert "done" == answer(lab, "DELETE", path, None, token=tenant)
+    assert refused in changed(none)
+    assert "done" == answer(lab, "PATCH", f"{path}?dryRun=All", none, token=TOKEN, kind=MERGE)
+
+    lab.call("DELETE", f"{PODS}/kept?gracePeriodSeconds=0")
+    wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
 
 
 def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
