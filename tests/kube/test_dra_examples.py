@@ -147,7 +147,11 @@ GETS: dict[str, list[set[str]]] = {
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane of a late Kubernetes with three nodes of cards, and no kubelet."""
     found = binaries(tmp_path_factory.mktemp("kube136"), "kube136")
-    with control_plane(tmp_path_factory.mktemp("plane"), binaries=found) as plane:
+    rules = (
+        "--feature-gates=DRADeviceTaintRules=true",
+        "--runtime-config=resource.k8s.io/v1beta2=true",
+    )
+    with control_plane(tmp_path_factory.mktemp("plane"), binaries=found, more=rules) as plane:
         config = f"--kubeconfig={plane.kubeconfig}"
         wait_for(plane.healthy)  # the controllers end where it is not so within 10 s
         for name, more in (
@@ -314,6 +318,15 @@ def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) 
     assert (3, "") == (refused.returncode, refused.stderr)
     assert "share: card: 0 of" in refused.stdout
     assert "lack memory" in refused.stdout
+
+    rules = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
+    taint = {"key": "example.com/repair", "value": "fan", "effect": "NoSchedule"}
+    body = {"metadata": {"name": "repair"}, "spec": {"deviceSelector": {}, "taint": taint}}
+    plane.call("POST", rules, body)
+    tainted = said(EXAMPLES["whole-card"])
+    plane.call("DELETE", f"{rules}/repair")
+    assert (3, "") == (tainted.returncode, tainted.stderr)
+    assert "tainted example.com/repair by DeviceTaintRule repair" in tainted.stdout
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)

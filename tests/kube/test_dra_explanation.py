@@ -22,16 +22,19 @@ CLASS = {"metadata": {"name": "cards"}, "spec": {}}
 CARD, OTHER = "memory-0", "memory-1"
 
 
-def pools(*devices: Device, claims: tuple[dict[str, Any], ...] = ()) -> Pools:
-    return nodes(n1=devices, claims=claims)
+_Objects = tuple[dict[str, Any], ...]
 
 
-def nodes(*, claims: tuple[dict[str, Any], ...] = (), **devices: tuple[Device, ...]) -> Pools:
+def pools(*devices: Device, claims: _Objects = (), rules: _Objects = ()) -> Pools:
+    return nodes(n1=devices, claims=claims, rules=rules)
+
+
+def nodes(*, claims: _Objects = (), rules: _Objects = (), **devices: tuple[Device, ...]) -> Pools:
     specs = [
         one for node, of in devices.items() for one in slices(of, node=node, resources={}, roots={})
     ]
     made = [{"spec": {**one, "pool": {**one["pool"], "generation": 1}}} for one in specs]
-    return Pools.read(slices=made, classes=(CLASS,), claims=claims)
+    return Pools.read(slices=made, classes=(CLASS,), claims=claims, rules=rules)
 
 
 def shared(*sizes: int) -> tuple[Device, ...]:
@@ -81,6 +84,39 @@ def test_why_a_claim_gets_nothing_is_counted_by_reason() -> None:
     (why,) = ask(found, request(capacity=capacity("8Gi"))).why
 
     assert "card: 0 of 2 devices: 1 lack memory, 1 tainted hetero.io/unhealthy" == why
+
+
+def _rule(name: str, **selector: str) -> dict[str, Any]:
+    taint = {"key": "example.com/repair", "value": "fan", "effect": "NoSchedule"}
+    return {"metadata": {"name": name}, "spec": {"deviceSelector": selector, "taint": taint}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "so"),
+    [
+        (_rule("all"), True),
+        (_rule("pool", pool="n1"), True),
+        (_rule("one", driver="hetero.io", pool="n1", device=CARD), True),
+        (_rule("another", device=OTHER), False),
+        (_rule("elsewhere", driver="hetero.io", pool="n2"), False),
+        (_rule("others", driver="other.example.com"), False),
+        ({"metadata": {"name": "none"}, "spec": {"taint": _rule("")["spec"]["taint"]}}, False),
+    ],
+)
+def test_a_device_that_a_rule_taints_is_for_who_tolerates_it_and_the_rule_is_named(
+    rule: dict[str, Any], *, so: bool
+) -> None:
+    found = pools(*shared(16 * GiB), rules=(rule,))
+    tolerant = request(tolerations=[{"key": "example.com/repair", "operator": "Exists"}])
+    noted = {"effect": "None", "key": "example.com/repair"}
+    harmless = {**rule, "spec": {**rule["spec"], "taint": noted}}
+    by_rule = f"1 tainted example.com/repair by DeviceTaintRule {rule['metadata']['name']}"
+
+    answer = ask(found, request())
+    assert ([] if so else [CARD]) == devices_of(answer)
+    assert ((f"card: 0 of 1 devices: {by_rule}",) if so else ()) == answer.why
+    assert [CARD] == devices_of(ask(found, tolerant))
+    assert [CARD] == devices_of(ask(pools(*shared(16 * GiB), rules=(harmless,)), request()))
 
 
 def test_shares_of_one_request_are_of_different_cards_and_those_of_two_may_be_of_one() -> None:

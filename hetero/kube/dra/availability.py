@@ -6,7 +6,7 @@ that is consumed by a policy, shared counters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
@@ -23,11 +23,12 @@ _REPELLING = ("NoSchedule", "NoExecute")
 
 @frozen(kw_only=True)
 class Candidate:
-    """A device of a slice; `node` None: of any node."""
+    """A device of a slice; `node` None: of any node. `by_rules` are taints that rules give it."""
 
     node: str | None
     pool: _Pool
     device: Plain
+    by_rules: tuple[tuple[str, Plain], ...] = ()  # each with its rule's name
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -49,9 +50,17 @@ class Pools:
 
     @classmethod
     def read(
-        cls, *, slices: Iterable[Plain], classes: Iterable[Plain], claims: Iterable[Plain]
+        cls,
+        *,
+        slices: Iterable[Plain],
+        classes: Iterable[Plain],
+        claims: Iterable[Plain],
+        rules: Sequence[Plain] = (),
     ) -> Pools:
-        """Return what objects of the API say; of a pool its latest generation counts."""
+        """Return what objects of the API say; of a pool its latest generation counts.
+
+        `rules` are DeviceTaintRules.
+        """
         latest: dict[_Pool, int] = {}
         specs = [one["spec"] for one in slices]
         for spec in specs:
@@ -61,7 +70,16 @@ class Pools:
         allocations = (one.get("status", {}).get("allocation") or {} for one in claims)
         return cls(
             candidates=tuple(
-                Candidate(node=spec.get("nodeName"), pool=_pool_of(spec), device=device)
+                Candidate(
+                    node=spec.get("nodeName"),
+                    pool=_pool_of(spec),
+                    device=device,
+                    by_rules=tuple(
+                        (rule["metadata"]["name"], rule["spec"]["taint"])
+                        for rule in rules
+                        if _means(rule, (*_pool_of(spec), device["name"]))
+                    ),
+                )
                 for spec in specs
                 for device in spec.get("devices") or ()
             ),
@@ -87,6 +105,15 @@ class Pools:
 
 def _pool_of(spec: Plain) -> _Pool:
     return spec["driver"], spec["pool"]["name"]
+
+
+def _means(rule: Plain, key: tuple[str, str, str]) -> bool:
+    """Whether a DeviceTaintRule is for a device: one without a selector is for none."""
+    selector = rule["spec"].get("deviceSelector")
+    if selector is None:
+        return False
+    said = (selector.get(name) for name in ("driver", "pool", "device"))
+    return all(one in (None, own) for one, own in zip(said, key, strict=True))
 
 
 @frozen(kw_only=True)
@@ -153,9 +180,10 @@ def unsuited(one: Candidate, exact: Plain, pools: Pools) -> str | None:
     """Return what a device lacks whoever else has of it."""
     if reason := mismatch(one, exact, pools):
         return reason
-    for taint in one.device.get("taints") or ():
+    own = (("", taint) for taint in one.device.get("taints") or ())
+    for rule, taint in (*own, *one.by_rules):
         if taint["effect"] in _REPELLING and not _tolerated(taint, exact):
-            return f"tainted {taint['key']}"
+            return f"tainted {taint['key']}" + (f" by DeviceTaintRule {rule}" if rule else "")
     return None
 
 

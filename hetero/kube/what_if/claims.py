@@ -19,6 +19,8 @@ from hetero.kube.dra.templates import templates
 from hetero.model.errors import BadInput
 
 _GROUP = "/apis/resource.k8s.io/v1"
+#: From Kubernetes 1.36 on; before, they are alpha and of other forms.
+_RULES = "/apis/resource.k8s.io/v1beta2/devicetaintrules"
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate")
 
 
@@ -43,9 +45,10 @@ def explain_claims(path: Path) -> tuple[ClaimAnswer, ...]:
                 *(
                     api.items(f"{_GROUP}/{kind}")
                     for kind in ("resourceslices", "deviceclasses", "resourceclaims")
-                )
+                ),
             )
-        return Pools.read(slices=slices, classes=classes, claims=others)
+            rules = await _rules(api)
+        return Pools.read(slices=slices, classes=classes, claims=others, rules=rules)
 
     try:
         pools = asyncio.run(ask())
@@ -54,6 +57,16 @@ def explain_claims(path: Path) -> tuple[ClaimAnswer, ...]:
     return tuple(
         ClaimAnswer(claim=name, answer=explain(spec, pools)) for name, spec in claims.items()
     )
+
+
+async def _rules(api: Api) -> list[Plain]:
+    """Return the DeviceTaintRules, none where the API server has none. Raises `ApiError`."""
+    try:
+        return await api.items(_RULES)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return []
 
 
 def own_vocabulary() -> Vocabulary:
