@@ -338,3 +338,11 @@ def test_the_webhook_answers_whom_the_values_let_in() -> None:
     assert {"--allow-network=10.0.0.1/32", "--open"} == {
         one for one in args if "allow" in one or "open" in one
     }
+
+
+def test_pods_of_the_runtime_class_that_brings_cards_to_agents_are_told_of_none() -> None:
+    """Else their images would name all cards to it, whose user asked for none."""
+    made = of("Deployment", "hetero-webhook", agent={"runtimeClassName": "ascend"})
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+
+    assert "--vendor-runtime=ascend" in container["args"]

@@ -116,18 +116,21 @@ def test_an_annotation_that_names_cards_needs_the_right_later_too() -> None:
 
 
 def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> None:
-    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia"}))
+    """By "" where it has no word for none: images say `ASCEND_VISIBLE_DEVICES=0-7`."""
+    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia", "ascend"}))
 
-    def told(runtime: str, **rest: Any) -> list[Any]:
+    def told(runtime: str, **rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
         made["spec"] |= {"runtimeClassName": runtime, **rest}
         asked = {"uid": "r", "operation": "CREATE", "object": made, **WHO}
         patch = asyncio.run(hook.admit(asked)).get("patch", "W10=")
-        return [one["value"] for one in json.loads(base64.b64decode(patch))]
+        values = [one["value"] for one in json.loads(base64.b64decode(patch))]
+        return {one["name"]: one["value"] for value in values for one in value}
 
-    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    assert [void] == told("nvidia") == told("nvidia", schedulerName="tenants-own")
-    assert [] == told("kata")
+    none = told("nvidia")
+    assert ("void", "") == (none["NVIDIA_VISIBLE_DEVICES"], none["ASCEND_VISIBLE_DEVICES"])
+    assert none == told("ascend") == told("nvidia", schedulerName="tenants-own")
+    assert {} == told("kata")
 
 
 @pytest.mark.parametrize("way", InjectionWay)
@@ -180,10 +183,12 @@ def test_a_container_that_is_added_sees_no_card_by_what_its_image_says() -> None
         made = json.loads(base64.b64decode(answer(plain, hide=hide, **change).get("patch", "W10=")))
         return {one["path"]: one["value"] for one in made}
 
-    void = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-    there = {"/spec/ephemeralContainers/1/env": void}
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    there = {"/spec/ephemeralContainers/1/env": [void]}
     assert (there, {}) == (hidden(SHARE), hidden({"cpu": "1"}))
-    assert there == hidden({"cpu": "1"}, hide=True)
+    ((place, variables),) = hidden({"cpu": "1"}, hide=True).items()
+    assert "/spec/ephemeralContainers/1/env" == place
+    assert void in variables
 
 
 def test_containers_beside_one_with_a_share_see_no_card_by_what_their_image_says() -> None:
@@ -199,8 +204,22 @@ def test_pods_that_ask_for_no_card_see_none_where_the_cluster_is_set_so() -> Non
     said = pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "none"})
     other = pod({"cpu": "1"})
     other["spec"]["schedulerName"] = "volcano"
-    void = {"/spec/containers/0/env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
-    assert ({}, {}) == (patched(pod({"cpu": "1"})), patched(said, hide=True))
-    assert (void, void) == (patched(pod({"cpu": "1"}), hide=True), patched(other, hide=True))
-    assert void == patched(pod({"cambricon.com/vmlu": "1"}))
+    assert {} == patched(pod({"cpu": "1"}))
+    for one in (pod({"cpu": "1"}), other):
+        ((where, variables),) = patched(one, hide=True).items()
+        assert "/spec/containers/0/env" == where
+        assert void in variables
+    assert "NVIDIA_VISIBLE_DEVICES" not in str(patched(said, hide=True))
+    assert {"/spec/containers/0/env": [void]} == patched(pod({"cambricon.com/vmlu": "1"}))
+
+
+def test_containers_beside_one_with_a_share_of_a_vendor_see_none_of_its_cards() -> None:
+    made = pod({"cpu": "1"})
+    asks = {"name": "asks", "resources": {"limits": {"huawei.com/Ascend910B3": "1"}}}
+    made["spec"]["containers"].append(asks)
+
+    beside = patched(made)["/spec/containers/0/env"]
+    assert {"name": "ASCEND_VISIBLE_DEVICES", "value": ""} in beside
+    assert "ASCEND" not in str(patched(made).get("/spec/containers/1/env"))

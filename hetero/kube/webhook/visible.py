@@ -83,11 +83,13 @@ class VisibleDevices:
         }
         runtime_class = pod["spec"].get("runtimeClassName") or runtime_class
         by_runtime = runtime_class in self.runtime_classes
-        told_all = bool(asking) or self.hide or by_runtime
+        all_hidden = self.hide or by_runtime
+        asked = {vendor for vendor, _ in asking}
         for where, container in containers(pod):
             if container["name"] in known:
                 continue
-            if not told_all and not (self.way.by_default_runtime and container.get("envFrom")):
+            from_maps = self.way.by_default_runtime and container.get("envFrom")
+            if not (asked or all_hidden or from_maps):
                 continue
             variables = [one["name"] for one in container.get("env") or ()]
             told = (
@@ -97,6 +99,7 @@ class VisibleDevices:
                     vendor,
                     container,
                     asking.get((vendor.name, container["name"])),
+                    meant=all_hidden or vendor.name in asked,
                     by_class=bool(runtime_class),
                 )
             )
@@ -108,19 +111,21 @@ class VisibleDevices:
                 yield {"op": "add", "path": f"{where}/env/-", "value": one}
 
     def _told(
-        self, vendor: Vendor, container: Plain, asks: Asked | None, *, by_class: bool
+        self, vendor: Vendor, container: Plain, asks: Asked | None, *, meant: bool, by_class: bool
     ) -> Iterator[Plain]:
         """Yield the variables of a vendor's runtime that a container has to name.
 
         What a vendor's hook says, on the node, a container that asks for its devices does not name.
+        A runtime that has no word for none takes nothing for it: it is told so where its cards are
+        `meant`, or a ConfigMap might name some.
         """
-        if not asks:
-            for name, text in vendor.runtime_hiding.items():
-                yield {"name": name, "value": text}
-        if not container.get("envFrom"):
+        from_maps = bool(container.get("envFrom"))
+        for name in () if asks else vendor.runtime:
+            if vendor.runtime_none or meant or from_maps:
+                yield {"name": name, "value": vendor.runtime_hiding.get(name, "")}
+        if not from_maps:
             return
-        unsaid = () if asks or vendor.runtime_none else vendor.runtime
-        for name in (*unsaid, *(vendor.runtime_unsaid if asks else vendor.runtime_options)):
+        for name in vendor.runtime_unsaid if asks else vendor.runtime_options:
             yield {"name": name, "value": ""}
         for name in vendor.runtime if asks else ():
             if self.way is InjectionWay.VOLUME_MOUNTS and vendor.runtime_mounts:
