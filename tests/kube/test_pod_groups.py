@@ -262,6 +262,45 @@ def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() ->
     grouped(play, a=1, b=1)
 
 
+def relabelled(it: Running, name: str, to: str) -> None:
+    """Have a pod's label name another group: its owner may change it at any time."""
+    pod = it.api.objects[f"{PODS}/{name}"]
+    metadata = {**pod["metadata"], "labels": {pod_groups.LABEL: to}}
+    it.api.put_now(f"{PODS}/{name}", {**pod, "metadata": metadata})
+
+
+def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2"):
+            member(it, name, "a")
+        for number in range(3):
+            relabelled(it, "a1", f"of-none-{number}")
+        await asyncio.sleep(0.05)
+        said = (await ask(it, "a2"))["FailedNodes"]["n1"]
+
+        assert "pod group a: 1 of 2 pods are there" == said
+
+    grouped(play, a=2)
+
+
+def test_a_running_pod_keeps_the_row_of_its_group_whatever_it_says_later() -> None:
+    async def play(it: Running) -> None:
+        half = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "50"}
+        for name in ("a1", "b1"):
+            member(it, name, name[0], half)
+        assert [{}] == await schedule(it, "a1")
+        relabelled(it, "a1", "b")
+        await asyncio.sleep(0.05)
+        nodes = [one for one in bound(it, "a1") if one]
+        answer = (await ask(it, "b1", nodes))["NodeNames"]
+        assert {} == await it.bind("b1", *answer)
+        given = [it.given(name) for name in ("a1", "b1")]
+
+        assert [1, 2] == [one.place_in_time.row for one in given if one and one.place_in_time]
+
+    grouped(play, a=1, b=1)
+
+
 def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,6 +74,7 @@ class PodGroups:
     again: Callable[[Plain], Any]
     _least: dict[Group, int] = field(factory=dict)
     _members: dict[Group, dict[str, Plain]] = field(factory=dict)  # that have not ended, by UID
+    _of: dict[str, Group] = field(factory=dict)  # of each of them: its label may say another later
     _plans: dict[Group, _Plan] = field(factory=dict)
     _rows: dict[Group, Row] = field(factory=dict)
     _allowed: dict[str, frozenset[str]] = field(factory=dict)  # nodes, of pods refused a held one
@@ -115,18 +116,36 @@ class PodGroups:
             self._try_again(group)
 
     def pod_changed(self, event: str, pod: Plain) -> None:
-        """Note what became of a pod."""
-        group, uid = group_of(pod), pod["metadata"]["uid"]
-        if group is None:
+        """Note what became of a pod, and in which group it is, by what it says now.
+
+        One that holds something stays in its group, whose row it has, whatever it says.
+        """
+        uid, gone = pod["metadata"]["uid"], event == "DELETED" or ended(pod)
+        former, group = self._of.get(uid), group_of(pod)
+        if former is not None and not gone and uid in self.cache.standing:
+            group = former
+        if former is not None and (gone or former != group):
+            self._take_out(former, uid)
+        if group is None or gone:
             return
+        new = uid not in self._members.get(group, {})
+        self._join(group, pod)
+        if new and group in self._refused:
+            self._try_again(group)
+
+    def _join(self, group: Group, pod: Plain) -> dict[str, Plain]:
+        """Note a pod as one of a group; return all of its pods."""
+        uid = pod["metadata"]["uid"]
+        self._of[uid] = group
         members = self._members.setdefault(group, {})
-        if event != "DELETED" and not ended(pod):
-            new = uid not in members
-            members[uid] = pod
-            if new and group in self._refused:
-                self._try_again(group)
-            return
-        members.pop(uid, None)
+        members[uid] = pod
+        return members
+
+    def _take_out(self, group: Group, uid: str) -> None:
+        """Forget a pod of a group, and the group with its last one."""
+        del self._of[uid]
+        members = self._members[group]
+        del members[uid]
         self._allowed.pop(uid, None)
         self._going.discard(uid)
         if uid in self._held(group):
@@ -145,7 +164,7 @@ class PodGroups:
 
     def restore(self, pod: Plain, row: Row | None) -> None:
         """Note the row that a group has by the allocation of one of its pods."""
-        group = group_of(pod)
+        group = self._group(pod)
         if group is not None and row is not None:
             self._rows[group] = row
 
@@ -156,11 +175,10 @@ class PodGroups:
 
         None for a pod that is in no group, or in one that has as many as it needs.
         """
-        group, uid = group_of(pod), pod["metadata"]["uid"]
+        group, uid = self._group(pod), pod["metadata"]["uid"]
         if group is None:
             return None
-        members = self._members.setdefault(group, {})
-        members[uid] = pod
+        members = self._join(group, pod)
         least = self._least.get(group)
         if least is None:
             return self._no(group, f"namespace {group.namespace} has no PodGroup of this name")
@@ -229,7 +247,7 @@ class PodGroups:
 
     async def gather(self, pod: Plain) -> None:
         """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
-        group, uid = group_of(pod), pod["metadata"]["uid"]
+        group, uid = self._group(pod), pod["metadata"]["uid"]
         plan = self._plans.get(group) if group else None
         if group is None or plan is None or uid not in plan.nodes:
             return
@@ -252,7 +270,7 @@ class PodGroups:
 
         Or if the pod, that came later, shares a device with another group of that row.
         """
-        group, held = group_of(pod), self.cache.standing.get(pod["metadata"]["uid"])
+        group, held = self._group(pod), self.cache.standing.get(pod["metadata"]["uid"])
         row = self._rows.get(group) if group else None
         if row is None or held is None:
             return row
@@ -265,7 +283,7 @@ class PodGroups:
 
         A group that is no more than a name is no gang; one that is not known here may be.
         """
-        group, uid = group_of(pod), pod["metadata"]["uid"]
+        group, uid = self._group(pod), pod["metadata"]["uid"]
         if group is None or self._least.get(group, 2) < 2:
             return frozenset({uid})
         members = self._members.get(group, {})
@@ -276,6 +294,10 @@ class PodGroups:
         ) | {uid}
 
     # --- what follows from it -------------------------------------------------------------------
+
+    def _group(self, pod: Plain) -> Group | None:
+        """Return the group that a pod is known in, or else says that it is in."""
+        return self._of.get(pod["metadata"]["uid"]) or group_of(pod)
 
     def _settled(self, pod: Plain) -> bool:
         """Return whether a pod is bound, or is being bound with its group."""
