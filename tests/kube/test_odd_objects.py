@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -90,6 +91,30 @@ def test_the_webhook_answers_whatever_a_pod_says(note: str) -> None:
                     assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize("note", [ASKED, INIT_PARTS])
+def test_the_webhook_keeps_nothing_long_of_what_pods_say(note: str) -> None:
+    """An amount in an annotation may be as long as it: of many pods they would fill its memory."""
+    hook = evolve(webhook(FakeApi()), way=AllocationWay.BOTH)
+
+    def used_after(count: int) -> int:
+        for number in range(count):
+            amount = f"{number + 1:0{200_000 + len(note)}}"  # of each note another
+            said = {"main": {"nvidia.com/gpumem": amount}}
+            made = odd("p", note, json.dumps(said), {"nvidia.com/gpu": "1"})
+            made["spec"]["initContainers"] = made["spec"]["containers"]
+            made["spec"]["containers"] = [{"name": "rests"}]
+            asked = {"uid": "r", "operation": "CREATE", "object": made, "namespace": "default"}
+            asyncio.run(hook.admit(asked))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        first = used_after(2)
+        assert used_after(40) - first < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_busy() -> None:

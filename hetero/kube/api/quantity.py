@@ -23,6 +23,8 @@ _DECIMAL: Mapping[str, Decimal | int] = {
 }
 #: The API's own quantities end below this.
 _MOST = 2**63
+#: Characters of an amount, which is kept; in annotations it may be of any length.
+_LONGEST = 64
 
 
 def quantity(amounts: Mapping[str, str], name: str | None) -> int | None:
@@ -55,8 +57,14 @@ def _number(name: str, said: object) -> int:
     return int(number)
 
 
-@lru_cache(maxsize=4096)  # pods of one workload say the same, at every event
 def _parsed(name: str, text: str) -> Decimal:
+    if len(text) > _LONGEST:
+        raise BadInput(f"{name}: {len(text)} characters are no amount: at most {_LONGEST} are")
+    return _known(name, text)
+
+
+@lru_cache(maxsize=4096)  # pods of one workload say the same, at every event
+def _known(name: str, text: str) -> Decimal:
     digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
     factor: Decimal | int = _BINARY.get(suffix, 1)
     if not suffix and text[-1:] in _DECIMAL:
