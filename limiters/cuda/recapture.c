@@ -1,6 +1,7 @@
 /* Captures that CUDA alone has: into a graph that is there, and of graphics. */
 #include "../shared/bodies.h"
 #include "../shared/capture.h"
+#include "../shared/capturing.h"
 
 CUresult begin_recapture(CUresult (*real)(CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *),
                          CUstream none, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
@@ -17,5 +18,6 @@ CUresult begin_capture_to_cig(CUresult (*real)(CUstream, CUstreamCigCaptureParam
 
 CUresult end_capture_to_cig(CUresult (*real)(CUstream), CUstream none, CUstream stream)
 {
+    capture_end_begins();
     return capture_ended(real(stream), stream == NULL ? none : stream);
 }

@@ -60,6 +60,7 @@ result_t begin_capture_to_graph(result_t (*real)(stream_t, TYPE(graph), const TY
 /* A refused end (another thread's capture, an unjoined stream) may leave the capture going. */
 result_t capture_ended(result_t answer, stream_t stream)
 {
+    capture_end_over();
     if (!stream_capturing(stream))
         capture_over(capture_key(stream));
     return answer;
@@ -67,6 +68,7 @@ result_t capture_ended(result_t answer, stream_t stream)
 
 result_t end_capture(result_t (*real)(stream_t, TYPE(graph) *), stream_t none, stream_t stream, TYPE(graph) *graph)
 {
+    capture_end_begins();
     return capture_ended(real(stream, graph), stream == NULL ? none : stream);
 }
 

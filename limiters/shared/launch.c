@@ -29,12 +29,16 @@ bool launch_look(void)
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
 {
     ticket->governor = NULL;
+    ticket->recorded = false;
     if (tenancy() == TENANCY_REFUSED)
         return RESULT_NOT_PERMITTED;
     int device = device_of_stream(stream);
     if (device < 0)
         return device == DEVICE_FOREIGN ? RESULT_NOT_PERMITTED : RESULT_OK;
-    if (!terms_limit_core(tenant_terms(device)) || (capturing() && stream_capturing(stream)))
+    if (!terms_limit_core(tenant_terms(device)))
+        return RESULT_OK;
+    ticket->recorded = capturing() && recording_begins(stream);
+    if (ticket->recorded)
         return RESULT_OK;
     struct governor *governor = governor_of(device);
     if (governor == NULL)
@@ -51,4 +55,6 @@ void launch_leave(const struct launch_ticket *ticket, result_t answer)
         gate_leave_failed(&ticket->governor->gate);
     else if (ticket->governor != NULL)
         gate_leave(&ticket->governor->gate, &ticket->stream);
+    else if (ticket->recorded)
+        recording_ends();
 }

@@ -10,6 +10,7 @@
 
 struct launch_ticket {
     struct governor *governor; /* NULL: not gated */
+    bool recorded;             /* because it is captured */
     struct stream_key stream;
 };
 

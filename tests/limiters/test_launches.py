@@ -1,9 +1,12 @@
 """Launches that are recorded, or are on several devices at once."""
 
+import json
+import sys
 from pathlib import Path
 
+import hetero_simulator
 import pytest
-from tenancy import UUIDS, Rack, Terms
+from tenancy import MIB, UUIDS, Rack, Terms, in_front
 
 
 @pytest.mark.parametrize(
@@ -137,3 +140,57 @@ say(answers)
     )
     assert [0] * 5 == answers
     assert 5 == grant.usage().launches
+
+
+#: A driver that takes a while to say that a stream is captured, and that counts how often it did.
+SLOW = """
+#include <unistd.h>
+int cuStreamGetCaptureInfo(void *, int *, unsigned long *);
+volatile unsigned said;
+int cuStreamIsCapturing(void *stream, int *status)
+{
+    unsigned long id;
+    int answer = cuStreamGetCaptureInfo(stream, status, &id);
+    if (answer == 0 && *status != 0) {
+        said++;
+        usleep(20000);
+    }
+    return answer;
+}
+"""
+
+
+def test_a_capture_ends_after_the_launches_that_were_seen_to_be_captured(tmp_path: Path) -> None:
+    """Or they would be work that passed no gate."""
+    path = in_front(tmp_path, hetero_simulator.fake_drivers() / "libcuda.so.1", SLOW)
+    grant = Rack.of(tmp_path).grant(Terms(memory=64 * MIB, core=3000))
+    program = f"""
+import ctypes, json, threading
+from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
+cuda = ctypes.CDLL("{path}")
+context, stream, graph, block = c_void_p(), c_void_p(), c_void_p(), c_uint64()
+said, nodes, answers = c_uint.in_dll(cuda, "said"), c_size_t(), []
+answers.append(cuda.cuInit(0))
+answers.append(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
+answers.append(cuda.cuCtxSetCurrent(context))
+answers.append(cuda.cuMemAlloc_v2(byref(block), c_size_t(4096)))
+answers.append(cuda.cuStreamCreate(byref(stream), 1))
+answers.append(cuda.cuStreamBeginCapture_v2(stream, 2))
+def fill():
+    cuda.cuCtxSetCurrent(context)
+    answers.append(cuda.cuMemsetD8Async(block, 0, c_size_t(4096), stream))
+launcher = threading.Thread(target=fill)
+launcher.start()
+while not said.value:
+    pass
+answers.append(cuda.cuStreamEndCapture(stream, byref(graph)))
+launcher.join()
+answers.append(cuda.cuGraphGetNodes(graph, None, byref(nodes)))
+print(json.dumps([sum(answers), nodes.value]))
+"""
+    job = grant.rack.machine.spawn(
+        [sys.executable, "-c", program], **grant.environment, HETERO_LOG="off"
+    )
+    out, errors = job.communicate(timeout=60)
+    assert ("", 0) == (errors, job.returncode)
+    assert [0, 1] == json.loads(out)
