@@ -127,7 +127,9 @@ static result_t end_primary(result_t (*real)(device_t), device_t device, bool re
     int active = 1;
     if (answer == RESULT_OK && !reset)
         answer = DRIVER(DevicePrimaryCtxGetState)(device, &flags, &active);
-    if (answer == RESULT_OK && (reset || !active))
+    bool ended = answer == RESULT_OK && (reset || !active);
+    context_call_over(context, !ended);
+    if (ended)
         after_context_ended(context, before);
     return answer;
 }
@@ -146,6 +148,7 @@ result_t destroy_context(result_t (*real)(context_t), context_t context)
 {
     struct card_use before = before_context_ends(context);
     result_t answer = real(context);
+    context_call_over(context, answer != RESULT_OK);
     if (answer == RESULT_OK)
         after_context_ended(context, before);
     return answer;

@@ -24,6 +24,15 @@ struct card_use before_context_ends(context_t context)
     return before_context(context);
 }
 
+void context_call_over(context_t context, bool lives)
+{
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
+        struct governor *governor = governor_known(device);
+        if (governor != NULL && context != NULL)
+            gate_after_context_ended(&governor->gate, context, lives);
+    }
+}
+
 static bool stream_of(const struct entry *entry, const void *context)
 {
     return entry->kind == STREAM_DEVICE && entry->owner == context;

@@ -4,9 +4,11 @@
 
 #include "borrowed.h"
 
-/* A context is about to end: its fences are waited for. It ended: what lived in it is given back, but for what others
- * have, too; `before` is what the first answered. NULL is none. */
+/* A call begins that may end a context. It is over, and what was in flight in it is forgotten, unless it lives. It
+ * ended: what lived in it is given back, but for what others have, too; `before` is what the first answered. NULL is
+ * none. */
 struct card_use before_context_ends(context_t context);
+void context_call_over(context_t context, bool lives);
 void after_context_ended(context_t context, struct card_use before);
 
 /* The part of the latter that is no memory: the streams that lived in it, their captures, and what waits for them. */

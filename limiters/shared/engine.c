@@ -154,6 +154,7 @@ const struct engine driver_engine = {
     .stream_context = stream_context,
     .make = make_fence,
     .drop = drop_fence,
+    .forget = free,
     .set = set_fence,
     .passed = fence_passed,
     ENGINE_HOLDS.device_name = device_name,

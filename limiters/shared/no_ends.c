@@ -89,6 +89,7 @@ static void after_reset(context_t context, struct holding before)
         context_t context = context_;                                                                                  \
         struct holding before = before_reset(context);                                                                 \
         result_t answer = call;                                                                                        \
+        context_call_over(context, answer != RESULT_OK);                                                               \
         if (answer == RESULT_OK)                                                                                       \
             after_reset(context, before);                                                                              \
         return answer;                                                                                                 \

@@ -40,6 +40,13 @@ void account_spend_own(struct account *account, struct time_slice *time_slice, u
     spend(account, &account->own, time_slice, now, own_ns);
 }
 
+int64_t account_spend_at_exit(struct account *account, uint64_t now, uint64_t spent_ns)
+{
+    atomic_fetch_add_explicit(&account->shared->gpu_ns, spent_ns, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&account->shared->balance_ns, (int64_t)spent_ns, memory_order_relaxed);
+    return budget_balance(account->shared, account->asked_ns, now, terms_core(account->terms));
+}
+
 void account_keep_burst(struct account *account)
 {
     budget_keep_burst(account->shared, terms_core(account->terms));

@@ -32,7 +32,10 @@ void account_keep(struct account *account, uint64_t ns);
 void account_spend(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t spent_ns,
                    uint64_t own_ns);
 
-/* The same of this process alone: a sibling charges the grant for it. */
+/* The device was used past the time slices, of a process that exits: what the grant may still use at `now`. */
+int64_t account_spend_at_exit(struct account *account, uint64_t now, uint64_t spent_ns);
+
+/* Of this process alone: a sibling charges the grant for it. */
 void account_spend_own(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t own_ns);
 
 /* Of what was not asked for, no more than a burst is kept. */

@@ -30,6 +30,7 @@ struct engine {
     void *(*stream_context)(void *stream); /* the context of a stream that has one of its own */
     void *(*make)(void *context);          /* a new fence; NULL when none can be had */
     void (*drop)(void *fence);
+    void (*forget)(void *fence); /* the same of one that went with its context: the driver is not called */
     /* After everything that is in the stream now. False: a capture forbids it until it ends. */
     bool (*set)(void *fence, void *stream);
     bool (*passed)(void *fence); /* one that cannot be asked, or could not be set, counts as passed */

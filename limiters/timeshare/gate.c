@@ -54,7 +54,7 @@
 atomic_bool gates_retired;
 
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), void (*spend)(void *owner, uint64_t ns), void *owner)
+               void *(*thread)(void *owner), uint64_t (*spend)(void *owner, uint64_t ns), void *owner)
 {
     gate->engine = gate->streams.engine = gate->hold.engine = engine;
     gate->terms = terms;
@@ -105,10 +105,15 @@ static bool lock(struct gate *gate)
 
 /* ----------------------------------------------------------------------------------------------------------- fences */
 
+static inline __attribute__((always_inline)) bool is_long(struct gate *gate)
+{
+    return atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
+           atomic_load_explicit(&gate->known_stride, memory_order_relaxed) == 0;
+}
+
 static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate *gate)
 {
-    if (atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
-        atomic_load_explicit(&gate->known_stride, memory_order_relaxed) == 0)
+    if (is_long(gate))
         return IN_FLIGHT_ONE;
     if (!atomic_load_explicit(&gate->low_latency, memory_order_relaxed))
         return IN_FLIGHT;
@@ -130,7 +135,10 @@ static void pop_fence(struct gate *gate, unsigned at)
     unsigned left = atomic_fetch_sub(&gate->backlog, 1) - 1;
     for (; at < left; at++)
         gate->fences[at] = gate->fences[at + 1];
-    tracked_stream_return_fence(&gate->streams, popped.stream, popped.generation, popped.fence);
+    if (popped.ends > 0)
+        gate->engine->forget(popped.fence);
+    else
+        tracked_stream_return_fence(&gate->streams, popped.stream, popped.generation, popped.fence);
 }
 
 /* Whether an older fence is in the same stream. */
@@ -152,7 +160,7 @@ static void pop_passed(struct gate *gate)
     bool lent = elastic && !atomic_load_explicit(&gate->beside, memory_order_relaxed);
     uint64_t long_ns = lent ? LONG_LENT_NS : LONG_NS;
     for (unsigned at = 0; at < gate->backlog;) {
-        if (is_behind(gate, at) || !gate->engine->passed(gate->fences[at].fence)) {
+        if (gate->fences[at].ends > 0 || is_behind(gate, at) || !gate->engine->passed(gate->fences[at].fence)) {
             at++;
             continue;
         }
@@ -169,27 +177,6 @@ static void pop_passed(struct gate *gate)
 static bool allows(struct gate *gate)
 {
     return atomic_load(&gate->state) == GATE_ENDS && (int32_t)(atomic_load(&gate->allowed) - gate_launches(gate)) > 0;
-}
-
-/* Wait until less is in flight. */
-static void throttle(struct gate *gate)
-{
-    uint64_t since = gate->engine->now();
-    while (lock(gate)) {
-        pop_passed(gate);
-        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
-        if (gate->backlog >= bound(gate) && gate->engine->now() - since > patience_ns)
-            pop_fence(gate, 0);
-        /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
-        bool enough = gate->backlog < bound(gate) || (atomic_load(&gate->state) == GATE_ENDS && !allows(gate));
-        unlock(gate);
-        if (enough)
-            return;
-        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up, and the
-         * device waits for who looks late. */
-        bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
-        gate->engine->pause(low_latency ? 2 * US : 20 * US);
-    }
 }
 
 /* Adapt the stride so that a fence stands for FENCE_EVERY_NS, or its low-latency form. Fences pass at the device's
@@ -248,6 +235,7 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
                 .set_ns = gate->engine->now(),
                 .stream = stream,
                 .generation = stream->generation,
+                .context = stream->context,
             };
             atomic_fetch_add(&gate->backlog, 1);
         } else if (fence != NULL) {
@@ -331,8 +319,14 @@ static uint64_t owed_at_exit(struct gate *gate)
     uint64_t core = terms_core(gate->terms), now = gate->engine->now();
     if (gate->exits_ns == 0)
         gate->exits_ns = now;
+    if (gate->spent_ns <= EXIT_NS)
+        return 0;
     uint64_t earned_ns = EXIT_NS + (now - gate->exits_ns) / HETERO_CORE_FULL * core;
-    return gate->spent_ns <= earned_ns ? 0 : (gate->spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
+    uint64_t grants_ns = gate->spend(gate->owner, 0);
+    if (gate->spent_ns <= earned_ns)
+        return grants_ns;
+    uint64_t own_ns = (gate->spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
+    return own_ns > grants_ns ? own_ns : grants_ns;
 }
 
 /* Wait until a launch may go ahead without the thread. */
@@ -362,6 +356,8 @@ static void leave_at_exit(struct gate *gate, const struct stream_key *key)
         gate->since_ns = since;
     bool settled = settle_at_exit(gate);
     unlock(gate);
+    atomic_fetch_add(&gate->looks, 1);
+    futex_wake(&gate->looks);
     while (!settled && gate->engine->now() - since < EXIT_NS) {
         gate->engine->pause(4 * US);
         lock_always(gate);
@@ -524,6 +520,54 @@ static inline __attribute__((always_inline)) bool is_last(const struct gate *gat
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
 
+/* Long kernels are launched one at a time, or each thread would have one in flight: the sole launch is made by one
+ * thread until its fence is set. With the lock: whether this thread may go ahead. */
+static bool may_launch(struct gate *gate, uint64_t now)
+{
+    if (gate->backlog >= bound(gate))
+        return false;
+    if (!is_long(gate) || mine.depth > 0) /* a handler may have interrupted the sole launch */
+        return true;
+    if (atomic_load(&gate->sole) != 0)
+        return false;
+    atomic_store(&gate->sole, INSIDE);
+    gate->sole_ns = now;
+    last.gate = 0; /* it leaves slowly */
+    return true;
+}
+
+/* Where this thread made the sole launch, another may. */
+static void end_sole(struct gate *gate)
+{
+    uintptr_t whose = INSIDE;
+    atomic_compare_exchange_strong(&gate->sole, &whose, 0);
+}
+
+/* Wait until less is in flight. */
+static void throttle(struct gate *gate)
+{
+    uint64_t since = gate->engine->now();
+    while (lock(gate)) {
+        pop_passed(gate);
+        uint64_t now = gate->engine->now();
+        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
+        if (elapsed(since > gate->sole_ns ? since : gate->sole_ns, now) > patience_ns) {
+            atomic_store(&gate->sole, 0);
+            if (gate->backlog >= bound(gate))
+                pop_fence(gate, 0);
+        }
+        /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
+        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || may_launch(gate, now);
+        unlock(gate);
+        if (enough)
+            return;
+        /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up, and the
+         * device waits for who looks late. */
+        bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
+        gate->engine->pause(low_latency ? 2 * US : 20 * US);
+    }
+}
+
 /* What may have been launched into the stream by now is waited for. */
 static void flush(struct gate *gate, const struct stream_key *key)
 {
@@ -588,7 +632,8 @@ static void end_hold(struct gate *gate)
 static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
 {
     for (bool let_through = false;;) {
-        if (!let_through && atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate))
+        if (!let_through &&
+            (is_long(gate) || atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate)))
             throttle(gate);
         step_in(gate, stream);
         if (let_through)
@@ -599,6 +644,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
         if (let_through || gate_opens(state) || allows(gate))
             break;
         step_out(gate);
+        end_sole(gate);
         if (!atomic_load(&gates_retired))
             let_through = wait_outside(gate);
         bool limited = terms_limit_core(gate->terms), retired = atomic_load(&gates_retired);
@@ -620,7 +666,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
 bool gate_enter(struct gate *gate, const struct stream_key *stream)
 {
     uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
-    if (__builtin_expect(backlog < most_in_flight(gate) && mine.depth == 0, 1)) {
+    if (__builtin_expect(!is_long(gate) && backlog < most_in_flight(gate) && mine.depth == 0, 1)) {
         struct entry *entry = &mine.entries[0];
         uintptr_t whose;
         entry->gate = gate;
@@ -667,11 +713,14 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
         else
             atomic_store(&stream->dirty, true);
         bool held = atomic_load_explicit(&gate->stride, memory_order_relaxed) == 0 && note(gate, key);
+        if (!held && atomic_load(&gate->sole) == INSIDE) /* a long kernel may be behind short ones */
+            atomic_store(&gate->fenced, count - STRIDE_MOST);
         if (!held && count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
                          atomic_load_explicit(&gate->stride, memory_order_relaxed))
             set_fence(gate, stream);
     }
     step_out(gate);
+    end_sole(gate);
 }
 
 void gate_leave(struct gate *gate, const struct stream_key *key)
@@ -693,6 +742,7 @@ void gate_leave(struct gate *gate, const struct stream_key *key)
 void gate_leave_failed(struct gate *gate)
 {
     step_out(gate);
+    end_sole(gate);
 }
 
 void gate_before_capture(struct gate *gate)
@@ -719,10 +769,26 @@ void gate_before_context_ends(struct gate *gate, void *context)
 {
     if (!lock(gate))
         return;
-    while (gate->backlog > 0)
-        pop_fence(gate, 0);
+    for (unsigned at = 0; at < gate->backlog; at++)
+        gate->fences[at].ends += gate->fences[at].context == context;
     hold_forget(&gate->hold, context);
-    tracked_streams_forget_context(&gate->streams, context);
+    tracked_streams_context_ends(&gate->streams, context);
+    unlock(gate);
+}
+
+void gate_after_context_ended(struct gate *gate, void *context, bool lives)
+{
+    lock_always(gate); /* the driver is not called */
+    for (unsigned at = gate->backlog; at-- > 0;) {
+        struct gate_fence *fence = &gate->fences[at];
+        if (fence->context == context && !lives) {
+            fence->ends = 1;
+            pop_fence(gate, at);
+        } else if (fence->context == context && fence->ends > 0) {
+            fence->ends--;
+        }
+    }
+    tracked_streams_context_ended(&gate->streams, context, lives);
     unlock(gate);
 }
 
@@ -889,4 +955,12 @@ void gate_retire(struct gate *gate)
     hold_spoil(&gate->hold);
     unlock(gate);
     wake(gate);
+}
+
+bool gate_exits(struct gate *gate)
+{
+    lock_always(gate);
+    bool exits = gate->since_ns != 0;
+    unlock(gate);
+    return exits;
 }

@@ -38,8 +38,9 @@ struct gate {
     /* Written before the gate is published, then constant. */
     const struct engine *engine;
     const struct hetero_grant_device *terms;
-    void *(*thread)(void *owner);            /* what opens and closes the gate */
-    void (*spend)(void *owner, uint64_t ns); /* charges what is launched after it was retired */
+    void *(*thread)(void *owner);                /* what opens and closes the gate */
+    uint64_t (*spend)(void *owner, uint64_t ns); /* charges what is launched after it was retired; how long the grant
+                                                    is in debt then */
     void *owner;
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
@@ -57,6 +58,7 @@ struct gate {
     _Atomic uint32_t stride;       /* launches between two fences; 0: a hold is on, or was: each is counted for it */
     _Atomic uint32_t fenced;       /* the launch count at the last fence */
     _Atomic uint64_t popped_ns;    /* when a fence was last seen to have passed */
+    _Atomic uintptr_t sole;        /* whose launch of a long kernel is being made; 0: nobody's. Set with the lock */
     _Atomic bool long_kernels;     /* one fence stands for much, or that is not known yet */
     _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as a fence stands for; or 0 */
     _Atomic uint32_t deep;         /* so many fences may be in flight, if more than else; written by the thread */
@@ -77,7 +79,10 @@ struct gate {
         uint64_t set_ns;
         struct tracked_stream *stream;
         unsigned generation;
+        void *context;
+        unsigned ends;       /* as its stream's */
     } fences[GATE_FENCES];   /* the first `backlog` of them, in the order in which they were set */
+    uint64_t sole_ns;        /* when it was set last */
     uint64_t asked_ns;       /* when it was last asked whether fences have passed */
     uint64_t timed_ns;       /* a moment of this time slice; 0: there was no fence in it yet */
     uint32_t passed;         /* fences that passed since then */
@@ -92,7 +97,7 @@ extern atomic_bool gates_retired; /* the process is exiting: set once, never cle
 
 /* Make a closed gate; `thread(owner)` is to open it. */
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), void (*spend)(void *owner, uint64_t ns), void *owner);
+               void *(*thread)(void *owner), uint64_t (*spend)(void *owner, uint64_t ns), void *owner);
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
 
@@ -109,9 +114,13 @@ void gate_leave_failed(struct gate *gate);
 /* Before a stream starts or joins a capture: from then on no fence may be set in it, nor in the legacy stream. */
 void gate_before_capture(struct gate *gate);
 
-/* Before a stream or a context is destroyed. */
+/* Before a stream is destroyed. */
 void gate_before_stream_ends(struct gate *gate, const struct stream_key *stream);
+
+/* Before a call that may end a context, and after it: whether the context lives. Meanwhile what was in flight in it is:
+ * the driver waits for it, or it is another's context, too. */
 void gate_before_context_ends(struct gate *gate, void *context);
+void gate_after_context_ended(struct gate *gate, void *context, bool lives);
 
 /* --------------------------------------------------------------------------------------------------- for the thread */
 
@@ -153,8 +162,12 @@ void gate_forget_timing(struct gate *gate);
 
 /* At exit: the threads call no engine any more, because the driver may be gone. A program that launches all the same,
  * in handlers and destructors that run later, has a driver: its launches go one after the other, each is charged from
- * its start to its end, and all together take the share of the time since, and a millisecond. */
+ * its start to its end, and all together take the share of the time since, and a millisecond; and all of such processes
+ * of a grant its share. */
 void gate_retire(struct gate *gate);
+
+/* Of a retired gate: whether a launch was made whose end is not known. Who sleeps on `looks` is told of the next. */
+bool gate_exits(struct gate *gate);
 
 /* Launches made since the start; it wraps around. */
 static inline uint32_t gate_launches(struct gate *gate)

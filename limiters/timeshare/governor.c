@@ -670,26 +670,42 @@ static void idle(struct governor *governor)
         power_ran(&governor->power, since, now, false);
 }
 
+/* What handlers and destructors launch at exit is in flight without a time slice, which others are told of as before;
+ * until the first of it, what they were told last stands. No engine is called. */
+static void say_what_exits(struct governor *governor)
+{
+    struct gate *gate = &governor->gate;
+    for (bool advertised = false;;) {
+        uint32_t seen = atomic_load(&gate->looks);
+        bool exits = gate_exits(gate);
+        advertised = advertised || exits;
+        if (advertised)
+            time_slice_busy(&governor->time_slice, exits);
+        futex_sleep(&gate->looks, seen, exits ? WATCH_NS : UINT64_C(1000) * MS);
+    }
+}
+
 static void *work(void *governor_)
 {
     struct governor *governor = governor_;
-    prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80 */
     governor_begin(governor);
     power_watch_start(&governor->watch);
     while (!atomic_load(&gates_retired)) {
+        prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80, or what the program wrote into /proc */
         if (!is_asked(governor))
             idle(governor);
         governor_round(governor);
     }
+    say_what_exits(governor);
     return NULL;
 }
 
 /* Past the time slices, of a process that exits. */
-static void spend_at_exit(void *governor, uint64_t ns)
+static uint64_t spend_at_exit(void *governor_, uint64_t ns)
 {
-    struct hetero_region_device *account = ((struct governor *)governor)->account.shared;
-    atomic_fetch_add_explicit(&account->gpu_ns, ns, memory_order_relaxed);
-    atomic_fetch_sub_explicit(&account->balance_ns, (int64_t)ns, memory_order_relaxed);
+    struct governor *governor = governor_;
+    uint64_t now = governor->engine->now();
+    return budget_wait(account_spend_at_exit(&governor->account, now, ns), terms_core(governor->terms));
 }
 
 struct governor *governor_new(const struct engine *engine, const struct hetero_grant_device *terms,

@@ -15,15 +15,16 @@ static bool idle(const struct tracked_stream *stream)
     return !stream->pending && !atomic_load_explicit(&stream->dirty, memory_order_relaxed);
 }
 
-static void empty(struct tracked_streams *streams, struct tracked_stream *stream)
+static void empty(struct tracked_stream *stream, void (*drop)(void *fence))
 {
     if (stream->tail != NULL)
-        streams->engine->drop(stream->tail);
+        drop(stream->tail);
     while (stream->spares > 0)
-        streams->engine->drop(stream->spare[--stream->spares]);
+        drop(stream->spare[--stream->spares]);
     stream->key = nobody;
     stream->context = stream->tail = NULL;
     stream->pending = false;
+    stream->ends = 0;
     atomic_store_explicit(&stream->dirty, false, memory_order_relaxed);
     atomic_fetch_add_explicit(&stream->generation, 1, memory_order_relaxed);
 }
@@ -52,7 +53,7 @@ static struct tracked_stream *vacant(struct tracked_streams *streams)
 {
     struct tracked_stream *resting = NULL;
     for (unsigned i = 0; i < streams->highest; i++) {
-        if (!idle(entry(streams, i)))
+        if (!idle(entry(streams, i)) || entry(streams, i)->ends > 0)
             continue;
         if (same_stream(&entry(streams, i)->key, &nobody))
             return entry(streams, i);
@@ -72,7 +73,7 @@ struct tracked_stream *tracked_streams_get(struct tracked_streams *streams, cons
     stream = vacant(streams);
     if (stream == NULL)
         return NULL;
-    empty(streams, stream);
+    empty(stream, streams->engine->drop);
     void *context = key->context != NULL ? key->context : streams->engine->stream_context(key->stream);
     void *tail = streams->engine->make(context);
     if (tail == NULL)
@@ -107,14 +108,19 @@ void tracked_stream_return_fence(struct tracked_streams *streams, struct tracked
         streams->engine->drop(fence);
 }
 
+static bool has_passed(const struct tracked_streams *streams, const struct tracked_stream *stream)
+{
+    return stream->pending && stream->ends == 0 && streams->engine->passed(stream->tail);
+}
+
 bool tracked_streams_settled(struct tracked_streams *streams)
 {
     bool settled = true;
     for (unsigned i = 0; i < streams->highest; i++) {
         struct tracked_stream *stream = entry(streams, i);
-        if (atomic_load_explicit(&stream->dirty, memory_order_relaxed))
+        if (stream->ends == 0 && atomic_load_explicit(&stream->dirty, memory_order_relaxed))
             tracked_stream_flush(streams, stream);
-        if (stream->pending && streams->engine->passed(stream->tail)) {
+        if (has_passed(streams, stream)) {
             stream->pending = false;
             atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
         }
@@ -128,7 +134,7 @@ bool tracked_streams_stand(struct tracked_streams *streams)
     bool stands = false;
     for (unsigned i = 0; i < streams->highest; i++) {
         struct tracked_stream *stream = entry(streams, i);
-        if (stream->pending && streams->engine->passed(stream->tail))
+        if (has_passed(streams, stream))
             stream->pending = false;
         stands = stands || stream->pending;
     }
@@ -144,9 +150,20 @@ void tracked_stream_retire(struct tracked_streams *streams, struct tracked_strea
     atomic_fetch_add_explicit(&stream->generation, 1, memory_order_relaxed);
 }
 
-void tracked_streams_forget_context(struct tracked_streams *streams, void *context)
+void tracked_streams_context_ends(struct tracked_streams *streams, void *context)
 {
+    tracked_streams_settled(streams); /* what was launched has its fence */
     for (unsigned i = 0; i < streams->highest; i++)
-        if (entry(streams, i)->context == context)
-            empty(streams, entry(streams, i));
+        entry(streams, i)->ends += entry(streams, i)->context == context;
+}
+
+void tracked_streams_context_ended(struct tracked_streams *streams, void *context, bool lives)
+{
+    for (unsigned i = 0; i < streams->highest; i++) {
+        struct tracked_stream *stream = entry(streams, i);
+        if (stream->context == context && !lives)
+            empty(stream, streams->engine->forget);
+        else if (stream->context == context && stream->ends > 0)
+            stream->ends--;
+    }
 }

@@ -31,6 +31,7 @@ struct tracked_stream {
     void *spare[TRACKED_STREAM_FENCES]; /* fences ready for use in this stream's context */
     unsigned spares;
     bool pending;
+    unsigned ends;          /* so many calls that may end its context go on: its fences are neither asked nor dropped */
     atomic_uint generation; /* counts the streams this entry has been */
     atomic_bool dirty;
 };
@@ -70,7 +71,9 @@ bool tracked_streams_stand(struct tracked_streams *streams);
 /* The stream is about to be destroyed; what was launched into it still counts. */
 void tracked_stream_retire(struct tracked_streams *streams, struct tracked_stream *stream);
 
-/* The context is about to be destroyed, and every stream and fence with it. */
-void tracked_streams_forget_context(struct tracked_streams *streams, void *context);
+/* A call begins that may end this context, and with it every stream and fence: meanwhile what was pending in it is.
+ * It is over: the context lives, or it is gone. The latter calls no engine but `forget`. */
+void tracked_streams_context_ends(struct tracked_streams *streams, void *context);
+void tracked_streams_context_ended(struct tracked_streams *streams, void *context, bool lives);
 
 #endif

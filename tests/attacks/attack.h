@@ -114,6 +114,19 @@ static int __attribute__((unused)) spin(unsigned ns)
     return cu.launch(cu.kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
 }
 
+/* A kernel of as many threads as the card holds: one runs at a time on whatever card. */
+static int __attribute__((unused)) fill_the_card(void *stream, unsigned ns)
+{
+    enum { PROCESSORS = 16, THREADS_OF_ONE = 39 }; /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT and so on of cuda.h */
+    int (*attribute)(int *, int, int), processors, threads;
+    void *parameters[] = {&ns};
+    *(void **)&attribute = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuDeviceGetAttribute");
+    must(attribute(&processors, PROCESSORS, 0), "cuDeviceGetAttribute");
+    must(attribute(&threads, THREADS_OF_ONE, 0), "cuDeviceGetAttribute");
+    return cu.launch(cu.kernel, (unsigned)(processors * (threads / 1024)), 1, 1, 1024, 1, 1, 0, stream, parameters,
+                     NULL);
+}
+
 /* What share of the device kernels of so many ms get, one after the other, in so many seconds: percent. */
 static double __attribute__((unused)) share_in(double seconds, unsigned ms)
 {

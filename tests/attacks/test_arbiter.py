@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from attacks import OF_TIME, Attack, beside, grant_for, simulated_rack, start, told
+from attacks import OF_OTHERS, OF_TIME, Attack, beside, grant_for, simulated_rack, start, told
 
 
 @pytest.mark.measured
@@ -17,8 +17,10 @@ def test_work_of_any_length_and_by_any_call_gets_the_share(tmp_path: Path, attac
 
 
 @pytest.mark.measured
-@pytest.mark.parametrize("name", ["stuck_launcher", "shared_files"])
-def test_an_honest_program_has_its_share_beside_one_that_is_not(tmp_path: Path, name: str) -> None:
-    answer = beside(Attack(name, name), tmp_path)
+@pytest.mark.parametrize("attack", OF_OTHERS, ids=[attack.name for attack in OF_OTHERS])
+def test_an_honest_program_has_its_share_beside_one_that_is_not(
+    tmp_path: Path, attack: Attack
+) -> None:
+    answer = beside(attack, tmp_path)
     assert answer["held"], answer["got"]
     print(answer["got"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -214,3 +215,13 @@ def test_what_user_space_cannot_close_is_seen_by_who_watches(tmp_path: Path) -> 
         took = dict(zip(names, pool.map(seconds, names), strict=True))
     print(*(f"{name} seen after {each:.0f} s of {SOON}" for name, each in took.items()))
     assert max(took.values()) < 3 * SOON
+
+
+def test_an_attack_that_is_not_there_is_refused_in_one_line() -> None:
+    command = [sys.executable, str(HERE / "attacks.py"), "libc_dlsym", "no_such", "nor_this"]
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith("no_such, nor_this: no such attack; there are libc_dlsym, ")
+    assert 1 == done.stderr.count("\n")

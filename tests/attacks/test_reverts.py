@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import tenancy
-from attacks import ATTACKS, BY_NAME, Attack, beside, grant_for, simulated_rack, start, told
+from attacks import ATTACKS, BY_NAME, beside, grant_for, simulated_rack, start, told
+from attacks import OF_OTHERS as BESIDE
 from tenancy import LIMITER, mutated
 
 LIMITERS = LIMITER.parents[2]
@@ -56,9 +57,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "let_through = wait_outside",
         ),
     ),
-    "endless_exit": (
-        ("timeshare/gate.c", "return gate->spent_ns <= earned_ns ? 0", "return true ? 0"),
-    ),
+    "endless_exit": (("timeshare/gate.c", "if (gate->spent_ns <= EXIT_NS)", "if (true)"),),
     "signal_handler": (
         (
             "timeshare/gate.c",
@@ -198,6 +197,22 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "frozen_thread": (("timeshare/gate.c", "        close_if_silent(gate);\n", ""),),
+    "ended_contexts": (
+        ("shared/ends.c", "            gate_before_context_ends(&governor->gate, context);", ";"),
+        (
+            "shared/ends.c",
+            "            gate_after_context_ended(&governor->gate, context, lives);",
+            "            gate_after_context_ended(&governor->gate, context, false);",
+        ),
+    ),
+    "many_launchers": (("timeshare/gate.c", "if (!is_long(gate) || mine.depth > 0)", "if (true)"),),
+    "many_exits": (
+        (
+            "timeshare/gate.c",
+            "uint64_t grants_ns = gate->spend(gate->owner, 0);",
+            "uint64_t grants_ns = 0;",
+        ),
+    ),
     "several_devices": (
         ("shared/several.c", "while (entered < count && answer", "while (entered < 1 && answer"),
     ),
@@ -208,6 +223,14 @@ OF_OTHERS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("timeshare/governor.c", "atomic_load(&governor->gate.looks) != governor->missed", "true"),
     ),
     "shared_files": (("core/descriptor.c", "O_CLOEXEC | O_NONBLOCK", "O_CLOEXEC"),),
+    "late_sleeper": (
+        (
+            "timeshare/governor.c",
+            "    while (!atomic_load(&gates_retired)) {\n        prctl(PR_SET_TIMERSLACK, 1UL);",
+            "    prctl(PR_SET_TIMERSLACK, 1UL);\n    while (!atomic_load(&gates_retired)) {",
+        ),
+    ),
+    "working_exit": (("timeshare/governor.c", "    say_what_exits(governor);\n", ""),),
 }
 #: A second hold of an attack that another row of it has a hold for.
 SECOND: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -291,7 +314,7 @@ def test_an_attack_succeeds_without_the_lines_that_hold_it(
     edits: tuple[tuple[str, str, str], ...],
 ) -> None:
     monkeypatch.setattr(tenancy, "LIMITER", mutated(edits, tmp_path / "limiters"))
-    attack = BY_NAME.get(name, Attack(name, name))
+    attack = {**BY_NAME, **{each.name: each for each in BESIDE}}[name]
     if name in OF_OTHERS:
         answer = beside(attack, tmp_path)
     else:

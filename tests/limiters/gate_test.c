@@ -71,6 +71,7 @@ static const struct engine in_real_time = {
     .stream_context = stream_context,
     .make = make_fence,
     .drop = free,
+    .forget = free,
     .set = real_set,
     .passed = real_passed,
     .device_name = device_name,
@@ -123,14 +124,15 @@ static void threads_are_impossible(bool impossible)
 }
 
 static uint64_t skipped_ns;
-static unsigned looks; /* how often a thread could not be started yet */
+static unsigned looks; /* how often it was looked at the clock before a thread could be started */
+enum { LOOKS = 11 };   /* three of them before the gate */
 
 /* Each look is 20 s after the one before. */
 static uint64_t now_after_a_look(void)
 {
-    if (looks < 8) {
+    if (looks < LOOKS) {
         skipped_ns += 20000 * MS;
-        if (++looks == 8)
+        if (++looks == LOOKS)
             threads_are_impossible(false);
     }
     return real_now() + skipped_ns;
@@ -162,7 +164,7 @@ static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
         refused += strstr(line, "no thread could be started") != NULL;
         went_on += strstr(line, "could be started now") != NULL;
     }
-    EXPECT(8, looks);
+    EXPECT(LOOKS, looks);
     EXPECT(3, refused); /* at 0, 60 and 120 s of 140 */
     EXPECT(1, went_on);
 }
@@ -221,6 +223,7 @@ static uint64_t in_flight_before_another(uint64_t kernel_ns)
         .stream_context = stream_context,
         .make = make_fence,
         .drop = free,
+        .forget = free,
         .set = set_at_once,
         .passed = is_done,
     };

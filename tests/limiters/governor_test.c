@@ -121,6 +121,7 @@ static const struct engine simulated = {
     .stream_context = sim_stream_context,
     .make = sim_make,
     .drop = free,
+    .forget = free,
     .set = sim_set,
     .passed = sim_passed,
     .device_name = sim_device_name,

@@ -1129,6 +1129,7 @@ static const struct engine engine = {
     .stream_context = engine_stream_context,
     .make = engine_make,
     .drop = engine_drop,
+    .forget = engine_drop,
     .set = engine_set,
     .passed = engine_passed,
     .make_hold = engine_make_hold,
