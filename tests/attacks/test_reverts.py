@@ -205,7 +205,7 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
             "            gate_after_context_ended(&governor->gate, context, false);",
         ),
     ),
-    "many_launchers": (("timeshare/gate.c", "if (!is_long(gate) || mine.depth > 0)", "if (true)"),),
+    "many_launchers": (("timeshare/gate.c", "(is_long(gate) || atomic_load", "(atomic_load"),),
     "many_exits": (
         (
             "timeshare/gate.c",

@@ -111,6 +111,45 @@ static void threads_pass_the_gate_of_a_governor_in_real_time(void)
     EXPECT(GATE_THREADS * GATE_LAUNCHES, gate_launches(&governor->gate));
 }
 
+static struct gate long_gate;
+static atomic_uint inside, most_inside;
+
+static bool passes_never(void *fence)
+{
+    (void)fence;
+    return false;
+}
+
+static void *launch_slowly(void *stream)
+{
+    struct stream_key key = {.stream = stream};
+    EXPECT(true, gate_enter(&long_gate, &key));
+    unsigned now = atomic_fetch_add(&inside, 1) + 1;
+    if (now > atomic_load(&most_inside))
+        atomic_store(&most_inside, now);
+    real_pause(5 * MS);
+    atomic_fetch_sub(&inside, 1);
+    gate_leave(&long_gate, &key);
+    return NULL;
+}
+
+static void of_threads_with_long_kernels_one_launches_at_a_time(void)
+{
+    static struct engine engine;
+    pthread_t threads[GATE_THREADS];
+    engine = in_real_time;
+    engine.passed = passes_never;
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    gate_make(&long_gate, &engine, &terms, NULL, NULL, NULL);
+    gate_set(&long_gate, GATE_OPEN);
+    for (int t = 0; t < GATE_THREADS; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, launch_slowly, stream_handles + t));
+    for (int t = 0; t < GATE_THREADS; t++)
+        pthread_join(threads[t], NULL);
+    EXPECT(1, most_inside);
+    EXPECT(GATE_THREADS, gate_launches(&long_gate));
+}
+
 /* Whether no thread can be started: its stack would take more than there is. */
 static void threads_are_impossible(bool impossible)
 {
@@ -311,6 +350,7 @@ static const struct test tests[] = {
     TEST(a_hold_that_its_watcher_released_can_be_forgotten),
     TEST(kernels_of_more_than_20_ms_are_in_flight_alone),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
+    TEST(of_threads_with_long_kernels_one_launches_at_a_time),
     TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
     TEST(of_five_thousand_streams_each_is_waited_for),
 };
