@@ -114,10 +114,14 @@ def _probe(name: str, machines: Sequence[Machine], limit: int, *, strict: bool) 
         saw = f"it needs {probe.cards} cards"
         yield Check(program=probe.says, check="it runs", passed=None, saw=saw)
         return
-    words = (sys.executable, "-m", "hetero_benchmarks.probe", name, str(limit))
+    words = [sys.executable, "-m", "hetero_benchmarks.probe", name]
     grant = DeviceAllocation(memory=f"{limit}B", strict=strict)
-    before = _used(machine)
     try:
+        numbers = [limit]
+        if probe.native is not None:
+            numbers.append(_taken(name, words, machine, cards[1:]))
+        words += map(str, numbers)
+        before = _used(machine)
         with Program(
             words, machine, grant, name=name, others=cards[1:], environment=probe.environment
         ) as program:
@@ -135,6 +139,16 @@ def _probe(name: str, machines: Sequence[Machine], limit: int, *, strict: bool) 
                     yield Check(program=probe.says, **told)
     except HeteroError as error:
         yield Check(program=probe.says, check="it runs", passed=False, saw=str(error))
+
+
+def _taken(name: str, words: Sequence[str], machine: Machine, others: Sequence[str]) -> int:
+    """Return what a probe takes of a card without hetero; 0 where what it needs is absent."""
+    environment = PROBES[name].environment
+    with Program(
+        words, machine, None, name=name, others=others, environment=environment
+    ) as program:
+        taken: int = json.loads(program.line()).get("taken", 0)
+        return taken
 
 
 def _outside(program: str, before: int, now: int | None, limit: int) -> Check:

@@ -1,5 +1,8 @@
 """The programs that try a memory limit from inside, as `python -m hetero_benchmarks.probe NAME`.
 
+With the limit in bytes, and with what `native` says where a probe has that, it tries the limit. By
+its name alone it is run without hetero, and prints `{"taken": bytes}`, which is what `native` says.
+
 A probe prints one JSON line `{"check": …, "passed": …, "saw": …}` for each truth it tried. While it
 holds all it could get it prints `{"holding": bytes}` and waits for a line, so that the card can be
 looked at from outside. Over 400 lines because each probe is a program, as users write it.
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import hetero_simulator
 from attrs import field, frozen
@@ -28,11 +32,13 @@ class Probe:
     """`run` is given the limit in bytes and raises ImportError or FileNotFoundError if it cannot.
 
     `says` is what is tried, `environment` what the program is started with, and `cards` how many it
-    needs: the limit is each card's.
+    needs: the limit is each card's. `native` returns what the program takes of a card by itself,
+    before it fills it, which `run` is given, too.
     """
 
-    run: Callable[[int], None]
+    run: Callable[..., None]
     says: str
+    native: Callable[[], int] | None = None
     environment: Mapping[str, str] = field(factory=dict)
     cards: int = 1
 
@@ -167,36 +173,61 @@ def triton(limit: int) -> None:
     _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit))
 
 
-#: What NCCL takes of each card for its own buffers, at most: seen on two H100s with NVLink.
-_NCCL = 1024 * MiB
-
-
-def nccl(limit: int) -> None:
+def nccl(limit: int, taken: int) -> None:
     """Fill two cards of a grant, whose ranks reduce over NCCL, which opens exported memory."""
+    _ranks(_fill_beside_nccl, limit, taken)
+
+
+def nccl_taken() -> int:
+    """Return what the first rank has of its card when it has reduced: tensors, buffers, code."""
+    with tempfile.NamedTemporaryFile("r") as answer:
+        _ranks(_tell_taken, answer.name)
+        return int(answer.read())
+
+
+def _ranks(run: Callable[..., None], *words: object) -> None:
     import torch
 
-    spawn = torch.multiprocessing.spawn
     with tempfile.TemporaryDirectory() as directory:
-        spawn(_reduce, (limit, f"file://{directory}/ranks"), nprocs=2)
+        torch.multiprocessing.spawn(run, (f"file://{directory}/ranks", *words), nprocs=2)
 
 
-def _reduce(rank: int, limit: int, ranks: str) -> None:
+def _reduced(rank: int, ranks: str) -> tuple[float, int]:
+    """Reduce a tensor of ones: what each of it is then, and the bytes that are gone since."""
     import torch
     from torch import distributed
 
     torch.cuda.set_device(rank)
+    before = torch.cuda.mem_get_info()[0]
     distributed.init_process_group("nccl", init_method=ranks, world_size=2, rank=rank)
     ones = torch.ones(16 * MiB, device="cuda")
     distributed.all_reduce(ones)
     added = float(ones.sum()) / ones.numel()
+    return added, before - torch.cuda.mem_get_info()[0]
+
+
+def _tell_taken(rank: int, ranks: str, answer: str) -> None:
+    from torch import distributed
+
+    _, taken = _reduced(rank, ranks)
     if rank == 0:
-        _report("its ranks reduce", added == 2, f"1 and 1 are {added:g}")
+        Path(answer).write_text(str(taken))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def _fill_beside_nccl(rank: int, ranks: str, limit: int, taken: int) -> None:
+    import torch
+    from torch import distributed
+
+    added, _ = _reduced(rank, ranks)
 
     def allocate(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device="cuda")
 
     if rank == 0:
-        _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit) - _NCCL)
+        _report("its ranks reduce", added == 2, f"1 and 1 are {added:g}")
+        _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit - taken))
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -327,7 +358,11 @@ PROBES: Mapping[str, Probe] = {
     ),
     "triton": Probe(run=triton, says="Triton"),
     "nccl": Probe(
-        run=nccl, says="NCCL on two cards", environment={"NCCL_NVLS_ENABLE": "0"}, cards=2
+        run=nccl,
+        says="NCCL on two cards",
+        native=nccl_taken,
+        environment={"NCCL_NVLS_ENABLE": "0"},
+        cards=2,
     ),
     "cumem": Probe(run=cumem, says="the calls of vLLM's cumem allocator"),
     "cupy": Probe(run=cupy, says="CuPy"),
@@ -345,13 +380,17 @@ PROBES: Mapping[str, Probe] = {
 }
 
 
-def main(name: str, limit: int) -> None:
+def main(name: str, *words: int) -> None:
     """Run one probe, or print that what it needs is absent."""
+    probe = PROBES[name]
     try:
-        PROBES[name].run(limit)
+        if words:
+            probe.run(*words)
+        elif probe.native is not None:
+            print(json.dumps({"taken": probe.native()}))
     except (ImportError, FileNotFoundError) as error:
         print(json.dumps({"absent": str(error)}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

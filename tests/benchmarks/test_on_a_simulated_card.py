@@ -123,6 +123,19 @@ def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     assert not [check for check in told["checks"] if check["passed"] is False]
 
 
+def test_a_program_that_is_run_without_hetero_first_may_lack_what_it_needs(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """On two cards, which NCCL needs, and without PyTorch, which its native run imports."""
+    environ = {
+        "HETERO_RACK": str(hetero_simulator.rack("seven")),
+        "PYTHONPATH": _hidden(tmp_path, "torch"),
+    }
+    (check,) = bench("memory", "--programs", "nccl", **environ)["checks"]
+
+    assert (None, "hidden") == (check["passed"], check["saw"])
+
+
 def test_a_count_leaves_out_one_library_and_what_was_called_is_counted_there() -> None:
     profile = """ob=(1) /lib/ours.so
 fn=(1) launch
