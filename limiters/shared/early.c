@@ -31,7 +31,7 @@ static bool add_early(const struct entry *entry, const void *early_)
 static uint64_t early_and_late(int device)
 {
     struct entry none;
-    uint64_t bytes = freed_in_order(device) + small_arrays_beyond(device) + pools_idle(device);
+    uint64_t bytes = freed_in_order(device) + small_arrays_beyond(device) + pools_idle(device, false);
     table_find(add_early, &(struct early){device, &bytes}, &none);
     return bytes;
 }

@@ -14,6 +14,15 @@
 
 #include <stdatomic.h>
 
+/* What exported pools are charged and no figure has: where they end it counts as unseen (pools.h). */
+static int64_t of_exported_pools(void)
+{
+    uint64_t bytes = 0;
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
+        bytes += pools_idle(device, true);
+    return (int64_t)bytes;
+}
+
 struct card_use before_context_ends(context_t context)
 {
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
@@ -21,7 +30,9 @@ struct card_use before_context_ends(context_t context)
         if (governor != NULL && context != NULL)
             gate_before_context_ends(&governor->gate, context);
     }
-    return before_context(context);
+    struct card_use before = before_context(context);
+    before.process += of_exported_pools();
+    return before;
 }
 
 void context_call_over(context_t context, bool lives)
@@ -54,6 +65,7 @@ void after_context_ended(context_t context, struct card_use before)
     int opened = take_opened(context);
     refund_context(context);
     pools_context_over(context);
+    before.process -= of_exported_pools();
     shared_context_over(&shared, before);
     if (opened > 0)
         say_opened(-opened); /* what ended processes shared may be given back then, which is in what this one lost */

@@ -454,6 +454,13 @@ bool pools_pending(int device)
     return false;
 }
 
+/* None is exported. */
+uint64_t pools_idle(int device, bool exported)
+{
+    (void)device, (void)exported;
+    return 0;
+}
+
 void pools_stream_over(stream_t stream)
 {
     (void)stream;

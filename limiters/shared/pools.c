@@ -285,7 +285,7 @@ void pools_settle(int device)
     settle_all(device, false);
 }
 
-uint64_t pools_idle(int device)
+uint64_t pools_idle(int device, bool exported)
 {
     uint64_t bytes = 0;
     if (!pools_known())
@@ -293,7 +293,8 @@ uint64_t pools_idle(int device)
     pthread_mutex_lock(&counting);
     for (const struct pool *pool = pools; pool != NULL; pool = pool->next) {
         uint64_t reserved = 0;
-        if (pool->device != device || pool->memory == POOL_OF_MANAGED || pool->charged == 0)
+        if (pool->device != device || pool->memory == POOL_OF_MANAGED || pool->charged == 0 ||
+            (exported && !pool->exported))
             continue;
         bool fewer = pool->gone || !reserved_of(pool, &reserved) || reserved < pool->charged;
         bytes += fewer ? pool->charged - reserved : 0;

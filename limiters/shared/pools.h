@@ -61,8 +61,8 @@ void pools_settle(int device);
 void pools_trim(int device);
 
 /* What the pools of a device are charged for and do not reserve now: they gave it back by themselves, or others may
- * have it. Managed memory is no part of it. */
-uint64_t pools_idle(int device);
+ * have it. Managed memory is no part of it. `exported`: of those that were exported alone. */
+uint64_t pools_idle(int device, bool exported);
 
 /* A context ended: pools may have ended with it. */
 void pools_context_over(context_t context);

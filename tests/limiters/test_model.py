@@ -451,6 +451,11 @@ FOUND = {
         *("POOL 0 0 3", "POOL_EXPORT 0 0 0", "POOLED 0 1 6", "RELEASE 0 0 0", "RETAIN 0 0 0"),
         *("ALLOCATE 0 0 8", "LOOK 0 0 0"),
     ),
+    "a pointer that another has open, in a context that ends with an exported pool that is idle": (
+        *("START 1 0 0", "RETAIN 1 0 0", "ALLOCATE 0 0 0", "SHARE 0 0 0", "OPEN 1 0 0"),
+        *("POOL 0 0 2", "POOL_EXPORT 0 0 0", "POOLED 0 1 6", "FREE 0 1 0", "POOL_TRIM 0 0 0"),
+        *("LOOK 0 0 0", "RELEASE 0 0 0", "LOOK 0 0 0"),
+    ),
     "a stream with the name of one that was destroyed on another device": (
         *("RETAIN 0 1 0", "STREAM 0 1 0", "STREAM_DESTROY 0 0 0", "STREAM 0 0 0", "POOLED 0 0 10"),
     ),
