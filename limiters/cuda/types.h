@@ -19,6 +19,9 @@ typedef CUdeviceptr pointer_t;
 #define NAMED(name)    CUDA_##name
 #define ERROR(name)    CUDA_ERROR_##name
 
+#define MADE_TYPES(made)                                                                                               \
+    made(CUdeviceptr) made(void *) made(CUarray) made(CUmipmappedArray) made(CUmemoryPool) made(CUgraphExec)           \
+        made(CUcontext) made(CUgreenCtx) made(CUstream) made(CUmodule) made(CUlibrary)
 #define CALLS_NEST           0 /* no launch of the driver's calls another by its exported name */
 #define ANY_CALL_IS_FIRST    0
 #define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */

@@ -1,6 +1,7 @@
 /* Calls that have memory in forms of HIP's own. */
 #include "tiles.h"
 
+#include "../shared/arguments.h"
 #include "../shared/array.h"
 #include "../shared/bodies.h"
 #include "../shared/driver.h"
@@ -17,10 +18,19 @@ hipError_t properties_r0600(hipError_t (*real)(hipDeviceProp_tR0600 *, int), hip
     return total_shown(real(properties, device), &properties->totalGlobalMem, device);
 }
 
+static hipError_t allocate_rows_of(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer, size_t *pitch,
+                                   size_t width, size_t height)
+{
+    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height));
+}
+
 hipError_t allocate_rows(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer, size_t *pitch,
                          size_t width, size_t height)
 {
-    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height));
+    size_t ours = 0;
+    result_t answer = allocate_rows_of(real, pointer, pitch == NULL ? NULL : &ours, width, height);
+    show_made((uintptr_t)pitch, &ours, answer == RESULT_OK ? sizeof ours : 0);
+    return answer;
 }
 
 hipError_t allocate_3d(hipError_t (*real)(hipPitchedPtr *, hipExtent), hipPitchedPtr *pointer, hipExtent extent)

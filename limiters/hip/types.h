@@ -18,6 +18,10 @@ typedef void *context_t, *pointer_t;
 #define NAMED(name)    HIP_##name
 #define ERROR(name)    HIP_ERROR_##name
 
+#define MADE_TYPES(made)                                                                                               \
+    made(void *) made(hipArray_t) made(hipMipmappedArray_t) made(hipMemPool_t) made(hipMemGenericAllocationHandle_t)   \
+        made(hipModule_t) made(hipLibrary_t) made(hipPitchedPtr)
+
 /* What stands for the context of a device: its ordinal and one more. */
 #define CONTEXT_OF(ordinal) ((context_t)(intptr_t)((ordinal) + 1))
 #define ORDINAL_OF(context) ((int)(intptr_t)(context) - 1)

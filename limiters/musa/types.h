@@ -19,6 +19,9 @@ typedef MUdeviceptr pointer_t;
 #define NAMED(name)    MUSA_##name
 #define ERROR(name)    MUSA_ERROR_##name
 
+#define MADE_TYPES(made)                                                                                               \
+    made(MUdeviceptr) made(void *) made(MUarray) made(MUmipmappedArray) made(MUmemoryPool) made(MUgraphExec)           \
+        made(MUcontext) made(MUgreenCtx) made(MUstream) made(MUmodule) made(MUlibrary)
 #define CALLS_NEST           1 /* not known, so taken to */
 #define ANY_CALL_IS_FIRST    0
 #define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */

@@ -1,6 +1,7 @@
 /* Arrays: memory without an address, charged by its shape. */
 #include "array.h"
 
+#include "arguments.h"
 #include "blocks.h"
 #include "bodies.h"
 #include "charge.h"
@@ -60,6 +61,7 @@ void array_gone(const struct entry *entry)
 result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPTOR) *), TYPE(array) *array,
                       const NAMED(ARRAY_DESCRIPTOR) *shape)
 {
+    AS_IT_IS(shape);
     NAMED(ARRAY3D_DESCRIPTOR) flat = {0};
     if (shape != NULL)
         flat = (NAMED(ARRAY3D_DESCRIPTOR)){
@@ -70,6 +72,7 @@ result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPT
 result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DESCRIPTOR) *), TYPE(array) *array,
                          const NAMED(ARRAY3D_DESCRIPTOR) *shape)
 {
+    AS_IT_IS(shape);
     CREATE_ARRAY(array_bytes(shape, 1), tables_of_sparse(shape, 1), destroy_array(DRIVER(ArrayDestroy), *array),
                  real(array, shape));
 }
@@ -77,6 +80,7 @@ result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DES
 result_t create_mipmap(result_t (*real)(TYPE(mipmappedArray) *, MIPMAP_SHAPE *, unsigned), TYPE(mipmappedArray) *array,
                        MIPMAP_SHAPE *shape, unsigned levels)
 {
+    AS_IT_IS(shape);
     CREATE_ARRAY(array_bytes(shape, levels), tables_of_sparse(shape, levels),
                  destroy_mipmap(DRIVER(MipmappedArrayDestroy), *array), real(array, shape, levels));
 }

@@ -1,4 +1,5 @@
 /* Memory: what there is of it, and memory that is got by pointer. */
+#include "arguments.h"
 #include "blocks.h"
 #include "bodies.h"
 #include "borrowed.h"
@@ -112,10 +113,19 @@ result_t settle_pitched(pointer_t *pointer, int device, uint64_t charged, uint64
                      : settle_pointer(RESULT_OK, pointer, device, held, NULL);
 }
 
+static result_t allocate_rows_of(result_t (*real)(pointer_t *, size_t *, size_t, size_t, unsigned), pointer_t *pointer,
+                                 size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height, element));
+}
+
 result_t allocate_pitch(result_t (*real)(pointer_t *, size_t *, size_t, size_t, unsigned), pointer_t *pointer,
                         size_t *pitch, size_t width, size_t height, unsigned element)
 {
-    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height, element));
+    size_t ours = 0;
+    result_t answer = allocate_rows_of(real, pointer, pitch == NULL ? NULL : &ours, width, height, element);
+    show_made((uintptr_t)pitch, &ours, answer == RESULT_OK ? sizeof ours : 0);
+    return answer;
 }
 
 static struct card_use before_free(bool shared, const struct entry *entry)

@@ -1,6 +1,7 @@
 /* What a program puts into graphs, into the bodies of conditions, and into executable graphs later. A kernel may be
  * launched any time after, so that its local memory is charged when it is put there; one that is captured is a launch.
  */
+#include "arguments.h"
 #include "bodies.h"
 #include "graph.h"
 #include "graph_nodes.h"
@@ -18,6 +19,14 @@ static const void *kernel_of_v1(const NAMED(KERNEL_NODE_PARAMS_v1) *params)
     return params == NULL ? NULL : params->func;
 }
 
+/* With the driver's answers in it. */
+#define PUT_ANY(call)                                                                                                  \
+    TYPE(graphNodeParams) *theirs = params;                                                                            \
+    AS_IT_IS(params);                                                                                                  \
+    result_t answer = local_in_graph(kernel_of_any(params)) ? call : ERROR(OUT_OF_MEMORY);                             \
+    show_made((uintptr_t)theirs, params, answer == RESULT_OK ? sizeof *params : 0);                                    \
+    return answer
+
 static const void *kernel_of_any(const TYPE(graphNodeParams) *params)
 {
     return params == NULL || params->type != VALUE(GRAPH_NODE_TYPE_KERNEL) ? NULL : kernel_of(&params->kernel);
@@ -28,6 +37,7 @@ result_t add_kernel(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(
                     TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs, size_t count,
                     const NAMED(KERNEL_NODE_PARAMS) *params)
 {
+    AS_IT_IS(params);
     PUT(kernel_of(params), real(node, graph, needs, count, params));
 }
 
@@ -36,6 +46,7 @@ result_t add_kernel_v1(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TY
                        TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs, size_t count,
                        const NAMED(KERNEL_NODE_PARAMS_v1) *params)
 {
+    AS_IT_IS(params);
     PUT(kernel_of_v1(params), real(node, graph, needs, count, params));
 }
 
@@ -44,7 +55,7 @@ result_t add_node(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(gr
                   TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs, size_t count,
                   TYPE(graphNodeParams) *params)
 {
-    PUT(kernel_of_any(params), real(node, graph, needs, count, params));
+    PUT_ANY(real(node, graph, needs, count, params));
 }
 
 result_t add_node_with(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(graphNode) *,
@@ -52,36 +63,40 @@ result_t add_node_with(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TY
                        TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs,
                        const TYPE(graphEdgeData) *edges, size_t count, TYPE(graphNodeParams) *params)
 {
-    PUT(kernel_of_any(params), real(node, graph, needs, edges, count, params));
+    PUT_ANY(real(node, graph, needs, edges, count, params));
 }
 
 result_t set_kernel(result_t (*real)(TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS) *), TYPE(graphNode) node,
                     const NAMED(KERNEL_NODE_PARAMS) *params)
 {
+    AS_IT_IS(params);
     PUT(kernel_of(params), real(node, params));
 }
 
 result_t set_kernel_v1(result_t (*real)(TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS_v1) *), TYPE(graphNode) node,
                        const NAMED(KERNEL_NODE_PARAMS_v1) *params)
 {
+    AS_IT_IS(params);
     PUT(kernel_of_v1(params), real(node, params));
 }
 
 result_t set_node(result_t (*real)(TYPE(graphNode), TYPE(graphNodeParams) *), TYPE(graphNode) node,
                   TYPE(graphNodeParams) *params)
 {
-    PUT(kernel_of_any(params), real(node, params));
+    PUT_ANY(real(node, params));
 }
 
 result_t set_exec_kernel(result_t (*real)(TYPE(graphExec), TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS) *),
                          TYPE(graphExec) exec, TYPE(graphNode) node, const NAMED(KERNEL_NODE_PARAMS) *params)
 {
+    AS_IT_IS(params);
     PUT(kernel_of(params), real(exec, node, params));
 }
 
 result_t set_exec_kernel_v1(result_t (*real)(TYPE(graphExec), TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS_v1) *),
                             TYPE(graphExec) exec, TYPE(graphNode) node, const NAMED(KERNEL_NODE_PARAMS_v1) *params)
 {
+    AS_IT_IS(params);
     PUT(kernel_of_v1(params), real(exec, node, params));
 }
 
@@ -95,6 +110,7 @@ result_t set_exec_child(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(
 result_t set_exec_node(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(graphNodeParams) *),
                        TYPE(graphExec) exec, TYPE(graphNode) node, TYPE(graphNodeParams) *params)
 {
+    AS_IT_IS(params);
     if (params != NULL && params->type == VALUE(GRAPH_NODE_TYPE_GRAPH))
         return graph_brought_up(real(exec, node, params), exec, params->graph.graph, false);
     PUT(kernel_of_any(params), real(exec, node, params));

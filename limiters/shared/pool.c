@@ -1,4 +1,5 @@
 /* Stream-ordered memory: pools are charged by what they reserve (pools.h). */
+#include "arguments.h"
 #include "bodies.h"
 #include "capturing.h"
 #include "charge.h"
@@ -81,6 +82,7 @@ result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPoo
 result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProps) *), TYPE(memoryPool) *pool,
                      const TYPE(memPoolProps) *properties)
 {
+    AS_IT_IS(properties);
     int device = DEVICE_NONE;
     bool managed = properties != NULL && properties->allocType == VALUE(MEM_ALLOCATION_TYPE_MANAGED);
     if (properties != NULL && properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE))

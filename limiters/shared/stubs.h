@@ -1,6 +1,7 @@
 /* The exported functions: one stub for every line of api.def. Included once, by each API's shim.c. */
 #include "launch.h"
 
+#include "arguments.h"
 #include "driver.h"
 
 #define EXPORT          __attribute__((visibility("default")))
@@ -20,13 +21,39 @@
 #define AFTER(first, arguments) (first UNWRAP arguments)
 #define UNWRAP(...)             , ##__VA_ARGS__
 
+/* A call writes the name of what it makes into memory of ours, and that goes into the program's when it is noted: there
+ * another thread could put another name meanwhile, which would be given back in place of this one. MADE_TYPES of each
+ * API's types.h are what names such calls write by their first argument. */
+#define FIRST(...)                   FIRST_OF(, ##__VA_ARGS__, nothing)
+#define FIRST_OF(before, first, ...) first
+#define BYTES_MADE(made)             typeof(made *) : sizeof(made),
+#define OURS_OF(made)                typeof(made *) : (made *)(shown == 0 ? NULL : (void *)ours_made),
+#define MAKING(first, call)                                                                                            \
+    ({                                                                                                                 \
+        const int nothing = 0;                                                                                         \
+        const uintptr_t shown = (uintptr_t)first;                                                                      \
+        uint64_t ours_made[4] = {0};                                                                                   \
+        const size_t bytes_made = _Generic(first, MADE_TYPES(BYTES_MADE) default: (size_t)0);                          \
+        result_t made_answer;                                                                                          \
+        typeof(first) as_asked = first;                                                                                \
+        {                                                                                                              \
+            typeof(as_asked) first = _Generic(as_asked, MADE_TYPES(OURS_OF) default: as_asked);                        \
+            (void)first;                                                                                               \
+            made_answer = call;                                                                                        \
+        }                                                                                                              \
+        (void)nothing;                                                                                                 \
+        if (made_answer == RESULT_OK)                                                                                  \
+            show_made(shown, ours_made, bytes_made);                                                                   \
+        made_answer;                                                                                                   \
+    })
+
 #define OWN(name, parameters, arguments, body)                                                                         \
     EXPORT result_t name parameters                                                                                    \
     {                                                                                                                  \
         typeof(&name) real = REAL(name);                                                                               \
         PASS_IF_FREE(real, arguments);                                                                                 \
         call_begins();                                                                                                 \
-        result_t answer = body AFTER(real, arguments);                                                                 \
+        result_t answer = MAKING(FIRST arguments, body AFTER(real, arguments));                                        \
         call_ends();                                                                                                   \
         return answer;                                                                                                 \
     }
@@ -36,7 +63,7 @@
         typeof(&name) real = REAL(name);                                                                               \
         PASS_IF_FREE(real, arguments);                                                                                 \
         call_begins();                                                                                                 \
-        result_t answer = body AFTER(real, AFTER(default_stream, arguments));                                          \
+        result_t answer = MAKING(FIRST arguments, body AFTER(real, AFTER(default_stream, arguments)));                 \
         call_ends();                                                                                                   \
         return answer;                                                                                                 \
     }

@@ -7,6 +7,7 @@
  */
 #include "virtual.h"
 
+#include "arguments.h"
 #include "blocks.h"
 #include "bodies.h"
 #include "borrowed.h"
@@ -125,6 +126,7 @@ result_t create_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, size_
                       TYPE(memGenericAllocationHandle) *handle, size_t bytes, const TYPE(memAllocationProp) *properties,
                       unsigned long long flags)
 {
+    AS_IT_IS(properties);
     int device = device_of_block(properties);
     uint64_t taken = VIRTUAL_TAKES(bytes);
     result_t refused = charge(device, taken);

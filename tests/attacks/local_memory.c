@@ -11,6 +11,7 @@
     "done:\n    ret;\n}\n"
 static const char *const texts[] = {ARRAY(1024), ARRAY(4096), ARRAY(32768), ARRAY(131072), ARRAY(524288)};
 #define TEXTS (sizeof texts / sizeof *texts)
+#define LARGE 1 /* which fits a card and no limit */
 
 static void run(CUfunction function)
 {
@@ -99,6 +100,37 @@ static void of_nodes(void)
     open_card();
     for (unsigned i = 0; i < TEXTS; i++)
         launch(of_kernel(i, &node));
+}
+
+/* A node is asked for with a kernel that is another when the driver looks. */
+static CUDA_KERNEL_NODE_PARAMS asked;
+static void *change_kernel(void *nothing)
+{
+    for (;;)
+        for (unsigned i = 0; i <= LARGE; i += LARGE) {
+            *(CUfunction volatile *)&asked.func = of_text(i);
+            for (volatile unsigned wait = 0; wait < 20; wait++) {
+            }
+        }
+    return nothing;
+}
+
+static void of_changing_nodes(void)
+{
+    CUgraphNode node;
+    CUDA_KERNEL_NODE_PARAMS got;
+    pthread_t thread;
+    open_card();
+    asked = one_thread(0);
+    must(pthread_create(&thread, NULL, change_kernel, NULL), "pthread_create");
+    for (unsigned i = 0; i < 20000; i++) {
+        CUgraph graph;
+        must((int)CU(cuGraphCreate)(&graph, 0), "cuGraphCreate");
+        if (CU(cuGraphAddKernelNode_v2)(&node, graph, NULL, 0, &asked) == CUDA_SUCCESS &&
+            CU(cuGraphKernelNodeGetParams_v2)(node, &got) == CUDA_SUCCESS && got.func == of_text(LARGE))
+            launch(graph);
+        CU(cuGraphDestroy)(graph);
+    }
 }
 
 /* A kernel of a library has a function in each context, by another handle. */
@@ -221,6 +253,7 @@ int main(void)
         {"kernels of libraries", of_libraries},
         {"kernels, and then all else", then_all_else},
         {"kernels of nodes of graphs", of_nodes},
+        {"kernels of nodes that change", of_changing_nodes},
         {"kernels that are captured", of_captures},
         {"kernels in two contexts", of_contexts},
         {"functions of kernels", of_kernels_functions},

@@ -144,6 +144,10 @@ def test_page_tables_of_far_addresses_count(tmp_path: Path) -> None:
     _held(tmp_path, "page_tables")
 
 
+def test_arguments_that_another_thread_changes_make_no_room(tmp_path: Path) -> None:
+    _held(tmp_path, "changing_arguments")
+
+
 def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
     _held(tmp_path, "honest_memory")
 

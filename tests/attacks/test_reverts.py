@@ -15,6 +15,9 @@ LIMITERS = LIMITER.parents[2]
 #: What a pool or graphs add to what they reserve.
 _GROWTH_FREE = (("shared/pools.c", "added = reserved - pool->charged;", "added = 0;"),)
 
+#: What calls are asked for is copied before it is looked at.
+_AS_IT_IS = "asked = (asked) == NULL ? NULL : &asked##_now"
+
 #: By attack: in which file of the limiter which text becomes which.
 REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "libc_dlsym": (("core/symbols.c", ".rows = loader_rows, .count = ROWS", ".count = 0"),),
@@ -137,6 +140,12 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "early_charges": (("shared/uncounted.c", "if (now >= old)", "if (true)"),),
     "page_tables": (("shared/page_tables.c", "    return more;", "    return more * 0;"),),
+    "changing_arguments": (
+        ("shared/arguments.h", _AS_IT_IS, "asked = ((void)&asked##_now, asked)"),
+        ("shared/stubs.h", "(void *)ours_made)", "(void *)shown)"),
+        ("shared/stubs.h", "show_made(shown, ours_made, bytes_made);", "(void)bytes_made;"),
+        ("shared/memory.c", "pitch == NULL ? NULL : &ours,", "pitch,"),
+    ),
     "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (
@@ -262,6 +271,10 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
                 "",
             ),
         ),
+    ),
+    (
+        "local_memory",
+        (("shared/arguments.h", _AS_IT_IS, "asked = ((void)&asked##_now, asked)"),),
     ),
     (
         "outliving_graphs",

@@ -1,0 +1,25 @@
+/* What a program asks for and is told lies in its own memory, where another of its threads could change it between two
+ * looks: so the limiter and the driver look at memory of ours. */
+#ifndef HETERO_SHARED_ARGUMENTS_H
+#define HETERO_SHARED_ARGUMENTS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* From here on `asked` points to what it points to now; NULL stays NULL. The fence keeps the compiler from looking at
+ * the program's memory again. */
+#define AS_IT_IS(asked)                                                                                                \
+    typeof(*(asked)) asked##_now = (asked) == NULL ? (typeof(*(asked))){0} : *(asked);                                 \
+    atomic_signal_fence(memory_order_seq_cst);                                                                         \
+    asked = (asked) == NULL ? NULL : &asked##_now
+
+/* Tell the program so many bytes, if it wants to know. */
+static inline void show_made(uintptr_t to, const void *made, size_t bytes)
+{
+    if (bytes > 0 && to != 0)
+        memcpy((void *)to, made, bytes);
+}
+
+#endif
