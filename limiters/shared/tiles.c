@@ -5,11 +5,23 @@
 #include "virtual.h"
 
 /* The tiles that an array has of a block count as one reference, which ends with the array: tiles are unmapped in the
- * order of a stream. */
+ * order of a stream. The key is made of both, and of pairs that have the same one each has a key of its own beside it.
+ */
+static void remember_tiles(void *array, struct block *block)
+{
+    struct entry found,
+        entry = {.key = (uintptr_t)array ^ (uintptr_t)block, .kind = HELD_TILES, .owner = array, .link = block};
+    for (; table_get(HELD_TILES, entry.key, &found); entry.key++)
+        if (found.owner == array && found.link == block) {
+            block_dropped(block);
+            return;
+        }
+    table_put(&entry, &found); /* what another thread put there meanwhile stays charged */
+}
+
 result_t map_tiles(result_t (*real)(TYPE(arrayMapInfo) *, unsigned, stream_t), stream_t none, TYPE(arrayMapInfo) *tiles,
                    unsigned count, stream_t stream)
 {
-    struct entry previous;
     struct launch_ticket ticket;
     result_t answer = launch_enter(&ticket, stream == NULL ? none : stream);
     if (answer != RESULT_OK)
@@ -18,12 +30,8 @@ result_t map_tiles(result_t (*real)(TYPE(arrayMapInfo) *, unsigned, stream_t), s
         struct block *block = tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP)
                                   ? block_held(tiles[i].memHandle.memHandle)
                                   : NULL;
-        struct entry entry = {.key = (uintptr_t)tiles[i].resource.array ^ (uintptr_t)block,
-                              .kind = HELD_TILES,
-                              .owner = tiles[i].resource.array,
-                              .link = block};
-        if (block != NULL && (!table_put(&entry, &previous) || previous.kind != 0))
-            block_dropped(previous.kind != 0 ? previous.link : NULL);
+        if (block != NULL)
+            remember_tiles(tiles[i].resource.array, block);
     }
     answer = real(tiles, count, stream);
     launch_leave(&ticket, answer);

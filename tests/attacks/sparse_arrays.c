@@ -98,6 +98,67 @@ static void replaced_behind(void)
     }
 }
 
+/* What the limiter knows of a block lies in the program's heap, where the next one goes into what was freed last. So
+ * two blocks can be had whose addresses there differ as those of two arrays do. */
+#define KNOWN  24 /* bytes of what it knows */
+#define ARRAYS 32
+#define CHUNKS 8192
+
+static void *chunks[CHUNKS];
+
+static int by_address(const void *one, const void *other)
+{
+    uintptr_t a = (uintptr_t)*(void *const *)one, b = (uintptr_t)*(void *const *)other;
+    return (a > b) - (a < b);
+}
+
+/* Two chunks that are not used yet; NULL: there are none. */
+static void **find_twins(uintptr_t differ, void ***other)
+{
+    for (unsigned i = 0; i < CHUNKS; i++) {
+        void *wanted = (void *)((uintptr_t)chunks[i] ^ differ);
+        *other = bsearch(&wanted, chunks, CHUNKS, sizeof *chunks, by_address);
+        if (*other != NULL)
+            return &chunks[i];
+    }
+    return NULL;
+}
+
+/* A block of so many bytes that has one tile and no handle; what is known of it lies in this chunk. */
+static void in_tile(void **chunk, size_t bytes, CUarray array, const struct sparse *tiles)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = on_card();
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    properties.allocFlags.usage = TILE_POOL;
+    free(*chunk);
+    if (CU(cuMemCreate)(&handle, bytes, &properties, 0) != CUDA_SUCCESS)
+        return;
+    map_tile(array, tiles, handle, 0, NULL);
+    cu.synchronize();
+    CU(cuMemRelease)(handle);
+}
+
+static void twins(void)
+{
+    CUarray arrays[ARRAYS];
+    struct sparse tiles;
+    void **one = NULL, **other;
+    open_card();
+    for (unsigned i = 0; i < ARRAYS; i++)
+        arrays[i] = sparse_array(&tiles);
+    for (unsigned i = 0; i < CHUNKS; i++)
+        chunks[i] = malloc(KNOWN);
+    qsort(chunks, CHUNKS, sizeof *chunks, by_address);
+    for (unsigned i = 0; i < ARRAYS && one == NULL; i++)
+        for (unsigned j = i + 1; j < ARRAYS && one == NULL; j++)
+            if ((one = find_twins((uintptr_t)arrays[i] ^ (uintptr_t)arrays[j], &other)) != NULL) {
+                in_tile(one, 12 * BLOCK, arrays[i], &tiles);
+                in_tile(other, 12 * BLOCK, arrays[j], &tiles);
+            }
+    take_memory();
+}
+
 static void end_at_once(int number)
 {
     (void)number;
@@ -125,6 +186,7 @@ int main(void)
     static const struct part parts[] = {
         {"tiles of released blocks", mapped},
         {"of several arrays", several_arrays},
+        {"of blocks that look like others", twins},
         {"replaced behind a blocked stream", replaced_behind},
         {"destroyed behind a blocked stream", destroyed_behind},
     };

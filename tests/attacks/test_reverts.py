@@ -280,6 +280,10 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
         "outliving_graphs",
         (("shared/graph.c", "atomic_load(&with_memory) == 0 || !sum", "true || !sum"),),
     ),
+    (
+        "sparse_arrays",
+        (("shared/tiles.c", "found.owner == array && found.link == block", "true"),),
+    ),
     ("early_charges", (("shared/uncounted.c", "return !alone || high", "return high"),)),
     ("early_charges", (("shared/uncounted.c", "(int64_t)hidden(device)", "0"),)),
     (
