@@ -35,11 +35,10 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
     return ERROR(OUT_OF_MEMORY);
 }
 
-/* A capture only notes the allocation; the graph is charged when it is instantiated. */
+/* A capture only notes the allocation; the graph is charged when it is instantiated. It may have ended before the
+ * driver looks: so what its pool took is charged all the same. */
 #define ALLOCATE_ORDERED(device_, handle, stream, call)                                                                \
     do {                                                                                                               \
-        if (stream_capturing(stream))                                                                                  \
-            return call;                                                                                               \
         int device = device_;                                                                                          \
         result_t refused = charge(device, 0);                                                                          \
         if (refused != RESULT_OK || !counted(device))                                                                  \
@@ -48,14 +47,15 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
         struct growth growth;                                                                                          \
         if (of == NULL)                                                                                                \
             return ERROR(NOT_SUPPORTED);                                                                               \
-        refused = pool_grow(&growth, of, bytes, 0, stream);                                                            \
+        refused = pool_grow(&growth, of, stream_capturing(stream) ? 0 : bytes, 0, stream);                             \
         if (refused != RESULT_OK)                                                                                      \
             return refused;                                                                                            \
         result_t answer = settle_pooled(call, &growth, pointer, stream, device);                                       \
         return spills(answer, device) ? allocate_spilled(pointer, device, bytes) : answer;                             \
     } while (0)
 
-/* The pool that a device allocates from when none is named. */
+/* The pool that a device allocates from when none is named. It is named to the driver then, since the program may make
+ * another one that meanwhile. */
 static TYPE(memoryPool) current_pool(int device)
 {
     TYPE(memoryPool) pool = NULL;
@@ -67,7 +67,11 @@ result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), stream_
 {
     stream_t meant = stream == NULL ? none : stream;
     enum pool_memory memory = POOL_OF_DEVICE;
-    ALLOCATE_ORDERED(device_of_stream(meant), current_pool(device), meant, real(pointer, bytes, stream));
+    int of_stream = device_of_stream(meant);
+    TYPE(memoryPool) pool = counted(of_stream) ? current_pool(of_stream) : NULL;
+    ALLOCATE_ORDERED(of_stream, pool, meant,
+                     pool == NULL ? real(pointer, bytes, stream)
+                                  : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool, meant));
 }
 
 result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), stream_t none,

@@ -94,6 +94,7 @@ ATTACKS = (
     Attack("early_charges", "what is charged before the card has it", contexts=1),
     Attack("page_tables", "page tables of far addresses", contexts=1),
     Attack("changing_arguments", "arguments that another thread changes", contexts=1),
+    Attack("racing_pools", "ordered memory while captures end and pools change", contexts=1),
     Attack("honest_memory", "honest use of all these", contexts=1),
     Attack("hidden_captures", "captures begun by other names"),
     Attack("private_loader", "a private copy of ld.so", held=False),

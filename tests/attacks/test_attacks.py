@@ -148,6 +148,10 @@ def test_arguments_that_another_thread_changes_make_no_room(tmp_path: Path) -> N
     _held(tmp_path, "changing_arguments")
 
 
+def test_ordered_memory_counts_while_captures_end_and_pools_change(tmp_path: Path) -> None:
+    _held(tmp_path, "racing_pools")
+
+
 def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
     _held(tmp_path, "honest_memory")
 

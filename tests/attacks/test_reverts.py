@@ -146,6 +146,18 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shared/stubs.h", "show_made(shown, ours_made, bytes_made);", "(void)bytes_made;"),
         ("shared/memory.c", "pitch == NULL ? NULL : &ours,", "pitch,"),
     ),
+    "racing_pools": (
+        (
+            "shared/pool.c",
+            "int device = device_;",
+            "if (stream_capturing(stream)) return call; int device = device_;",
+        ),
+        (
+            "shared/pool.c",
+            "DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool, meant)",
+            "real(pointer, bytes, stream)",
+        ),
+    ),
     "honest_memory": (("shared/pools.c", "if (taken < pool->charged) {", "if (false) {"),),
     "hidden_captures": (
         (
