@@ -1,7 +1,7 @@
 /* Captures that CUDA alone has: into a graph that is there, and of graphics. */
 #include "../shared/bodies.h"
 #include "../shared/capture.h"
-#include "../shared/capturing.h"
+#include "../shared/recording.h"
 
 CUresult begin_recapture(CUresult (*real)(CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *),
                          CUstream none, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,

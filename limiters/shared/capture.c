@@ -2,10 +2,10 @@
 #include "capture.h"
 
 #include "bodies.h"
-#include "capturing.h"
 #include "device.h"
 #include "driver.h"
 #include "launch.h"
+#include "recording.h"
 
 /* What was launched before a capture must have its fence before it: afterwards the fence would become part of the
  * graph, and the legacy stream takes none while another that blocks is captured. */

@@ -22,15 +22,6 @@ static inline bool capturing(void)
 
 bool stream_capturing(stream_t stream);
 
-/* Whether a launch into the stream is captured, and so needs no gate. If so, no capture ends before the launch was made
- * and said so: else it could become work that nobody charges. */
-bool recording_begins(stream_t stream);
-void recording_ends(void);
-
-/* Around a call that ends a capture. */
-void capture_end_begins(void);
-void capture_end_over(void);
-
 /* The limiter's own calls must not disturb a capture that any thread has begun: relaxed for their duration. */
 TYPE(streamCaptureMode) relax_captures(void);
 void restore_captures(TYPE(streamCaptureMode) mode);

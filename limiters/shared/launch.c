@@ -1,8 +1,8 @@
 /* Device work: every launch, copy and fill passes the gate of its device's governor, unless it is being captured. */
 #include "launch.h"
 
-#include "capturing.h"
 #include "device.h"
+#include "recording.h"
 
 /* A per-thread default stream is its thread's; the address of this tells threads apart. */
 static __thread char thread_identity;

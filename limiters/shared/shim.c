@@ -16,6 +16,7 @@
 #include "module.h"
 #include "page_tables.h"
 #include "pools.h"
+#include "recording.h"
 #include "room.h"
 #include "uncounted.h"
 #include "virtual.h"
@@ -64,6 +65,7 @@ static void forget_parent(void)
     local_after_fork();
     graphs_after_fork();
     capture_after_fork();
+    recording_after_fork();
     atomic_store(&first_call_made, false);
 }
 
