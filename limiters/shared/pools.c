@@ -138,8 +138,8 @@ static struct pool *known(TYPE(memoryPool) handle)
     return pool;
 }
 
-/* With `counting` held: a pool of this name on another device ended, and its name is another's now. What was charged.
- */
+/* With `counting` held: a pool of this name on another device ended, and its name is another's now. What was charged,
+ * which of an exported one others may have. */
 static uint64_t forget(struct pool *pool)
 {
     uint64_t back = pool->charged;
@@ -166,19 +166,22 @@ static struct pool *add(struct pool pool)
 struct pool *pool_remember(TYPE(memoryPool) handle, int device, enum pool_memory memory)
 {
     struct pool asked = {.handle = handle, .device = device, .memory = memory};
-    uint64_t reserved, back = 0;
+    uint64_t reserved, back = 0, kept = 0;
     int ended = device;
     pthread_mutex_lock(&counting);
     struct pool *pool = known(handle);
     if (pool != NULL && pool->device != device) {
         ended = pool->device;
-        back = forget(pool);
+        *(pool->exported ? &kept : &back) = forget(pool);
+        shared[ended].stuck += kept;
         pool = NULL;
     }
     if (pool == NULL && reserved_of(&asked, &reserved))
         pool = add(asked);
     pthread_mutex_unlock(&counting);
     refund(ended, back);
+    if (kept > 0)
+        stays_charged(ended, kept);
     return pool;
 }
 

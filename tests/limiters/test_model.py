@@ -511,6 +511,13 @@ def test_random_calls_and_kills_lose_no_byte(tmp_path: Path) -> None:
     random_run(tmp_path, seed=1, calls=FEW, kills=50, timeout=60)
 
 
+def test_an_exported_pool_stays_charged_when_its_name_is_a_pool_of_another_device(
+    tmp_path: Path,
+) -> None:
+    """The seed that found it: a name is used again only after much else."""
+    random_run(tmp_path, seed=43_002_993, calls=1000, kills=10, timeout=60)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(4000)
 @pytest.mark.parametrize(("calls", "kills"), [(10_000_000, 100_000), (50_000, 5_000)])
