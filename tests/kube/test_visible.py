@@ -11,7 +11,9 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.api.runtime_variables import InjectionWay
+from hetero.kube.webhook.admission import Webhook
 from hetero.kube.webhook.visible import POLICY
+from hetero.plugin.vendor import Vendor
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import pod
 from tests.kube.test_webhook import SHARE, webhook
@@ -28,9 +30,25 @@ def answer(plain: dict[str, Any], *, hide: bool = False, **rest: Any) -> Any:
 
 
 def patched(plain: dict[str, Any], *, hide: bool = False) -> dict[str, Any]:
-    """Return what is added to each container's variables, by the path it is added at."""
-    made = json.loads(base64.b64decode(answer(plain, hide=hide).get("patch", "W10=")))
-    return {one["path"]: one["value"] for one in made if "/env" in one["path"]}
+    """Return the variables that each container is given, by its path."""
+    return variables(answer(plain, hide=hide))
+
+
+def variables(answered: dict[str, Any]) -> dict[str, Any]:
+    """Return the variables that each container is given by an answer, by its path."""
+    found: dict[str, Any] = {}
+    for one in json.loads(base64.b64decode(answered.get("patch", "W10="))):
+        where, env, last = one["path"].partition("/env")
+        if env:
+            made = [one["value"]] if last else one["value"]
+            found.setdefault(where, {}).update({v["name"]: v.get("value") for v in made})
+    return found
+
+
+def told(settings: Webhook, plain: dict[str, Any]) -> dict[str, Any]:
+    """Return the variables that the first container of a pod is given by a webhook."""
+    asked = {"uid": "r", "operation": "CREATE", "object": plain, **WHO}
+    return dict(variables(asyncio.run(settings.admit(asked))).get("/spec/containers/0", {}))
 
 
 def mounting(path: str) -> dict[str, Any]:
@@ -119,41 +137,32 @@ def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> 
     """By "" where it has no word for none: images say `ASCEND_VISIBLE_DEVICES=0-7`."""
     hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia", "ascend"}))
 
-    def told(runtime: str, **rest: Any) -> dict[str, str]:
+    def of(runtime: str, **rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
         made["spec"] |= {"runtimeClassName": runtime, **rest}
-        asked = {"uid": "r", "operation": "CREATE", "object": made, **WHO}
-        patch = asyncio.run(hook.admit(asked)).get("patch", "W10=")
-        values = [one["value"] for one in json.loads(base64.b64decode(patch))]
-        return {one["name"]: one["value"] for value in values for one in value}
+        return told(hook, made)
 
-    none = told("nvidia")
+    none = of("nvidia")
     assert ("void", "") == (none["NVIDIA_VISIBLE_DEVICES"], none["ASCEND_VISIBLE_DEVICES"])
-    assert none == told("ascend") == told("nvidia", schedulerName="tenants-own")
-    assert {} == told("kata")
+    assert none == of("ascend") == of("nvidia", schedulerName="tenants-own")
+    assert {} == of("kata")
 
 
 @pytest.mark.parametrize("way", InjectionWay)
 def test_no_configmap_names_cards_to_the_nodes_default_runtime(way: InjectionWay) -> None:
     hook = evolve(webhook(FakeApi()), driver=way)
 
-    def told(**rest: Any) -> dict[str, str]:
+    def of(**rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
         made["spec"] |= {"schedulerName": "tenants-own"}
         made["spec"]["containers"][0] |= rest
-        asked = {"uid": "r", "operation": "CREATE", "object": made, **WHO}
-        patch = asyncio.run(hook.admit(asked)).get("patch", "W10=")
-        return {
-            one["name"]: one["value"]
-            for made in json.loads(base64.b64decode(patch))
-            for one in made["value"]
-        }
+        return told(hook, made)
 
-    named = told(envFrom=[{"configMapRef": {"name": "cards"}}])
+    named = of(envFrom=[{"configMapRef": {"name": "cards"}}])
     default = way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
     assert ("void" if default else None) == named.get("NVIDIA_VISIBLE_DEVICES")
     assert ("" if default else None) == named.get("ASCEND_VISIBLE_DEVICES")
-    assert {} == told()
+    assert {} == of()
 
 
 def test_a_container_that_is_added_to_look_at_a_pod_names_no_cards_either() -> None:
@@ -180,39 +189,55 @@ def test_a_container_that_is_added_sees_no_card_by_what_its_image_says() -> None
         plain = pod(limits)
         plain["spec"]["ephemeralContainers"] = [{"name": "before"}, {"name": "debug"}]
         change = {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": old}
-        made = json.loads(base64.b64decode(answer(plain, hide=hide, **change).get("patch", "W10=")))
-        return {one["path"]: one["value"] for one in made}
+        return variables(answer(plain, hide=hide, **change))
 
-    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-    there = {"/spec/ephemeralContainers/1/env": [void]}
-    assert (there, {}) == (hidden(SHARE), hidden({"cpu": "1"}))
-    ((place, variables),) = hidden({"cpu": "1"}, hide=True).items()
-    assert "/spec/ephemeralContainers/1/env" == place
-    assert void in variables
+    assert {} == hidden({"cpu": "1"})
+    for made in (hidden(SHARE), hidden({"cpu": "1"}, hide=True)):
+        ((place, env),) = made.items()
+        assert ("/spec/ephemeralContainers/1", "void") == (place, env["NVIDIA_VISIBLE_DEVICES"])
 
 
 def test_containers_beside_one_with_a_share_see_no_card_by_what_their_image_says() -> None:
     made = pod({"cpu": "1"}, env={"A": "b"})
     made["spec"]["containers"].append({"name": "asks", "resources": {"limits": SHARE}})
     made["spec"]["initContainers"] = [{"name": "first"}]
-    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    added = patched(made)
 
-    assert {"/spec/containers/0/env/-": void, "/spec/initContainers/0/env": [void]} == patched(made)
+    assert {"/spec/containers/0", "/spec/initContainers/0"} == added.keys()
+    assert all("void" == env["NVIDIA_VISIBLE_DEVICES"] for env in added.values())
 
 
 def test_pods_that_ask_for_no_card_see_none_where_the_cluster_is_set_so() -> None:
     said = pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "none"})
     other = pod({"cpu": "1"})
     other["spec"]["schedulerName"] = "volcano"
-    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
     assert {} == patched(pod({"cpu": "1"}))
     for one in (pod({"cpu": "1"}), other):
-        ((where, variables),) = patched(one, hide=True).items()
-        assert "/spec/containers/0/env" == where
-        assert void in variables
+        ((where, env),) = patched(one, hide=True).items()
+        assert ("/spec/containers/0", "void") == (where, env["NVIDIA_VISIBLE_DEVICES"])
     assert "NVIDIA_VISIBLE_DEVICES" not in str(patched(said, hide=True))
-    assert {"/spec/containers/0/env": [void]} == patched(pod({"cambricon.com/vmlu": "1"}))
+    void = {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert {"/spec/containers/0": void} == patched(pod({"cambricon.com/vmlu": "1"}))
+
+
+@pytest.mark.parametrize("vendor", webhook(FakeApi()).vocabulary.vendors, ids=lambda one: one.name)
+def test_no_image_names_cards_to_a_vendors_runtime_by_any_variable_it_reads(vendor: Vendor) -> None:
+    """Some read what is an option elsewhere, and nothing else."""
+    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"its"}))
+    of_its_class, beside, free = pod({"cpu": "1"}), pod({"cpu": "1"}), pod({"cpu": "1"})
+    of_its_class["spec"]["runtimeClassName"] = "its"
+    names = next(one for one in vendor.resource_names if "{" not in one.count)
+    asks = {"name": "asks", "resources": {"limits": {names.count: "1"}}}
+    beside["spec"]["containers"].append(asks)
+    read = (*vendor.runtime, *vendor.runtime_options)
+    none = {name: vendor.runtime_hiding.get(name, "") for name in read}
+
+    for settings, one in ((hook, of_its_class), (evolve(hook, hide_unasked=True), free)):
+        assert none
+        assert none.items() <= told(settings, one).items()
+    assert none.items() <= told(hook, beside).items()
+    assert {} == told(hook, free)
 
 
 def test_containers_beside_one_with_a_share_of_a_vendor_see_none_of_its_cards() -> None:
@@ -220,6 +245,5 @@ def test_containers_beside_one_with_a_share_of_a_vendor_see_none_of_its_cards() 
     asks = {"name": "asks", "resources": {"limits": {"huawei.com/Ascend910B3": "1"}}}
     made["spec"]["containers"].append(asks)
 
-    beside = patched(made)["/spec/containers/0/env"]
-    assert {"name": "ASCEND_VISIBLE_DEVICES", "value": ""} in beside
-    assert "ASCEND" not in str(patched(made).get("/spec/containers/1/env"))
+    assert "" == patched(made)["/spec/containers/0"]["ASCEND_VISIBLE_DEVICES"]
+    assert "ASCEND" not in str(patched(made).get("/spec/containers/1"))

@@ -116,25 +116,23 @@ class VisibleDevices:
         """Yield the variables of a vendor's runtime that a container has to name.
 
         What a vendor's hook says, on the node, a container that asks for its devices does not name.
-        A runtime that has no word for none takes nothing for it: it is told so where its cards are
-        `meant`, or a ConfigMap might name some.
         """
         from_maps = bool(container.get("envFrom"))
-        for name in () if asks else vendor.runtime:
-            if vendor.runtime_none or meant or from_maps:
-                yield {"name": name, "value": vendor.runtime_hiding.get(name, "")}
+        if not asks:
+            yield from _hiding(vendor, meant=meant or from_maps)
+            return
         if not from_maps:
             return
-        for name in vendor.runtime_unsaid if asks else vendor.runtime_options:
+        for name in vendor.runtime_unsaid:
             yield {"name": name, "value": ""}
-        for name in vendor.runtime if asks else ():
+        for name in vendor.runtime:
             if self.way is InjectionWay.VOLUME_MOUNTS and vendor.runtime_mounts:
                 yield {"name": name, "value": vendor.runtime_mounts}
             elif self.way.by_cdi and vendor.runtime_none and not by_class:
                 yield {"name": name, "value": vendor.runtime_none[0]}
             else:
                 yield noted_variable(container["name"], name)
-        if asks and vendor.runtime_template and _takes_template(vendor, asks):
+        if vendor.runtime_template and _takes_template(vendor, asks):
             yield noted_variable(container["name"], vendor.runtime_template)
 
     def _names(self, vendor: Vendor, container: Plain) -> bool:
@@ -159,6 +157,19 @@ class VisibleDevices:
         domains = {DRIVER, *(one.cdi.partition("/")[0] for one in self.vendors if one.cdi)}
         kinds = {one.strip().partition("/")[0] for one in said.split(",")}
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
+
+
+def _hiding(vendor: Vendor, *, meant: bool) -> Iterator[Plain]:
+    """Yield the variables by which a vendor's runtime brings no card.
+
+    One that has no word for none takes nothing for it: it is told so where its cards are `meant`.
+    So are options, by which some name cards.
+    """
+    said = vendor.runtime_hiding
+    if meant:
+        said = {**dict.fromkeys((*vendor.runtime, *vendor.runtime_options), ""), **said}
+    for name, text in said.items():
+        yield {"name": name, "value": text}
 
 
 def _takes_template(vendor: Vendor, asked: Asked) -> bool:
