@@ -96,7 +96,8 @@ class Vendor:
     says so, the vendor's hook.
     `limiter` names the driver API the preloaded limiter covers, where there is one. `soft_limiter`
     does for a vendor that cuts its cards: a node whose settings say so shares them without cuts.
-    `resource_names` are what a pod asks by.
+    `resource_names` are what a pod asks by. Resources of their domains, and of `resource_domains`,
+    are for the vendor's cards too, whoever offers them.
 
     A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
     and `files` those of its driver: libraries by the name programs open them by, programs and
@@ -128,6 +129,7 @@ class Vendor:
     files: tuple[str, ...] = ()
     cdi: str | None = None
     resource_names: tuple[ResourceNames, ...] = ()
+    resource_domains: tuple[str, ...] = ()
     monitors: tuple[str, ...] = ()
 
     @visible_by.validator

@@ -221,6 +221,52 @@ def test_pods_that_ask_for_no_card_see_none_where_the_cluster_is_set_so() -> Non
     assert {"/spec/containers/0": void} == patched(pod({"cambricon.com/vmlu": "1"}))
 
 
+SERVED = [
+    ("huawei.com/Ascend910", "ASCEND_VISIBLE_DEVICES", None),
+    ("huawei.com/npu", "ASCEND_VISIBLE_DEVICES", None),
+    ("huawei.com/Ascend910B3", "ASCEND_VISIBLE_DEVICES", "volcano"),
+    ("iluvatar.com/gpu", "IX_VISIBLE_DEVICES", None),
+    ("cambricon.com/mlu", "CAMBRICON_VISIBLE_DEVICES", None),
+    ("nvidia.com/another", "NVIDIA_VISIBLE_DEVICES", None),
+    ("nvidia.com/gpu", "NVIDIA_VISIBLE_DEVICES", "volcano"),
+    ("volcano.sh/vgpu-number", "NVIDIA_VISIBLE_DEVICES", "volcano"),
+]
+
+
+@pytest.mark.parametrize(("resource", "variable", "scheduler"), SERVED)
+@pytest.mark.parametrize("by_maps", [False, True])
+def test_cards_that_another_plugin_gives_are_not_hidden(
+    resource: str, variable: str, scheduler: str | None, *, by_maps: bool
+) -> None:
+    """The variable of a pod counts more than a plugin's, which would give cards for nothing."""
+    hook = evolve(webhook(FakeApi()), hide_unasked=True, driver=InjectionWay.ENVVAR)
+
+    def of(amount: str, **rest: Any) -> dict[str, Any]:
+        made = pod({resource: amount})
+        made["spec"] |= {**({"schedulerName": scheduler} if scheduler else {}), **rest}
+        if by_maps:
+            made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "cards"}}]
+        return told(hook, made)
+
+    given = of("1")
+    assert variable not in given
+    assert {"ASCEND_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} - {variable} <= given.keys()
+    assert variable in of("0")
+    if resource not in hook.vocabulary.resources or scheduler:
+        # A kubelet starts it without what its node does not have.
+        assert variable in of("1", nodeName="n1")
+
+
+def test_what_only_adds_to_a_number_of_cards_is_given_by_nobody() -> None:
+    """Schedulers pass over it, and the kubelet asks no plugin for a card."""
+    hook = evolve(webhook(FakeApi()), hide_unasked=True)
+    made = pod({"nvidia.com/gpumem": "1", "huawei.com/Ascend910B3-memory": "1"})
+    made["spec"]["schedulerName"] = "volcano"
+    none = told(hook, made)
+
+    assert ("void", "") == (none["NVIDIA_VISIBLE_DEVICES"], none["ASCEND_VISIBLE_DEVICES"])
+
+
 @pytest.mark.parametrize("vendor", webhook(FakeApi()).vocabulary.vendors, ids=lambda one: one.name)
 def test_no_image_names_cards_to_a_vendors_runtime_by_any_variable_it_reads(vendor: Vendor) -> None:
     """Some read what is an option elsewhere, and nothing else."""

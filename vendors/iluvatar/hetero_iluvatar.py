@@ -43,6 +43,7 @@ VENDOR = plugin.Vendor(
     # the image, or its container runtime brings them.
     device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}"),
     resource_names=_RESOURCE_NAMES.each("MR-V100", "MR-V50", "BI-V150", "BI-V100"),
+    resource_domains=("iluvatar.com",),  # the vendor's own device plugin's
 )
 
 _IXML = plugin.Driver(

@@ -77,6 +77,7 @@ class VisibleDevices:
         pod's runtime class (`runtime_class` unless it names one). Where such a runtime runs all
         pods, those are told whose ConfigMap might name cards. Those that are known stay as they
         are. Where a ConfigMap might say otherwise a container that asks is told of its own.
+        Of a vendor whose cards somebody else gives it, a container is told nothing.
         """
         asking = {
             (vendor, one.container): one for one in every for vendor in one.request.vendor.include
@@ -95,10 +96,12 @@ class VisibleDevices:
             told = (
                 one
                 for vendor in self.vendors
+                if (asks := asking.get((vendor.name, container["name"])))
+                or not _served(vendor, pod, container)
                 for one in self._told(
                     vendor,
                     container,
-                    asking.get((vendor.name, container["name"])),
+                    asks,
                     meant=all_hidden or vendor.name in asked,
                     by_class=bool(runtime_class),
                 )
@@ -157,6 +160,29 @@ class VisibleDevices:
         domains = {DRIVER, *(one.cdi.partition("/")[0] for one in self.vendors if one.cdi)}
         kinds = {one.strip().partition("/")[0] for one in said.split(",")}
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
+
+
+def _served(vendor: Vendor, pod: Plain, container: Plain) -> bool:
+    """Whether somebody else's plugin gives a container cards of the vendor's.
+
+    What such a plugin says counts less than the container's own variables. A scheduler has found
+    the resource on a node, which passes over those that only add to a number of cards. Who names
+    the node is started there whether it has the resource or not.
+    """
+    if pod["spec"].get("nodeName"):
+        return False
+    names = vendor.resource_names
+    adding = {name for one in names for name in one.resources} - {one.count for one in names}
+    domains = {*vendor.resource_domains, *(one.count.partition("/")[0] for one in names)}
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return any(
+        "/" in name
+        and name not in adding
+        and amount != "0"
+        and any(f".{name.partition('/')[0]}".endswith(f".{domain}") for domain in domains)
+        for name, amount in asked.items()
+    )
 
 
 def _hiding(vendor: Vendor, *, meant: bool) -> Iterator[Plain]:
