@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from contextlib import suppress
 
 import pytest
 
+from hetero.kube.api import signing
 from hetero.kube.api.annotations import Assignment, read_assignment
 from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.scheduler import signatures
@@ -66,3 +68,29 @@ def _read(it: Running, name: str, key: SigningKey) -> Assignment | None:
     with suppress(BadInput):
         return read_assignment(notes, key.public, pod=name, uid=f"uid-{name}", node="n1")
     return None
+
+
+def test_of_allocations_that_are_verified_no_text_is_kept_and_of_others_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both may be as long as an annotation, and a tenant's pod may bring any number of them."""
+    monkeypatch.setattr(signing, "_verified", set())
+    monkeypatch.setattr(signing, "_MOST_VERIFIED", 8)
+    text, key = "a" * 200_000, SigningKey.new()
+    good = key.sign(text, uid="u", node="n")
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            uid = f"u{number}"
+            for forged in ("b" * 200_000 + uid, f"{number:0128x}", "z" * 128, f"{good} "):
+                assert not key.public.signed(text + uid, forged, uid=uid, node="n")
+            signature = key.sign(text + uid, uid=uid, node="n")
+            for _ in range(2):
+                assert key.public.signed(text + uid, signature, uid=uid, node="n")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 100_000
+    assert 20 % 8 == len(signing._verified)
+    assert {32} == {len(one) for one in signing._verified}

@@ -7,6 +7,7 @@ changed, so that what the former one signed stands until it is signed anew.
 from __future__ import annotations
 
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 from attrs import field, frozen
@@ -31,6 +32,12 @@ PUBLIC_KEYS = "HETERO_PUBLIC_KEYS"
 #: Begins whatever is signed, so that a signature is good for nothing else.
 _WHAT = b"hetero.io/allocation v1"
 _END = "-----END PUBLIC KEY-----"
+#: Hex digits of a signature.
+_SIGNATURE = 128
+#: Digests of what was verified, until so many were: an agent asks for the same ones again and
+#: again. Neither what was refused is kept, which anybody may have written, nor any text.
+_verified: set[bytes] = set()
+_MOST_VERIFIED = 4096
 
 
 @frozen(kw_only=True)
@@ -64,7 +71,10 @@ class PublicKeys:
 
     def signed(self, text: str, signature: str, *, uid: str, node: str) -> bool:
         """Return whether one of the keys signed an allocation for this pod on this node."""
-        return _signed(self.raw, _message(text, uid, node), signature)
+        if len(signature) != _SIGNATURE:
+            return False
+        message = _message(text, uid, node)
+        return any(_signed(key, message, signature) for key in self.raw)
 
 
 @frozen(kw_only=True)
@@ -117,20 +127,17 @@ def _message(text: str, uid: str, node: str) -> bytes:
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
-@lru_cache(maxsize=4096)
-def _signed(keys: tuple[bytes, ...], message: bytes, signature: str) -> bool:
-    """Return what `PublicKeys.signed` does; an agent asks for the same ones again and again."""
+def _signed(key: bytes, message: bytes, signature: str) -> bool:
+    """Return whether the owner of a key signed a message."""
     try:
         said = bytes.fromhex(signature)
-    except ValueError:
-        return False
-    return any(_verifies(Ed25519PublicKey.from_public_bytes(one), said, message) for one in keys)
-
-
-def _verifies(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
-    try:
-        key.verify(signature, message)
-    except InvalidSignature:
+        digest = sha256(key + said + message).digest()
+        if digest not in _verified:
+            Ed25519PublicKey.from_public_bytes(key).verify(said, message)
+            if len(_verified) >= _MOST_VERIFIED:
+                _verified.clear()
+            _verified.add(digest)
+    except (InvalidSignature, ValueError):
         return False
     return True
 
