@@ -17,7 +17,7 @@ from hetero.model.errors import HeteroError
 if TYPE_CHECKING:
     from hetero.container.share import Shares, ShareView
     from hetero.kube.cluster_view import ClusterView, MemberView, PodView
-    from hetero.kube.what_if.claims import ClaimAnswer
+    from hetero.kube.what_if.claims import Explained
     from hetero.kube.what_if.simulation import Answer, PodAnswer
     from hetero.node.view.observe import DeviceView, GrantsView, NodeView
     from hetero.placement import Explanation
@@ -77,14 +77,15 @@ def cluster(view: ClusterView) -> Plain:
     )
 
 
-def claims(answers: Iterable[ClaimAnswer]) -> Plain:
+def claims(explained: Explained) -> Plain:
     """Return the document of `explain claim`: a claim gets devices, or `why` says why not."""
     return document(
         "claims",
         (
             {"claim": one.claim, "devices": one.answer.given, "why": one.answer.why}
-            for one in answers
+            for one in explained.answers
         ),
+        unread=explained.unread,
     )
 
 

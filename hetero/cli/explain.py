@@ -12,7 +12,7 @@ from hetero.cli._render import Part, table
 from hetero.cli._show import json_option, show
 
 if TYPE_CHECKING:
-    from hetero.kube.what_if.claims import ClaimAnswer
+    from hetero.kube.what_if.claims import Explained
 
 
 @click.group()
@@ -35,13 +35,14 @@ def _claim(file: Path, *, as_json: bool) -> int:
     """
     from hetero.kube.what_if.claims import explain_claims
 
-    answers = explain_claims(file)
-    show(lambda: answers, _render, _json.claims, as_json=as_json)
-    return 0 if all(one.answer.given for one in answers) else 3
+    explained = explain_claims(file)
+    show(lambda: explained, _render, _json.claims, as_json=as_json)
+    return 0 if all(one.answer.given for one in explained.answers) else 3
 
 
-def _render(answers: tuple[ClaimAnswer, ...]) -> list[Part]:
+def _render(explained: Explained) -> list[Part]:
     """Return a table of what is given, and a line for each request that is not served."""
+    answers = explained.answers
     made = table("claim", "request", "node", "device", "consumes", folds=("consumes",))
     for one in answers:
         for given in one.answer.given:
@@ -49,4 +50,5 @@ def _render(answers: tuple[ClaimAnswer, ...]) -> list[Part]:
             node = given.node or "any"
             made.add_row(one.claim, given.request, node, given.device, amounts or "all of it")
     lines = [f"{one.claim}: {why}" for one in answers for why in one.answer.why]
-    return [*([made] if any(one.answer.given for one in answers) else []), *lines]
+    unread = [explained.unread] if explained.unread else []
+    return [*([made] if any(one.answer.given for one in answers) else []), *lines, *unread]

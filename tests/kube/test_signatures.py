@@ -87,10 +87,10 @@ def test_of_allocations_that_are_verified_no_text_is_kept_and_of_others_nothing(
             signature = key.sign(text + uid, uid=uid, node="n")
             for _ in range(2):
                 assert key.public.signed(text + uid, signature, uid=uid, node="n")
-        kept, _ = tracemalloc.get_traced_memory()
+        used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert kept < 100_000
+    assert used < 100_000
     assert 20 % 8 == len(signing._verified)
     assert {32} == {len(one) for one in signing._verified}

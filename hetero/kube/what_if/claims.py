@@ -32,14 +32,22 @@ class ClaimAnswer:
     answer: Answer
 
 
-def explain_claims(path: Path) -> tuple[ClaimAnswer, ...]:
+@frozen(kw_only=True)
+class Explained:
+    """What claims would get; `unread` says what the API would not tell, None if nothing."""
+
+    answers: tuple[ClaimAnswer, ...]
+    unread: str | None
+
+
+def explain_claims(path: Path) -> Explained:
     """Return what each claim of a file would get by itself of what is free now.
 
     Raises `BadInput` for what is no claim, or if the API does not answer.
     """
     claims = read_claims(path)
 
-    async def ask() -> Pools:
+    async def ask() -> tuple[Pools, str | None]:
         async with Api(Access.here()).open() as api:
             slices, classes, others = await asyncio.gather(
                 *(
@@ -47,26 +55,32 @@ def explain_claims(path: Path) -> tuple[ClaimAnswer, ...]:
                     for kind in ("resourceslices", "deviceclasses", "resourceclaims")
                 ),
             )
-            rules = await _rules(api)
-        return Pools.read(slices=slices, classes=classes, claims=others, rules=rules)
+            rules, unread = await _rules(api)
+        return Pools.read(slices=slices, classes=classes, claims=others, rules=rules), unread
 
     try:
-        pools = asyncio.run(ask())
+        pools, unread = asyncio.run(ask())
     except ApiError as error:
         raise BadInput(f"Kubernetes: claims cannot be read: {error}") from None
-    return tuple(
+    answers = tuple(
         ClaimAnswer(claim=name, answer=explain(spec, pools)) for name, spec in claims.items()
     )
+    return Explained(answers=answers, unread=unread)
 
 
-async def _rules(api: Api) -> list[Plain]:
-    """Return the DeviceTaintRules, none where the API server has none. Raises `ApiError`."""
+async def _rules(api: Api) -> tuple[list[Plain], str | None]:
+    """Return the DeviceTaintRules, and why they are not told. Raises `ApiError`.
+
+    The API server looks at rights first: who may not list them is not told that there are none.
+    """
     try:
-        return await api.items(_RULES)
+        return await api.items(_RULES), None
     except ApiError as error:
+        if error.status == 403:
+            return [], f"DeviceTaintRules were not read, so devices may be tainted: {error}"
         if error.status != 404:
             raise
-        return []
+        return [], None
 
 
 def own_vocabulary() -> Vocabulary:
