@@ -38,6 +38,8 @@ from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
 
+AGENTS = {"kind": "ServiceAccount", "name": "hetero-agent", "namespace": "hetero-system"}
+
 
 @pytest.fixture
 def release(by_claims: Release) -> Iterator[Release]:
@@ -58,18 +60,32 @@ def ruler(by_claims: Release) -> Iterator[str]:
 
     Kubernetes 1.36 asks for these two in the whole cluster, so no Role of a namespace gives them.
     """
-    lab, rbac = by_claims.lab, "/apis/rbac.authorization.k8s.io/v1"
+    lab = by_claims.lab
     made = account(lab, "ruler", "resourceclaims")
-    about = {"metadata": {"name": "lab-ruler"}}
-    rules = [{"apiGroups": ["resource.k8s.io"], "resources": ["*"], "verbs": ["*"]}]
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lab-ruler"}
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["*"], "verbs": ["*"]}
     subject = {"kind": "ServiceAccount", "name": "ruler", "namespace": "default"}
-    lab.call("POST", f"{rbac}/clusterroles", {**about, "rules": rules})
-    binding = {**about, "roleRef": role, "subjects": [subject]}
-    lab.call("POST", f"{rbac}/clusterrolebindings", binding)
-    yield made
-    for kind in ("clusterrolebindings", "clusterroles"):
-        lab.call("DELETE", f"{rbac}/{kind}/lab-ruler")
+    with everywhere(lab, subject, "lab-ruler", rule):
+        yield made
+
+
+@contextmanager
+def everywhere(lab: Lab, subject: Plain, role: str, *rules: Plain) -> Iterator[None]:
+    """Give somebody a ClusterRole in all namespaces meanwhile, made of these rules if any.
+
+    The API server hears of it by watching, so it counts a moment later.
+    """
+    rbac, binding = "/apis/rbac.authorization.k8s.io/v1", f"lab-binds-{role}"
+    of = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
+    body = {"metadata": {"name": binding}, "roleRef": of, "subjects": [subject]}
+    if rules:
+        lab.call("POST", f"{rbac}/clusterroles", {"metadata": {"name": role}, "rules": [*rules]})
+    lab.call("POST", f"{rbac}/clusterrolebindings", body)
+    try:
+        yield
+    finally:
+        lab.call("DELETE", f"{rbac}/clusterrolebindings/{binding}")
+        if rules:
+            lab.call("DELETE", f"{rbac}/clusterroles/{role}")
 
 
 def account(lab: Lab, name: str, *resources: str) -> str:
@@ -201,8 +217,13 @@ def test_who_has_a_star_for_claims_in_the_whole_cluster_says_nothing_of_a_claims
     assert "done" == told(used)
 
 
-def test_an_allocated_claim_goes_with_its_pods_and_no_sooner(lab: Lab, tenant: str) -> None:
-    """Of one that is gone nobody counts the devices: others would be sent there, and wait."""
+def test_an_allocated_claim_goes_with_its_pods_and_no_sooner(
+    release: Release, lab: Lab, tenant: str, ruler: str
+) -> None:
+    """Of one that is gone nobody counts the devices: others would be sent there, and wait.
+
+    Who may do anything in the cluster may, should it be stuck; who may with claims alone may not.
+    """
     claim(lab, "kept", memory="2Gi", cores=20)
     path = f"{CLAIMS}/kept"
 
@@ -225,7 +246,20 @@ def test_an_allocated_claim_goes_with_its_pods_and_no_sooner(lab: Lab, tenant: s
     assert "done" == changed({"metadata": {"finalizers": there}})
     assert "done" == answer(lab, "DELETE", path, None, token=tenant)
     assert refused in changed(none)
-    assert "done" == answer(lab, "PATCH", f"{path}?dryRun=All", none, token=TOKEN, kind=MERGE)
+    tried = f"{path}?dryRun=All"
+    assert "done" == answer(lab, "PATCH", tried, none, token=TOKEN, kind=MERGE)
+    wait_for(lambda: refused in answer(lab, "PATCH", tried, none, token=ruler, kind=MERGE))
+
+    agent = token(lab, "hetero-system/hetero-agent", pod=release.agent(NODES[0]))
+    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["patch"]}
+    with everywhere(lab, AGENTS, "lab-patches", rule):
+        wait_for(lambda: refused in answer(lab, "PATCH", tried, none, token=agent, kind=MERGE))
+
+    boss = Tenant(lab, {"Authorization": TOKEN, "Impersonate-User": "lab-boss"})
+    assert "403" in boss.ask("PATCH", tried, none)
+    user = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "lab-boss"}
+    with everywhere(lab, user, "cluster-admin"):
+        wait_for(lambda: boss.ask("PATCH", tried, none) == "")
 
     lab.call("DELETE", f"{PODS}/kept?gracePeriodSeconds=0")
     wait_for(lambda: not lab.call("GET", CLAIMS)["items"])
@@ -346,24 +380,12 @@ def held(lab: Lab) -> list[Plain]:
 
 @contextmanager
 def more_for_agents(lab: Lab) -> Iterator[None]:
-    """Give agents meanwhile what Kubernetes 1.34 would, which does not tell whose a status is.
-
-    The API server hears of it by watching, so it counts a moment later.
-    """
+    """Give agents meanwhile what Kubernetes 1.34 would, which does not tell whose a status is."""
     verbs = ["update", "patch", "arbitrary-node:patch", "arbitrary-node:update"]
     resources = ["resourceclaims/binding", "resourceclaims/driver"]
     rule = {"apiGroups": ["resource.k8s.io"], "resources": resources, "verbs": verbs}
-    rbac, about = "/apis/rbac.authorization.k8s.io/v1", {"metadata": {"name": "lab-more"}}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lab-more"}
-    subject = {"kind": "ServiceAccount", "name": "hetero-agent", "namespace": "hetero-system"}
-    binding = {**about, "roleRef": role, "subjects": [subject]}
-    lab.call("POST", f"{rbac}/clusterroles", {**about, "rules": [rule]})
-    lab.call("POST", f"{rbac}/clusterrolebindings", binding)
-    try:
+    with everywhere(lab, AGENTS, "lab-more", rule):
         yield
-    finally:
-        for kind in ("clusterrolebindings", "clusterroles"):
-            lab.call("DELETE", f"{rbac}/{kind}/lab-more")
 
 
 #: What each policy is in a claim's configuration.
