@@ -187,7 +187,8 @@ def at_the_preload_file(path: str = "/etc/../etc/ld.so.preload") -> dict[str, An
     return {"volumeMounts": [{"name": "own", "mountPath": path}]}
 
 
-HIDES = "container main: mounts its own at /"
+HIDES = "container main: mounts its own at "
+CLIMBS = f"{HIDES}/opt/a/../b: `..` may lead to what limits its cards: write the path without"
 
 
 @pytest.mark.parametrize(
@@ -195,8 +196,9 @@ HIDES = "container main: mounts its own at /"
     [
         (covering(SHARE, **at_the_preload_file()), HIDES),
         (covering(SHARE, **at_the_preload_file("//etc/hetero/grant")), HIDES),
-        (covering(SHARE, **at_the_preload_file("etc/hetero")), HIDES),
+        (covering(SHARE, **at_the_preload_file("etc/hetero")), f"{HIDES}etc/hetero, where what"),
         (covering(SHARE, **at_the_preload_file("/etc/x/..")), HIDES),
+        (covering(SHARE, **at_the_preload_file("/opt/a/../b")), CLIMBS),
         (covering(SHARE, **at_the_preload_file("/")), HIDES),
         (covering(SHARE, **at_the_preload_file("/proc/self/root/etc/hetero")), HIDES),
         (covering(SHARE, **at_the_preload_file("/proc/1/root")), HIDES),

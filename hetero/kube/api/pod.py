@@ -108,14 +108,16 @@ def expect_unhidden(container: Plain) -> None:
     root, since runtimes follow it; and by `..`, which some of them read after such links.
     """
     for said, path in zip(_own(container), mounted(container), strict=True):
-        own = f"{path.rstrip('/')}/"
-        by_link = ".." in said.split("/") or _TO_ROOT.match(own)
-        if by_link or any(
+        own, mounts = f"{path.rstrip('/')}/", f"container {container['name']}: mounts its own at"
+        if ".." in said.split("/"):
+            raise BadInput(
+                f"{mounts} {said}: `..` may lead to what limits its cards: write the path without"
+            )
+        if _TO_ROOT.match(own) or any(
             own.startswith(ours) or ours.startswith(own) for ours in (f"{PLACE}/", f"{TARGET}/")
         ):
             raise BadInput(
-                f"container {container['name']}: mounts its own at {path}, where what limits its "
-                "cards is or may be: mount it elsewhere"
+                f"{mounts} {said}, where what limits its cards is or may be: mount it elsewhere"
             )
 
 
