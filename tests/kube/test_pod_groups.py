@@ -262,10 +262,10 @@ def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() ->
     grouped(play, a=1, b=1)
 
 
-def relabelled(it: Running, name: str, to: str) -> None:
-    """Have a pod's label name another group: its owner may change it at any time."""
+def relabelled(it: Running, name: str, to: str | None) -> None:
+    """Have a pod's label name another group, or none: its owner may change it at any time."""
     pod = it.api.objects[f"{PODS}/{name}"]
-    metadata = {**pod["metadata"], "labels": {pod_groups.LABEL: to}}
+    metadata = {**pod["metadata"], "labels": {pod_groups.LABEL: to} if to else {}}
     it.api.put_now(f"{PODS}/{name}", {**pod, "metadata": metadata})
 
 
@@ -279,6 +279,23 @@ def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
         said = (await ask(it, "a2"))["FailedNodes"]["n1"]
 
         assert "pod group a: 1 of 2 pods are there" == said
+        assert ["a", "of-none-2"] == sorted(one.name for one in it.scheduler.groups._members)
+
+    grouped(play, a=2)
+
+
+def test_a_pod_for_which_its_group_holds_room_has_it_whatever_it_says_later() -> None:
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2"):
+            member(it, name, "a")
+        (first,) = (await ask(it, "a1"))["NodeNames"]
+        (held,) = {one.node for one in it.scheduler.cache.standing.values()} - {first}
+        relabelled(it, "a2", None)
+        await asyncio.sleep(0.05)
+
+        assert [held] == (await ask(it, "a2"))["NodeNames"]
+        bindings = [it.bind("a1", first), it.bind("a2", held)]
+        assert [{}, {}] == await asyncio.gather(*bindings)
 
     grouped(play, a=2)
 

@@ -47,7 +47,7 @@ from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.expected_mix import ExpectedMix
-from hetero.kube.scheduler.pod_groups import PodGroups, group_of
+from hetero.kube.scheduler.pod_groups import PodGroups
 from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
@@ -594,9 +594,9 @@ class Scheduler:
         if not fits:
             refusal = self.cache.refusal(pod_request.pod, names.each)
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
-            if group_of(plain) is None:
+            if self.groups.group(plain) is None:
                 self.cache.claim(plain["metadata"]["uid"], pod_request.pod, names.each)
-            if self.preemption.wanted(plain) and group_of(plain) is None:
+            if self.preemption.wanted(plain) and self.groups.group(plain) is None:
                 self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
             names = self._named = NodeNames.of(fits)
@@ -659,7 +659,7 @@ class Scheduler:
         uid = plain["metadata"]["uid"]
         node = self.preemption.node(uid)
         if node is None:
-            return self.groups.place(plain, names.each) if group_of(plain) else None
+            return self.groups.place(plain, names.each) if self.groups.group(plain) else None
         if node in names and self.cache.has_room(uid, pod_request.pod, node):
             return node
         waits = f"waits for those that it preempts on node {node} to end"

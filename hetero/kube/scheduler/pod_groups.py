@@ -164,7 +164,7 @@ class PodGroups:
 
     def restore(self, pod: Plain, row: Row | None) -> None:
         """Note the row that a group has by the allocation of one of its pods."""
-        group = self._group(pod)
+        group = self.group(pod)
         if group is not None and row is not None:
             self._rows[group] = row
 
@@ -175,7 +175,7 @@ class PodGroups:
 
         None for a pod that is in no group, or in one that has as many as it needs.
         """
-        group, uid = self._group(pod), pod["metadata"]["uid"]
+        group, uid = self.group(pod), pod["metadata"]["uid"]
         if group is None:
             return None
         members = self._join(group, pod)
@@ -247,7 +247,7 @@ class PodGroups:
 
     async def gather(self, pod: Plain) -> None:
         """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
-        group, uid = self._group(pod), pod["metadata"]["uid"]
+        group, uid = self.group(pod), pod["metadata"]["uid"]
         plan = self._plans.get(group) if group else None
         if group is None or plan is None or uid not in plan.nodes:
             return
@@ -265,12 +265,16 @@ class PodGroups:
             self.again(pod)
             raise HeteroError(f"{group}: its other pods did not come in time")
 
+    def group(self, pod: Plain) -> Group | None:
+        """Return the group that a pod is known in, or else says that it is in."""
+        return self._of.get(pod["metadata"]["uid"]) or group_of(pod)
+
     def row(self, pod: Plain) -> Row | None:
         """Return the row of a pod's group, None if it has none.
 
         Or if the pod, that came later, shares a device with another group of that row.
         """
-        group, held = self._group(pod), self.cache.standing.get(pod["metadata"]["uid"])
+        group, held = self.group(pod), self.cache.standing.get(pod["metadata"]["uid"])
         row = self._rows.get(group) if group else None
         if row is None or held is None:
             return row
@@ -283,7 +287,7 @@ class PodGroups:
 
         A group that is no more than a name is no gang; one that is not known here may be.
         """
-        group, uid = self._group(pod), pod["metadata"]["uid"]
+        group, uid = self.group(pod), pod["metadata"]["uid"]
         if group is None or self._least.get(group, 2) < 2:
             return frozenset({uid})
         members = self._members.get(group, {})
@@ -294,10 +298,6 @@ class PodGroups:
         ) | {uid}
 
     # --- what follows from it -------------------------------------------------------------------
-
-    def _group(self, pod: Plain) -> Group | None:
-        """Return the group that a pod is known in, or else says that it is in."""
-        return self._of.get(pod["metadata"]["uid"]) or group_of(pod)
 
     def _settled(self, pod: Plain) -> bool:
         """Return whether a pod is bound, or is being bound with its group."""
