@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from hetero.kube.api.annotations import Row
+from hetero.kube.api.pod import POD_GROUP
 from hetero.kube.scheduler import extender, pod_groups
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
+from tests.kube.test_pod_request import pod
 from tests.kube.test_preemption import until
 from tests.kube.test_scheduler import SHARE, Running, running
+from tests.kube.test_webhook import admit
 
 LABELLED = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
 WHOLE = {"nvidia.com/gpu": "1"}
@@ -26,7 +29,7 @@ def group(api: FakeApi, name: str, least: int) -> None:
 
 def member(it: Running, name: str, of: str, limits: Any = WHOLE, **notes: str) -> None:
     pod = it.pod(name, limits)
-    pod["metadata"] |= {"labels": {pod_groups.LABEL: of}, "annotations": notes}
+    pod["metadata"] |= {"labels": {POD_GROUP: of}, "annotations": notes}
     it.api.put_now(f"{PODS}/{name}", pod)
 
 
@@ -265,7 +268,7 @@ def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() ->
 def relabelled(it: Running, name: str, to: str | None) -> None:
     """Have a pod's label name another group, or none: its owner may change it at any time."""
     pod = it.api.objects[f"{PODS}/{name}"]
-    metadata = {**pod["metadata"], "labels": {pod_groups.LABEL: to} if to else {}}
+    metadata = {**pod["metadata"], "labels": {POD_GROUP: to} if to else {}}
     it.api.put_now(f"{PODS}/{name}", {**pod, "metadata": metadata})
 
 
@@ -360,3 +363,29 @@ def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:
     found = pod_groups.group_of(plain)
 
     assert pod_groups.Group("scheduling.k8s.io/v1alpha2", "default", "g") == found
+
+
+@pytest.mark.parametrize(("was", "now"), [("a", "b"), ("a", None), (None, "a")])
+@pytest.mark.parametrize("scheduler", ["hetero-scheduler", "tenants-own"])
+def test_a_pod_that_is_bound_stays_in_its_group(
+    was: str | None, now: str | None, scheduler: str
+) -> None:
+    """A scheduler that starts finds the group's row by it."""
+
+    def of(group: str | None, **rest: str) -> dict[str, Any]:
+        made = pod(SHARE)
+        made["metadata"]["labels"] = {"app": now, **({POD_GROUP: group} if group else {})}
+        made["spec"] |= {"schedulerName": scheduler, **rest}
+        return made
+
+    def change(**rest: str) -> Any:
+        return admit(of(now, **rest), operation="UPDATE", oldObject=of(was, **rest))
+
+    said = f"hetero: label {POD_GROUP} stays as it is once a pod is bound"
+    refused = change(nodeName="n1")
+    assert (scheduler == "tenants-own") is refused["allowed"]
+    assert refused["allowed"] or refused["status"]["message"].startswith(said)
+    assert change()["allowed"]
+    old = of(was, nodeName="n1")
+    old["metadata"]["labels"]["app"] = "old"
+    assert admit(of(was, nodeName="n1"), operation="UPDATE", oldObject=old)["allowed"]

@@ -16,6 +16,8 @@ from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Gang
 from hetero.model.errors import BadInput
 
+#: A label of a pod, of kube-scheduler's coscheduling plugin: the PodGroup that it is in.
+POD_GROUP = "scheduling.x-k8s.io/pod-group"
 #: Where every container has links to its own root.
 _TO_ROOT = re.compile(r"/proc/(self|thread-self|[0-9]+)/")
 

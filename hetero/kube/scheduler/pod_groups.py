@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from hetero.kube.api.annotations import Row
 from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.pod import ended, full_name
+from hetero.kube.api.pod import POD_GROUP, ended, full_name
 from hetero.kube.api.pod_request import PodRequest, Vocabulary
 from hetero.model import Refusal, Request
 from hetero.model.errors import HeteroError
@@ -21,8 +21,6 @@ from hetero.placement.cluster import Placement, Pod
 
 log = logging.getLogger(__name__)
 
-#: On a pod, of kube-scheduler's coscheduling plugin: the PodGroup that it is in.
-LABEL = "scheduling.x-k8s.io/pod-group"
 #: Where PodGroups are, and the field of their spec that says how many pods are the least: the
 #: plugin's, and Kubernetes' own from 1.36 on, which a pod names in `spec.schedulingGroup`.
 _PLUGIN, _KUBERNETES = "scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2"
@@ -375,7 +373,7 @@ def group_of(pod: Plain) -> Group | None:
     own = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
     if own:
         return Group(_KUBERNETES, metadata["namespace"], own)
-    name = (metadata.get("labels") or {}).get(LABEL)
+    name = (metadata.get("labels") or {}).get(POD_GROUP)
     return Group(_PLUGIN, metadata["namespace"], name) if name else None
 
 

@@ -19,7 +19,7 @@ from attrs import field, frozen
 
 from hetero.kube.api.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
 from hetero.kube.api.client import ApiCalls, ApiError
-from hetero.kube.api.pod import expect_unhidden
+from hetero.kube.api.pod import POD_GROUP, expect_unhidden
 from hetero.kube.api.pod_request import INIT_PARTS, Asked, Vocabulary
 from hetero.kube.api.quantity import quantity
 from hetero.kube.api.quota import Quotas, limits
@@ -129,6 +129,7 @@ class Webhook:
             await self.rights.expect(asked, used(self._put_aside(new), self.vocabulary.defaults))
         if self._named(new) not in (self.scheduler, *self.adopt_schedulers):
             return
+        _expect_group(old, new)
         if self._understood(old) != self._understood(new):
             every = self.vocabulary.asked(new)
             _expect_limited(new["spec"], every)
@@ -279,6 +280,16 @@ def _expect_few(pod: Plain) -> None:
     count = sum(1 for _ in containers(pod)) if "spec" in pod else 0
     if count > _MOST_CONTAINERS:
         raise BadInput(f"{count} containers: a pod may have at most {_MOST_CONTAINERS}")
+
+
+def _expect_group(old: Plain, new: Plain) -> None:
+    """Raise `BadInput` if a pod that is bound says another group, by which its row is found."""
+    former, group = ((pod["metadata"].get("labels") or {}).get(POD_GROUP) for pod in (old, new))
+    if old["spec"].get("nodeName") and former != group:
+        raise BadInput(
+            f"label {POD_GROUP} stays as it is once a pod is bound, since the pod runs in step "
+            "with its group: delete the pod and create it anew"
+        )
 
 
 def _expect_limited(spec: Plain, every: tuple[Asked, ...]) -> None:
