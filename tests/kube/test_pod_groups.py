@@ -12,10 +12,8 @@ from hetero.kube.api.pod import POD_GROUP
 from hetero.kube.scheduler import extender, pod_groups
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
-from tests.kube.test_pod_request import pod
 from tests.kube.test_preemption import until
 from tests.kube.test_scheduler import SHARE, Running, running
-from tests.kube.test_webhook import admit
 
 LABELLED = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
 WHOLE = {"nvidia.com/gpu": "1"}
@@ -287,6 +285,24 @@ def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
     grouped(play, a=2)
 
 
+def test_a_pod_that_is_gone_and_asked_for_once_more_makes_no_group_whole() -> None:
+    """kube-scheduler hears later of it than the extender may."""
+
+    async def play(it: Running) -> None:
+        for name in ("a1", "a2"):
+            member(it, name, "a")
+        gone = it.api.objects[f"{PODS}/a1"]
+        it.api.delete(f"{PODS}/a1")
+        await asyncio.sleep(0.05)
+        late = await it.call("filter", Pod=gone, NodeNames=NODES)
+        said = (await ask(it, "a2"))["FailedNodes"]["n1"]
+
+        assert "pod group a: the pod is gone" == late["FailedNodes"]["n1"]
+        assert "pod group a: 1 of 2 pods are there" == said
+
+    grouped(play, a=2)
+
+
 def test_a_pod_for_which_its_group_holds_room_has_it_whatever_it_says_later() -> None:
     async def play(it: Running) -> None:
         for name in ("a1", "a2"):
@@ -363,29 +379,3 @@ def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:
     found = pod_groups.group_of(plain)
 
     assert pod_groups.Group("scheduling.k8s.io/v1alpha2", "default", "g") == found
-
-
-@pytest.mark.parametrize(("was", "now"), [("a", "b"), ("a", None), (None, "a")])
-@pytest.mark.parametrize("scheduler", ["hetero-scheduler", "tenants-own"])
-def test_a_pod_that_is_bound_stays_in_its_group(
-    was: str | None, now: str | None, scheduler: str
-) -> None:
-    """A scheduler that starts finds the group's row by it."""
-
-    def of(group: str | None, **rest: str) -> dict[str, Any]:
-        made = pod(SHARE)
-        made["metadata"]["labels"] = {"app": now, **({POD_GROUP: group} if group else {})}
-        made["spec"] |= {"schedulerName": scheduler, **rest}
-        return made
-
-    def change(**rest: str) -> Any:
-        return admit(of(now, **rest), operation="UPDATE", oldObject=of(was, **rest))
-
-    said = f"hetero: label {POD_GROUP} stays as it is once a pod is bound"
-    refused = change(nodeName="n1")
-    assert (scheduler == "tenants-own") is refused["allowed"]
-    assert refused["allowed"] or refused["status"]["message"].startswith(said)
-    assert change()["allowed"]
-    old = of(was, nodeName="n1")
-    old["metadata"]["labels"]["app"] = "old"
-    assert admit(of(was, nodeName="n1"), operation="UPDATE", oldObject=old)["allowed"]

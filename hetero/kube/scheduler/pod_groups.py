@@ -30,6 +30,7 @@ APIS = tuple(_LEAST)
 #: Seconds that room is held for a group's pods until all of them were to be bound, and that the
 #: first of them waits for the others (kube-scheduler gives a binding ten).
 HELD, _GATHER = 30.0, 8.0
+_MOST_GONE = 4096
 
 #: Chooses among the nodes, any if None, for a pod; or says why it fits on none.
 Choose = Callable[[PodRequest, Collection[str] | None], str | Refusal]
@@ -78,6 +79,7 @@ class PodGroups:
     _allowed: dict[str, frozenset[str]] = field(factory=dict)  # nodes, of pods refused a held one
     _going: set[str] = field(factory=set)  # UIDs of those whose group has come whole
     _refused: set[Group] = field(factory=set)
+    _gone: dict[str, None] = field(factory=dict)  # UIDs of the last that ended or were deleted
 
     # --- what the API says ----------------------------------------------------------------------
 
@@ -124,6 +126,11 @@ class PodGroups:
             group = former
         if former is not None and (gone or former != group):
             self._take_out(former, uid)
+        self._gone.pop(uid, None)
+        if gone and (former or group):
+            self._gone[uid] = None
+            if len(self._gone) > _MOST_GONE:
+                del self._gone[next(iter(self._gone))]
         if group is None or gone:
             return
         new = uid not in self._members.get(group, {})
@@ -176,6 +183,8 @@ class PodGroups:
         group, uid = self.group(pod), pod["metadata"]["uid"]
         if group is None:
             return None
+        if uid in self._gone:  # kube-scheduler has not heard of it yet
+            return Refusal(wanted=1, verdicts={}, missing=f"{group}: the pod is gone")
         members = self._join(group, pod)
         least = self._least.get(group)
         if least is None:
