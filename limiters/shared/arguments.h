@@ -15,6 +15,16 @@
     atomic_signal_fence(memory_order_seq_cst);                                                                         \
     asked = (asked) == NULL ? NULL : &asked##_now
 
+/* The stream that a launch's configuration names; to the end of the function `asked` points to what it points to now.
+ */
+#define STREAM_AS_IT_IS(asked, stream)                                                                                 \
+    ({                                                                                                                 \
+        if ((asked) != NULL)                                                                                           \
+            asked = memcpy(__builtin_alloca(sizeof *(asked)), asked, sizeof *(asked));                                 \
+        atomic_signal_fence(memory_order_seq_cst);                                                                     \
+        (asked) == NULL ? NO_STREAM : DEFAULT((asked)->stream);                                                        \
+    })
+
 /* Tell the program so many bytes, if it wants to know. */
 static inline void show_made(uintptr_t to, const void *made, size_t bytes)
 {

@@ -1,5 +1,6 @@
 #include "local.h"
 
+#include "arguments.h"
 #include "blocks.h"
 #include "bodies.h"
 #include "charge.h"

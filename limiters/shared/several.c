@@ -1,24 +1,28 @@
 /* Launches to several devices in one call. */
 #include "bodies.h"
 
+#include "arguments.h"
 #include "launch.h"
 
 #define ON_SEVERAL(body, launch_t, count_t)                                                                            \
     result_t body(result_t (*real)(launch_t *, count_t, unsigned), launch_t *launches, count_t count, unsigned flags)  \
     {                                                                                                                  \
         struct launch_ticket tickets[HETERO_MAX_DEVICES];                                                              \
+        launch_t as_asked[HETERO_MAX_DEVICES];                                                                         \
         count_t entered = 0;                                                                                           \
         result_t answer = RESULT_OK;                                                                                   \
         if (launches == NULL ||                                                                                        \
             (unsigned)count > HETERO_MAX_DEVICES) /* at most one for each device, and there are no more */             \
             return ERROR(INVALID_VALUE);                                                                               \
+        memcpy(as_asked, launches, (size_t)count * sizeof *launches);                                                  \
+        atomic_signal_fence(memory_order_seq_cst);                                                                     \
         while (entered < count && answer == RESULT_OK) {                                                               \
-            stream_t stream = launches[entered].hStream;                                                               \
+            stream_t stream = as_asked[entered].hStream;                                                               \
             answer = launch_enter(&tickets[entered], stream == NULL ? STREAM_LEGACY : stream);                         \
             entered += answer == RESULT_OK;                                                                            \
         }                                                                                                              \
         if (answer == RESULT_OK)                                                                                       \
-            answer = real(launches, count, flags);                                                                     \
+            answer = real(as_asked, count, flags);                                                                     \
         while (entered > 0) /* whatever it answered: some may have been made */                                        \
             launch_leave(&tickets[--entered], RESULT_OK);                                                              \
         return answer;                                                                                                 \

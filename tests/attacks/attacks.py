@@ -110,6 +110,7 @@ OF_TIME = (
     Attack("late_captures", "captures begun behind work that has no fence yet"),
     Attack("ungated_work", "work by seldom used calls", resized=True),
     Attack("frozen_thread", "the limiter's thread, frozen by a debugger"),
+    Attack("changing_streams", "streams that change between two looks"),
     Attack("ended_contexts", "contexts that end with work in them"),
     Attack("many_launchers", "long kernels by 64 threads at once"),
     Attack("many_exits", "work in the exit handlers of several processes"),
