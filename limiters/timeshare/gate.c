@@ -502,7 +502,7 @@ static struct tracked_stream *find_stream(struct gate *gate, const struct stream
     if (!lock(gate))
         return NULL;
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
-    if (stream != NULL && mine.depth <= 1) {
+    if (stream != NULL && mine.depth <= 1 && atomic_load(&gate->sole) != INSIDE) {
         last.gate = gate->number;
         last.key = *key;
         last.stream = stream;
@@ -536,10 +536,12 @@ static bool may_launch(struct gate *gate, uint64_t now)
     return true;
 }
 
-/* Where this thread made the sole launch, another may. */
+/* Where this thread made the sole launch, another may: not while a handler interrupts it. */
 static void end_sole(struct gate *gate)
 {
     uintptr_t whose = INSIDE;
+    if (mine.depth > 0)
+        return;
     atomic_compare_exchange_strong(&gate->sole, &whose, 0);
 }
 
@@ -551,8 +553,9 @@ static void throttle(struct gate *gate)
         pop_passed(gate);
         uint64_t now = gate->engine->now();
         uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
-        if (elapsed(since > gate->sole_ns ? since : gate->sole_ns, now) > patience_ns) {
-            atomic_store(&gate->sole, 0);
+        if (elapsed(since, now) > patience_ns) {
+            if (elapsed(gate->sole_ns, now) > patience_ns)
+                atomic_store(&gate->sole, 0);
             if (gate->backlog >= bound(gate))
                 pop_fence(gate, 0);
         }

@@ -111,7 +111,7 @@ static void threads_pass_the_gate_of_a_governor_in_real_time(void)
     EXPECT(GATE_THREADS * GATE_LAUNCHES, gate_launches(&governor->gate));
 }
 
-static struct gate long_gate;
+static struct gate long_gate, waiting_gate;
 static atomic_uint inside, most_inside;
 
 static bool passes_never(void *fence)
@@ -148,6 +148,78 @@ static void of_threads_with_long_kernels_one_launches_at_a_time(void)
         pthread_join(threads[t], NULL);
     EXPECT(1, most_inside);
     EXPECT(GATE_THREADS, gate_launches(&long_gate));
+}
+
+enum { GATE_WAITING = 8 };
+static atomic_uint arrived;
+
+/* Kernels that wait for each other end when all were launched. */
+static bool passes_when_all_arrived(void *fence)
+{
+    (void)fence;
+    return atomic_load(&arrived) == GATE_WAITING;
+}
+
+static void *arrive(void *stream)
+{
+    struct stream_key key = {.stream = stream};
+    EXPECT(true, gate_enter(&waiting_gate, &key));
+    atomic_fetch_add(&arrived, 1);
+    gate_leave(&waiting_gate, &key);
+    return NULL;
+}
+
+static void kernels_that_wait_for_each_other_are_all_launched_soon(void)
+{
+    static struct engine engine;
+    pthread_t threads[GATE_WAITING];
+    engine = in_real_time;
+    engine.passed = passes_when_all_arrived;
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    gate_make(&waiting_gate, &engine, &terms, NULL, NULL, NULL);
+    gate_set(&waiting_gate, GATE_OPEN);
+    uint64_t since = real_now();
+    for (int t = 0; t < GATE_WAITING; t++)
+        EXPECT(0, pthread_create(&threads[t], NULL, arrive, stream_handles + t));
+    for (int t = 0; t < GATE_WAITING; t++)
+        pthread_join(threads[t], NULL);
+    EXPECT(true, real_now() - since < 150 * MS);
+}
+
+static void open_a_gate_for_long_kernels(struct gate *gate)
+{
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    gate_make(gate, &in_real_time, &terms, NULL, NULL, NULL);
+    gate_set(gate, GATE_OPEN);
+}
+
+static void the_sole_launch_does_not_end_with_one_that_interrupts_it(void)
+{
+    static struct gate gate;
+    struct stream_key key = {.stream = stream_handles};
+    open_a_gate_for_long_kernels(&gate);
+    EXPECT(true, gate_enter(&gate, &key));
+    EXPECT(true, gate.sole != 0);
+    EXPECT(true, gate_enter(&gate, &key));
+    gate_leave(&gate, &key);
+    EXPECT(true, gate.sole != 0);
+    gate_leave(&gate, &key);
+    EXPECT(true, gate.sole == 0);
+}
+
+/* It cannot begin as another launch is being made, and the next fence is far. */
+static void the_sole_launch_ends_where_a_hold_could_not_begin(void)
+{
+    static struct gate gate;
+    struct stream_key key = {.stream = stream_handles};
+    open_a_gate_for_long_kernels(&gate);
+    gate.stride = 64;
+    gate.others = 1;
+    hold_ask(&gate.hold, 1, 0);
+    gate_set(&gate, GATE_HOLDS);
+    EXPECT(true, gate_enter(&gate, &key));
+    gate_leave(&gate, &key);
+    EXPECT(true, gate.sole == 0);
 }
 
 /* Whether no thread can be started: its stack would take more than there is. */
@@ -351,6 +423,9 @@ static const struct test tests[] = {
     TEST(kernels_of_more_than_20_ms_are_in_flight_alone),
     TEST(threads_pass_the_gate_of_a_governor_in_real_time),
     TEST(of_threads_with_long_kernels_one_launches_at_a_time),
+    TEST(kernels_that_wait_for_each_other_are_all_launched_soon),
+    TEST(the_sole_launch_does_not_end_with_one_that_interrupts_it),
+    TEST(the_sole_launch_ends_where_a_hold_could_not_begin),
     TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
     TEST(of_five_thousand_streams_each_is_waited_for),
 };
