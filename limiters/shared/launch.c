@@ -37,9 +37,11 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
         return device == DEVICE_FOREIGN ? RESULT_NOT_PERMITTED : RESULT_OK;
     if (!terms_limit_core(tenant_terms(device)))
         return RESULT_OK;
-    ticket->recorded = capturing() && recording_begins(stream);
-    if (ticket->recorded)
+    ticket->recorded = capturing() && recording_begins(stream, &ticket->seen);
+    if (ticket->recorded) {
+        ticket->stream.stream = stream;
         return RESULT_OK;
+    }
     struct governor *governor = governor_of(device);
     if (governor == NULL)
         return RESULT_NOT_PERMITTED;
@@ -49,12 +51,20 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
     return RESULT_OK;
 }
 
+/* It was not captured after all, and passes the gate behind what it made. */
+static void pass_late(stream_t stream)
+{
+    struct launch_ticket ticket;
+    if (launch_enter(&ticket, stream) == RESULT_OK)
+        launch_leave(&ticket, RESULT_OK);
+}
+
 void launch_leave(const struct launch_ticket *ticket, result_t answer)
 {
     if (ticket->governor != NULL && __builtin_expect(answer != RESULT_OK, 0))
         gate_leave_failed(&ticket->governor->gate);
     else if (ticket->governor != NULL)
         gate_leave(&ticket->governor->gate, &ticket->stream);
-    else if (ticket->recorded)
-        recording_ends();
+    else if (ticket->recorded && !recording_ends(ticket->stream.stream, ticket->seen) && answer == RESULT_OK)
+        pass_late(ticket->stream.stream);
 }

@@ -11,6 +11,7 @@
 struct launch_ticket {
     struct governor *governor; /* NULL: not gated */
     bool recorded;             /* because it is captured */
+    unsigned seen;             /* by recording_begins */
     struct stream_key stream;
 };
 

@@ -142,49 +142,68 @@ say(answers)
     assert 5 == grant.usage().launches
 
 
-#: A driver that takes a while to say that a stream is captured, and that counts how often it did.
+#: A driver that takes a while to say that a stream is captured, and to end a capture, and that
+#: counts how often it did.
 SLOW = """
 #include <unistd.h>
 int cuStreamGetCaptureInfo(void *, int *, unsigned long *);
+int cuStreamEndCapture_ptsz(void *, void **);
 volatile unsigned said;
 int cuStreamIsCapturing(void *stream, int *status)
 {
     unsigned long id;
     int answer = cuStreamGetCaptureInfo(stream, status, &id);
-    if (answer == 0 && *status != 0) {
+    if (answer == 0 && *status != 0 && LOOK_US > 0) {
         said++;
-        usleep(20000);
+        usleep(LOOK_US);
     }
     return answer;
+}
+int cuStreamEndCapture(void *stream, void **graph)
+{
+    said += END_US > 0;
+    usleep(END_US);
+    return cuStreamEndCapture_ptsz(stream, graph);
 }
 """
 
 
-def test_a_capture_ends_after_the_launches_that_were_seen_to_be_captured(tmp_path: Path) -> None:
-    """Or they would be work that passed no gate."""
-    path = in_front(tmp_path, hetero_simulator.fake_drivers() / "libcuda.so.1", SLOW)
+def _race(tmp_path: Path, look_us: int, end_us: int, racing: str) -> tuple[list[int], int]:
+    """Return what a program prints that fills a block in one of two captured streams.
+
+    And how many launches passed the gate.
+    """
+    flags = (f"-DLOOK_US={look_us}", f"-DEND_US={end_us}")
+    driver = hetero_simulator.fake_drivers() / "libcuda.so.1"
+    path = in_front(tmp_path, driver, SLOW, *flags)
     grant = Rack.of(tmp_path).grant(Terms(memory=64 * MIB, core=3000))
     program = f"""
 import ctypes, json, threading
 from ctypes import byref, c_size_t, c_uint, c_uint64, c_void_p
 cuda = ctypes.CDLL("{path}")
-context, stream, graph, block = c_void_p(), c_void_p(), c_void_p(), c_uint64()
+context, stream, other = c_void_p(), c_void_p(), c_void_p()
+graph, block = c_void_p(), c_uint64()
 said, nodes, answers = c_uint.in_dll(cuda, "said"), c_size_t(), []
 answers.append(cuda.cuInit(0))
 answers.append(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
 answers.append(cuda.cuCtxSetCurrent(context))
 answers.append(cuda.cuMemAlloc_v2(byref(block), c_size_t(4096)))
-answers.append(cuda.cuStreamCreate(byref(stream), 1))
-answers.append(cuda.cuStreamBeginCapture_v2(stream, 2))
+for each in (stream, other):
+    answers.append(cuda.cuStreamCreate(byref(each), 1))
+    answers.append(cuda.cuStreamBeginCapture_v2(each, 2))
 def fill():
     cuda.cuCtxSetCurrent(context)
     answers.append(cuda.cuMemsetD8Async(block, 0, c_size_t(4096), stream))
-launcher = threading.Thread(target=fill)
-launcher.start()
-while not said.value:
-    pass
-answers.append(cuda.cuStreamEndCapture(stream, byref(graph)))
-launcher.join()
+def end(captured):
+    answers.append(cuda.cuStreamEndCapture(captured, byref(graph)))
+def race(first, second, *arguments):
+    thread = threading.Thread(target=first)
+    thread.start()
+    while not said.value:
+        pass
+    second(*arguments)
+    thread.join()
+{racing}
 answers.append(cuda.cuGraphGetNodes(graph, None, byref(nodes)))
 print(json.dumps([sum(answers), nodes.value]))
 """
@@ -193,4 +212,22 @@ print(json.dumps([sum(answers), nodes.value]))
     )
     out, errors = job.communicate(timeout=60)
     assert ("", 0) == (errors, job.returncode)
-    assert [0, 1] == json.loads(out)
+    return json.loads(out), grant.usage().launches
+
+
+def test_a_capture_ends_after_the_launches_that_were_seen_to_be_captured(tmp_path: Path) -> None:
+    """Or they would be work that passed no gate."""
+    assert ([0, 1], 0) == _race(tmp_path, 20000, 0, "race(fill, end, stream)")
+
+
+def test_a_launch_that_a_capture_did_not_wait_for_passes_the_gate_behind_it(
+    tmp_path: Path,
+) -> None:
+    assert ([0, 0], 1) == _race(tmp_path, 200000, 0, "race(fill, end, stream)")
+
+
+def test_a_captured_launch_passes_no_gate_while_another_capture_takes_long_to_end(
+    tmp_path: Path,
+) -> None:
+    racing = "race(lambda: end(other), fill)\nend(stream)"
+    assert ([0, 1], 0) == _race(tmp_path, 0, 200000, racing)
