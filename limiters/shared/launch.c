@@ -26,6 +26,12 @@ bool launch_look(void)
     return launch_is_free();
 }
 
+static bool is_recorded(struct launch_ticket *ticket, stream_t stream)
+{
+    ticket->stream.stream = stream;
+    return recording_begins(stream, &ticket->seen);
+}
+
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
 {
     ticket->governor = NULL;
@@ -37,11 +43,9 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
         return device == DEVICE_FOREIGN ? RESULT_NOT_PERMITTED : RESULT_OK;
     if (!terms_limit_core(tenant_terms(device)))
         return RESULT_OK;
-    ticket->recorded = capturing() && recording_begins(stream, &ticket->seen);
-    if (ticket->recorded) {
-        ticket->stream.stream = stream;
+    ticket->recorded = capturing() && is_recorded(ticket, stream);
+    if (ticket->recorded)
         return RESULT_OK;
-    }
     struct governor *governor = governor_of(device);
     if (governor == NULL)
         return RESULT_NOT_PERMITTED;

@@ -47,9 +47,12 @@
 /* How often the thread looks at a hold. */
 #define HOLD_LOOK_NS (30 * US)
 
-/* A process that exits has this much of the device beyond its share, for what little most have left to do. The end of a
- * launch is waited for no longer than that, either, unless another follows. */
-#define EXIT_NS MS
+/* A process that exits has this much of the device beyond its share, and waits for no debt of its grant before it has
+ * had that: what little most have left to do is charged, and not waited for. */
+#define EXIT_NS (5 * MS)
+
+/* The end of a launch is waited for no longer than this, unless another follows. */
+#define EXIT_END_NS MS
 
 atomic_bool gates_retired;
 
@@ -135,7 +138,9 @@ static void pop_fence(struct gate *gate, unsigned at)
     unsigned left = atomic_fetch_sub(&gate->backlog, 1) - 1;
     for (; at < left; at++)
         gate->fences[at] = gate->fences[at + 1];
-    if (popped.ends > 0)
+    /* No call of a context that may be gone: a spare is given up with it, or used again where it lives. */
+    bool kept = popped.generation == popped.stream->generation && popped.stream->spares < TRACKED_STREAM_FENCES;
+    if (popped.ends > 0 && !kept)
         gate->engine->forget(popped.fence);
     else
         tracked_stream_return_fence(&gate->streams, popped.stream, popped.generation, popped.fence);
@@ -298,6 +303,14 @@ static bool wait_until_open(struct gate *gate)
 /* ----------------------------------------------------------------------------------------------------------- at exit
  */
 
+/* With the lock: a launch is made. What is in flight from before is charged with it, and is not of the share that a
+ * process has at exit. */
+static void begin_at_exit(struct gate *gate, uint64_t now)
+{
+    gate->behind = !tracked_streams_settled(&gate->streams);
+    gate->since_ns = now;
+}
+
 /* With the lock: whether everything that was launched is done; what it took is charged. */
 static bool settle_at_exit(struct gate *gate)
 {
@@ -306,7 +319,7 @@ static bool settle_at_exit(struct gate *gate)
     bool settled = tracked_streams_settled(&gate->streams);
     if (settled) {
         uint64_t took_ns = gate->engine->now() - gate->since_ns;
-        gate->spent_ns += took_ns;
+        gate->spent_ns += gate->behind ? 0 : took_ns;
         gate->since_ns = 0;
         gate->spend(gate->owner, took_ns);
     }
@@ -337,7 +350,7 @@ static void wait_at_exit(struct gate *gate)
         uint64_t wait_ns = settle_at_exit(gate) ? owed_at_exit(gate) : 20 * US;
         goes = wait_ns == 0;
         if (goes)
-            gate->since_ns = gate->engine->now();
+            begin_at_exit(gate, gate->engine->now());
         unlock(gate);
         if (!goes)
             gate->engine->pause(wait_ns < GATE_LOOK_NS ? wait_ns : GATE_LOOK_NS);
@@ -349,16 +362,16 @@ static void leave_at_exit(struct gate *gate, const struct stream_key *key)
 {
     uint64_t since = gate->engine->now();
     lock_always(gate);
+    if (gate->since_ns == 0) /* another thread's launch, or from before it was retired */
+        begin_at_exit(gate, since);
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
     if (stream != NULL)
         tracked_stream_flush(&gate->streams, stream);
-    if (gate->since_ns == 0) /* another thread's launch, or from before it was retired */
-        gate->since_ns = since;
     bool settled = settle_at_exit(gate);
     unlock(gate);
     atomic_fetch_add(&gate->looks, 1);
     futex_wake(&gate->looks);
-    while (!settled && gate->engine->now() - since < EXIT_NS) {
+    while (!settled && gate->engine->now() - since < EXIT_END_NS) {
         gate->engine->pause(4 * US);
         lock_always(gate);
         settled = settle_at_exit(gate);

@@ -91,6 +91,7 @@ struct gate {
     uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
     uint64_t spent_ns; /* by them */
     uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
+    bool behind;       /* it was made behind what was in flight before */
 };
 
 extern atomic_bool gates_retired; /* the process is exiting: set once, never cleared */
@@ -162,8 +163,8 @@ void gate_forget_timing(struct gate *gate);
 
 /* At exit: the threads call no engine any more, because the driver may be gone. A program that launches all the same,
  * in handlers and destructors that run later, has a driver: its launches go one after the other, each is charged from
- * its start to its end, and all together take the share of the time since, and a millisecond; and all of such processes
- * of a grant its share. */
+ * its start to its end, and all together take the share of the time since, and 5 ms; and all of such processes of a
+ * grant its share beyond these. */
 void gate_retire(struct gate *gate);
 
 /* Of a retired gate: whether a launch was made whose end is not known. Who sleeps on `looks` is told of the next. */

@@ -324,20 +324,21 @@ static bool is_done(void *fence)
     return *(uint64_t *)fence <= moment_ns;
 }
 
+static const struct engine in_moments = {
+    .now = moment,
+    .pause = wait_for,
+    .begin = nothing,
+    .stream_context = stream_context,
+    .make = make_fence,
+    .drop = free,
+    .forget = free,
+    .set = set_at_once,
+    .passed = is_done,
+};
+
 /* The most kernels of so many nanoseconds that are in flight when another may follow, once they are known. */
 static uint64_t in_flight_before_another(uint64_t kernel_ns)
 {
-    static const struct engine engine = {
-        .now = moment,
-        .pause = wait_for,
-        .begin = nothing,
-        .stream_context = stream_context,
-        .make = make_fence,
-        .drop = free,
-        .forget = free,
-        .set = set_at_once,
-        .passed = is_done,
-    };
     static struct gate gates[2];
     static unsigned made;
     struct gate *gate = &gates[made++];
@@ -345,7 +346,7 @@ static uint64_t in_flight_before_another(uint64_t kernel_ns)
     uint64_t most = 0;
     moment_ns = done_ns = 1000 * MS;
     terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
-    gate_make(gate, &engine, &terms, NULL, NULL, NULL);
+    gate_make(gate, &in_moments, &terms, NULL, NULL, NULL);
     gate_set(gate, GATE_OPEN);
     for (int launch = 0; launch < 20; launch++) {
         EXPECT(true, gate_enter(gate, &stream));
@@ -364,6 +365,59 @@ static void kernels_of_more_than_20_ms_are_in_flight_alone(void)
 {
     EXPECT(2, in_flight_before_another(18 * MS));
     EXPECT(0, in_flight_before_another(22 * MS));
+}
+
+static uint64_t charged_ns, out_of_debt_ns;
+
+static uint64_t spend(void *owner, uint64_t ns)
+{
+    (void)owner;
+    charged_ns += ns;
+    return out_of_debt_ns > moment_ns ? out_of_debt_ns - moment_ns : 0;
+}
+
+static void launch_for(struct gate *gate, uint64_t ns)
+{
+    struct stream_key stream = {.stream = stream_handles};
+    EXPECT(true, gate_enter(gate, &stream));
+    done_ns = (done_ns > moment_ns ? done_ns : moment_ns) + ns;
+    gate_leave(gate, &stream);
+}
+
+/* The process exits behind work of so many nanoseconds. */
+static struct gate *retired_behind(uint64_t ns)
+{
+    static struct gate gate;
+    moment_ns = done_ns = 1000 * MS;
+    terms = (struct hetero_grant_device){.core = 1000, .policy = HETERO_POLICY_FIXED};
+    gate_make(&gate, &in_moments, &terms, NULL, spend, NULL);
+    gate_set(&gate, GATE_OPEN);
+    launch_for(&gate, ns);
+    gate_set(&gate, GATE_CLOSED);
+    gate_retire(&gate);
+    return &gate;
+}
+
+static void four_milliseconds_at_exit_are_charged_and_do_not_wait_for_the_grants_debt(void)
+{
+    struct gate *gate = retired_behind(0);
+    out_of_debt_ns = moment_ns + 45000 * MS;
+    for (int launch = 0; launch < 4; launch++)
+        launch_for(gate, MS);
+    EXPECT(true, moment_ns < 1000 * MS + 5 * MS);
+    EXPECT(true, charged_ns >= 3 * MS);
+    launch_for(gate, 2 * MS);
+    launch_for(gate, MS);
+    EXPECT(true, moment_ns > out_of_debt_ns);
+}
+
+static void what_was_in_flight_at_exit_is_charged_and_is_not_waited_for_again(void)
+{
+    struct gate *gate = retired_behind(5000 * MS);
+    launch_for(gate, 0);
+    launch_for(gate, 0);
+    EXPECT(true, moment_ns < 6000 * MS + 2 * MS);
+    EXPECT(true, charged_ns >= 4999 * MS);
 }
 
 static bool begin_hold(void *handle, void *stream)
@@ -418,6 +472,34 @@ static void a_hold_that_its_watcher_released_can_be_forgotten(void)
     pthread_join(watcher, NULL);
 }
 
+static unsigned fences_made;
+
+static void *count_fence(void *context)
+{
+    fences_made++;
+    return make_fence(context);
+}
+
+static void a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives(void)
+{
+    static struct gate gate;
+    struct engine engine = in_moments;
+    moment_ns = done_ns = 1000 * MS;
+    engine.make = count_fence;
+    terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
+    gate_make(&gate, &engine, &terms, NULL, NULL, NULL);
+    gate_set(&gate, GATE_OPEN);
+    for (int end = 0; end < 5; end++) {
+        launch_for(&gate, 500 * MS);
+        gate_before_context_ends(&gate, stream_handles);
+        gate.long_kernels = true;
+        launch_for(&gate, 0); /* by patience */
+        gate_after_context_ended(&gate, stream_handles, true);
+        moment_ns = done_ns;
+    }
+    EXPECT(true, fences_made <= 4);
+}
+
 static const struct test tests[] = {
     TEST(a_hold_that_its_watcher_released_can_be_forgotten),
     TEST(kernels_of_more_than_20_ms_are_in_flight_alone),
@@ -426,6 +508,9 @@ static const struct test tests[] = {
     TEST(kernels_that_wait_for_each_other_are_all_launched_soon),
     TEST(the_sole_launch_does_not_end_with_one_that_interrupts_it),
     TEST(the_sole_launch_ends_where_a_hold_could_not_begin),
+    TEST(four_milliseconds_at_exit_are_charged_and_do_not_wait_for_the_grants_debt),
+    TEST(what_was_in_flight_at_exit_is_charged_and_is_not_waited_for_again),
+    TEST(a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives),
     TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
     TEST(of_five_thousand_streams_each_is_waited_for),
 };
