@@ -1,8 +1,8 @@
 /* Contexts that end, or seem to, while their work is in flight. */
 #include "attack.h"
 
-#define KERNEL_MS 40
-#define SECONDS   3
+#define KERNEL_MS 400
+#define SECONDS   8
 
 static int (*release)(int), (*create)(void **, unsigned, int), (*destroy)(void *);
 

@@ -220,7 +220,11 @@ OF_TIME: dict[str, tuple[tuple[str, str, str], ...]] = {
     "frozen_thread": (("timeshare/gate.c", "        close_if_silent(gate);\n", ""),),
     "changing_streams": (("shared/arguments.h", "if ((asked) != NULL)", "if (false)"),),
     "ended_contexts": (
-        ("shared/ends.c", "            gate_before_context_ends(&governor->gate, context);", ";"),
+        (
+            "shared/ends.c",
+            "            gate_before_context_ends(&governor->gate, context);",
+            "            gate_after_context_ended(&governor->gate, context, false);",
+        ),
         (
             "shared/ends.c",
             "            gate_after_context_ended(&governor->gate, context, lives);",
