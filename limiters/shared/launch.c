@@ -55,11 +55,12 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
     return RESULT_OK;
 }
 
-/* It was not captured after all, and passes the gate behind what it made. */
-static void pass_late(stream_t stream)
+/* If it was not captured after all, it passes the gate behind what it made. */
+static __attribute__((noinline)) void leave_recorded(const struct launch_ticket *recorded, result_t answer)
 {
     struct launch_ticket ticket;
-    if (launch_enter(&ticket, stream) == RESULT_OK)
+    stream_t stream = recorded->stream.stream;
+    if (!recording_ends(stream, recorded->seen) && answer == RESULT_OK && launch_enter(&ticket, stream) == RESULT_OK)
         launch_leave(&ticket, RESULT_OK);
 }
 
@@ -69,6 +70,6 @@ void launch_leave(const struct launch_ticket *ticket, result_t answer)
         gate_leave_failed(&ticket->governor->gate);
     else if (ticket->governor != NULL)
         gate_leave(&ticket->governor->gate, &ticket->stream);
-    else if (ticket->recorded && !recording_ends(ticket->stream.stream, ticket->seen) && answer == RESULT_OK)
-        pass_late(ticket->stream.stream);
+    else if (ticket->recorded)
+        leave_recorded(ticket, answer);
 }
