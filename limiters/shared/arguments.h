@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* From here on `asked` points to what it points to now; NULL stays NULL. The fence keeps the compiler from looking at
@@ -24,6 +25,16 @@
         atomic_signal_fence(memory_order_seq_cst);                                                                     \
         (asked) == NULL ? NO_STREAM : DEFAULT((asked)->stream);                                                        \
     })
+
+/* The same of more than one, in the heap; NULL for none, and where there is no memory. */
+static inline void *as_they_are(const void *asked, size_t bytes)
+{
+    void *now = bytes == 0 ? NULL : malloc(bytes);
+    if (now != NULL)
+        memcpy(now, asked, bytes);
+    atomic_signal_fence(memory_order_seq_cst);
+    return now;
+}
 
 /* Tell the program so many bytes, if it wants to know. */
 static inline void show_made(uintptr_t to, const void *made, size_t bytes)

@@ -1,4 +1,5 @@
 /* Sparse arrays: tiles of blocks of physical memory are mapped into them (virtual.h). */
+#include "arguments.h"
 #include "bodies.h"
 #include "held.h"
 #include "launch.h"
@@ -19,21 +20,30 @@ static void remember_tiles(void *array, struct block *block)
     table_put(&entry, &found); /* what another thread put there meanwhile stays charged */
 }
 
-result_t map_tiles(result_t (*real)(TYPE(arrayMapInfo) *, unsigned, stream_t), stream_t none, TYPE(arrayMapInfo) *tiles,
-                   unsigned count, stream_t stream)
+static void remember_all(const TYPE(arrayMapInfo) *tiles, unsigned count)
 {
-    struct launch_ticket ticket;
-    result_t answer = launch_enter(&ticket, stream == NULL ? none : stream);
-    if (answer != RESULT_OK)
-        return answer;
-    for (unsigned i = 0; tiles != NULL && i < count; i++) {
+    for (unsigned i = 0; i < count; i++) {
         struct block *block = tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP)
                                   ? block_held(tiles[i].memHandle.memHandle)
                                   : NULL;
         if (block != NULL)
             remember_tiles(tiles[i].resource.array, block);
     }
-    answer = real(tiles, count, stream);
-    launch_leave(&ticket, answer);
+}
+
+result_t map_tiles(result_t (*real)(TYPE(arrayMapInfo) *, unsigned, stream_t), stream_t none, TYPE(arrayMapInfo) *tiles,
+                   unsigned count, stream_t stream)
+{
+    struct launch_ticket ticket;
+    TYPE(arrayMapInfo) *ours = as_they_are(tiles, tiles == NULL ? 0 : count * sizeof *tiles);
+    if (ours == NULL && tiles != NULL && count > 0)
+        return ERROR(OUT_OF_MEMORY);
+    result_t answer = launch_enter(&ticket, stream == NULL ? none : stream);
+    if (answer == RESULT_OK) {
+        remember_all(ours, ours == NULL ? 0 : count);
+        answer = real(ours, count, stream);
+        launch_leave(&ticket, answer);
+    }
+    free(ours);
     return answer;
 }

@@ -30,34 +30,40 @@ static CUarray sparse_array(struct sparse *tiles)
     return array;
 }
 
-/* Map a block to the array's `i`th tiles of 2 MiB; true: there are such. */
-static bool map_tile(CUarray array, const struct sparse *tiles, CUmemGenericAllocationHandle handle, unsigned i,
-                     CUstream stream)
+/* To map a block to the array's `i`th tiles of 2 MiB; of no type, there are none. */
+static CUarrayMapInfo tile(CUarray array, const struct sparse *tiles, CUmemGenericAllocationHandle handle, unsigned i)
 {
     unsigned width = (unsigned)(BLOCK / (16ull * tiles->height)), across = WIDE / width;
     struct bounds bounds = {
         .x = i % across * width, .y = i / across * tiles->height, .width = width, .height = tiles->height, .depth = 1};
     CUarrayMapInfo info = {.resource = {.array = array},
-                           .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+                           .memOperationType = bounds.y < HIGH ? CU_MEM_OPERATION_TYPE_MAP : 0,
                            .memHandle = {handle},
                            .deviceBitMask = 1};
     memcpy(&info.subresource, &bounds, sizeof bounds);
-    return bounds.y < HIGH && CU(cuMemMapArrayAsync)(&info, 1, stream) == CUDA_SUCCESS;
+    return info;
 }
 
-static bool new_block(CUmemGenericAllocationHandle *handle)
+static bool map_tile(CUarray array, const struct sparse *tiles, CUmemGenericAllocationHandle handle, unsigned i,
+                     CUstream stream)
+{
+    CUarrayMapInfo info = tile(array, tiles, handle, i);
+    return info.memOperationType != 0 && CU(cuMemMapArrayAsync)(&info, 1, stream) == CUDA_SUCCESS;
+}
+
+static bool new_block(size_t bytes, CUmemGenericAllocationHandle *handle)
 {
     CUmemAllocationProp properties = on_card();
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     properties.allocFlags.usage = TILE_POOL;
-    return CU(cuMemCreate)(handle, BLOCK, &properties, 0) == CUDA_SUCCESS;
+    return CU(cuMemCreate)(handle, bytes, &properties, 0) == CUDA_SUCCESS;
 }
 
 /* Blocks in an array's tiles and without a handle. */
 static void fill(CUarray array, const struct sparse *tiles, CUstream stream)
 {
     CUmemGenericAllocationHandle handle;
-    for (unsigned i = 0; array != NULL && i < times(BLOCK) && new_block(&handle); i++) {
+    for (unsigned i = 0; array != NULL && i < times(BLOCK) && new_block(BLOCK, &handle); i++) {
         map_tile(array, tiles, handle, i, stream);
         CU(cuMemRelease)(handle);
     }
@@ -92,7 +98,7 @@ static void replaced_behind(void)
     open_card();
     CUarray array = sparse_array(&tiles);
     CUstream stream = blocked_stream();
-    for (unsigned i = 0; array != NULL && i < times(BLOCK) && new_block(&handle); i++) {
+    for (unsigned i = 0; array != NULL && i < times(BLOCK) && new_block(BLOCK, &handle); i++) {
         map_tile(array, &tiles, handle, 0, stream);
         CU(cuMemRelease)(handle);
     }
@@ -128,11 +134,8 @@ static void **find_twins(uintptr_t differ, void ***other)
 static void in_tile(void **chunk, size_t bytes, CUarray array, const struct sparse *tiles)
 {
     CUmemGenericAllocationHandle handle;
-    CUmemAllocationProp properties = on_card();
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
-    properties.allocFlags.usage = TILE_POOL;
     free(*chunk);
-    if (CU(cuMemCreate)(&handle, bytes, &properties, 0) != CUDA_SUCCESS)
+    if (!new_block(bytes, &handle))
         return;
     map_tile(array, tiles, handle, 0, NULL);
     cu.synchronize();
@@ -156,6 +159,52 @@ static void twins(void)
                 in_tile(one, 12 * BLOCK, arrays[i], &tiles);
                 in_tile(other, 12 * BLOCK, arrays[j], &tiles);
             }
+    take_memory();
+}
+
+/* A tile with which nothing is done when the limiter looks, and which is mapped when the driver does. */
+static CUarrayMapInfo asked;
+static void *map_for_a_moment(void *nothing)
+{
+    volatile CUmemOperationType *operation = &asked.memOperationType;
+    for (unsigned moves = 0; nothing == NULL; moves++) {
+        *operation = CU_MEM_OPERATION_TYPE_MAP;
+        for (volatile unsigned i = moves % 64; i > 0; i--) {
+        }
+        *operation = 0;
+        for (volatile unsigned i = 64 + moves % 64; i > 0; i--) {
+        }
+    }
+    return nothing;
+}
+
+static size_t left(void)
+{
+    size_t free, total;
+    must(cu.info(&free, &total), "cuMemGetInfo");
+    return free;
+}
+
+/* Until a block is in a tile and not charged. */
+static void changing(void)
+{
+    CUmemGenericAllocationHandle handle;
+    struct sparse tiles;
+    pthread_t thread;
+    open_card();
+    size_t before = left();
+    must(pthread_create(&thread, NULL, map_for_a_moment, NULL), "pthread_create");
+    for (uint64_t since = now_ns(); now_ns() - since < 6000000000ull && new_block(before / 2, &handle);) {
+        CUarray array = sparse_array(&tiles);
+        if (array == NULL)
+            break;
+        asked = tile(array, &tiles, handle, 0);
+        CUresult mapped = CU(cuMemMapArrayAsync)(&asked, 1, NULL);
+        CU(cuMemRelease)(handle);
+        if (mapped == CUDA_SUCCESS && left() == before)
+            break;
+        CU(cuArrayDestroy)(array);
+    }
     take_memory();
 }
 
@@ -187,6 +236,7 @@ int main(void)
         {"tiles of released blocks", mapped},
         {"of several arrays", several_arrays},
         {"of blocks that look like others", twins},
+        {"tiles that another thread changes", changing},
         {"replaced behind a blocked stream", replaced_behind},
         {"destroyed behind a blocked stream", destroyed_behind},
     };

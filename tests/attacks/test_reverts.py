@@ -301,6 +301,10 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
         "sparse_arrays",
         (("shared/tiles.c", "found.owner == array && found.link == block", "true"),),
     ),
+    (
+        "sparse_arrays",
+        (("shared/tiles.c", "real(ours, count, stream)", "real(tiles, count, stream)"),),
+    ),
     ("early_charges", (("shared/uncounted.c", "return !alone || high", "return high"),)),
     ("early_charges", (("shared/uncounted.c", "(int64_t)hidden(device)", "0"),)),
     (
