@@ -90,7 +90,7 @@ static result_t charge_graph(TYPE(graph) graph, struct bill *bill)
         if (needs.bytes[d] <= bill->bytes[d] || !counted(d))
             continue;
         uint64_t more = pool_chunks(needs.bytes[d]) - pool_chunks(bill->bytes[d]);
-        answer = pool_remember(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE) == NULL ? ERROR(NOT_SUPPORTED) : charge(d, more);
+        answer = pool_countable(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE) ? charge(d, more) : ERROR(NOT_SUPPORTED);
         if (answer == RESULT_OK)
             bill->bytes[d] = needs.bytes[d];
     }

@@ -37,15 +37,15 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
 
 /* A capture only notes the allocation; the graph is charged when it is instantiated. It may have ended before the
  * driver looks: so what its pool took is charged all the same. */
-#define ALLOCATE_ORDERED(device_, handle, stream, call)                                                                \
+#define ALLOCATE_ORDERED(device_, pool_, stream, call)                                                                 \
     do {                                                                                                               \
+        struct pool *of = NULL;                                                                                        \
         int device = device_;                                                                                          \
         result_t refused = charge(device, 0);                                                                          \
         if (refused != RESULT_OK || !counted(device))                                                                  \
             return refused != RESULT_OK ? refused : call;                                                              \
-        struct pool *of = pool_remember(handle, device, memory);                                                       \
         struct growth growth;                                                                                          \
-        if (of == NULL)                                                                                                \
+        if ((of = pool_) == NULL)                                                                                      \
             return ERROR(NOT_SUPPORTED);                                                                               \
         refused = pool_grow(&growth, of, stream_capturing(stream) ? 0 : bytes, 0, stream);                             \
         if (refused != RESULT_OK)                                                                                      \
@@ -54,24 +54,14 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
         return spills(answer, device) ? allocate_spilled(pointer, device, bytes) : answer;                             \
     } while (0)
 
-/* The pool that a device allocates from when none is named. It is named to the driver then, since the program may make
- * another one that meanwhile. */
-static TYPE(memoryPool) current_pool(int device)
-{
-    TYPE(memoryPool) pool = NULL;
-    return DRIVER(DeviceGetMemPool)(&pool, ordinal_of(device)) == RESULT_OK ? pool : NULL;
-}
-
+/* The device's pool is named to the driver, since the program may make another one that meanwhile. */
 result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), stream_t none, pointer_t *pointer,
                         size_t bytes, stream_t stream)
 {
     stream_t meant = stream == NULL ? none : stream;
-    enum pool_memory memory = POOL_OF_DEVICE;
-    int of_stream = device_of_stream(meant);
-    TYPE(memoryPool) pool = counted(of_stream) ? current_pool(of_stream) : NULL;
-    ALLOCATE_ORDERED(of_stream, pool, meant,
-                     pool == NULL ? real(pointer, bytes, stream)
-                                  : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool, meant));
+    ALLOCATE_ORDERED(device_of_stream(meant), pool_current(device), meant,
+                     of == NULL ? real(pointer, bytes, stream)
+                                : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool_name(of), meant));
 }
 
 result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), stream_t none,
@@ -79,7 +69,8 @@ result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPoo
 {
     stream_t meant = stream == NULL ? none : stream;
     enum pool_memory memory = POOL_OF_DEVICE;
-    ALLOCATE_ORDERED(device_of_pool(pool, &memory), pool, meant, real(pointer, bytes, pool, stream));
+    ALLOCATE_ORDERED(device_of_pool(pool, &memory), pool_remember(pool, device, memory), meant,
+                     real(pointer, bytes, pool, stream));
 }
 
 /* Managed memory has no place of its own: it is counted where the program works. */
@@ -95,7 +86,7 @@ result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProp
         device = device_current();
     result_t answer = device == DEVICE_FOREIGN ? ERROR(OUT_OF_MEMORY) : real(pool, properties);
     if (answer == RESULT_OK && counted(device))
-        pool_remember(*pool, device, managed ? POOL_OF_MANAGED : POOL_OF_DEVICE);
+        pool_countable(*pool, device, managed ? POOL_OF_MANAGED : POOL_OF_DEVICE);
     return answer;
 }
 
@@ -104,10 +95,11 @@ result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProp
 result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) handle)
 {
     int device;
-    TYPE(memoryPool) fallback;
+    TYPE(memoryPool) current, fallback;
     if (!pool_known(handle, &device))
         FREE(HELD_IMPORTED, handle, real(handle));
-    if (current_pool(device) == handle && DRIVER(DeviceGetDefaultMemPool)(&fallback, ordinal_of(device)) == RESULT_OK)
+    if (DRIVER(DeviceGetMemPool)(&current, ordinal_of(device)) == RESULT_OK && current == handle &&
+        DRIVER(DeviceGetDefaultMemPool)(&fallback, ordinal_of(device)) == RESULT_OK)
         DRIVER(DeviceSetMemPool)(ordinal_of(device), fallback);
     pool_destroy(pool_remember(handle, device, POOL_OF_DEVICE));
     return RESULT_OK;

@@ -20,6 +20,7 @@ struct pool {
     bool over;        /* the program destroyed it */
     bool exported;    /* others may have it; it stays charged with the most it was until it is destroyed */
     bool gone;        /* the driver does not know it any more: its name may become another's */
+    unsigned pins;    /* by those that have it from pool_remember or pool_current */
     uint64_t charged; /* bytes: what it reserved when it was last asked */
     struct pool *next;
 };
@@ -163,26 +164,69 @@ static struct pool *add(struct pool pool)
     return added;
 }
 
-struct pool *pool_remember(TYPE(memoryPool) handle, int device, enum pool_memory memory)
+/* With `counting` held: one on the list, pinned, or NULL. What is charged no more of one that had its name on another
+ * device, `ended`, and what of that others may have. */
+static struct pool *pinned(struct pool asked, int *ended, uint64_t *back, uint64_t *kept)
 {
-    struct pool asked = {.handle = handle, .device = device, .memory = memory};
-    uint64_t reserved, back = 0, kept = 0;
-    int ended = device;
-    pthread_mutex_lock(&counting);
-    struct pool *pool = known(handle);
-    if (pool != NULL && pool->device != device) {
-        ended = pool->device;
-        *(pool->exported ? &kept : &back) = forget(pool);
-        shared[ended].stuck += kept;
+    uint64_t reserved;
+    struct pool *pool = known(asked.handle);
+    if (pool != NULL && pool->device != asked.device) {
+        *ended = pool->device;
+        *(pool->exported ? kept : back) = forget(pool);
+        shared[*ended].stuck += *kept;
         pool = NULL;
     }
     if (pool == NULL && reserved_of(&asked, &reserved))
         pool = add(asked);
+    if (pool != NULL)
+        pool->pins++;
+    return pool;
+}
+
+/* `current`: the one that the device has now. The lock is held over both, so that it is not destroyed in between. */
+static struct pool *remember(struct pool asked, bool current)
+{
+    uint64_t back = 0, kept = 0;
+    int ended = asked.device;
+    struct pool *pool = NULL;
+    pthread_mutex_lock(&counting);
+    if (!current || DRIVER(DeviceGetMemPool)(&asked.handle, ordinal_of(asked.device)) == RESULT_OK)
+        pool = pinned(asked, &ended, &back, &kept);
     pthread_mutex_unlock(&counting);
     refund(ended, back);
     if (kept > 0)
         stays_charged(ended, kept);
     return pool;
+}
+
+struct pool *pool_remember(TYPE(memoryPool) handle, int device, enum pool_memory memory)
+{
+    return remember((struct pool){.handle = handle, .device = device, .memory = memory}, false);
+}
+
+struct pool *pool_current(int device)
+{
+    return remember((struct pool){.device = device, .memory = POOL_OF_DEVICE}, true);
+}
+
+TYPE(memoryPool) pool_name(const struct pool *pool)
+{
+    return pool->handle;
+}
+
+static void unpin(struct pool *pool)
+{
+    pthread_mutex_lock(&counting);
+    pool->pins--;
+    pthread_mutex_unlock(&counting);
+}
+
+bool pool_countable(TYPE(memoryPool) handle, int device, enum pool_memory memory)
+{
+    struct pool *pool = pool_remember(handle, device, memory);
+    if (pool != NULL)
+        unpin(pool);
+    return pool != NULL;
 }
 
 bool pool_known(TYPE(memoryPool) handle, int *device)
@@ -195,12 +239,13 @@ bool pool_known(TYPE(memoryPool) handle, int *device)
     return pool != NULL;
 }
 
-/* With `counting` held: forget the pools that are gone, and those destroyed that hold nothing any more. */
+/* With `counting` held: forget the pools that are gone, and those destroyed that hold nothing any more; but for those
+ * that are pinned. */
 static void bury(void)
 {
     for (struct pool **at = &pools; *at != NULL;) {
         struct pool *pool = *at;
-        if ((!pool->over && !pool->gone) || pool->charged > 0) {
+        if ((!pool->over && !pool->gone) || pool->charged > 0 || pool->pins > 0) {
             at = &pool->next;
             continue;
         }
@@ -254,11 +299,13 @@ static void say_pools(int device)
 
 void pool_exported(struct pool *pool)
 {
+    int device = pool->device;
     pthread_mutex_lock(&counting);
     pool->exported = true;
+    pool->pins--;
     pthread_mutex_unlock(&counting);
     atomic_store(&any_said, true);
-    say_pools(pool->device);
+    say_pools(device);
 }
 
 /* Of the pools of a device, trimmed if so wished: give back what they do not reserve any more. */
@@ -320,10 +367,12 @@ void pools_trim(int device)
 
 void pool_destroy(struct pool *pool)
 {
+    int device = pool->device;
     pthread_mutex_lock(&counting);
     pool->over = true;
+    pool->pins--;
     pthread_mutex_unlock(&counting);
-    settle_all(pool->device, false);
+    settle_all(device, false);
 }
 
 /* --------------------------------------------------------------------------------------------- streams to wait for */
@@ -418,30 +467,29 @@ result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
         answer = charge_now(pool->device, growth->charged - prepaid);
     else
         growth->charged = prepaid;
-    if (answer != RESULT_OK)
+    if (answer != RESULT_OK) {
         pthread_mutex_unlock(&growing[pool->device]);
+        unpin(pool);
+    }
     return answer;
 }
 
 bool pool_grown(struct growth *growth)
 {
     struct pool *pool = growth->pool;
-    uint64_t reserved = 0, added = 0, back = growth->charged;
+    int device = pool->device;
+    uint64_t reserved = 0;
     pthread_mutex_lock(&counting);
     if (!taken_by(pool, &reserved))
         reserved = pool->charged + growth->charged;
-    if (reserved >= pool->charged)
-        added = reserved - pool->charged;
-    else
-        back += pool->charged - reserved;
+    int64_t more = (int64_t)(reserved - pool->charged - growth->charged);
     pool->charged = reserved;
+    pool->pins--;
     pthread_mutex_unlock(&counting);
-    say_pools(pool->device);
-    bool within = true;
-    if (added <= back)
-        refund(pool->device, back - added);
-    else
-        within = charge_held(pool->device, added - back);
-    pthread_mutex_unlock(&growing[pool->device]);
+    say_pools(device);
+    if (more < 0)
+        refund(device, (uint64_t)-more);
+    bool within = more <= 0 || charge_held(device, (uint64_t)more);
+    pthread_mutex_unlock(&growing[device]);
     return within;
 }

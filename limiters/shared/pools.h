@@ -23,8 +23,17 @@ struct pool;
 enum pool_memory { POOL_OF_DEVICE, POOL_OF_MANAGED };
 
 /* The pool of this name, which allocates on `device`; NULL: it cannot be counted, as there is no memory to remember it
- * with, or the driver (before 11.3) does not say what it reserves. */
+ * with, or the driver (before 11.3) does not say what it reserves. It is pinned: it and the driver's stay until it is
+ * unpinned, even where the program destroys it. pool_grown and a pool_grow that fails unpin, and what says so below.
+ */
 struct pool *pool_remember(TYPE(memoryPool) handle, int device, enum pool_memory memory);
+
+/* Whether there is one, which is not pinned. */
+bool pool_countable(TYPE(memoryPool) handle, int device, enum pool_memory memory);
+
+/* The pinned pool that a device allocates from when none is named; its name. */
+struct pool *pool_current(int device);
+TYPE(memoryPool) pool_name(const struct pool *pool);
 
 /* Whether any pool was ever allocated from; the device of a pool that is known by name. */
 bool pools_known(void);
@@ -70,10 +79,11 @@ void pools_context_over(context_t context);
 /* Whether more may come back when a stream that freed something gets there. */
 bool pools_pending(int device);
 
-/* The program destroys a pool. It goes when what it holds does. */
+/* The program destroys a pool. It goes when what it holds does. Unpins it. */
 void pool_destroy(struct pool *pool);
 
-/* A descriptor of the pool was made: others may have what it holds when it lets go of that. */
+/* A descriptor of the pool was made: others may have what it holds when it lets go of that. Unpins
+ * it. */
 void pool_exported(struct pool *pool);
 
 /* What a pool of this many bytes reserves at most. */

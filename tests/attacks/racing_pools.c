@@ -1,4 +1,5 @@
-/* Ordered memory that is asked for while another thread ends a capture, or makes another pool the device's. */
+/* Ordered memory that is asked for while another thread ends a capture, makes another pool the device's, or
+ * destroys that. */
 #include "memory.h"
 
 #include <stdatomic.h>
@@ -28,6 +29,20 @@ static void *change_pools(void *nothing)
 {
     for (unsigned i = 0; !atomic_load(&stops); i++)
         CU(cuDeviceSetMemPool)(0, pools[i % 2]);
+    return nothing;
+}
+
+/* Each pool is the device's for a moment, and destroyed when another one is. */
+static void *destroy_pools(void *nothing)
+{
+    CUmemoryPool before = NULL, made;
+    while (!atomic_load(&stops)) {
+        must((int)CU(cuMemPoolCreate)(&made, &on_device), "cuMemPoolCreate");
+        must((int)CU(cuDeviceSetMemPool)(0, made), "cuDeviceSetMemPool");
+        if (before != NULL)
+            must((int)CU(cuMemPoolDestroy)(before), "cuMemPoolDestroy");
+        before = made;
+    }
     return nothing;
 }
 
@@ -88,11 +103,32 @@ static void pools_that_change(void)
     race(change_pools);
 }
 
+/* Who names no pool is answered no error that another thread destroyed one. */
+static void pools_that_end(void)
+{
+    pthread_t thread;
+    CUdeviceptr pointer;
+    open_card();
+    must((int)CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    must(pthread_create(&thread, NULL, destroy_pools, NULL), "pthread_create");
+    for (uint64_t since = now_ns(); now_ns() - since < 2000000000ull;) {
+        CUresult answer = CU(cuMemAllocAsync)(&pointer, BLOCK, stream);
+        if (answer == CUDA_SUCCESS)
+            answer = CU(cuMemFreeAsync)(pointer, stream);
+        if (answer != CUDA_ERROR_OUT_OF_MEMORY)
+            must((int)answer, "cuMemAllocAsync or cuMemFreeAsync");
+    }
+    atomic_store(&stops, true);
+    pthread_join(thread, NULL);
+    take_memory();
+}
+
 int main(void)
 {
     static const struct part parts[] = {
         {"captures that end", captures_that_end},
         {"pools that change", pools_that_change},
+        {"pools that end", pools_that_end},
     };
     RUN_PARTS(parts);
 }

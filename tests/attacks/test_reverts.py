@@ -154,7 +154,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "shared/pool.c",
-            "DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool, meant)",
+            "DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool_name(of), meant)",
             "real(pointer, bytes, stream)",
         ),
     ),
@@ -301,6 +301,7 @@ FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
         "sparse_arrays",
         (("shared/tiles.c", "found.owner == array && found.link == block", "true"),),
     ),
+    ("racing_pools", (("shared/pools.c", " || pool->pins > 0) {", ") {"),)),
     (
         "sparse_arrays",
         (("shared/tiles.c", "real(ours, count, stream)", "real(tiles, count, stream)"),),
