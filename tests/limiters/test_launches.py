@@ -231,3 +231,26 @@ def test_a_captured_launch_passes_no_gate_while_another_capture_takes_long_to_en
 ) -> None:
     racing = "race(lambda: end(other), fill)\nend(stream)"
     assert ([0, 1], 0) == _race(tmp_path, 0, 200000, racing)
+
+
+def test_what_a_node_is_made_of_may_lie_in_memory_that_is_only_read(rack: Rack) -> None:
+    told = rack.grant(Terms(memory=64 * MIB)).run(
+        """
+import mmap, struct
+start()
+kernel, graph, node = spin_kernel(), c_void_p(), c_void_p()
+call("cuGraphCreate", byref(graph), c_uint(0))
+length = c_uint64(10)
+given = (c_void_p * 1)(ctypes.addressof(length))
+libc = ctypes.CDLL(None)
+libc.mmap.restype = c_void_p
+page = libc.mmap(None, c_size_t(4096), 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, c_size_t(0))
+asked = struct.pack("i12xP7I4xP", 0, kernel.value, 1, 1, 1, 1, 1, 1, 0, ctypes.addressof(given))
+ctypes.memmove(page, asked, len(asked))
+assert libc.mprotect(c_void_p(page), c_size_t(4096), mmap.PROT_READ) == 0
+none = c_void_p()
+say([cuda.cuGraphAddNode_v2(byref(node), graph, none, none, c_size_t(0), c_void_p(page)),
+     cuda.cuGraphNodeSetParams(node, c_void_p(page))])
+"""
+    )
+    assert [0, 0] == told
