@@ -36,7 +36,7 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
 }
 
 /* A capture only notes the allocation; the graph is charged when it is instantiated. It may have ended before the
- * driver looks: so what its pool took is charged all the same. */
+ * driver looks: so what its pool took is charged all the same. Managed memory cannot be had in a capture. */
 #define ALLOCATE_ORDERED(device_, pool_, stream, call)                                                                 \
     do {                                                                                                               \
         struct pool *of = NULL;                                                                                        \
@@ -51,7 +51,8 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
         if (refused != RESULT_OK)                                                                                      \
             return refused;                                                                                            \
         result_t answer = settle_pooled(call, &growth, pointer, stream, device);                                       \
-        return spills(answer, device) ? allocate_spilled(pointer, device, bytes) : answer;                             \
+        return spills(answer, device) && !stream_capturing(stream) ? allocate_spilled(pointer, device, bytes)          \
+                                                                   : answer;                                           \
     } while (0)
 
 /* The device's pool is named to the driver, since the program may make another one that meanwhile. */
