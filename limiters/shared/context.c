@@ -27,9 +27,19 @@ static _Atomic(context_t) primaries[ORDINALS];
 static unsigned charged;
 static pthread_mutex_t charging = PTHREAD_MUTEX_INITIALIZER;
 
+/* Of each ordinal: held while its primary context is retained, or released and asked after. */
+static pthread_mutex_t retaining[ORDINALS] = {[0 ... ORDINALS - 1] = PTHREAD_MUTEX_INITIALIZER};
+
+static pthread_mutex_t *lock_of(device_t device)
+{
+    return &retaining[(unsigned)device % ORDINALS];
+}
+
 void context_after_fork(void)
 {
     charging = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    for (unsigned i = 0; i < ORDINALS; i++)
+        retaining[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     charged = 0;
 }
 
@@ -68,7 +78,9 @@ static result_t settle_context(context_t context, device_t ordinal)
 result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *context, device_t device)
 {
     struct measured measured = context_begins(device_of(device));
+    pthread_mutex_lock(lock_of(device));
     result_t answer = real(context, device);
+    pthread_mutex_unlock(lock_of(device));
     context_made(&measured, answer == RESULT_OK ? *context : NULL);
     if (answer != RESULT_OK)
         return answer;
@@ -118,18 +130,29 @@ result_t create_context_vdpau(result_t (*real)(context_t *, unsigned, device_t, 
     CREATE(real(context, flags, device, vdpau, lookup));
 }
 
+/* Whether a call that ends a context did nothing. Any other error may be one of earlier work, with which the context
+ * ended all the same (cuda.h): its fences are asked about no more, and what was charged for it stays charged. */
+static bool refused(result_t answer)
+{
+    return answer == ERROR(INVALID_VALUE) || answer == ERROR(INVALID_CONTEXT) || answer == ERROR(NOT_INITIALIZED) ||
+           answer == ERROR(DEINITIALIZED) || answer == ERROR(NOT_PERMITTED) ||
+           answer == ERROR(STREAM_CAPTURE_UNSUPPORTED);
+}
+
+/* Whether it lives is asked before another thread can retain the next one. */
 static result_t end_primary(result_t (*real)(device_t), device_t device, bool reset)
 {
     context_t context = device >= 0 && device < ORDINALS ? atomic_load(&primaries[device]) : NULL;
     struct card_use before = before_context_ends(context);
-    result_t answer = real(device);
     unsigned flags;
     int active = 1;
-    if (answer == RESULT_OK && !reset)
-        answer = DRIVER(DevicePrimaryCtxGetState)(device, &flags, &active);
-    bool ended = answer == RESULT_OK && (reset || !active);
-    context_call_over(context, !ended);
-    if (ended)
+    pthread_mutex_lock(lock_of(device));
+    result_t answer = real(device);
+    if (!refused(answer) && (reset || DRIVER(DevicePrimaryCtxGetState)(device, &flags, &active) != RESULT_OK))
+        active = !reset;
+    pthread_mutex_unlock(lock_of(device));
+    context_call_over(context, active);
+    if (answer == RESULT_OK && !active)
         after_context_ended(context, before);
     return answer;
 }
@@ -148,7 +171,7 @@ result_t destroy_context(result_t (*real)(context_t), context_t context)
 {
     struct card_use before = before_context_ends(context);
     result_t answer = real(context);
-    context_call_over(context, answer != RESULT_OK);
+    context_call_over(context, refused(answer));
     if (answer == RESULT_OK)
         after_context_ended(context, before);
     return answer;
