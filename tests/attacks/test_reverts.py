@@ -13,7 +13,7 @@ from tenancy import LIMITER, mutated
 LIMITERS = LIMITER.parents[2]
 
 #: What a pool or graphs add to what they reserve.
-_GROWTH_FREE = (("shared/pools.c", "added = reserved - pool->charged;", "added = 0;"),)
+_GROWTH_FREE = (("shared/pools.c", "(reserved - pool->charged - growth", "(0 - growth"),)
 
 #: What calls are asked for is copied before it is looked at.
 _AS_IT_IS = "asked = (asked) == NULL ? NULL : &asked##_now"
