@@ -19,12 +19,17 @@ static const void *kernel_of_v1(const NAMED(KERNEL_NODE_PARAMS_v1) *params)
     return params == NULL ? NULL : params->func;
 }
 
+static bool same(const void *one, const void *other, size_t bytes)
+{
+    return memcmp(one, other, bytes) == 0;
+}
+
 /* With the driver's answers in it. Of most nodes there are none: they may lie in memory that is only read. */
 #define PUT_ANY(call)                                                                                                  \
     TYPE(graphNodeParams) *theirs = params;                                                                            \
     AS_IT_IS(params);                                                                                                  \
     result_t answer = local_in_graph(kernel_of_any(params)) ? call : ERROR(OUT_OF_MEMORY);                             \
-    if (answer == RESULT_OK && params != NULL && memcmp(theirs, params, sizeof *params) != 0)                          \
+    if (answer == RESULT_OK && params != NULL && !same(theirs, params, sizeof *params))                                \
         *theirs = *params;                                                                                             \
     return answer
 
