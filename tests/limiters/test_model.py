@@ -28,7 +28,11 @@ CONTEXT, MULTIPROCESSORS, THREADS = 8 * MIB, 2, 2048
 MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     # Defects that the limiter once had.
     "what graphs keep is credit": (
-        ("shared/pools.c", "added = reserved - pool->charged;", "added = 0;"),
+        (
+            "shared/pools.c",
+            "(int64_t)(reserved - pool->charged - growth->charged);",
+            "-(int64_t)growth->charged;",
+        ),
     ),
     "a reference is gained without its block": (
         (
