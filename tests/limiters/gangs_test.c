@@ -265,58 +265,56 @@ static void a_gang_whose_host_is_busy_elsewhere_has_its_share(void)
         }
 }
 
+/* What the training does (gangs.h): the second card is so many per cent slower, hosts are elsewhere for so long at
+ * most, and late at an open gate. */
+static void hosts_pause(unsigned slower, unsigned gap_us, unsigned late_us)
+{
+    transformer.slower = slower;
+    transformer.more = 0;
+    transformer.host_ns = 0;
+    transformer.gap_us = gap_us;
+    transformer.late_us = late_us;
+}
+
 /* What one host is late, the other's card spins: less than it would, because launchers are ahead of their cards. What
  * both are late leaves the cards idle, which costs nothing alone: so it may have a little more than its share. */
 static void a_gang_whose_hosts_pause_has_its_share(void)
 {
     static const unsigned percents[] = {30, 50, 70};
-    transformer.slower = transformer.more = 0;
-    transformer.host_ns = 0;
-    transformer.gap_us = 10000;
-    transformer.late_us = 2000;
+    hosts_pause(0, 10000, 2000);
     double alone = gang_alone(train_transformer);
     for (unsigned p = 0; p < 3; p++)
         EXPECT_NEAR(percents[p] + 0.5, 1.5, transformer_got(percents[p], 0, 0, 15, alone));
-    transformer.gap_us = transformer.late_us = 0;
+    hosts_pause(0, 0, 0);
 }
 
 /* Its row hardly ever ends, which is where it would show whether its processes wait for each other. As that was due all
  * the time, launchers were kept as little ahead as they are there: 84.7 of 96, and 82 to 85 of 98 on two H200s. */
 static void a_gang_that_is_hardly_stopped_is_ahead_of_its_devices(void)
 {
-    transformer.slower = 2;
-    transformer.more = 0;
-    transformer.gap_us = 8000;
-    transformer.late_us = 3000;
+    hosts_pause(2, 8000, 3000);
     EXPECT(true, one_has(train_with_a_slow_host, 96, 12, gang_alone(train_with_a_slow_host)) >= 91);
-    transformer.gap_us = transformer.late_us = 0;
+    hosts_pause(0, 0, 0);
 }
 
 /* Each row begins with nothing in flight, and a host that pauses soon after leaves its device idle. In phases, what is
  * in flight at a row's end is more than was counted. Below the goal, which is 47: as much as there is today. */
 static void two_gangs_whose_hosts_pause_have_what_their_lead_saves(void)
 {
-    transformer.slower = 2;
-    transformer.more = 0;
-    transformer.host_ns = 0;
-    transformer.gap_us = 10000;
-    transformer.late_us = 2000;
+    hosts_pause(2, 10000, 2000);
     two_have(train_transformer, 20, 42.5);
     two_have(train_in_phases, 20, 40.5);
-    transformer.gap_us = transformer.late_us = 0;
+    hosts_pause(0, 0, 0);
 }
 
 /* Alone it loses nothing by its device's waiting for it. Beside another it is kept at its gate for each second half of
  * a period, after which it is not ahead. Below the goal, which is 47: as much as there is today. */
 static void a_host_hardly_faster_than_its_device_costs_rows_beside_others_only(void)
 {
-    transformer.slower = 2;
-    transformer.more = 0;
-    transformer.gap_us = 8000;
-    transformer.late_us = 3000;
+    hosts_pause(2, 8000, 3000);
     EXPECT(true, one_has(train_with_a_slow_host, 50, 8, gang_alone(train_with_a_slow_host)) >= 48);
     two_have(train_with_a_slow_host, 8, 38.5);
-    transformer.gap_us = transformer.late_us = 0;
+    hosts_pause(0, 0, 0);
 }
 
 /* As the node's settings may say it. */
