@@ -316,6 +316,13 @@ static bool any_blocked(const struct process *of)
     return false;
 }
 
+/* What the process may be charged for by its figure at any call, and somebody else is charged for as well: what it has
+ * open of who let go of it. */
+static uint64_t charged_twice(uint32_t p, uint32_t d)
+{
+    return books_has_context(&books, p, d) ? books_taken_over(&books, p, d) : 0;
+}
+
 /* A refusal is right where the grant has no room, after what the process itself keeps of freed memory is given back. */
 static void check_refusal(const struct seen *before, uint32_t p, const struct call *call)
 {
@@ -326,7 +333,7 @@ static void check_refusal(const struct seen *before, uint32_t p, const struct ca
     used -= before->charged[p][call->device] - range.least - of->beyond[call->device];
     if (!any_blocked(of))
         used -= of->pools[call->device] - of->pools_least[call->device];
-    if (used + wanted <= limit)
+    if (used + wanted + charged_twice(p, call->device) <= limit)
         fail("process %u, device %u: %.3f MiB refused with %.3f of %.3f in use", p, call->device, mib(wanted),
              mib(used), mib(limit));
 }
@@ -354,7 +361,7 @@ static void check_answer(const struct seen *before, const struct seen *after, ui
         check_refusal(before, p, call);
     else if (code != 0 && !may_fail && !beyond)
         fail("process %u: %s answers %d", p, names[call->kind], code);
-    else if (code == 0 && wanted > 0 && used_by(after, g, d) > before->limit[g][d] &&
+    else if (code == 0 && wanted > 0 && used_by(after, g, d) > before->limit[g][d] + charged_twice(p, d) &&
              used_by(after, g, d) > used_by(before, g, d))
         fail("process %u, device %u: granted, and %.3f of %.3f MiB are in use", p, d, mib(used_by(after, g, d)),
              mib(before->limit[g][d]));
