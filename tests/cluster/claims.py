@@ -101,8 +101,8 @@ def tried(lab: Lab, name: str, count: int) -> list[Plain]:
     return found
 
 
-def look(lab: Lab, node: str) -> None:
-    """Have an agent look at its claims: it does every 30 s, and when a pod of its node goes."""
+def remind(lab: Lab, node: str) -> None:
+    """Have an agent read its claims anew: it does every 30 s, and when a pod of its node goes."""
     body = {"metadata": {"name": "last"}, "spec": {**program({}), "nodeName": node}}
     lab.call("POST", PODS, body)
     lab.call("DELETE", f"{PODS}/last?gracePeriodSeconds=0")

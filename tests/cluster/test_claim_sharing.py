@@ -18,8 +18,8 @@ from tests.cluster.claims import (
     claim,
     cleared,
     given,
-    look,
     pod_with,
+    remind,
     run_with,
     same_card,
     specs,
@@ -132,7 +132,7 @@ def test_a_pod_that_never_had_a_claim_takes_it_from_nobody_by_going(
 
     lab.call("DELETE", f"{PODS}/stays?gracePeriodSeconds=1")
     wait_for(lambda: "stays" not in lab.pods() and not given(lab, "used"))
-    look(lab, "n1")
+    remind(lab, "n1")
     wait_for(lambda: not lab.standing("n1") and not specs(lab, "n1"))
 
 

@@ -6,8 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
+from hetero.kube.api.quantity import quantity
+from hetero.kube.dra.proto import dra_pb2
+from hetero.kube.dra.proto.dra_pb2_grpc import DRAPluginStub
 from hetero.model.units import GiB, MiB
 from tests.cluster.claims import (
     CLAIMS,
@@ -19,10 +23,11 @@ from tests.cluster.claims import (
     claim,
     cleared,
     given,
-    look,
+    remind,
     run_with,
     runs,
     same_card,
+    specs,
     tried,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2
@@ -57,6 +62,37 @@ def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release
         first, second = tried(lab, name, 2)
         assert {"allocated": fits} == first
         assert "CUDA_ERROR_OUT_OF_MEMORY" == second["error"]
+
+
+def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, lab: Lab) -> None:
+    """Two cards have NVLink; to the other three all ways are over PCIe, as among them."""
+    told = lab.run_on("n1", sys.executable, "-m", "hetero.cli", "inventory", "--json")
+    found = {
+        one["attributes"]["uuid"]["string"]: one
+        for one in wait_for(lambda: release.devices("n1")).values()
+    }
+    groups: dict[str, set[str]] = {}
+    for card in json.loads(told)["items"]:
+        device = found.pop(card["uuid"])
+        said = {name: one for name, of in device["attributes"].items() for one in of.values()}
+        assert {
+            "vendor": card["vendor"],
+            "model": card["model"],
+            "index": card["index"],
+            "enforcement": card["enforcement"],
+            "driverVersion": card["attributes"]["driver"],
+            "numaNode": card["numa"],
+            "countsContext": True,
+            "resource.kubernetes.io/pciBusID": card["pci"],
+            "resource.kubernetes.io/pcieRoot": f"pci{card['pci'][:6]}0",
+        }.items() <= said.items()
+        assert {"memory": card["memory"], "cores": card["core_units"], "slots": card["slots"]} == {
+            name: quantity({name: of["value"]}, name) for name, of in device["capacity"].items()
+        }
+        groups.setdefault(said["linkGroup"], set()).add(card["model"])
+    assert {} == found
+    others = {"NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"}
+    assert [{"NVIDIA H200"}, others] == [*groups.values()]
 
 
 def test_a_claims_grant_stands_while_its_pod_runs_and_goes_with_it(lab: Lab) -> None:
@@ -103,6 +139,45 @@ def test_a_resource_name_is_a_whole_card_by_a_claim_that_kube_scheduler_makes(
     assert (23034 * MiB, None) == (piece["takes"]["memory"], piece["core"])
     assert {"allocated": 22 * GiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
+
+
+def test_an_agent_prepares_what_is_allocated_on_its_node_for_a_pod_there_and_nothing_else(
+    lab: Lab,
+) -> None:
+    """It asks the API of each claim that a kubelet names; to be asked again changes nothing."""
+    uid = claim(lab, "used", memory="2Gi", cores=20)["metadata"]["uid"]  # of the first node's
+    free = claim(lab, "free", memory="2Gi", cores=20)
+    run_with(lab, "used")
+    runs(lab, "used", seconds=60)
+    standing = lab.standing("n1")
+    allocation = lab.call("GET", f"{CLAIMS}/used")["status"]["allocation"]
+
+    assert ("", f"hetero.io/claim=claim-{uid}") == prepared(lab, "n1", "used", uid)
+    other = "it was allocated devices of node n1, and this is n2"
+    assert other in prepared(lab, "n2", "used", uid)[0]
+    taken = "another claim of this name has taken its place"
+    assert taken in prepared(lab, "n1", "used", "another")[0]
+    none = "it has no allocation of this driver's devices"
+    assert none in prepared(lab, "n1", "free", free["metadata"]["uid"])[0]
+    body = {**free, "status": {"allocation": allocation}}
+    lab.call("PUT", f"{CLAIMS}/free/status", body)
+    nobody = "it is reserved for no pod of this node"
+    assert nobody in prepared(lab, "n1", "free", free["metadata"]["uid"])[0]
+    assert standing == lab.standing("n1")
+    assert 1 == len(specs(lab, "n1"))
+    assert [] == [*lab.standing("n2"), *specs(lab, "n2")]
+
+
+def prepared(lab: Lab, node: str, name: str, uid: str) -> tuple[str, str]:
+    """Ask a node's agent for a claim, as its kubelet does: why not, or the CDI device."""
+    asked = dra_pb2.Claim(namespace="default", name=name, uid=uid)
+    address = f"unix://{lab.kubelet(node)}/plugins/hetero.io/dra.sock"
+    options = [("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(address, options=options) as channel:
+        stub = DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+        answer = stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(claims=[asked]))
+    said = answer.claims[uid]
+    return said.error, "".join(one for device in said.devices for one in device.cdi_device_ids)
 
 
 def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) -> None:
@@ -191,7 +266,7 @@ def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
 
     def says(size: str) -> None:
         lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": size}}})
-        look(lab, "n1")
+        remind(lab, "n1")
 
     def limits() -> list[tuple[int, int]]:
         return [(one["memory"], one["core"]) for one in lab.standing("n1")[0]["limits"]]
