@@ -37,7 +37,10 @@ def render(*, namespace: str, values: Mapping[str, Any], kubernetes: str = NEWES
         _fill(list(_tokens(path.read_text())), root)
         for path in sorted((CHART / "templates").glob("*.yaml"))
     ]
-    return "\n---\n".join(part.strip("\n") for part in parts if part.strip()) + "\n"
+    made = [one for part in parts if part.strip() for one in part.strip("\n").split("\n---\n")]
+    # As Helm has it: what begins on an upgrade reads what this release says, not the one before.
+    made.sort(key=lambda one: "\nkind: ConfigMap\n" not in one)
+    return "\n---\n".join(made) + "\n"
 
 
 def _merged(under: Any, over: Any) -> Any:

@@ -106,7 +106,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function) and item.get_closest_marker("cluster"):
         params = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         params.pop("kubernetes", None)
-        if "late" in item.fixturenames or "kube136" in params.values():
+        if "late_lab" in item.fixturenames or "kube136" in params.values():
             item.add_marker(pytest.mark.late)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hetero_simulator import job
 
-from tests.cluster.lab import Lab, Plain, program
+from tests.cluster.lab import ENDS, Lab, Plain, documents, program
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
 
@@ -59,7 +60,7 @@ def pod_with(
     (first,) = spec["containers"]
     first["resources"] = {"claims": [{"name": one} for one in used]}
     spec["containers"] = [
-        {**first, "name": f"main-{number}" if number else "main", "command": [*command]}
+        {**first, "name": f"main-{number}" if number else "main", "command": [*ENDS, *command]}
         if command
         else first
         for number, command in enumerate(commands)
@@ -85,6 +86,26 @@ def runs(lab: Lab, name: str, *, seconds: float) -> None:
     except AssertionError as error:
         said = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
         raise AssertionError(f"{error}: {said}") from None
+
+
+def tried(lab: Lab, name: str, count: int) -> list[Plain]:
+    """Return what jobs of a pod were told one after the other, once it is so many answers."""
+
+    def answers() -> list[Plain]:
+        with suppress(OSError):  # it has not started
+            said = documents(lab.output(name))
+            return [json.loads(one) for one in said] if len(said) >= count else []
+        return []
+
+    found: list[Plain] = wait_for(answers)
+    return found
+
+
+def remind(lab: Lab, node: str) -> None:
+    """Have an agent read its claims anew: it does every 30 s, and when a pod of its node goes."""
+    body = {"metadata": {"name": "last"}, "spec": {**program({}), "nodeName": node}}
+    lab.call("POST", PODS, body)
+    lab.call("DELETE", f"{PODS}/last?gracePeriodSeconds=0")
 
 
 def specs(lab: Lab, node: str) -> list[str]:

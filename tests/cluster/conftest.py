@@ -20,13 +20,15 @@ from tests.kube.control_plane import wait_for
 CARD = "nvidia.com/gpu"
 #: What HAMi's example ai-benchmark-2 asks for: its size goes before its percentage.
 AI_BENCHMARK_2 = {CARD: "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpumem-percentage": "50"}
+#: Has its cluster as it was installed; the others' is an upgrade of it.
+FIRST = Path(__file__).with_name("test_claims_alone.py")
 #: Uninstalls what the others use, and reads what all of them did.
 LAST = Path(__file__).with_name("test_permissions.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have that module run last."""
-    items.sort(key=lambda one: one.path == LAST)
+    """Have these modules run first and last."""
+    items.sort(key=lambda one: (one.path != FIRST, one.path == LAST))
 
 
 def usually_on(lab: str) -> pytest.MarkDecorator:
@@ -61,13 +63,33 @@ def release(cluster: Release) -> Iterator[Release]:
 
 
 @pytest.fixture(scope="session")
-def late(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """Hetero on the late Kubernetes, with claims: it may be up beside the oldest one."""
+def late_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """The late Kubernetes: it may be up beside the oldest one."""
     binaries = node_binaries("kube136")
     with running(tmp_path_factory.mktemp("late"), binaries=binaries, name="kube136") as lab:
-        release = Release(lab, allocation="both")
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def alone(late_lab: Lab) -> Release:
+    """Hetero on the late Kubernetes with claims alone, before it has both ways."""
+    said = {"settings": "hide-unasked = true\nevict-unhealthy = true"}
+    release = Release(late_lab, allocation="dra", more=said)
+    release.install()
+    return release
+
+
+@pytest.fixture(scope="session")
+def late(late_lab: Lab, request: pytest.FixtureRequest) -> Release:
+    """Hetero on the late Kubernetes, with claims: an upgrade where there were claims alone."""
+    release = Release(late_lab, allocation="both")
+    if any(item.path == FIRST for item in request.session.items):
+        before: Release = request.getfixturevalue("alone")
+        before.replace_by(release)
+        wait_for(release.works, seconds=120)
+    else:
         release.install()
-        yield release
+    return release
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -44,6 +45,8 @@ MEMORY, DISK = ("/run/hetero", "/dev/shm"), ("/var/lib/hetero",)
 IN_MEMORY = Path("/dev/shm")
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
+#: Where a node's kernel says below which PCIe root each card is; /sys is this machine's.
+PCI = "/var/lib/hetero/pci"
 #: What a pod needs of this machine to run its programs: they are the host's.
 HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 #: Where groups of processes are given processor time, and the weight that each machine of the
@@ -51,9 +54,11 @@ HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 CPU, WEIGHT = Path("/sys/fs/cgroup/cpu"), "16384"
 #: A namespace that the webhook leaves alone.
 UNWATCHED = "unwatched"
-#: What a pod runs that only stays: a program that is the first of its container, as `sleep` would
-#: be, is not ended by SIGTERM, and each pod that goes would take two seconds more.
-STAYS = ("sh", "-c", "trap exit TERM; sleep 10000 & wait")
+#: How a pod runs a command that SIGTERM is to end: it ends no program that is the first of its
+#: container, and each pod that goes would take two seconds more.
+ENDS = ("sh", "-c", 'trap exit TERM; "$@" & wait $!', "sh")
+#: What a pod runs that only stays.
+STAYS = (*ENDS, "sleep", "10000")
 #: Whose every request the API server writes down: the accounts of a release.
 ACCOUNTS = ("agent", "certificates", "metrics", "scheduler", "webhook")
 USERS = [f"system:serviceaccount:hetero-system:hetero-{one}" for one in ACCOUNTS]
@@ -91,6 +96,8 @@ class Place:
     pods: str
     services: str
     more: tuple[str, ...] = ()  # arguments of the API server
+    # How often a kubelet looks at each pod; where a pod failed to start, it tries again as late.
+    sync: str = "5s"
 
 
 #: By the folder of the lab's script; both may be up at a time.
@@ -101,6 +108,7 @@ PLACES = {
         nodes="10.87.0",
         pods="10.88.0.0/16",
         services="10.97.0.0/24",
+        sync="1s",  # there are few pods on it
         # Kubernetes' own pod groups.
         more=(
             "--feature-gates=GenericWorkload=true",
@@ -148,6 +156,8 @@ class Lab:
         """Start the control plane and the nodes, and wait until they are ready."""
         shutil.rmtree(self._memory, ignore_errors=True)
         self._script("up", str(len(self.racks)))
+        for node in self.racks:
+            self._hasten(node)
         threading.Thread(target=self._keep_logs, daemon=True).start()
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
@@ -163,9 +173,12 @@ class Lab:
             "--conntrack-tcp-timeout-established=0s",
             "--conntrack-tcp-timeout-close-wait=0s",
         )
+        first, *_ = self.racks
         for name in ("cp", *self.racks):
+            # It looks for a node of its name for 30 s before it serves, and "cp" is none.
+            node = name if name in self.racks else first
             argv = (str(self.binaries / "kube-proxy"), f"--kubeconfig={self._kubeconfig}")
-            self._start(f"proxy-{name}", (*argv, f"--hostname-override={name}", *options), name)
+            self._start(f"proxy-{name}", (*argv, f"--hostname-override={node}", *options), name)
             _put(self._pid(f"proxy-{name}"), f"{self.group(name)}/system.slice/kube-proxy.service")
         # The API server calls Services too, and their addresses are on no network.
         route = ("route", "add", self.place.services, "dev", "br0")
@@ -225,7 +238,22 @@ class Lab:
             enter = ("nsenter", f"--target={init}", "--mount", "--")
             subprocess.run([*enter, "mount", "--bind", str(own), path], check=True)
         self.own(node, RACK).write_text(self.racks[node])
+        self._wire(node)
         self._weigh(node)
+
+    def _hasten(self, node: str) -> None:
+        """Say how often a kubelet looks at its pods. It starts after its runtime, and reads it."""
+        config = self.folder / f"run/nodes/{node}/kubelet.yaml"
+        said = json.loads(config.read_text())
+        config.write_text(json.dumps({**said, "syncFrequency": self.place.sync}))
+
+    def _wire(self, node: str) -> None:
+        """Have cards whose bus numbers begin alike below one PCIe root."""
+        tree = self.own(node, PCI)
+        shutil.rmtree(tree, ignore_errors=True)  # a lost node's
+        tree.mkdir()
+        for address in re.findall(r"^pci = (\S+)$", self.racks[node], re.MULTILINE):
+            (tree / address).symlink_to(f"../../../devices/pci{address[:6]}0/{address}")
 
     def _weigh(self, node: str) -> None:
         """Divide a node's processor time as systemd does: its kubelet, its runtime, all its pods.
@@ -263,6 +291,7 @@ class Lab:
             for left in folder.iterdir() if folder.exists() else ():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
         self._lab(f"node({int(node[1:])})")
+        self._hasten(node)
         self._furnish(node)
 
     def put_over(self, node: str, path: str, own: Path) -> None:
@@ -290,19 +319,6 @@ class Lab:
     def restart_kubelet(self, node: str) -> None:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         self._restart("kubelet", node)
-
-    def forget_plugins(self, node: str) -> None:
-        """Have a kubelet count nothing of device plugins that are gone, as if none ever was there.
-
-        By itself it counts none of what they told it of, for five minutes.
-        """
-        (self.kubelet(node) / "device-plugins/kubelet_internal_checkpoint").unlink()
-        self.restart_kubelet(node)
-        path = f"/api/v1/nodes/{node}"
-        wait_for(lambda: self.ready(node))
-        told = [name for name in self.call("GET", path)["status"]["capacity"] if "/" in name]
-        none = dict.fromkeys(told)
-        self.patch(f"{path}/status", {"status": {"capacity": none, "allocatable": none}})
 
     def restart_containerd(self, node: str) -> None:
         """End the container runtime of a node by kill -9 and start it again."""
@@ -640,6 +656,11 @@ def host_volumes() -> tuple[list[Plain], list[Plain]]:
         for one, path in zip(names, HOST, strict=True)
     ]
     return volumes, mounts
+
+
+def documents(output: str) -> list[str]:
+    """Return the lines of a job's that are JSON; its limiter's are in the same log."""
+    return [line for line in output.splitlines() if line.startswith("{")]
 
 
 def moment(text: str) -> float:

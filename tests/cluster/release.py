@@ -18,7 +18,7 @@ import yaml
 from attrs import field, frozen
 
 from hetero.kube.api.annotations import INVENTORY
-from tests.cluster.lab import IMAGE, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
+from tests.cluster.lab import IMAGE, PCI, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
 from tests.kube.binaries import ROOT, supervisor
 from tests.kube.control_plane import wait_for
 
@@ -35,7 +35,7 @@ LABEL = "lab/agent"
 def values(lab: Lab, allocation: str) -> Plain:
     """Return the chart's values for this cluster: its image is empty."""
     volumes, mounts = host_volumes()
-    shm = {"name": "shm", "hostPath": {"path": "/dev/shm"}}
+    paths = {"shm": "/dev/shm", "pci": PCI}
     return {
         "allocation": allocation,
         # Elsewhere a vendor's runtime is no node's default one, but a runtime class.
@@ -50,8 +50,11 @@ def values(lab: Lab, allocation: str) -> Plain:
         "agent": {
             "nodeSelector": {LABEL: "on"},
             "env": [{"name": "HETERO_RACK", "value": RACK}],
-            "volumes": [shm],
-            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+            "volumes": [{"name": one, "hostPath": {"path": at}} for one, at in paths.items()],
+            "volumeMounts": [
+                {"name": "shm", "mountPath": "/dev/shm"},
+                {"name": "pci", "mountPath": "/host/sys/bus/pci/devices"},
+            ],
         },
         "command": [sys.executable, "-m", "hetero.cli"],
         "podVolumes": [*volumes, {"name": "kubernetes", "hostPath": {"path": str(lab.binaries)}}],
@@ -144,7 +147,14 @@ class Release:
         )
 
     def works(self) -> bool:
-        """Whether every agent offers its cards, somebody leads, and pods are admitted."""
+        """Whether every agent gives out its cards, somebody leads, and pods are admitted.
+
+        With claims alone the cluster's own scheduler does.
+        """
+        if self.allocation == "dra":
+            nodes = self.lab.racks
+            given = all(self.devices(one) and not self.lab.allocatable(one) for one in nodes)
+            return given and self.admits()
         return (
             all(self.serves(node) for node in self.lab.racks)
             and self.leader() is not None
@@ -154,11 +164,14 @@ class Release:
     def admits(self) -> bool:
         """Whether the webhook answers: a pod is completed, and goes no further."""
         path = "/api/v1/namespaces/default/pods?dryRun=All"
-        container = {"name": "main", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": 1}}}
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+        container = {"name": "main", "image": IMAGE, "resources": {"limits": limits}}
         pod = {"metadata": {"name": "probe"}, "spec": {"containers": [container]}}
         with suppress(OSError):
-            made = self.lab.call("POST", path, pod)
-            return bool(made["spec"]["schedulerName"] == "hetero-scheduler")
+            spec = self.lab.call("POST", path, pod)["spec"]
+            if self.allocation == "dra":
+                return "resourceClaims" in spec
+            return bool(spec["schedulerName"] == "hetero-scheduler")
         return False
 
     def serves(self, node: str) -> bool:
@@ -221,6 +234,15 @@ class Release:
     def agent_log(self, node: str) -> str:
         name = self.agent(node)["metadata"]["name"]
         return self.lab.output(name, namespace=NAMESPACE)
+
+    def prepares(self, node: str) -> bool:
+        """Whether the kubelet knows that a node's agent prepares claims.
+
+        One that was asked before fails, and has a pod tried again some seconds later.
+        """
+        with suppress(OSError, StopIteration):
+            return "claims: registered with the kubelet" in self.agent_log(node)
+        return False
 
     def metrics(self, node: str) -> str:
         """Return what the agent of a node tells Prometheus."""

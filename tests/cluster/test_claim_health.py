@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
 import pytest
 
-from tests.cluster.claims import CLAIMS, PODS, claim, cleared, given, run_with
+from tests.cluster.claims import CLAIMS, PODS, claim, cleared, given, run_with, runs
 from tests.cluster.lab import RACK, Lab, Plain
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
@@ -36,22 +37,32 @@ def ill(lab: Lab) -> Iterator[None]:
         rack.write_text(well)
 
 
+#: What the driver says of a card of the first node, and what is told of it.
+ILLS = {
+    "NVIDIA A100-SXM4-80GB": ("xid = 48", "Xid 48: see the kernel log, reset the card"),
+    "NVIDIA L4": ("health = ecc", "1 uncorrected memory errors: reset the card"),
+    "Tesla T4": ("health = hot", "too hot: the hardware slows it down"),
+}
+
+
 @contextmanager
-def told_xid(lab: Lab) -> Iterator[None]:
-    """Have the driver of the first node's cards of NVIDIA's tell of an Xid."""
-    rack, vendor = lab.own("n1", RACK), "vendor = nvidia\n"
-    well = rack.read_text()
-    rack.write_text(well.replace(vendor, f"{vendor}xid = 48\n", 1))
+def fallen_ill(lab: Lab) -> Iterator[None]:
+    """Have the driver of the first node's cards say so of each of `ILLS` meanwhile."""
+    rack = lab.own("n1", RACK)
+    well = said = rack.read_text()
+    for model, (ill, _) in ILLS.items():
+        said = said.replace(f"model = {model}\n", f"model = {model}\n{ill}\n")
+    rack.write_text(said)
     try:
         yield
     finally:
         rack.write_text(well)
 
 
-def tainted(release: Release, node: str) -> set[str]:
-    """Return what the taints of a node's devices say."""
+def tainted(release: Release, node: str) -> dict[str, str]:
+    """Return what the taints of a node's devices say, by the models."""
     return {
-        taint["value"]
+        one["attributes"]["model"]["string"]: taint["value"]
         for one in release.devices(node).values()
         for taint in one.get("taints") or ()
     }
@@ -113,14 +124,46 @@ def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_
     wait_for(lambda: conditions(lab, "used")["Healthy"] == "True")
 
 
-def test_a_card_whose_driver_told_of_an_xid_is_tainted_until_the_agent_starts_anew(
+def test_a_card_with_an_xid_memory_errors_or_heat_is_tainted_and_its_users_are_told(
     release: Release, lab: Lab
 ) -> None:
-    assert set() == tainted(release, "n1")
-    with told_xid(lab):
-        wait_for(lambda: tainted(release, "n1") == {"Xid-48-see-the-kernel-log-reset-the-card"})
-    release.replace(release.agent("n1"))  # as after the card's reset
+    """Of an Xid until the agent starts anew, as after the card's reset; of heat for a minute."""
+    assert {} == tainted(release, "n1")
+    names = {model: model.split()[1].lower() for model in ILLS}
+    for model, name in names.items():
+        selectors = by_model(model)
+        claim(lab, name, memory="2Gi", cores=10, selectors=selectors)
+        run_with(lab, name)
+    for name in names.values():
+        runs(lab, name, seconds=60)
+    with fallen_ill(lab):
+        for model, (_, why) in ILLS.items():
+            name = names[model]
+            wait_for(lambda name=name, why=why: told(lab, name) == [("Unhealthy", why)])
+            wait_for(
+                lambda name=name: conditions(lab, name) == {"Ready": "True", "Healthy": "False"}
+            )
+        assert {
+            model: "-".join(why.replace(":", "").replace(",", "").split())
+            for model, (_, why) in ILLS.items()
+        } == tainted(release, "n1")
+        # All that is well of the three is nothing.
+        claim(lab, "next", memory="2Gi", cores=10, selectors=by_model(*ILLS))
+        run_with(lab, "next")
+        waits = "cannot allocate all claims"
+        wait_for(lambda: any(waits in said for said in lab.messages("next")))
+        assert ["Running"] * 3 == [lab.phases()[name] for name in names.values()]
+    release.replace(release.agent("n1"))
     wait_for(lambda: not tainted(release, "n1") and bool(release.devices("n1")))
+    wait_for(lambda: given(lab, "next"))
+    wait_for(lambda: release.prepares("n1"))
+    for name in names.values():
+        wait_for(lambda name=name: conditions(lab, name)["Healthy"] == "True")
+
+
+def by_model(*models: str) -> list[Plain]:
+    expression = f'device.attributes["hetero.io"].model in {json.dumps(models)}'
+    return [{"cel": {"expression": expression}}]
 
 
 def test_pods_that_share_a_claim_share_one_grant_that_goes_with_the_last(lab: Lab) -> None:

@@ -30,7 +30,7 @@ from tests.cluster.claims import (
     token,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2, share
-from tests.cluster.lab import TOKEN, Lab, Plain, program
+from tests.cluster.lab import ENDS, TOKEN, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_attacks import Tenant
 from tests.cluster.test_trust import MERGE, as_user, bound
@@ -342,7 +342,7 @@ def test_a_pod_that_copies_anothers_words_names_or_claim_gets_no_more_than_it_as
     lab.call("POST", PODS, uses("shares", {"resourceClaimName": claim_name}, {}))
     names = {f"cdi.k8s.io/mine_{one}": f"hetero.io/claim=claim-{uid}" for one in ("a", "b")}
     tries = "ls /etc/hetero /etc/ld.so.preload; echo done; sleep 1000"
-    lab.call("POST", PODS, uses("names", {}, names, "sh", "-c", tries))
+    lab.call("POST", PODS, uses("names", {}, names, *ENDS, "sh", "-c", tries))
     wait_for(lambda: {"Running"} == {*lab.phases().values()} and len(lab.phases()) == 4)
     wait_for(lambda: "done" in lab.output("names"))
 
@@ -464,7 +464,7 @@ def test_what_takes_from_neighbours_is_said_in_a_claim_by_who_may_use_it(
     with bound(lab, f"hetero-use-{policy}", "system:serviceaccount:default:tenant"):
         lab.call("POST", f"{CLAIMS}?dryRun=All", mine, token=tenant)
         lab.call("POST", TEMPLATES, template, token=tenant)
-    pod = program({}, "sleep", "60")
+    pod = program({})
     pod["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
     pod["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "words"}]
     lab.call("POST", PODS, {"metadata": {"name": "words"}, "spec": pod})

@@ -19,20 +19,20 @@ from tests.cluster.claims import (
     cleared,
     given,
     pod_with,
+    remind,
     run_with,
     same_card,
     specs,
+    tried,
 )
-from tests.cluster.conftest import ended
-from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, program
+from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, documents
 from tests.cluster.release import Release
-from tests.cluster.test_shares import documents
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
 
 #: What a program tries again and again, and what it says of the larger and the smaller size.
-TRIES = ("sh", "-c", f"while sleep 1; do {JOB} --alloc 1600MiB; {JOB} --alloc 900MiB; done")
+TRIES = ("sh", "-c", f"while sleep 0.3; do {JOB} --alloc 1600MiB; {JOB} --alloc 900MiB; done")
 HOLDS = (str(JOB), "--memory", "1600MiB", "--kernel-us", "1000", "--seconds", "300")
 OVER = "CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -43,7 +43,7 @@ def release(by_claims: Release) -> Iterator[Release]:
         yield by_claims
 
 
-def tried(lab: Lab, pod: str, container: str) -> tuple[object, object]:
+def last_of(lab: Lab, pod: str, container: str) -> tuple[object, object]:
     """Return what a container that runs `TRIES` was told last of either size."""
     said = documents(lab.output(pod, f"container={container}"))
     last = [json.loads(one) for one in said[len(said) % 2 :][-2:]] if len(said) > 1 else [{}, {}]
@@ -70,14 +70,14 @@ def test_pods_and_containers_of_one_claim_have_one_grant_and_meet_one_limit(
 
     for pod, container in (("holder", "main-1"), ("other", "main")):
         wait_for(
-            lambda pod=pod, container=container: (OVER, 900 * MiB) == tried(lab, pod, container)
+            lambda pod=pod, container=container: (OVER, 900 * MiB) == last_of(lab, pod, container)
         )
     reserved = lab.call("GET", f"{CLAIMS}/shared")["status"]["reservedFor"]
     assert {"holder", "other"} == {one["name"] for one in reserved}
     assert ["default/shared"] == [one["label"] for one in lab.standing("n1")]
 
     lab.call("DELETE", f"{PODS}/holder?gracePeriodSeconds=0")
-    wait_for(lambda: (1600 * MiB, 900 * MiB) == tried(lab, "other", "main"))
+    wait_for(lambda: (1600 * MiB, 900 * MiB) == last_of(lab, "other", "main"))
     assert ["default/shared"] == [one["label"] for one in lab.standing("n1")]
     lab.call("DELETE", f"{PODS}/other?gracePeriodSeconds=0")
     wait_for(lambda: not lab.standing("n1"))
@@ -92,6 +92,7 @@ def test_three_claims_fill_a_card_and_a_fourth_waits_until_one_goes(
         claim(lab, name, memory="5120Mi", cores=30, selectors=selectors)
     for name in names[:3]:
         run_with(lab, name)
+        wait_for(lambda name=name: given(lab, name))  # else kube-scheduler may leave the next one
     wait_for(lambda: [lab.phases()[name] for name in names[:3]] == ["Running"] * 3)
     run_with(lab, "four")
     wait_for(lambda: any("cannot allocate all claims" in one for one in lab.messages("four")))
@@ -131,10 +132,7 @@ def test_a_pod_that_never_had_a_claim_takes_it_from_nobody_by_going(
 
     lab.call("DELETE", f"{PODS}/stays?gracePeriodSeconds=1")
     wait_for(lambda: "stays" not in lab.pods() and not given(lab, "used"))
-    # Agents look every 30 s, and when a pod of their node goes.
-    last = {"metadata": {"name": "last"}, "spec": {**program({}), "nodeName": "n1"}}
-    lab.call("POST", PODS, last)
-    lab.call("DELETE", f"{PODS}/last?gracePeriodSeconds=0")
+    remind(lab, "n1")
     wait_for(lambda: not lab.standing("n1") and not specs(lab, "n1"))
 
 
@@ -224,7 +222,7 @@ def test_a_second_pod_with_two_claims_in_a_container_gets_no_more_than_one_of_th
     run_with(lab, "both", "sh", "-c", f"{second_card}; {TRIES[-1]}", claims=("left", "right"))
     wait_for(lambda: lab.phases()["both"] == "Running")
 
-    wait_for(lambda: (OVER, 900 * MiB) == tried(lab, "both", "main"))
+    wait_for(lambda: (OVER, 900 * MiB) == last_of(lab, "both", "main"))
     assert "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in lab.output("both")
     assert ["default/left", "default/right"] == labels(lab)
 
@@ -252,11 +250,13 @@ def cut_card(release: Release) -> Iterator[None]:
         rack.write_text(f"{head}{CUT}{first}{rest}")
         release.replace(release.agent("n2"))
         wait_for(lambda: any("1g-18gb" in name for name in release.devices("n2")))
+        wait_for(lambda: release.prepares("n2"))
         yield
     finally:
         rack.write_text(had)
         release.replace(release.agent("n2"))
         wait_for(lambda: not any("1g-18gb" in name for name in release.devices("n2")))
+        wait_for(lambda: release.prepares("n2"))
 
 
 def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_other(
@@ -266,21 +266,21 @@ def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_ot
     with cut_card(release):
         claim(lab, "part", deviceClassName="nvidia.com-mig-1g.18gb")
         tries = f"env; {JOB} --alloc 15GiB; {JOB} --alloc 17GiB; {JOB} --device 1 --alloc 1MiB"
-        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 2")
-        ((device, uuid),) = wait_for(lambda: parts(lab, "n2"))
-        (result,) = given(lab, "part")
-        ended(lab, "part")
+        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 1000")
+        fits, over = tried(lab, "part", 2)
+        wait_for(lambda: "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in lab.output("part"))
         said = lab.output("part")
+        ((device, uuid),) = parts(lab, "n2")
+        (result,) = given(lab, "part")
+        lab.call("DELETE", f"{PODS}/part?gracePeriodSeconds=0")
         wait_for(lambda: not lab.standing("n2"))
 
     assert uuid.startswith("MIG-")
     assert device.startswith("GPU-")
     assert "-1g-18gb-" in result["device"]
     assert {f"NVIDIA_VISIBLE_DEVICES={uuid}", f"CUDA_VISIBLE_DEVICES={uuid}"} < {*said.split()}
-    fits, over = map(json.loads, documents(said))
     assert {"allocated": 15 * GiB} == fits
     assert OVER == over["error"]
-    assert "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in said
 
 
 def parts(lab: Lab, node: str) -> list[tuple[str, str]]:

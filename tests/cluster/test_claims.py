@@ -6,8 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 
+import grpc
 import pytest
 
+from hetero.kube.api.quantity import quantity
+from hetero.kube.dra.proto import dra_pb2
+from hetero.kube.dra.proto.dra_pb2_grpc import DRAPluginStub
 from hetero.model.units import GiB, MiB
 from tests.cluster.claims import (
     CLAIMS,
@@ -19,14 +23,16 @@ from tests.cluster.claims import (
     claim,
     cleared,
     given,
+    remind,
     run_with,
     runs,
     same_card,
+    specs,
+    tried,
 )
-from tests.cluster.conftest import AI_BENCHMARK_2, ended
-from tests.cluster.lab import Lab, processes, program
+from tests.cluster.conftest import AI_BENCHMARK_2
+from tests.cluster.lab import ENDS, Lab, documents, processes
 from tests.cluster.release import NAMESPACE, Release
-from tests.cluster.test_shares import documents
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -44,16 +50,49 @@ def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release
     selectors = same_card(card["attributes"]["uuid"]["string"])
     claim(lab, "small", memory="3000Mi", cores=30, selectors=selectors)
     claim(lab, "large", memory="20Gi", cores=60, selectors=selectors)
-    run_with(lab, "small", "sh", "-c", f"{JOB} --alloc 2400MiB; {JOB} --alloc 2600MiB; sleep 3")
-    run_with(lab, "large", "sh", "-c", f"{JOB} --alloc 19GiB; {JOB} --alloc 21GiB; sleep 3")
+    run_with(lab, "small", "sh", "-c", f"{JOB} --alloc 2400MiB; {JOB} --alloc 2600MiB; sleep 1000")
+    # While kube-scheduler writes what it gave the one, it counts all of the card as given away, and
+    # does not look at the other again when it has written it.
+    wait_for(lambda: given(lab, "small"))
+    run_with(lab, "large", "sh", "-c", f"{JOB} --alloc 19GiB; {JOB} --alloc 21GiB; sleep 1000")
     held = [wait_for(lambda one=one: given(lab, one))[0]["device"] for one in ("small", "large")]
-    ended(lab, "small", "large")
 
     assert [card["name"]] * 2 == held
     for name, fits in (("small", 2400 * MiB), ("large", 19 * GiB)):
-        first, second = map(json.loads, documents(lab.output(name)))
+        first, second = tried(lab, name, 2)
         assert {"allocated": fits} == first
         assert "CUDA_ERROR_OUT_OF_MEMORY" == second["error"]
+
+
+def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, lab: Lab) -> None:
+    """Two cards have NVLink; to the other three all ways are over PCIe, as among them."""
+    told = lab.run_on("n1", sys.executable, "-m", "hetero.cli", "inventory", "--json")
+    found = {
+        one["attributes"]["uuid"]["string"]: one
+        for one in wait_for(lambda: release.devices("n1")).values()
+    }
+    groups: dict[str, set[str]] = {}
+    for card in json.loads(told)["items"]:
+        device = found.pop(card["uuid"])
+        said = {name: one for name, of in device["attributes"].items() for one in of.values()}
+        assert {
+            "vendor": card["vendor"],
+            "model": card["model"],
+            "index": card["index"],
+            "enforcement": card["enforcement"],
+            "driverVersion": card["attributes"]["driver"],
+            "numaNode": card["numa"],
+            "countsContext": True,
+            "resource.kubernetes.io/pciBusID": card["pci"],
+            "resource.kubernetes.io/pcieRoot": f"pci{card['pci'][:6]}0",
+        }.items() <= said.items()
+        assert {"memory": card["memory"], "cores": card["core_units"], "slots": card["slots"]} == {
+            name: quantity({name: of["value"]}, name) for name, of in device["capacity"].items()
+        }
+        groups.setdefault(said["linkGroup"], set()).add(card["model"])
+    assert {} == found
+    others = {"NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"}
+    assert [{"NVIDIA H200"}, others] == [*groups.values()]
 
 
 def test_a_claims_grant_stands_while_its_pod_runs_and_goes_with_it(lab: Lab) -> None:
@@ -90,17 +129,55 @@ def test_a_resource_name_is_a_whole_card_by_a_claim_that_kube_scheduler_makes(
             },
         },
     )
-    tries = f"{JOB} --alloc 22GiB; {JOB} --alloc 23GiB; sleep 5"
-    lab.add("l4", {"example.com/l4": "1"}, "sh", "-c", tries)
-    (grant,) = wait_for(lambda: lab.standing("n1"))
-    ended(lab, "l4")
+    tries = f"{JOB} --alloc 22GiB; {JOB} --alloc 23GiB; sleep 1000"
+    lab.add("l4", {"example.com/l4": "1"}, *ENDS, "sh", "-c", tries)
+    fits, over = tried(lab, "l4", 2)
+    (grant,) = lab.standing("n1")
     lab.call("DELETE", f"{GROUP}/deviceclasses/l4")
 
     (piece,) = grant["allocation"]["pieces"]
     assert (23034 * MiB, None) == (piece["takes"]["memory"], piece["core"])
-    fits, over = map(json.loads, documents(lab.output("l4")))
     assert {"allocated": 22 * GiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
+
+
+def test_an_agent_prepares_what_is_allocated_on_its_node_for_a_pod_there_and_nothing_else(
+    lab: Lab,
+) -> None:
+    """It asks the API of each claim that a kubelet names; to be asked again changes nothing."""
+    uid = claim(lab, "used", memory="2Gi", cores=20)["metadata"]["uid"]  # of the first node's
+    free = claim(lab, "free", memory="2Gi", cores=20)
+    run_with(lab, "used")
+    runs(lab, "used", seconds=60)
+    standing = lab.standing("n1")
+    allocation = lab.call("GET", f"{CLAIMS}/used")["status"]["allocation"]
+
+    assert ("", f"hetero.io/claim=claim-{uid}") == prepared(lab, "n1", "used", uid)
+    other = "it was allocated devices of node n1, and this is n2"
+    assert other in prepared(lab, "n2", "used", uid)[0]
+    taken = "another claim of this name has taken its place"
+    assert taken in prepared(lab, "n1", "used", "another")[0]
+    none = "it has no allocation of this driver's devices"
+    assert none in prepared(lab, "n1", "free", free["metadata"]["uid"])[0]
+    body = {**free, "status": {"allocation": allocation}}
+    lab.call("PUT", f"{CLAIMS}/free/status", body)
+    nobody = "it is reserved for no pod of this node"
+    assert nobody in prepared(lab, "n1", "free", free["metadata"]["uid"])[0]
+    assert standing == lab.standing("n1")
+    assert 1 == len(specs(lab, "n1"))
+    assert [] == [*lab.standing("n2"), *specs(lab, "n2")]
+
+
+def prepared(lab: Lab, node: str, name: str, uid: str) -> tuple[str, str]:
+    """Ask a node's agent for a claim, as its kubelet does: why not, or the CDI device."""
+    asked = dra_pb2.Claim(namespace="default", name=name, uid=uid)
+    address = f"unix://{lab.kubelet(node)}/plugins/hetero.io/dra.sock"
+    options = [("grpc.default_authority", "localhost")]
+    with grpc.insecure_channel(address, options=options) as channel:
+        stub = DRAPluginStub(channel)  # type: ignore[no-untyped-call]
+        answer = stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(claims=[asked]))
+    said = answer.claims[uid]
+    return said.error, "".join(one for device in said.devices for one in device.cdi_device_ids)
 
 
 def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) -> None:
@@ -179,7 +256,7 @@ def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
     At 2 GiB an allocation fits that no longer does at 1 GiB.
     """
     claim(lab, "sized", memory="2Gi", cores=20)
-    tries = f"while sleep 1; do {JOB} --alloc 1GiB; done"
+    tries = f"while sleep 0.3; do {JOB} --alloc 1GiB; done"
     run_with(lab, "sized", "sh", "-c", tries)
     runs(lab, "sized", seconds=60)
 
@@ -189,11 +266,7 @@ def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
 
     def says(size: str) -> None:
         lab.patch(f"{CLAIMS}/sized", {"metadata": {"annotations": {"hetero.io/resize": size}}})
-        # Agents look every 30 s, and when a pod of their node goes.
-        spec = {**program({}), "nodeName": "n1"}
-        lab.call("POST", PODS, {"metadata": {"name": "goes"}, "spec": spec})
-        runs(lab, "goes", seconds=60)
-        lab.call("DELETE", f"{PODS}/goes?gracePeriodSeconds=0")
+        remind(lab, "n1")
 
     def limits() -> list[tuple[int, int]]:
         return [(one["memory"], one["core"]) for one in lab.standing("n1")[0]["limits"]]
@@ -234,17 +307,16 @@ def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
 
     A template that a tenant made does not keep others from being made.
     """
-    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 3"
+    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 1000"
     notes = {"hetero.io/by-claims": "true"}
     lab.ask(lab.api, "POST", TEMPLATES, deep())
-    made = lab.add("named", AI_BENCHMARK_2, "sh", "-c", tries, notes=notes)
+    made = lab.add("named", AI_BENCHMARK_2, *ENDS, "sh", "-c", tries, notes=notes)
     (template,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]
-    grants = wait_for(lambda: [one for node in NODES for one in lab.standing(node)])
-    ended(lab, "named")
+    fits, over = tried(lab, "named", 2)
+    grants = [one for node in NODES for one in lab.standing(node)]
     lab.ask(lab.api, "DELETE", f"{TEMPLATES}/deep")
 
     assert [3000 * MiB] == [one["allocation"]["pieces"][0]["takes"]["memory"] for one in grants]
-    fits, over = map(json.loads, documents(lab.output("named")))
     assert {"allocated": 2400 * MiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
 from hetero.model.units import GiB, MiB
-from tests.cluster.claims import GROUP, JOB, PODS, TEMPLATES, claim, cleared, run_with
-from tests.cluster.conftest import AI_BENCHMARK_2, ended
-from tests.cluster.lab import Lab, Plain, program
+from tests.cluster.claims import (
+    CLAIMS,
+    GROUP,
+    JOB,
+    PODS,
+    TEMPLATES,
+    claim,
+    cleared,
+    run_with,
+    runs,
+    tried,
+)
+from tests.cluster.conftest import AI_BENCHMARK_2
+from tests.cluster.lab import ENDS, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_claim_health import ill, tainted
-from tests.cluster.test_shares import documents
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
 
-#: But for the one by PCIe roots, which are this machine's own.
-EXAMPLES = {
-    path.stem: path
-    for path in sorted((ROOT / "examples/dra").glob("*.yaml"))
-    if path.stem != "same-root"
-}
+EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples/dra").glob("*.yaml"))}
+#: What is applied at a time, in steps, and fits on the cards together: what takes whole cards is
+#: applied before what shares any.
+WHOLE = ("first-available", "linked", "same-root")
+SHARES = tuple(name for name in EXAMPLES if name not in (*WHOLE, "whole-card"))
+TOGETHER = ((WHOLE,), (("whole-card",), SHARES))
 H200, A100, L4, T4 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"
 SHARE, HALF, ANY_CORE = (8 * GiB, 30), (8 * GiB, 50), (8 * GiB, None)
 #: What each example may get: how many cards, and of which models, with the bytes of each and its
-#: cores, None for no limit. There is no H100; the cards of one NUMA node, and those with links, are
-#: of one group each.
+#: cores, None for no limit. There is no H100; the cards of one NUMA node, those below one PCIe
+#: root, and those with links are of one group each.
 GETS: dict[str, tuple[int, dict[str, tuple[int, int | None]]]] = {
     "elastic": (1, dict.fromkeys((H200, A100, L4, T4), SHARE)),
     "first-available": (1, {A100: (81920 * MiB, None)}),
@@ -48,6 +56,7 @@ GETS: dict[str, tuple[int, dict[str, tuple[int, int | None]]]] = {
     "not-this-card": (1, dict.fromkeys((H200, A100, L4, T4), SHARE)),
     "resource-names": (1, dict.fromkeys((H200, A100, L4, T4), (3000 * MiB, None))),
     "same-numa": (2, dict.fromkeys((H200, A100, L4, T4), ANY_CORE)),
+    "same-root": (2, dict.fromkeys((L4, T4), ANY_CORE)),
     "share": (1, dict.fromkeys((H200, A100, L4, T4), SHARE)),
     "whole-card": (
         1,
@@ -61,33 +70,6 @@ GETS: dict[str, tuple[int, dict[str, tuple[int, int | None]]]] = {
 }
 #: The NUMA node of each model.
 NUMA = {H200: 0, A100: 1, L4: 1, T4: 1}
-
-
-@pytest.fixture(scope="module")
-def alone(late: Release) -> Iterator[Release]:
-    """The late cluster upgraded to claims alone."""
-    lab = late.lab
-    said = {"settings": "hide-unasked = true\nevict-unhealthy = true"}
-    made = Release(lab, allocation="dra", more=said)
-    late.replace_by(made)
-    wait_for(lambda: serves(made), seconds=120)
-    lab.forget_plugins("n1")  # an example asks for one of its cards by their resource's name
-    yield made
-    made.replace_by(late)
-    wait_for(late.works, seconds=120)
-
-
-def serves(release: Release) -> bool:
-    """Whether all cards are given by claims, and the webhook says so of resource names."""
-    lab = release.lab
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-    probe = {"metadata": {"name": "probe"}, "spec": program(limits)}
-    with suppress(OSError):
-        made = lab.call("POST", f"{PODS}?dryRun=All", probe)
-        return "resourceClaims" in made["spec"] and all(
-            release.devices(node) and not lab.allocatable(node) for node in lab.racks
-        )
-    return False
 
 
 @pytest.fixture
@@ -113,18 +95,40 @@ def held(lab: Lab) -> list[Plain]:
     return [one for node in lab.racks for one in lab.standing(node) if one.get("label")]
 
 
+@pytest.fixture(scope="module")
+def served(alone: Release) -> dict[str, Plain]:
+    """The grant that each example's pod ran with."""
+    found: dict[str, Plain] = {}
+    lab = alone.lab
+    for steps in TOGETHER:
+        with cleared(alone):
+            for names in steps:
+                for name in names:
+                    apply(lab, EXAMPLES[name])
+                for name in names:
+                    runs(lab, name, seconds=60)
+            found |= by_pod(lab)
+    return found
+
+
+def by_pod(lab: Lab) -> dict[str, Plain]:
+    """Return the grants of claims, each by the pod that its claim is reserved for."""
+    grants = {one["label"]: one for one in held(lab)}
+    claims = lab.call("GET", CLAIMS)["items"]
+    users = {item["metadata"]["name"]: item["status"]["reservedFor"] for item in claims}
+    return {pod["name"]: grants[f"default/{name}"] for name, (pod,) in users.items()}
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_runs_with_the_cards_that_it_asks_for(
-    release: Release, lab: Lab, name: str
+    alone: Release, served: dict[str, Plain], name: str
 ) -> None:
     models = {
         said["attributes"]["uuid"]["string"]: said["attributes"]["model"]["string"]
-        for node in lab.racks
-        for said in release.devices(node).values()
+        for node in alone.lab.racks
+        for said in alone.devices(node).values()
     }
-    apply(lab, EXAMPLES[name])
-    wait_for(lambda: lab.phases()[name] == "Running")
-    (grant,) = held(lab)
+    grant = served[name]
     pieces = grant["allocation"]["pieces"]
     count, allowed = GETS[name]
 
@@ -137,20 +141,19 @@ def test_an_example_runs_with_the_cards_that_it_asks_for(
 
 
 def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(lab: Lab) -> None:
-    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 3"
-    lab.add("named", AI_BENCHMARK_2, "sh", "-c", tries)
-    grants = wait_for(lambda: held(lab))
-    ended(lab, "named")
+    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 1000"
+    lab.add("named", AI_BENCHMARK_2, *ENDS, "sh", "-c", tries)
+    fits, over = tried(lab, "named", 2)
+    grants = held(lab)
 
     assert [3000 * MiB] == [one["allocation"]["pieces"][0]["takes"]["memory"] for one in grants]
-    fits, over = map(json.loads, documents(lab.output("named")))
     assert {"allocated": 2400 * MiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
 
 def test_a_size_of_an_npu_is_a_template_of_it(release: Release, lab: Lab) -> None:
     limits = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "16384"}
-    lab.add("cut", limits, "sleep", "1000")
+    lab.add("cut", limits)
     wait_for(lambda: lab.phases()["cut"] == "Running")
     (grant,) = held(lab)
 

@@ -12,7 +12,7 @@ from hetero_simulator import job
 
 from hetero.model.units import MiB
 from tests.cluster.conftest import AI_BENCHMARK_2, CARD, ended, run_all, share
-from tests.cluster.lab import Lab
+from tests.cluster.lab import Lab, documents
 from tests.cluster.release import Release
 from tests.kube.binaries import minor
 from tests.kube.control_plane import wait_for
@@ -20,11 +20,6 @@ from tests.kube.control_plane import wait_for
 pytestmark = pytest.mark.cluster
 
 JOB = Path(job("cuda"))
-
-
-def documents(output: str) -> list[str]:
-    """Return the lines of a job's that are JSON; its limiter's are in the same log."""
-    return [line for line in output.splitlines() if line.startswith("{")]
 
 
 def test_a_pod_runs_within_its_share(lab: Lab) -> None:

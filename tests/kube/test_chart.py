@@ -42,6 +42,17 @@ def test_the_plain_manifests_are_those_of_the_chart() -> None:
     assert render.render(namespace="hetero-system", values={}) == plain
 
 
+def test_what_a_pod_reads_at_its_start_is_applied_before_the_pod() -> None:
+    """An agent of an upgrade began with the settings before it, and kept them."""
+    made = chart(allocation="both")
+    names = [m["metadata"]["name"] for m in made if m["kind"] == "ConfigMap"]
+    first = next(place for place, m in enumerate(made) if m["kind"] in ("DaemonSet", "Deployment"))
+    after = [m["metadata"]["name"] for m in made[first:] if m["kind"] == "ConfigMap"]
+
+    assert "hetero" in names
+    assert [] == after
+
+
 def test_services_that_share_cards_meet_pods_in_a_directory_of_the_node() -> None:
     def agent(**values: Any) -> Any:
         made = chart(agent=values)

@@ -186,6 +186,24 @@ def test_linked_devices_say_so_by_one_name() -> None:
     ]
 
 
+def test_a_way_over_pcie_is_no_link_to_a_card_that_has_faster_ones() -> None:
+    """A driver says of any two cards which way there is: these are two pairs on two sockets."""
+    ways = {
+        "a": {"b": ("NV18", 180), "c": ("SYS", 1), "d": ("SYS", 1)},
+        "b": {"a": ("NV18", 180), "c": ("SYS", 1), "d": ("SYS", 1)},
+        "c": {"a": ("SYS", 1), "b": ("SYS", 1), "d": ("PIX", 5)},
+        "d": {"a": ("SYS", 1), "b": ("SYS", 1), "c": ("PIX", 5)},
+    }
+    cards = [
+        evolve(one, uuid=uuid, links=tuple(Link(peer, *way) for peer, way in to.items()))
+        for (uuid, to), one in zip(ways.items(), rack(*[GiB] * 4), strict=True)
+    ]
+
+    assert ["a", "a", "c", "c"] == [
+        one["attributes"]["linkGroup"]["string"] for one in published(*cards)[0]["devices"]
+    ]
+
+
 @pytest.mark.parametrize(
     "uuid", ["GPU-8A", "lost-3", "E0F4EE64-802061B1-6A691492-89528485-104301E3", "a.b/c", "." * 63]
 )

@@ -171,6 +171,7 @@ class Agent:
                 api=self.api,
                 node=self.options.name,
                 names=lambda vendor: self._resource_names.get(vendor, ()),
+                host=self.options.host,
                 effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
             )
 

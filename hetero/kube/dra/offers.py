@@ -30,6 +30,7 @@ from hetero.model import (
     Template,
     Templated,
 )
+from hetero.plugin.discovery import PCIE
 
 Plain = dict[str, Any]
 
@@ -289,9 +290,22 @@ def _fits(device: Device, template: Template) -> int:
     return min(device.capacity.get(name, 0) // amount for name, amount in takes.items() if amount)
 
 
-def _linked(devices: Iterable[Device]) -> dict[str, str]:
-    """Return for each linked device the name of the first of those it can reach by links."""
-    links = {device.uuid: {link.peer for link in device.links} for device in devices}
+def _linked(devices: Sequence[Device]) -> dict[str, str]:
+    """Return for each linked device the name of the first of those it can reach by links.
+
+    Drivers name a way over PCIe between any two cards of a node. One that has faster ways is
+    reached by these alone, and the others reach each other.
+    """
+    slow = max(PCIE.values())
+    faster = {
+        device.uuid: {link.peer for link in device.links if link.weight > slow}
+        for device in devices
+    }
+    links = {
+        device.uuid: faster[device.uuid]
+        or {link.peer for link in device.links if not faster.get(link.peer)}
+        for device in devices
+    }
     found: dict[str, str] = {}
     for uuid in links:
         waiting = [uuid] if links[uuid] and uuid not in found else []
