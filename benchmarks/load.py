@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -38,7 +38,7 @@ from hetero.model import SLOTS
 from tests.cluster.books import Books, given
 from tests.cluster.conftest import share
 from tests.cluster.hollow import CARDS, HOLLOW, HollowNode, hollow_nodes, insist
-from tests.cluster.lab import CPU, TOKEN, Lab, program, running
+from tests.cluster.lab import CPU, TOKEN, Lab, moment, program, running
 from tests.cluster.release import Release
 from tests.cluster.test_failover import extender, signals
 from tests.cluster.test_hundred import ASKED
@@ -52,6 +52,9 @@ SIZES = ((8000, 12), (12000, 18), (20000, 28))
 PAUSE, CHECK = 3.0, 5.0
 #: Seconds until each pod is to be decided after the last one was made.
 PATIENCE = 300.0
+#: Seconds within which what was killed has its successor, and in which the scheduler that leads
+#: hears of an agent that was killed.
+SUCCESSION, HEARING = 120.0, 2.0
 #: Pods of one wave on the real kubelets, of the hundred of test_hundred.py of which 73 fit.
 WAVE = 50
 UNFIT = re.compile(r"0 of (\d+) nodes?: (.*)")
@@ -113,7 +116,7 @@ def inside(lab: Lab, act: Callable[[], Any]) -> Any:
 async def on_kubelets(release: Release, options: argparse.Namespace) -> int:
     """Run waves of pods on the real kubelets; return how many things were wrong."""
     lab, found = release.lab, Counter[str]()
-    kills = Kills(release, [partial(replace, release, node) for node in lab.racks])
+    kills = Kills(release, {node: partial(replace, release, node) for node in lab.racks})
     async with session(lab, tuple(lab.racks)) as seen:
         with kills.going():
             for wave in range(-(-options.pods // WAVE)):
@@ -141,7 +144,7 @@ async def on_hollow(release: Release, options: argparse.Namespace) -> int:
     lab = release.lab
     names = [f"hollow-{number:02}" for number in range(options.nodes)]
     async with api_of(lab) as api, hollow_nodes(lab, api, names) as nodes:
-        kills = Kills(release, [node.start_agent for node in nodes])
+        kills = Kills(release, {node.name: node.replace_agent for node in nodes})
         print(f"{len(nodes)} hollow nodes of {CARDS} cards serve", flush=True)
         async with session(lab, names, {node.name: node for node in nodes}) as seen:
             with kills.going():
@@ -170,14 +173,20 @@ def report(lab: Lab, kills: Kills, seen: Watched, found: Counter[str]) -> int:
     """Print what became of the pods and what was wrong; return how much was."""
     print(f"{lab.name}: {sum(found.values())} pods: {dict(found)}")
     print(f"killed: {dict(kills.done)}")
-    bound = Counter(
-        event["objectRef"]["name"]
-        for event in lab.writes(0)
-        if event["objectRef"].get("subresource") == "binding"
-        and event["objectRef"]["namespace"] == "default"
-        and (event.get("responseStatus") or {}).get("code") == 201
-    )
-    seen.wrong |= {f"{name} was bound {count} times" for name, count in bound.items() if count > 1}
+    bound: defaultdict[str, list[float]] = defaultdict(list)
+    for event in lab.writes(0):
+        about, code = event["objectRef"], (event.get("responseStatus") or {}).get("code")
+        where = about.get("namespace"), about.get("subresource")
+        if (*where, code) == ("default", "binding", 201):
+            bound[about["name"]].append(moment(event["requestReceivedTimestamp"]))
+    seen.wrong |= {
+        f"{name} was bound {len(times)} times" for name, times in bound.items() if len(times) > 1
+    }
+    seen.wrong |= kills.late
+    for name, (node, refused) in seen.refused.items():
+        # Bound before, and taken up by a kubelet after: else the scheduler knew, or might have.
+        if not any(bound[name][-1] - HEARING < at < refused for at in kills.ended[node]):
+            seen.wrong.add(f"{name} was bound to {node}, which refused it, and its agent served")
     print(
         f"over capacity, strangers, slots of two pods, untrue sentences, lost: {len(seen.wrong)} "
         f"in {seen.events} events and {seen.checks} checks of all ledgers"
@@ -192,33 +201,42 @@ def report(lab: Lab, kills: Kills, seen: Watched, found: Counter[str]) -> int:
 
 @define(eq=False)
 class Kills:
-    """Kills the extender that leads, an agent and the API server, in turn."""
+    """Kills the extender that leads, an agent and the API server, in turn.
+
+    Each has its successor before the next one is killed. The controllers need that, too: Kubernetes
+    1.36 makes no pod of a DaemonSet anew as long as its watches are behind what it wrote, and a
+    watch is tried again up to half a minute after the API server was away.
+    """
 
     release: Release
-    agents: Sequence[Callable[[], None]]  # ends one, and has another in its place
+    agents: Mapping[str, Callable[[], None]]  # by node: ends one, and has another in its place
     done: Counter[str] = field(factory=Counter)
+    ended: defaultdict[str, list[float]] = field(factory=partial(defaultdict, list))  # by node
+    late: set[str] = field(factory=set)  # what had no successor in time
     _over: threading.Event = field(factory=threading.Event)
 
     def _run(self) -> None:
-        agents = cycle(self.agents)
+        agents = cycle(self.agents.items())
+
+        def end_agent() -> None:
+            node, end = next(agents)
+            end()
+            self.ended[node].append(time.time())
+
         kills: dict[str, Callable[[], None]] = {
             "extender that led": lambda: signals([extender(self.release.leading())], SIGKILL),
-            "agent": lambda: next(agents)(),
+            "agent": end_agent,
             "API server": self.release.lab.restart_api_server,
         }
         for what in cycle(kills):
             if self._over.wait(PAUSE):
                 return
-            with suppress(OSError, AssertionError, StopIteration):  # the API server is away
-                kills[what]()
-                self.done[what] += 1
-                wait_for(self._answers)
-
-    def _answers(self) -> bool:
-        """Whether the API server does."""
-        with suppress(OSError):
-            return bool(self.release.lab.call("GET", "/version"))
-        return False
+            kills[what]()
+            self.done[what] += 1
+            try:
+                wait_for(self.release.works, seconds=SUCCESSION)
+            except AssertionError:
+                self.late.add(f"{what}: no successor within {SUCCESSION:.0f} s")
 
     @contextmanager
     def going(self) -> Iterator[None]:
@@ -277,6 +295,7 @@ class Watched:
     hollow: Mapping[str, HollowNode]
     made: set[str] = field(factory=set)  # names of those that are to be there
     pods: dict[str, Plain] = field(factory=dict)  # by name
+    refused: dict[str, tuple[str, float]] = field(factory=dict)  # by which node, and when
     wrong: set[str] = field(factory=set)
     events: int = 0
     checks: int = 0
@@ -295,6 +314,8 @@ class Watched:
         self.events += 1
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
         takes = Counter[tuple[str, str, str]]()
+        if node and pod["status"]["phase"] == "Failed":
+            self.refused.setdefault(name, (node, time.time()))
         if event == "DELETED":
             self.pods.pop(name, None)
         else:

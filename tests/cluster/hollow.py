@@ -25,6 +25,7 @@ from hetero.kube.api.annotations import AUDIENCE, INVENTORY
 from hetero.kube.api.client import Api, ApiError, Plain
 from tests.cluster.lab import Lab
 from tests.cluster.release import LABEL, NAMESPACE
+from tests.kube.control_plane import wait_for
 from tests.kube.kubelet import FakeKubelet
 
 #: By which pods are sent to such nodes.
@@ -99,9 +100,15 @@ class HollowNode:
             await asyncio.sleep(0.5)
         return found[0]
 
-    def start_agent(self) -> None:
-        """Run the agent, by kill -9 instead of the one that runs."""
+    def replace_agent(self) -> None:
+        """End the agent by kill -9, and have the kubelet know another in its place."""
         self.stop_agent()
+        wait_for(lambda: not self.kubelet.watches())
+        self.start_agent()
+        wait_for(self.kubelet.watches)
+
+    def start_agent(self) -> None:
+        """Run the agent."""
         program = [sys.executable, "-m", "hetero.cli", "agent", "--node", self.name]
         where = {
             "kubelet": "/var/lib/kubelet",

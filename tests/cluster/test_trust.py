@@ -78,6 +78,8 @@ from hetero.kube.api import key_pair
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE, published_devices
 from hetero.kube.api.client import Access, Api
 from hetero.kube.api.key_pair import Pair, issue
+from hetero.kube.api.pod import POD_GROUP
+from hetero.kube.api.pod_request import INIT_PARTS
 from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.cluster_view import ClusterView, snapshot
 from hetero.kube.webhook.rights import POLICIES
@@ -209,7 +211,8 @@ USES: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     # By a variable of the container's: what a vendor's own runtime gives is tried below.
     "visible-devices": ({}, {}),
 }
-SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+VISIBLE, OTHERS = "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES"
+SEES_ALL = [{"name": VISIBLE, "value": "all"}]
 OFF = USES["off"]
 
 
@@ -313,9 +316,17 @@ def test_a_tenant_says_of_no_devices_that_they_are_taken(either: Release, tenant
         with pytest.raises(OSError, match="alone: leave it out"):
             as_user(lab, tenant, "PATCH", f"{PODS}/liar", body, kind=MERGE)
 
+    long = {INIT_PARTS: json.dumps({"first": {"nvidia.com/gpumem": "0" * 250_000 + "1"}})}
+    first = {**program({CARD: "1"})["containers"][0], "name": "first"}
+    with pytest.raises(OSError, match="250001 characters are no amount: at most 64 are"):
+        as_user(lab, tenant, "POST", PODS, pod("long", {}, long, initContainers=[first]))
+
     whole = {CARD: "1", "nvidia.com/gpumem-percentage": "100"}
     lab.add("whole", whole, notes={"nvidia.com/use-gpuuuid": device.uuid})
     run_all(lab, "whole")
+    joins = {"metadata": {"labels": {POD_GROUP: "others"}}}
+    with pytest.raises(OSError, match=f"label {POD_GROUP} stays as it is once a pod is bound"):
+        as_user(lab, tenant, "PATCH", f"{PODS}/whole", joins, kind=MERGE)
 
 
 # --- which cards a vendor's own runtime gives -----------------------------------------------------
@@ -342,7 +353,7 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
     lab.call(
         "POST",
         space,
-        {"metadata": {"name": "all"}, "data": {one["name"]: one["value"] for one in SEES_ALL}},
+        {"metadata": {"name": "all"}, "data": dict.fromkeys((VISIBLE, OTHERS), "all")},
     )
     from_all = {"envFrom": [{"configMapRef": {"name": "all"}}]}
     brings = {**plain, **from_all}
@@ -355,14 +366,22 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
             by = "nvidia"
             lab.add(name, {}, nodeSelector=here, runtimeClassName=by, containers=[container])
         run_all(lab, "shares", "plain", "by-class", "brings", "old")
-        seen = {name: one.by_variable for name, one in given(log).items()}
+        found = given(log)
+        served = pod("served", {"nvidia.com/another": "1"}, {}, runtimeClassName="nvidia")
+        (alone,) = lab.call("POST", f"{PODS}?dryRun=All", served)["spec"]["containers"]
     lab.call("DELETE", f"{space}/all")
+    seen = {name: one.by_variable for name, one in found.items()}
 
     allocation = lab.pods()["shares"]["metadata"]["annotations"][ALLOCATION]
     hidden = [("shares", "beside"), *((name, "main") for name in ("by-class", "brings", "old"))]
     assert {"void"} == {seen[one] for one in hidden}
     # Where the cluster is set to hide cards from all pods that ask for none: on 1.20 here.
     assert seen["plain", "main"] == ("void" if lab.name == "kube" else "all")
+    # By no variable that another vendor's runtime reads, and of cards of another plugin nothing.
+    told = [("shares", "also"), *((name, "main") for name in ("by-class", "brings", "old"))]
+    assert {""} == {found[one].env.get(OTHERS) for one in told}
+    of_another = {one["name"] for one in alone["env"]}
+    assert (True, False) == (OTHERS in of_another, VISIBLE in of_another)
     for container in ("main", "also"):
         assert seen["shares", container].startswith("GPU-"), container
         assert f'"{seen["shares", container]}"' in allocation

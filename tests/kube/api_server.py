@@ -28,6 +28,7 @@ class FakeApi:
     consumable: bool = True  # whether several claims may consume one device
     metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
     events: list[Plain] = field(factory=list)
+    away: bool = False  # whether it answers nobody who asks for a list
     writes: int = 0
     methods: set[str] = field(factory=set)
     url: str = ""
@@ -115,6 +116,8 @@ class FakeApi:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         kind, selector = request.match_info["kind"], request.query.get("fieldSelector", "")
+        if self.away:
+            return web.json_response({"message": "away"}, status=503)
         if request.query.get("watch") != "true":
             items = self._selected(kind, selector, request.match_info.get("namespace", ""))
             version = {"resourceVersion": str(self._version)}

@@ -37,6 +37,7 @@ class FakeApi:
     servers: set[str] = field(factory=set)  # addresses that API servers publish
     readers: set[str] = field(factory=set)  # users who may get /metrics
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
+    _lost: list[Callable[[Exception], None]] = field(factory=list)
     _numbers: Any = field(factory=count)
 
     async def get(self, path: str, query: Any = None) -> Plain:
@@ -125,7 +126,13 @@ class FakeApi:
         kind = path.rpartition("/")[2]
         listed([seen(o) for p, o in self.objects.items() if p.split("/")[-2] == kind])
         self._watchers.append((kind, lambda event, item: changed(event, seen(item))))
+        self._lost.append(lost)
         await asyncio.Event().wait()
+
+    def lose(self) -> None:
+        """Tell all who follow that the API server is away."""
+        for told in self._lost:
+            told(ConnectionResetError("away"))
 
     def _may(self, spec: Plain) -> bool:
         """Do what RBAC does with a SubjectAccessReview."""

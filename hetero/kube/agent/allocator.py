@@ -61,6 +61,9 @@ log = logging.getLogger(__name__)
 #: kubelet admits pods one by one: whoever waits here lets all others wait.
 _PATIENCE = 2.0
 _PAUSE = 0.1
+#: How long it waits for an API server that is away: the kubelet ends for good whom we refuse, and
+#: hears of no other pod meanwhile.
+_AWAY = 10.0
 #: Seconds until it is looked again whether a container runs whose pod is said to have ended, and
 #: until the first look is tried again.
 _AGAIN = 1.0
@@ -204,12 +207,11 @@ class Allocator:
 
     async def _wanted(self, resource: str, count: int) -> SignedContainer:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
-        held = await self.kubelet.held()
-        known = {full_name(pod): pod for pod in self.pods.values()}
+        held, until = await self.kubelet.held(), monotonic() + _AWAY
         found: list[SignedContainer] = []
         faults: list[str] = []
         for (namespace, name), theirs in held.items():
-            pod = known.get((namespace, name)) or await self._ask(namespace, name)
+            pod = await self._pod_until(until, namespace, name)
             if pod is None or not active(pod):
                 continue
             try:
@@ -281,6 +283,16 @@ class Allocator:
             "schedulerName the one of hetero? (if it started before hetero came, delete it and "
             "create it anew)"
         )
+
+    async def _pod_until(self, until: float, namespace: str, name: str) -> Plain | None:
+        """Return such a pod once the API server can be asked. Raises `ApiError` after a time."""
+        while True:
+            try:
+                return await self.pod_named(namespace, name)
+            except ApiError as error:
+                if 400 <= error.status < 500 or monotonic() > until:
+                    raise
+            await asyncio.sleep(_PAUSE)
 
     async def pod_named(self, namespace: str, name: str) -> Plain | None:
         """Return the pod if the API says that it is on this node."""

@@ -47,6 +47,7 @@ from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.expected_mix import ExpectedMix
+from hetero.kube.scheduler.kubelet_watches import KubeletWatches
 from hetero.kube.scheduler.pod_groups import PodGroups
 from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.refused_pods import RefusedPods
@@ -124,6 +125,7 @@ class Scheduler:
     lease: Leadership | None = None
     agents: Agents | None = None  # None: every node is taken to have one that serves
     untried: UntriedPods = field(factory=UntriedPods)
+    kubelet_watches: KubeletWatches = field(factory=KubeletWatches)
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"  # "score": answer all nodes that serve
@@ -213,7 +215,7 @@ class Scheduler:
             "/api/v1/pods",
             listed=self._pods_listed,
             changed=self._pod_changed,
-            lost=lambda error: log.warning("pods: %s", error),
+            lost=self._pods_lost,
         )
 
     async def follow_quotas(self) -> None:
@@ -374,6 +376,10 @@ class Scheduler:
             if pod_request.devices and self.cache.has_room(uid, pod_request.pod, node):
                 self._later(self._again(_path(pod), uid))
 
+    def _pods_lost(self, error: Exception) -> None:
+        log.warning("pods: %s", error)
+        self.kubelet_watches.api_lost()
+
     def _pods_listed(self, pods: list[Plain]) -> None:
         if self.lease:
             self.lease.busy()
@@ -397,6 +403,7 @@ class Scheduler:
         uid, metadata = pod["metadata"]["uid"], pod["metadata"]
         self.groups.pod_changed(event, pod)
         self.untried.pod_changed(event, pod)
+        self.kubelet_watches.pod_changed(event, pod)
         of_agent = self.agents.pod_changed(event, pod) if self.agents else None
         if of_agent is not None:
             self._agent_changed(of_agent)
@@ -712,6 +719,8 @@ class Scheduler:
             await self.groups.gather(plain)
             notes = self._give(plain, pod_request, node, path)
         try:
+            if notes:
+                await self._until_watched(plain, node, path)
             self._check()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
@@ -738,10 +747,7 @@ class Scheduler:
         if not pod_request.devices:
             return {}
         if isinstance(answer, Refusal):
-            sentence = f"node {node}: {answer.sentence}"
-            self._later(self.events.tell(plain, "Unfit", sentence))
-            self._later(self._again(path, uid))
-            raise HeteroError(sentence)
+            raise self._unfit(plain, f"node {node}: {answer.sentence}", path)
         self._pods[uid] = plain
         row = self.groups.row(plain)
         assignment = Assignment(
@@ -762,6 +768,18 @@ class Scheduler:
             devices=self.cache.devices(node),
         )
         return {**told, **self.signatures.sign(assignment)}
+
+    async def _until_watched(self, plain: Plain, node: str, path: str) -> None:
+        """Wait until a node's kubelet takes up pods. Raises `HeteroError` if it is shut by then."""
+        await self.kubelet_watches.until_watched(node, plain["metadata"]["uid"])
+        if self.agents and self.cache.is_shut(node):
+            raise self._unfit(plain, f"node {node}: {self.agents.why_shut(node)}", path)
+
+    def _unfit(self, plain: Plain, sentence: str, path: str) -> HeteroError:
+        """Tell a pod why it is not bound, and have it tried again soon; return the error."""
+        self._later(self.events.tell(plain, "Unfit", sentence))
+        self._later(self._again(path, plain["metadata"]["uid"]))
+        return HeteroError(sentence)
 
     async def _again(self, path: str, uid: str) -> None:
         """Have a pod tried again soon that found its node's last share taken.

@@ -1,0 +1,56 @@
+"""Which kubelets may not watch pods again yet: no pods are bound there but one, which shows it.
+
+client-go's Reflector, by which a kubelet watches the pods of its node, tries again up to a minute
+after an API server that was away is back. A pod that is bound meanwhile is admitted when the watch
+is: if the node's agent has ended by then, the kubelet ends the pod for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+
+from attrs import define, field
+
+from hetero.kube.api.client import Plain
+
+#: Seconds after which all kubelets watch again, and for which a pod waits for one at most:
+#: kube-scheduler waits 10 s for a binding, which itself takes a while.
+BROKEN, PATIENCE = 60.0, 6.0
+
+
+@define(eq=False)
+class KubeletWatches:
+    """By node, the pod that was bound there first since the API server was away."""
+
+    clock: Callable[[], float] = monotonic
+    _until: float = field(default=0.0, init=False)  # when all are taken to watch again
+    # And what is set once its kubelet took it up.
+    _first: dict[str, tuple[str, asyncio.Event]] = field(factory=dict, init=False)
+
+    def api_lost(self) -> None:
+        """Note that the API server is away."""
+        self._until = self.clock() + BROKEN
+        self._first.clear()
+
+    def pod_changed(self, event: str, pod: Plain) -> None:
+        """Note a pod that was bound, or that its kubelet took up: then it says since when."""
+        uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
+        began = event == "DELETED" or (pod.get("status") or {}).get("startTime")
+        if event == "MODIFIED" and node and not began and self.clock() < self._until:
+            self._first.setdefault(node, (uid, asyncio.Event()))  # by the scheduler that led then
+        first, taken_up = self._first.get(node, ("", None))
+        if taken_up and began and first == uid:
+            taken_up.set()
+
+    async def until_watched(self, node: str, uid: str) -> None:
+        """Wait with a pod that is to be bound to a node, unless it is the first one there."""
+        if self.clock() >= self._until:
+            return
+        first, taken_up = self._first.setdefault(node, (uid, asyncio.Event()))
+        if first != uid:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(taken_up.wait(), PATIENCE)
+            taken_up.set()  # nobody waits for long because a pod cannot be bound

@@ -1,0 +1,132 @@
+"""No pod is ended by its kubelet because the API server is away, or was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from hetero.kube.agent import allocator
+from hetero.kube.scheduler import kubelet_watches
+from hetero.kube.scheduler.agents import AWAY
+from hetero.kube.scheduler.extender import AGAIN
+from tests.kube.fake_api import PODS
+from tests.kube.test_agents import agent, put, scenario
+from tests.kube.test_scheduler import Running
+from tests.kube.world import pod_named, refusal, run, until, world
+
+BEGAN = "2026-11-27T00:00:00Z"
+
+
+def play_after_an_outage(play: Callable[[Running, Any], Awaitable[None]]) -> Any:
+    """Play with one pod bound to n1 after the API server was away, and one that is to be."""
+
+    async def both(it: Running) -> None:
+        it.api.lose()
+        it.pod("first")
+        it.pod("second")
+        assert {} == await it.bind("first", "n1")
+        binding = asyncio.ensure_future(it.bind("second", "n1"))
+        await asyncio.sleep(0.1)
+        await play(it, binding)
+
+    return scenario(both)
+
+
+def take_up(it: Running, name: str, **status: Any) -> None:
+    """Have a kubelet say of a pod what it says first."""
+    pod = it.api.objects[f"{PODS}/{name}"]
+    it.api.put_now(f"{PODS}/{name}", {**pod, "status": {"startTime": BEGAN, **status}})
+
+
+def test_a_pod_is_bound_when_the_kubelet_took_up_the_one_before_it() -> None:
+    async def play(it: Running, binding: Any) -> None:
+        assert not binding.done()
+        assert it.given("second") is None
+        it.pod("other")
+        assert {} == await it.bind("other", "n2")  # another kubelet's
+        take_up(it, "first")
+        assert {} == await asyncio.wait_for(binding, 5)
+        assert it.given("second") is not None
+
+    play_after_an_outage(play)
+
+
+def test_a_pod_waits_for_one_that_another_scheduler_bound_before_it_led() -> None:
+    async def play(it: Running) -> None:
+        it.api.lose()
+        others = it.pod("others")
+        it.api.put_now(f"{PODS}/others", {**others, "spec": {**others["spec"], "nodeName": "n1"}})
+        it.pod("mine")
+        binding = asyncio.ensure_future(it.bind("mine", "n1"))
+        await asyncio.sleep(0.1)
+        assert not binding.done()
+        take_up(it, "others")
+        assert {} == await asyncio.wait_for(binding, 5)
+
+    scenario(play)
+
+
+def test_a_pod_that_waits_for_a_kubelet_is_not_sent_where_the_agent_ended_meanwhile() -> None:
+    async def play(it: Running, binding: Any) -> None:
+        put(it.api, agent("n1", ready=False))
+        take_up(it, "first", phase="Failed", reason="UnexpectedAdmissionError")
+        assert f"node n1: {AWAY}" == (await binding)["Error"]
+        assert "nodeName" not in it.api.objects[f"{PODS}/second"]["spec"]
+        assert 0 == it.held("GPU-1")
+        await until(lambda: AGAIN in str(it.api.objects[f"{PODS}/second"]))
+
+    assert f"node n1: {AWAY}" in play_after_an_outage(play).events
+
+
+def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubelet_watches, "PATIENCE", 0.3)
+
+    async def play(it: Running, binding: Any) -> None:
+        assert not binding.done()
+        assert {} == await binding
+        monkeypatch.setattr(kubelet_watches, "PATIENCE", 60.0)
+        it.api.delete(f"{PODS}/second")  # its half of the card
+        it.pod("third")
+        assert {} == await asyncio.wait_for(it.bind("third", "n1"), 5)
+
+    play_after_an_outage(play)
+
+
+def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubelet_watches, "BROKEN", 0.0)
+
+    async def play(it: Running, binding: Any) -> None:
+        assert {} == await asyncio.wait_for(binding, 5)
+
+    play_after_an_outage(play)
+
+
+def test_an_agent_waits_for_an_api_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet still lists a pod that was deleted by force: only the API says whose it is."""
+
+    async def story() -> None:
+        async with world() as at:
+            pod = at.bind("pod")
+            await until(lambda: "uid-pod" in at.agent.allocator.pods)
+            at.kubelet.known.append(pod_named("gone", "main"))
+            at.api.away = True
+            admitted = asyncio.ensure_future(at.kubelet.admit(pod))
+            await asyncio.sleep(0.5)
+            assert not admitted.done()
+            at.api.away = False
+            await admitted
+            assert ["default/pod/main"] == at.given()
+
+            at.api.away = True
+            monkeypatch.setattr(allocator, "_AWAY", 0.2)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await at.kubelet.admit(at.bind("other"))
+            assert "503 away" in refusal(caught)
+
+    run(story)
