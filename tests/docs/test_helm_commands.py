@@ -27,6 +27,13 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 #: What a page is read for: each kind of node has a file of values, which some command names.
 KINDS = {path.name for path in (ROOT / "deploy/values").glob("*.yaml")}
 
+#: What a reader writes before a command takes it: the settings that a page shows.
+WRITTEN = {
+    "settings.toml": next(
+        block.text for block in blocks("toml") if block.path.name == "cluster-settings.md"
+    )
+}
+
 #: Digests of all values: what a value that nothing reads changes, too.
 _OF_ALL_VALUES = re.compile(r"\b[0-9a-f]{64}\b|(?<=hetero-certificates-)[0-9a-f]{8}\b")
 
@@ -44,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reset-then-reuse-values", action="store_true")
     parser.add_argument("-f", "--values", action="append", default=[])
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--set-file", action="append", default=[])
     return parser
 
 
@@ -67,6 +75,12 @@ def merged(under: Any, over: Any) -> Any:
     return {**under, **{name: merged(under.get(name), one) for name, one in over.items()}}
 
 
+def nested(path: str, value: Any) -> Any:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
 def values_of(words: list[str]) -> dict[str, Any]:
     """Return what a command sets over the chart's own values, or raise `Wrong`."""
     asked, left = _parser().parse_known_args(words)
@@ -81,10 +95,12 @@ def values_of(words: list[str]) -> dict[str, Any]:
         parts.append(yaml.safe_load((ROOT / name).read_text()))
     for setting in asked.set:
         path, _, text = setting.partition("=")
-        part: Any = yaml.safe_load(text)
-        for name in reversed(path.split(".")):
-            part = {name: part}
-        parts.append(part)
+        parts.append(nested(path, yaml.safe_load(text)))
+    for setting in asked.set_file:
+        path, _, name = setting.partition("=")
+        if name not in WRITTEN:
+            raise Wrong(f"{name} is not shown")
+        parts.append(nested(path, WRITTEN[name]))
     whole: dict[str, Any] = {}
     for part in parts:
         if manifests(json.dumps(merged(whole, part))) == manifests(json.dumps(whole)):
@@ -128,6 +144,8 @@ def test_each_kind_of_node_has_a_command() -> None:
         ("install hetero deploy/chart -n a --sett image=a", "unknown"),
         ("install hetero deploy/charts -n a --set image=a", "no chart"),
         ("install hetero deploy/chart -n a -f deploy/values/none.yaml", "not there"),
+        ("install hetero deploy/chart -n a --set-file settings=none.toml", "not shown"),
+        ("install hetero deploy/chart -n a --set-file setting=settings.toml", "changes nothing"),
     ],
 )
 def test_a_command_that_says_something_wrong_is_found(words: str, said: str) -> None:

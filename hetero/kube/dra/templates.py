@@ -263,7 +263,7 @@ def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
         ),
         "a card that nobody holds (mutex) is not to be had by claims": request.empty,
         f"{names.qos_class} is not served by claims": any(one.value for one in request.co_tenancy),
-        "what passes limits or goes before others is for a DeviceClass to say, not for a claim": (
+        "what passes limits or goes before others is for a DeviceClass to say, or your claim": (
             request.policy is Policy.OFF or unlimited or first or reports
         ),
     }
