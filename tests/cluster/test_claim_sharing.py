@@ -25,6 +25,7 @@ from tests.cluster.claims import (
     specs,
     tried,
 )
+from tests.cluster.conftest import ended
 from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, documents
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
@@ -266,13 +267,13 @@ def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_ot
     with cut_card(release):
         claim(lab, "part", deviceClassName="nvidia.com-mig-1g.18gb")
         tries = f"env; {JOB} --alloc 15GiB; {JOB} --alloc 17GiB; {JOB} --device 1 --alloc 1MiB"
-        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 1000")
+        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 6")
         fits, over = tried(lab, "part", 2)
         wait_for(lambda: "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in lab.output("part"))
         said = lab.output("part")
         ((device, uuid),) = parts(lab, "n2")
         (result,) = given(lab, "part")
-        lab.call("DELETE", f"{PODS}/part?gracePeriodSeconds=0")
+        ended(lab, "part")  # by itself
         wait_for(lambda: not lab.standing("n2"))
 
     assert uuid.startswith("MIG-")

@@ -116,6 +116,7 @@ def by_pod(lab: Lab) -> dict[str, Plain]:
     grants = {one["label"]: one for one in held(lab)}
     claims = lab.call("GET", CLAIMS)["items"]
     users = {item["metadata"]["name"]: item["status"]["reservedFor"] for item in claims}
+    assert {f"default/{name}" for name in users} == grants.keys()  # nobody else has any
     return {pod["name"]: grants[f"default/{name}"] for name, (pod,) in users.items()}
 
 

@@ -21,7 +21,7 @@ from tests.kube.world import pod_named, refusal, run, until, world
 BEGAN = "2026-11-27T00:00:00Z"
 
 
-def play_after_an_outage(play: Callable[[Running, Any], Awaitable[None]]) -> Any:
+def play_after_an_outage(play: Callable[[Running, Any], Awaitable[None]], **words: Any) -> Any:
     """Play with one pod bound to n1 after the API server was away, and one that is to be."""
 
     async def both(it: Running) -> None:
@@ -33,7 +33,7 @@ def play_after_an_outage(play: Callable[[Running, Any], Awaitable[None]]) -> Any
         await asyncio.sleep(0.1)
         await play(it, binding)
 
-    return scenario(both)
+    return scenario(both, **words)
 
 
 def take_up(it: Running, name: str, **status: Any) -> None:
@@ -80,6 +80,42 @@ def test_a_pod_that_waits_for_a_kubelet_is_not_sent_where_the_agent_ended_meanwh
         await until(lambda: AGAIN in str(it.api.objects[f"{PODS}/second"]))
 
     assert f"node n1: {AWAY}" in play_after_an_outage(play).events
+
+
+def test_a_pod_that_is_offered_another_node_while_it_waits_is_bound_there_alone() -> None:
+    """kube-scheduler asks again after 10 s, and the call that it gave up goes on."""
+
+    async def play(it: Running, binding: Any) -> None:
+        second = it.api.objects[f"{PODS}/second"]
+        await it.call("filter", Pod=second, NodeNames=["n2"])
+        assert 8192 == it.held("GPU-1")
+        take_up(it, "first")
+        assert "its place was given anew meanwhile" in (await binding)["Error"]
+        assert "nodeName" not in it.api.objects[f"{PODS}/second"]["spec"]
+        assert {} == await it.bind("second", "n2")
+        assert [8192, 8192] == [it.held("GPU-1"), it.held("GPU-2")]
+
+    play_after_an_outage(play, choose="one")
+
+
+def test_a_pod_that_is_deleted_while_it_waits_is_not_bound() -> None:
+    async def play(it: Running, binding: Any) -> None:
+        it.api.delete(f"{PODS}/second")
+        it.pod("second")  # its successor
+        take_up(it, "first")
+        assert "its place was given anew meanwhile" in (await binding)["Error"]
+        assert not [call for call in it.api.calls if "second/binding" in call]
+
+    play_after_an_outage(play)
+
+
+def test_who_waits_goes_on_waiting_for_the_same_pod_when_the_api_server_is_away_again() -> None:
+    async def play(it: Running, binding: Any) -> None:
+        it.api.lose()
+        take_up(it, "first")
+        assert {} == await asyncio.wait_for(binding, 3)
+
+    play_after_an_outage(play)
 
 
 def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(

@@ -285,12 +285,15 @@ class Allocator:
         )
 
     async def _pod_until(self, until: float, namespace: str, name: str) -> Plain | None:
-        """Return such a pod once the API server can be asked. Raises `ApiError` after a time."""
+        """Return such a pod once the API server can be asked. Raises `ApiError` after a time.
+
+        One that just started refuses for a while, too: 401, 403 or 429.
+        """
         while True:
             try:
                 return await self.pod_named(namespace, name)
-            except ApiError as error:
-                if 400 <= error.status < 500 or monotonic() > until:
+            except ApiError:
+                if monotonic() > until:
                     raise
             await asyncio.sleep(_PAUSE)
 

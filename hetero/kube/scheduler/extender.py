@@ -381,6 +381,7 @@ class Scheduler:
         self.kubelet_watches.api_lost()
 
     def _pods_listed(self, pods: list[Plain]) -> None:
+        self.kubelet_watches.api_back()
         if self.lease:
             self.lease.busy()
         uids = {pod["metadata"]["uid"] for pod in pods}
@@ -718,17 +719,22 @@ class Scheduler:
         if pod_request is not None:
             await self.groups.gather(plain)
             notes = self._give(plain, pod_request, node, path)
+        place = self.cache.standing.get(uid)
         try:
             if notes:
                 await self._until_watched(plain, node, path)
+            if self.cache.standing.get(uid) is not place:
+                # kube-scheduler gave up after its 10 s and asked again, or the pod is gone.
+                raise HeteroError(f"pod {namespace}/{name}: its place was given anew meanwhile")
             self._check()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
             if not await self._bound(namespace, name, uid, node):
-                self._pods.pop(uid, None)
-                self._ours.discard(uid)
-                self.cache.release(uid)  # it will ask again
+                if self.cache.standing.get(uid) is place:  # else it is not ours to give back
+                    self._pods.pop(uid, None)
+                    self._ours.discard(uid)
+                    self.cache.release(uid)  # it will ask again
                 raise
         return {}
 

@@ -27,13 +27,23 @@ class KubeletWatches:
 
     clock: Callable[[], float] = monotonic
     _until: float = field(default=0.0, init=False)  # when all are taken to watch again
+    _away: bool = field(default=False, init=False)
     # And what is set once its kubelet took it up.
     _first: dict[str, tuple[str, asyncio.Event]] = field(factory=dict, init=False)
 
     def api_lost(self) -> None:
-        """Note that the API server is away."""
-        self._until = self.clock() + BROKEN
-        self._first.clear()
+        """Note that the API server is away. Who waits for a kubelet goes on waiting for it."""
+        self._away, self._until = True, self.clock() + BROKEN
+        self._first = {
+            node: (uid, taken_up)
+            for node, (uid, taken_up) in self._first.items()
+            if not taken_up.is_set()
+        }
+
+    def api_back(self) -> None:
+        """Note that the API server answers: kubelets find that out from now on."""
+        if self._away:
+            self._away, self._until = False, self.clock() + BROKEN
 
     def pod_changed(self, event: str, pod: Plain) -> None:
         """Note a pod that was bound, or that its kubelet took up: then it says since when."""
