@@ -49,7 +49,7 @@ REVERTS: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "core/symbols.h",
             "library_resolve(library);\n        real = symbol_known(row);",
-            "real = libc_dlsym(libc_dlopen(library->name, 1), row->name);\n"
+            "real = libc_dlsym(libc_dlopen(library->names[0], 1), row->name);\n"
             "        atomic_store(&row->real, real);",
         ),
     ),
