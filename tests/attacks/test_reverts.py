@@ -260,7 +260,7 @@ OF_OTHERS: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 #: A second hold of an attack that another row of it has a hold for.
 SECOND: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "signal_handler": (("timeshare/gate.c", "atomic_store(outer->cell, WAITS);", ""),),
+    "signal_handler": (("timeshare/gate.c", "atomic_store(outer->cell, WAITS);", ";"),),
 }
 #: Further holds of libraries and fat binaries, each by itself.
 FURTHER: list[tuple[str, tuple[tuple[str, str, str], ...]]] = [
