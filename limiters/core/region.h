@@ -80,7 +80,7 @@ struct hetero_region_member {
     _Atomic uint32_t moved;      /* fences that have passed; it wraps around */
     _Atomic uint32_t launches;   /* made so far; it wraps around */
     _Atomic uint32_t passes;     /* how often its waiting launchers may make an operation each; written by the lead */
-    _Atomic uint32_t depth;      /* so many fences may be in flight in a row; written by the lead */
+    _Atomic uint32_t depth;      /* what is in flight in a row may take so many ms; written by the lead */
     _Atomic uint64_t stamp_ns;   /* when it said so; CLOCK_MONOTONIC, as all here */
     _Atomic uint64_t claimed_ns; /* when another grant was last seen that wants the device or runs */
     _Atomic uint32_t passed;     /* the last of `passes` that it has followed */

@@ -32,7 +32,6 @@
 #define MOVES_NS      (2 * MS)
 #define MOVES_MOST_NS (250 * MS)
 #define MOVES_FADE    16
-#define PACE_FADE     8
 
 /* What comes further so long after anybody was let through did not wait for that. */
 #define HELPS_NS (50 * MS)
@@ -44,10 +43,8 @@
 
 /* A launcher may be ahead of its device by so much in a row, and by what is left of that where others follow. A host
  * that is busy elsewhere for milliseconds, as in an optimizer, would leave the device idle else, or have others' spin.
- * Fences are counted by how fast they pass on average: by the slowest a program whose ranks wait for each other for
- * some milliseconds had three. */
-#define DEEP_NS  (30 * MS)
-#define FENCE_NS MS /* gate.c */
+ */
+#define DEEP_NS (30 * MS)
 
 /* How often what was used is written down at least. */
 #define CHARGE_NS (200 * US)
@@ -185,7 +182,6 @@ static void note_move(struct gang *gang, uint64_t after_ns)
     after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
     after_ns = after_ns < 2 * known + MS ? after_ns : 2 * known + MS;
     gang->moves_ns = after_ns > known ? after_ns : known;
-    gang->pace_ns = gang->pace_ns - gang->pace_ns / PACE_FADE + after_ns / PACE_FADE;
 }
 
 static bool take_lead(struct gang *gang, uint64_t now_ns)
@@ -203,7 +199,7 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
             gang->seen[n].moved_ns = now_ns;
         }
         gang->used_ns = gang->let_ns = now_ns;
-        gang->moves_ns = gang->pace_ns = MOVES_NS;
+        gang->moves_ns = MOVES_NS;
         gang->crossed_ns = stuck_ns(gang);
     }
     gang->led_ns = now_ns;
@@ -479,16 +475,14 @@ static bool goes_on(struct gang *gang, const struct census *census, uint64_t ove
 }
 
 /* Say how far launchers may be ahead of their devices. */
-static void deepen(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
-                   uint64_t left_ns, uint64_t now_ns)
+static void deepen(struct gang *gang, const struct census *census, bool claimed, uint64_t left_ns, uint64_t now_ns)
 {
-    uint64_t pace_ns = row_is_by_hand(row) ? gang->moves_ns : gang->pace_ns;
-    uint64_t most_ns = !claimed || left_ns > DEEP_NS ? DEEP_NS : left_ns, one_ns = later(pace_ns, FENCE_NS);
+    uint64_t most_ns = !claimed || left_ns > DEEP_NS ? DEEP_NS : left_ns;
     /* At the end of a row that shows who waits for whom, what is in flight would hide it: it is gone by then. */
     if (gang->probes || (left_ns < 2 * DEEP_NS && gang_end_probes(gang, census, now_ns)))
         most_ns = 0;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
-        atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / one_ns));
+        atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / MS));
 }
 
 /* Open: say until when. */
@@ -515,7 +509,7 @@ static void run_row(struct gang *gang, const struct census *census, const struct
         gang_end_probe(gang, census, now_ns);
     bool alone = !claimed && !probed && rescue_ns == 0 && gang->moves_ns < STEP_NS;
     uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
-    deepen(gang, census, row, claimed, most_ns, now_ns);
+    deepen(gang, census, claimed, most_ns, now_ns);
     if (most_ns > 0)
         gang->soft_ns = 0;
     else if ((row_is_by_hand(row) || alone) && !census->died && goes_on(gang, census, soft_ns, now_ns)) {

@@ -26,6 +26,15 @@
 #define REST_NS  (20 * MS)
 #define STAYS_NS (1000 * MS)
 
+/* What a launch takes is told by so much of the device's time: longer than most steps. */
+#define WORKED_NS (200 * MS)
+
+/* What stands still for so long waits for others, or is long: it tells no more of what a launch takes. */
+#define STANDS_NS (20 * MS)
+
+/* What takes longer than this has a fence for itself (gate.c). */
+#define FENCE_NS MS
+
 /* A fence behind nothing passes so soon. */
 #define FENCE_PASSES_NS (8 * US)
 
@@ -53,9 +62,19 @@ struct member_run {
     uint32_t passes;   /* of the gang's lead, followed so far */
     uint32_t allowed;  /* the same */
     uint64_t active_ns, looked_ns, renewed_ns;
-    uint64_t let_ns; /* launchers were let through then, and have made no launch yet; 0: they have */
-    uint32_t let_at; /* launches then */
+    uint64_t let_ns;   /* launchers were let through then, and have made no launch yet; 0: they have */
+    uint32_t let_at;   /* launches then */
+    uint32_t moved;    /* fences that had passed at the last look */
+    uint64_t moved_ns; /* when one was last seen to have, or a launch was made */
 };
+
+/* How long our device works for a launch, on average of the last steps; 0: that is not known yet. By the last fence
+ * alone, one stands for a few launches after large kernels: where small ones follow them, launchers are hardly ahead.
+ */
+static uint64_t launch_ns(const struct gang *gang)
+{
+    return gang->worked_ns < WORKED_NS / 2 ? 0 : gang->worked_ns / (gang->worked > 0 ? gang->worked : 1);
+}
 
 static void open_gate(struct governor *governor, uint64_t now)
 {
@@ -109,7 +128,9 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
         bool soon = opens_ns != 0 && opens_ns < now + READY_NS;
         close_gate(governor, soon ? GATE_READY : GATE_CLOSED, now);
     }
-    gate_deepen(gate, member != NULL && phase == GANG_OPEN ? atomic_load(&member->depth) : 0);
+    uint64_t one_ns = launch_ns(&governor->gang);
+    bool deep = one_ns > 0 && member != NULL && phase == GANG_OPEN;
+    gate_deepen(gate, deep ? (uint32_t)(atomic_load(&member->depth) * MS / later(one_ns, FENCE_NS)) : 0);
     if (member != NULL && run->passes != atomic_load(&member->passes)) {
         run->passes = atomic_load(&member->passes);
         run->let_at = gate_launches(gate);
@@ -126,19 +147,37 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
 }
 
 /* Charge this process for itself what it used since the last look at the open gate, and count its launches. */
-static void charge_own(struct governor *governor, bool busy, uint64_t since, uint64_t now)
+static void charge_own(struct governor *governor, uint64_t used_ns, uint64_t now)
 {
     struct account *account = &governor->account;
     uint32_t core = governor->time_slice.pages.row.gang_core;
-    uint64_t ns = now - since < PAGES_STOPPED_NS ? now - since : PAGES_STOPPED_NS;
     int64_t least = budget_balance(&account->own, account->asked_ns, now, core);
-    budget_settle(&account->own, account->asked_ns, now, core, busy ? ns : 0);
+    budget_settle(&account->own, account->asked_ns, now, core, used_ns);
     /* What it does not run for any longer need not be remembered; nor what nobody else wanted. */
     bool lent = terms_policy(governor->terms) == HETERO_POLICY_ELASTIC && !time_slice_sought(&governor->time_slice);
     least = lent && least < 0 ? least : -OWN_DEBT_NS;
     if (account->own.balance_ns < least)
         account->own.balance_ns = least;
     account_count(account, gate_launches(&governor->gate));
+}
+
+/* Learn what a launch takes. At the end of a row devices wait for each other, which says nothing of that. */
+static void learn(struct governor *governor, struct member_run *run, uint64_t worked_ns, uint32_t launches,
+                  uint64_t now)
+{
+    struct gang *gang = &governor->gang;
+    uint32_t moved = gate_moved(&governor->gate);
+    if (moved != run->moved || launches > 0)
+        run->moved_ns = now;
+    run->moved = moved;
+    gang->worked_ns += now - run->moved_ns < STANDS_NS ? worked_ns : 0;
+    gang->worked += launches;
+    if (gang->worked_ns > WORKED_NS) {
+        gang->worked_ns /= 2;
+        gang->worked /= 2;
+    }
+    uint64_t one_ns = launch_ns(gang);
+    gate_know(&governor->gate, one_ns < FENCE_NS ? one_ns : 0);
 }
 
 /* What others on the device see: that it runs, or will in its next row. */
@@ -177,7 +216,12 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     busy = busy || run->let_ns != 0;
     if (busy || waits || launches != run->launches)
         run->active_ns = now;
-    charge_own(governor, busy && gate_opens(atomic_load(&gate->state)), run->looked_ns, now);
+    uint64_t since_ns = now - run->looked_ns;
+    bool open = gate_opens(atomic_load(&gate->state));
+    uint64_t worked_ns = busy && open ? (since_ns < PAGES_STOPPED_NS ? since_ns : PAGES_STOPPED_NS) : 0;
+    charge_own(governor, worked_ns, now);
+    if (open)
+        learn(governor, run, worked_ns, launches - run->launches, now);
     run->launches = launches;
     run->looked_ns = now;
     uint64_t rests_ns = now - run->active_ns;
@@ -251,6 +295,7 @@ void gang_run(struct governor *governor)
     }
     uint64_t now = engine->now();
     close_gate(governor, GATE_CLOSED, now);
+    gate_know(&governor->gate, 0);
     if (gang_rest(gang, now))
         pages_say(&time_slice->pages, PAGE_IDLE);
     else

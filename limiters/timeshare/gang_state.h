@@ -39,6 +39,7 @@ struct gang {
     uint32_t device, count;               /* ours, and how many the grant has; constant */
     struct hetero_region_member *member;  /* ours; NULL: it has none */
     uint32_t policy;                      /* enum hetero_policy */
+    uint64_t worked_ns, worked;           /* for how long our device worked lately, and launches made meanwhile */
 
     /* With the lead: what was seen of each member, and since when. */
     struct {
@@ -63,7 +64,6 @@ struct gang {
     uint64_t probe_due_ns;                 /* from when on another may */
     uint32_t probed;                       /* the member that was held back */
     uint64_t moves_ns;                     /* within so long work comes further that waits for nothing */
-    uint64_t pace_ns;                      /* after so long it does, on average */
     uint64_t helped_ns;                    /* when any launcher was let through last */
     uint64_t crossed_ns;                   /* how long nothing moves before launchers of busy devices are let through */
     uint64_t let_ns;                       /* when some were let through last */

@@ -56,13 +56,9 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/gate.c", "deep > most ? deep : most", "deep > most ? most : most"),
         "a_gang_whose_host_is_busy_elsewhere_has_its_share",
     ),
-    "how fast fences pass on average": (
-        (
-            "timeshare/gang.c",
-            "row_is_by_hand(row) ? gang->moves_ns : gang->pace_ns;",
-            "gang->moves_ns;\n    (void)row;",
-        ),
-        "a_gang_whose_hosts_pause_has_its_share",
+    "what launches take on average": (
+        ("timeshare/gang_run.c", "one_ns < FENCE_NS ? one_ns : 0", "0"),
+        "small_kernels_that_follow_large_ones_leave_no_device_idle",
     ),
     "what goes on until a step of several nodes is done": (
         (

@@ -180,6 +180,47 @@ static inline void train_with_a_slow_host(struct tenant *tenant)
     }
 }
 
+/* Training of a transformer of GPT-2's size: some 500 kernels of 8 to 900 us forward and backward, beside them
+ * all-reduces of the gradients, the largest first; then an optimizer of 1,000 small kernels. A launch takes the host 5
+ * us, one of twenty 20 to 60 us more, and one of 200 up to 3 ms. So fences are set among large kernels by which the
+ * host is ahead of small ones. */
+static inline void gpt2_kernels(struct tenant *tenant, const uint16_t *lengths_us, unsigned count)
+{
+    for (unsigned kernel = 0; kernel < count; kernel++) {
+        tenant_launch(tenant, 0, lengths_us[kernel] * US);
+        uint64_t slow_us = roll(tenant, 20) == 0 ? 20 + roll(tenant, 41) : 0;
+        tenant_sleep((5 + slow_us + (roll(tenant, 200) == 0 ? roll(tenant, 3000) : 0)) * US);
+    }
+}
+
+static inline void train_gpt2(struct tenant *tenant)
+{
+    static const uint16_t forward_us[] = {20, 8, 60, 8, 110, 8, 25, 20, 20, 8, 75, 35, 8, 80, 20};
+    static const uint16_t loss_us[] = {900, 900, 900, 900, 400, 900, 900, 900, 900};
+    static const uint16_t backward_us[] = {20,  8,  75, 8,  75, 40, 8,  80, 80, 8, 40, 25, 8, 30,
+                                           260, 25, 8,  60, 55, 8,  45, 12, 8,  8, 8,  8,  8, 8};
+    static const uint16_t optimizer_us[] = {8, 8, 8, 8, 8, 8, 8, 8, 8, 8};
+    enum { LAYERS = 12, OPTIMIZER = 100 };
+    transformer.rng[tenant - tenants] = 77 + tenant->card;
+    for (;; tenant->steps++) {
+        for (unsigned layer = 0; layer < LAYERS; layer++)
+            gpt2_kernels(tenant, forward_us, sizeof forward_us / sizeof *forward_us);
+        gpt2_kernels(tenant, loss_us, sizeof loss_us / sizeof *loss_us);
+        for (unsigned layer = 0; layer <= LAYERS; layer++) {
+            tenant_follow(tenant, 1);
+            tenant_meet(tenant, 1, 0, layer == 0 || layer == LAYERS ? 800 * US : 180 * US);
+            tenant_sleep(20 * US);
+            if (layer < LAYERS)
+                gpt2_kernels(tenant, backward_us, sizeof backward_us / sizeof *backward_us);
+        }
+        tenant_follow(tenant, 0);
+        for (unsigned part = 0; part < OPTIMIZER; part++)
+            gpt2_kernels(tenant, optimizer_us, sizeof optimizer_us / sizeof *optimizer_us);
+        tenant_synchronise(tenant);
+        tenant_sleep(300 * US);
+    }
+}
+
 /* Each step ends with both devices idle for a tenth of it. */
 static inline void idle_for_a_tenth(struct tenant *tenant)
 {

@@ -1491,6 +1491,12 @@ bool tenant_waits(const struct tenant *tenant)
     return time_slice->pages.asks && !time_slice->ours && !time_slice->late;
 }
 
+bool tenant_is_idle(const struct tenant *tenant)
+{
+    card_work();
+    return pending_ns(tenant) == 0;
+}
+
 bool tenant_is_kept(const struct tenant *tenant)
 {
     struct governor *governor = tenant->governor;

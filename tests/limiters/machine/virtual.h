@@ -143,6 +143,9 @@ void tenant_lock_page(const struct tenant *tenant);
 bool tenant_runs(const struct tenant *tenant);
 bool tenant_waits(const struct tenant *tenant);
 
+/* Whether its card has nothing of it to do. */
+bool tenant_is_idle(const struct tenant *tenant);
+
 /* Whether a launch of it waits, out of debt and with nothing in flight. */
 bool tenant_is_kept(const struct tenant *tenant);
 
