@@ -350,7 +350,8 @@ static void a_host_hardly_faster_than_its_device_costs_rows_beside_others_only(v
 }
 
 /* Fences that were set among large kernels stood for a few launches each: then the host was hardly ahead of small ones
- * that followed, and devices were idle for 7.0 of alone and 12.7 beside another, which had 48.9, and 41.6 each. */
+ * that followed, and devices were idle for 7.0 % of open gates alone and 13.5 beside another, and it had 49.3, and 41
+ * each. */
 static void small_kernels_that_follow_large_ones_leave_no_device_idle(void)
 {
     double native, one, two[2], natives_idle = idle_of_open(train_gpt2, 1, 100, &native);
