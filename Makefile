@@ -113,7 +113,8 @@ test-cluster: setup ## run the tests on a real cluster of each version; root, an
 	$(BIN)/pytest -m "cluster and not late and not soak and not measured" $(CLUSTER); oldest=$$?; \
 	wait $$late; late=$$?; cat .late.log; exit $$((oldest | late))
 
-# The limiters' sources, each with the types of a driver API that it is compiled with; what is wrong goes to stdout.
+# The C that runs beside users' programs and kube-scheduler, the limiters' with the types of a driver API; what is wrong
+# goes to stdout.
 tidy = $(BIN)/clang-tidy --quiet $(2) -- -D_GNU_SOURCE -std=gnu11 -Ilimiters/$(1) 2>/dev/null
 
 check: setup ## lint C, Python, shell and prose; types and layer rules
@@ -124,7 +125,7 @@ check: setup ## lint C, Python, shell and prose; types and layer rules
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python limiters/check_layers.py
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
-	$(call tidy,cuda,$(filter-out limiters/shared/no_%,$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
+	$(call tidy,cuda,deploy/supervisor.c $(filter-out limiters/shared/no_%,$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
 	$(call tidy,hip,$(filter-out %/no_graph_nodes.c,$(wildcard limiters/hip/*.c limiters/hsa/*.c limiters/shared/no_*.c)))
 	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
 	$(BIN)/pytest tests/docs/test_prose.py "tests/test_words.py::test_no_retired_word_is_used[prose]"

@@ -4,7 +4,7 @@
     python docs/make_picture.py --record    runs the demo first and keeps what it prints
 
 Rates and ids differ between runs of the demo, so a run is kept and the picture is drawn from it.
-`tests/docs/test_picture.py` holds the picture to the run, `tests/cli/test_demo.py` the run to what
+`tests/docs/test_site.py` holds the picture to the run, `tests/cli/test_demo.py` the run to what
 the demo prints now.
 """
 

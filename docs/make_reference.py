@@ -280,7 +280,7 @@ def annotations_page() -> str:
         for name, said, _ in sorted(annotations_of_code())
     ]
     return (
-        "# Annotations and labels\n\nHAMi's names are in [Kubernetes](../kubernetes.md).\n\n"
+        "# Annotations and labels\n\nHAMi's names are in [Kubernetes](../guides/kubernetes.md).\n\n"
         "| name | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
 

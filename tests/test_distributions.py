@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = (".", "limiters", "simulator", "benchmarks", *map(str, ROOT.glob("vendors/*")))
 NO_SIMULATOR = (
-    "hetero: simulated devices and the demo need the simulator: pip install 'hetero[demo]'\n"
+    "hetero: simulated devices and the demo need the simulator: in hetero's sources, "
+    "pip install ./simulator\n"
 )
 
 

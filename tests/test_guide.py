@@ -1,4 +1,4 @@
-"""The guide docs/adding-a-vendor.md, followed to the letter: its files, its fake, its commands."""
+"""docs/guides/adding-a-vendor.md, followed to the letter: its files, its fake, its commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hetero.kube.api.pod_request import Vocabulary
 from hetero.model import Ask
 from hetero.model.units import MiB
 
-GUIDE = Path(__file__).parent.parent / "docs" / "adding-a-vendor.md"
+ROOT = Path(__file__).parent.parent
+GUIDE = ROOT / "docs" / "guides" / "adding-a-vendor.md"
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +152,7 @@ def _with_slices(project: Path, path: Path) -> None:
         assert 1 == count
     (path / "hetero_zephyr.py").write_text(f"{source}\n\n{hooks}")
     (build,) = re.findall(r"^cc .* fake.c path/to/hetero/.*$", guide, re.MULTILINE)
-    build = build.replace("path/to/hetero", str(GUIDE.parent.parent)).replace("cc ", "cc -Wall ", 1)
+    build = build.replace("path/to/hetero", str(ROOT)).replace("cc ", "cc -Wall ", 1)
     shutil.copy(project / "fake.c", path)
     subprocess.run(build.split(), cwd=path, check=True)
     (path / "test_zephyr.py").write_text((project / "test_zephyr.py").read_text())

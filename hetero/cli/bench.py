@@ -25,6 +25,6 @@ def command(benchmark: str | None, arguments: tuple[str, ...]) -> int:
             click.echo(known)
         return 0
     if benchmark not in found:
-        have = ", ".join(sorted(found)) or "none: pip install hetero-benchmarks"
+        have = ", ".join(sorted(found)) or "none: in hetero's sources, pip install ./benchmarks"
         raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {have})")
     return int(found[benchmark].load()(list(arguments)))

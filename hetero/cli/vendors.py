@@ -52,7 +52,7 @@ def _clauses(found: tuple[Clause, ...]) -> Part:
 def render(rows: tuple[VendorRow, ...]) -> Part:
     """Return the table of vendors."""
     if not rows:
-        return "no vendors are installed: pip install one, such as hetero[all]"
+        return "no vendors are installed: in hetero's sources, pip install ./vendors/NAME"
     made = table(
         *("vendor", "from", "state", "devices", "reason", "trusted", "file"),
         folds=("reason",),

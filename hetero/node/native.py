@@ -16,7 +16,9 @@ def native() -> ModuleType:
     try:
         return import_module("hetero_limiters")
     except ImportError:
-        raise NotFound("the native limiters are missing: pip install hetero-limiters") from None
+        raise NotFound(
+            "the native limiters are missing: in hetero's sources, pip install ./limiters"
+        ) from None
 
 
 def limiter(api: str) -> Path:
@@ -50,5 +52,5 @@ def _expect_layouts(theirs: Mapping[str, int]) -> None:
             raise HeteroError(
                 f"hetero-limiters {installed('hetero-limiters')} reads {name} layout "
                 f"{theirs.get(name)}, hetero {installed('hetero')} writes {version}: "
-                "install matching versions (pip install --upgrade hetero hetero-limiters)"
+                "install both from the same sources (pip install --upgrade . ./limiters)"
             )

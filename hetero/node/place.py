@@ -52,7 +52,8 @@ def simulator() -> ModuleType:
         from hetero.model.errors import HeteroError  # only here: it takes longer than all the rest
 
         raise HeteroError(
-            "simulated devices and the demo need the simulator: pip install 'hetero[demo]'"
+            "simulated devices and the demo need the simulator: "
+            "in hetero's sources, pip install ./simulator"
         ) from None
 
 

@@ -31,7 +31,7 @@ static uint64_t tiles(hipExtent extent, unsigned bits, unsigned element, bool th
 /* What an array takes: whole blocks, since its address is not told, of tiles as AMD's address library has them on
  * gfx906. Larger tiles are taken where they are about twice what smaller ones would be at most, deep ones likewise.
  * Their alignment comes on top, and all levels together take less than twice the first. Measured with AMD's runtime
- * 5.2.3 (docs/isolation.md). */
+ * 5.2.3 (docs/hip.md). */
 static uint64_t level_bytes(size_t bytes, hipExtent extent)
 {
     unsigned element = 0;

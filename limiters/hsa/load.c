@@ -81,7 +81,7 @@ static void keep_loaded(hsa_executable_t executable, int device, uint64_t bytes)
         keep(&(struct entry){.kind = HELD_LOADED, .key = key, .device = device, .bytes = bytes});
 }
 
-/* Images are read where HIP's runtime has its own; a program that calls HSA itself is not held (docs/isolation.md). */
+/* Images are read where HIP's runtime has its own; a program that calls HSA itself is not held (docs/hip.md). */
 hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_executable_t executable,
                        hsa_agent_t agent, hsa_code_object_reader_t reader, const char *options,
                        hsa_loaded_code_object_t *loaded)

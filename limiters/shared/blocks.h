@@ -13,7 +13,7 @@
  *
  * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): 1, 512 and 65536 bytes in one block, 1 MiB takes 2, 2 MiB
  * and a byte takes 4; of forty pieces of 1 MiB less 512 bytes, which took 21 blocks, every second was freed and all 21
- * stayed. And with AMD's own HIP and HSA runtimes 5.2.3 on simulated cards (docs/isolation.md), which keep some of the
+ * stayed. And with AMD's own HIP and HSA runtimes 5.2.3 on simulated cards (docs/hip.md), which keep some of the
  * empty blocks, up to twice what is in use.
  */
 #ifndef HETERO_SHARED_BLOCKS_H

@@ -40,7 +40,7 @@ def mismatch(request: pytest.FixtureRequest, environ: dict[str, str], tmp_path: 
     return (
         f"hetero-limiters {version('hetero-limiters')} reads {name} layout {layouts[name]}, "
         f"hetero {version('hetero')} writes {OURS[name]}: "
-        "install matching versions (pip install --upgrade hetero hetero-limiters)"
+        "install both from the same sources (pip install --upgrade . ./limiters)"
     )
 
 

@@ -149,3 +149,25 @@ def webhook() -> Plain:
         "timeoutSeconds": 10,
     }
     return {"metadata": {"name": "hami-webhook"}, "webhooks": [hook]}
+
+
+def test_a_node_of_another_plugin_serves_its_pods_until_it_is_moved(
+    lab: Lab, release: Release
+) -> None:
+    """The steps of docs/guides/coming-from.md, with the least of device plugins for NVIDIA's."""
+    node, plugins = f"/api/v1/nodes/{NODE}", {CARD: "1"}
+    # Where the webhook does not look, pods are for the plugin: hetero's node has no share for them.
+    lab.add("strays", plugins, namespace=UNWATCHED)
+    wait_for(lambda: phases(lab) == {"strays": "Failed"})
+    with hamis_time(lab, release, count=2):
+        lab.add("plugins", plugins, namespace=UNWATCHED)
+        wait_for(lambda: phases(lab)["plugins"] == "Running")
+        # All others are hetero's from the installation on, which binds none to the plugin's node.
+        lab.add("new", share())
+        assert wait_for(lambda: any("no agent that serves" in one for one in lab.messages("new")))
+        assert "Pending" == lab.phases()["new"]
+
+        lab.patch(node, {"spec": {"unschedulable": True}})
+        lab.call("DELETE", f"{BEFORE}/plugins?gracePeriodSeconds=0")
+    lab.patch(node, {"spec": {"unschedulable": None}})
+    run_all(lab, "new")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -151,3 +153,16 @@ def test_each_kind_of_node_has_a_command() -> None:
 def test_a_command_that_says_something_wrong_is_found(words: str, said: str) -> None:
     with pytest.raises(Wrong, match=said):
         values_of(words.split())
+
+
+def test_what_is_rendered_without_helm_names_the_readers_images(tmp_path: Path) -> None:
+    (block,) = (one for one in blocks("sh") if "deploy/render.py" in one.text)
+    lines = [line for line in block.commands if not line.startswith("kubectl")]
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    environ = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "\n".join(lines).replace("1.NN", render.NEWEST)
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environ, check=True)
+
+    text = (tmp_path / "hetero.yaml").read_text()
+    images = set(re.findall(r"^ *(?:- )?image: (\S+)$", text, re.M))
+    assert {"REGISTRY/hetero:0.1.0", "registry.k8s.io/kube-scheduler:vX.Y.Z"} == images

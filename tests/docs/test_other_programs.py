@@ -31,7 +31,7 @@ FOLDERS = ("benchmarks/", "deploy/", "docs/", "examples/", "limiters", "simulato
 TRIED = {"hetero", "helm", "kubectl", "make"}
 #: Programs of which the files that they are given are looked for, and no more.
 FILES_ALONE = {
-    *(".", "cc", "cd", "docker", "export", "git", "grep", "jq", "pip", "podman", "pytest"),
+    *(".", "cc", "cd", "docker", "echo", "export", "git", "grep", "jq", "pip", "podman", "pytest"),
     *("python", "python3", "rm", "systemctl", "time", "umount", "unset", "valgrind"),
 }
 

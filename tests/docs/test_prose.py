@@ -1,6 +1,7 @@
 """A small style: sentences that are not too long, no weasel words, no riddles.
 
-Retired words are `tests/test_words.py`'s. Code, tables, links' targets and diaries are not read.
+A semicolon or a bracket ends no sentence, and a table's cells are read, too. Retired words are
+`tests/test_words.py`'s. Code, links' targets and diaries are not read.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ import pytest
 
 from tests.docs.blocks import ROOT, documents, prose
 
-#: Words of the longest sentence.
-LONGEST = 40
+#: Words of the longest sentence, and of pages that have longer ones yet: a figure here only falls.
+LONGEST = 35
+LONGER = {
+    "docs/decisions/arbiter.md": 70,
+    "docs/decisions/busy-time.md": 43,
+    "docs/decisions/gangs.md": 107,
+    "docs/measurements/gangs.md": 40,
+    "docs/measurements/light.md": 53,
+    "docs/measurements/pods.md": 53,
+}
 #: Columns of a line that is no table.
 WIDEST = 120
 #: Says nothing, or says that it is easy.
@@ -32,11 +41,13 @@ DIARIES = {"docs/notes/limiter.md"}
 
 
 def sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the sentences of a page with the line where each begins."""
+    """Yield the sentences of a page, those of its tables' cells too, with the line of each."""
     start, words = 0, ""
     for number, line in (*prose(path), (0, "")):
         text = line.strip()
         if text.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", _bare(text)):
+                yield from _split(number, cell.strip())
             text = ""
         item = re.match(r"([-*]|\d+\.) |#", text)
         if (not text or item) and words:
@@ -47,10 +58,13 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
             words = f"{words} {text}".strip()
 
 
+def _bare(text: str) -> str:
+    """Return text without code and without links' targets."""
+    return re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", text))
+
+
 def _split(start: int, text: str) -> Iterator[tuple[int, str]]:
-    text = re.sub(r"`[^`]*`", "CODE", text)
-    text = re.sub(r"\]\([^)]*\)", "]", text)
-    for one in re.split(r"(?<=[.!?:;])(?:\*\*)?\s+|\s\((?=\w)", text):
+    for one in re.split(r"(?<=[.!?:])(?:\*\*)?\s+", _bare(text)):
         yield start, one
 
 
@@ -63,10 +77,11 @@ def shown(path: Path) -> str:
 
 @pytest.mark.parametrize("path", PAGES, ids=shown)
 def test_no_sentence_is_too_long(path: Path) -> None:
+    longest = LONGER.get(shown(path), LONGEST)
     long = [
         f"{shown(path)}:{line}: {len(said.split())} words: {said}"
         for line, said in sentences(path)
-        if len(said.split()) > LONGEST
+        if len(said.split()) > longest
     ]
     assert [] == long
 
@@ -95,7 +110,8 @@ def test_no_line_is_too_wide(path: Path) -> None:
     [
         ("It simply works.\n", ["It simply works."]),
         ("`simply` is code.\n", []),
-        ("| a cell that is very long |\n", []),
+        ("| a cell | a very `very` long one |\n", ["a very CODE long one"]),
+        ("It is so; and (very) much so.\n", ["It is so; and (very) much so."]),
         ("```sh\nvery\n```\n", []),
     ],
 )

@@ -129,6 +129,16 @@ def test_a_page_of_measurements_has_at_most_150_lines(page: Path) -> None:
     assert len(page.read_text().splitlines()) <= 150
 
 
+@pytest.mark.parametrize(
+    "page", sorted(make_site.DOCS.glob("measurements/[!R]*.md")), ids=lambda page: page.stem
+)
+def test_a_page_of_measurements_says_its_conclusion_before_its_figures(page: Path) -> None:
+    """In bold, among the first two paragraphs: the other one says what the page is about."""
+    first = page.read_text().split("\n\n")[1:3]
+
+    assert [] != [one for one in first if one.startswith("**")]
+
+
 def test_each_figure_that_the_readme_compares_is_on_the_page_that_its_row_names() -> None:
     root = make_site.CHECKOUT
     rows = re.findall(r"^\| (.+) \| \[.+?\]\((docs/measurements/[\w.]+)#.+\|$", _readme(), re.M)

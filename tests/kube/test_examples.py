@@ -9,6 +9,8 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -350,10 +352,17 @@ def test_an_example_of_hami_is_admitted_and_served_as_it_is(file: str) -> None:
     scenario(play, **NODES)
 
 
-def test_the_documentation_names_every_file() -> None:
-    text = DOC.read_text()
+def test_the_documentation_counts_the_files_of_each_folder() -> None:
+    folders = Counter(file.partition("/")[0] for file in EXAMPLES if "/" in file)
+    said = re.findall(r"^\| [^|]+ \| `(\w+)` \| (\d+) \|", DOC.read_text(), re.M)
 
-    assert [] == [file for file in EXAMPLES if f"`{file}`" not in text]
+    assert folders == {folder: int(count) for folder, count in said}
+
+
+def test_the_documentation_says_how_many_files_claims_refuse() -> None:
+    (said,) = re.findall(r"claims refuse (\w+) of them", DOC.read_text())
+
+    assert len(NOT_BY_CLAIMS) == ["none", "one", "two", "three", "four", "five", "six"].index(said)
 
 
 #: What claims cannot say, as docs/guides/claims.md lists it.

@@ -75,7 +75,7 @@ def mapped(count, apart, *devices):
 def test_page_tables_are_charged_what_an_h100_took_and_given_back(
     grant: Grant, way: str, mib: int
 ) -> None:
-    """The figures are of docs/isolation.md; what is mapped is a block of 2 MiB."""
+    """The figures are of docs/charges.md; what is mapped is a block of 2 MiB."""
     told = grant.run(
         f"""{WAYS}
 start()

@@ -1,5 +1,5 @@
-/* The reference model: what a card holds for each process, and what its grant is charged, by docs/isolation.md, "What
- * is charged". It knows calls and their answers, and nothing of how the limiter counts.
+/* The reference model: what a card holds for each process, and what its grant is charged, by docs/charges.md. It knows
+ * calls and their answers, and nothing of how the limiter counts.
  *
  * Most is known to the byte. Of some it is known within what it lies: what pools keep of freed memory is charged until
  * the process is asked what is left (LOOK), and so is what a stream has come past.

@@ -17,7 +17,7 @@
 #define MIB   (UINT64_C(1) << 20)
 #define POOLS 256
 
-/* What a pool takes of a device at a time (docs/isolation.md). */
+/* What a pool takes of a device at a time (docs/charges.md). */
 #define POOL_CHUNK (32 * MIB)
 
 static void *driver;
