@@ -3,8 +3,10 @@
     python -m hetero_benchmarks.busy JOB
 
 It prints one line of JSON: the steps that were profiled, `activities` (kernels and copies a step),
-`busy_ms` (the union of their times, a step) and `longest_ms` (the longest of all). The profiler
-slows what is bound by its processor thread; the union is of the card's own times, and is not.
+`busy_ms` (the union of their times, a step) and `longest_ms` (the longest of all); and what lies
+between them, a step: `idle_ms`, of which `short_ms` in gaps that no look of the limiter can see,
+where work is queued. The profiler slows what is bound by its processor thread, so its gaps are
+longer here; the union is of the card's own times, and is not.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 #: Seconds before the profiler looks, and for which it does: it keeps every activity in memory.
 WARM_UP, LOOKS = 2.0, 0.5
 
+#: Microseconds: a kernel that was queued begins sooner after the one before it.
+SHORT = 20.0
+
 
 def union(spans: Iterable[tuple[float, float]]) -> float:
     """Return how long the time is that is inside at least one of `spans` (from, to)."""
@@ -29,6 +34,17 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
         length += max(end - max(begin, upto), 0)
         upto = max(upto, end)
     return length
+
+
+def gaps(spans: Iterable[tuple[float, float]]) -> list[float]:
+    """Return how long each time between `spans` (from, to) is that is inside none of them."""
+    ordered = sorted(spans)
+    found, upto = [], ordered[0][0] if ordered else 0.0
+    for begin, end in ordered:
+        if begin > upto:
+            found.append(begin - upto)
+        upto = max(upto, end)
+    return found
 
 
 def profiled(steps: Callable[[], int]) -> dict[str, float]:
@@ -47,11 +63,14 @@ def profiled(steps: Callable[[], int]) -> dict[str, float]:
             span = (event.time_range.start, event.time_range.end)
             cards.setdefault(event.device_index, []).append(span)
     busiest = max(cards.values(), key=union, default=[])
+    between = gaps(busiest)
     return {
         "steps": count,
         "activities": len(busiest) / count,
         "busy_ms": union(busiest) / count / 1000,
         "longest_ms": max((end - begin for begin, end in busiest), default=0) / 1000,
+        "idle_ms": sum(between) / count / 1000,
+        "short_ms": sum(gap for gap in between if gap < SHORT) / count / 1000,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import hetero_simulator
 import pytest
-from hetero_benchmarks.busy import union
+from hetero_benchmarks.busy import gaps, union
 from hetero_benchmarks.full_goals import missed
 from hetero_benchmarks.job import answer
 
@@ -219,6 +219,12 @@ def test_bad_options_are_refused(
 def test_what_overlaps_keeps_the_card_busy_once() -> None:
     assert 0 == union([])
     assert 6 == union([(5, 8), (0, 2), (1, 3), (6, 7)])
+
+
+def test_gaps_are_what_lies_between_and_nothing_before_or_behind() -> None:
+    assert [] == gaps([])
+    assert [] == gaps([(3, 4), (4, 6)])
+    assert [2, 1] == gaps([(5, 8), (0, 2), (1, 3), (6, 7), (9, 10)])
 
 
 def test_a_request_takes_from_when_it_came_until_its_answer() -> None:
