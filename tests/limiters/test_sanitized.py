@@ -115,24 +115,33 @@ def test_threads_of_one_program_meet_no_data_race(tmp_path: Path, limit: int) ->
 
 
 def test_threads_of_a_gang_meet_no_data_race(tmp_path: Path) -> None:
-    """Two governors of one process agree on rows that are short, so that there are many."""
+    """Two governors of one process agree on rows that are short, so that there are many.
+
+    On a busy machine the lead changes in most rows, which are not told then: the program is run
+    until three were.
+    """
     (tmp_path / "rack").write_text("[device]\nvendor = nvidia\nmodel = Card\nmemory = 1 GiB\n" * 2)
     program = f"LD_PRELOAD= exec {BUILD / 'thread/threads'}"  # the limiter is linked in
     limits = ("--count", "2", "--core", "3", "--memory", "256Mi")
-    done = subprocess.run(
-        [sys.executable, "-m", "hetero.cli", "run", "-q", *limits, "--", "sh", "-c", program],
-        env={
-            **os.environ,
-            "HETERO_RACK": str(tmp_path / "rack"),
-            "HETERO_STATE": str(tmp_path / "state"),
-            "HETERO_LOG": "debug",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    rows = 0
+    for _ in range(9):
+        done = subprocess.run(
+            [sys.executable, "-m", "hetero.cli", "run", "-q", *limits, "--", "sh", "-c", program],
+            env={
+                **os.environ,
+                "HETERO_RACK": str(tmp_path / "rack"),
+                "HETERO_STATE": str(tmp_path / "state"),
+                "HETERO_LOG": "debug",
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        said = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]
+        assert (0, []) == (done.returncode, said)
+        rows += done.stderr.count("gang: row")
+        if rows > 2:
+            break
 
-    said = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]
-    assert (0, []) == (done.returncode, said)
-    assert done.stderr.count("gang: row") > 2
+    assert rows > 2
