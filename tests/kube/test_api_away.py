@@ -134,6 +134,40 @@ def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
     play_after_an_outage(play)
 
 
+def test_the_next_pod_goes_first_where_the_binding_of_the_first_one_failed() -> None:
+    async def play(it: Running) -> None:
+        it.api.lose()
+        it.api.fail.add("first/binding")
+        for name in ("first", "second", "third"):
+            it.pod(name)
+        assert "told to fail" in (await it.bind("first", "n1"))["Error"]
+        assert {} == await asyncio.wait_for(it.bind("second", "n1"), 3)
+        third = asyncio.ensure_future(it.bind("third", "n1"))
+        await asyncio.sleep(0.1)
+        assert not third.done()
+        take_up(it, "second")
+        assert {} == await asyncio.wait_for(third, 3)
+
+    scenario(play)
+
+
+def test_one_of_those_that_wait_goes_first_where_the_first_one_was_deleted_by_force() -> None:
+    async def play(it: Running) -> None:
+        it.api.lose()
+        for name in ("first", "second", "third"):
+            it.pod(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
+        assert {} == await it.bind("first", "n1")
+        others = [asyncio.ensure_future(it.bind(name, "n1")) for name in ("second", "third")]
+        await asyncio.sleep(0.1)
+        it.api.delete(f"{PODS}/first")
+        await asyncio.sleep(0.1)
+        assert [True, False] == [one.done() for one in others]
+        take_up(it, "second")
+        assert {} == await asyncio.wait_for(others[1], 3)
+
+    scenario(play)
+
+
 def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubelet_watches, "BROKEN", 0.0)
 

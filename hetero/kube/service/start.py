@@ -24,6 +24,7 @@ from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.way import AllocationWay, served, template_probe
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.scheduler.kubelet_watches import KubeletWatches
 from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
@@ -79,6 +80,7 @@ def scheduler(
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
                 untried=UntriedPods(frozenset(schedulers)),
+                kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
                 node_placement=chosen.node_placement,
                 device_placement=chosen.device_placement,
                 choose=chosen.choose,
