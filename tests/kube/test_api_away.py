@@ -10,9 +10,11 @@ import grpc
 import pytest
 
 from hetero.kube.agent import allocator
+from hetero.kube.api.client import Access, Api
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
 from hetero.kube.scheduler.extender import AGAIN
+from tests.kube.api_server import FakeApi as ApiServer
 from tests.kube.fake_api import PODS
 from tests.kube.test_agents import agent, put, scenario
 from tests.kube.test_scheduler import Running
@@ -175,6 +177,27 @@ def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.Monke
         assert {} == await asyncio.wait_for(binding, 5)
 
     play_after_an_outage(play)
+
+
+def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server_is_away() -> None:
+    async def story() -> None:
+        api, lost, listed = ApiServer(away=True), list[Exception](), asyncio.Event()
+        async with api.serve() as url, Api(Access(server=url), retry=0.1).open() as client:
+            following = asyncio.ensure_future(
+                client.follow(
+                    "/api/v1/pods",
+                    listed=lambda _: listed.set(),
+                    changed=lambda *_: None,
+                    lost=lost.append,
+                )
+            )
+            await asyncio.sleep(2)
+            assert len(lost) > 6
+            api.away = False
+            await asyncio.wait_for(listed.wait(), 1)
+            following.cancel()
+
+    run(story)
 
 
 def test_an_agent_waits_for_an_api_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
