@@ -200,7 +200,7 @@ class HollowNode:
 def serving(*, ready: bool) -> Plain:
     """Return what a kubelet says of the pod of an agent."""
     container = {"name": "agent", "ready": ready, "restartCount": 0, "image": "", "imageID": ""}
-    return {"containerStatuses": [container]}
+    return {"containerStatuses": [container], "startTime": now()}
 
 
 def alive() -> Plain:
