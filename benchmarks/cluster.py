@@ -31,6 +31,7 @@ from attrs import evolve
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.api.client import Access, Api, Plain
 from hetero.kube.api.signing import SigningKey
+from hetero.kube.scheduler.kubelet_watches import BROKEN
 from hetero.model.units import GiB, MiB
 from hetero.placement.cluster import Node, Pod
 from hetero.plugin.registry import Registry
@@ -238,7 +239,7 @@ def cluster(folder: Path, lab: str) -> Iterator[ControlPlane]:
 
 
 def start_extender(plane: ControlPlane, settings: str) -> None:
-    """Run the extender, and wait until it knows the cluster."""
+    """Run the extender, and wait until it knows the cluster and takes all kubelets to watch."""
     authority, port = Authority(plane.folder), free_port()
     (cert, key), caller = authority.issue("extender"), authority.issue("kube-scheduler")
     url = f"https://127.0.0.1:{port}"
@@ -261,6 +262,7 @@ def start_extender(plane: ControlPlane, settings: str) -> None:
     tls.load_cert_chain(*caller)
     asked = {"Pod": {"metadata": {"uid": ""}, "spec": {"containers": []}}, "NodeNames": []}
     wait_for(lambda: "Error" not in (answer(f"{url}/prioritize", tls, asked) or "Error"))
+    time.sleep(BROKEN)
 
 
 def answer(url: str, tls: ssl.SSLContext, body: Plain | None = None) -> str | None:

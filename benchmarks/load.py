@@ -5,8 +5,8 @@
 
 `kubelets` runs pods on three real kubelets, in waves that fit. `hollow` has nodes without
 containers (tests/cluster/hollow.py), and more pods than fit. All through it the extender that
-leads, an agent and the API server are killed by kill -9, one after the other. The clusters are
-those of the tests (tests/cluster); needs root.
+leads, an agent, the API server, and that with all extenders are killed by kill -9, one after the
+other. The clusters are those of the tests (tests/cluster); needs root.
 
 Over 400 lines because both loads are judged by one reader of the API and the ledgers.
 """
@@ -203,7 +203,7 @@ def report(lab: Lab, kills: Kills, seen: Watched, found: Counter[str]) -> int:
 
 @define(eq=False)
 class Kills:
-    """Kills the extender that leads, an agent and the API server, in turn.
+    """Kills the extender that leads, an agent, the API server, and that with extenders, in turn.
 
     Each has its successor before the next one is killed. The controllers need that, too: Kubernetes
     1.36 makes no pod of a DaemonSet anew as long as its watches are behind what it wrote, and a
@@ -225,10 +225,19 @@ class Kills:
             end()
             self.ended[node].append(time.time())
 
+        def end_all_who_know() -> None:
+            """Have an API server that was away, and no extender that knows of it."""
+            pods = self.release.pods("hetero-scheduler").values()
+            extenders = [extender(pod) for pod in pods]
+            self.release.lab.restart_api_server()
+            wait_for(self.release.leader)
+            signals(extenders, SIGKILL)
+
         kills: dict[str, Callable[[], None]] = {
             "extender that led": lambda: signals([extender(self.release.leading())], SIGKILL),
             "agent": end_agent,
             "API server": self.release.lab.restart_api_server,
+            "API server, then extenders": end_all_who_know,
         }
         for what in cycle(kills):
             if self._over.wait(PAUSE):

@@ -14,12 +14,20 @@ from tests.cluster.claims import NODES
 from tests.cluster.lab import Lab, program, running
 from tests.cluster.plain_plugin import SOCKETS
 from tests.cluster.release import PODS, Release
+from tests.cluster.secrets import note_secrets
+from tests.cluster.users import RBAC, bound
 from tests.kube.binaries import LABS, ROOT, node_binaries
 from tests.kube.control_plane import wait_for
 
 CARD = "nvidia.com/gpu"
 #: What HAMi's example ai-benchmark-2 asks for: its size goes before its percentage.
 AI_BENCHMARK_2 = {CARD: "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpumem-percentage": "50"}
+#: Makes pods in its namespace; nothing else.
+TENANT = {
+    "apiGroups": [""],
+    "resources": ["pods", "pods/status"],
+    "verbs": ["create", "get", "patch", "update"],
+}
 #: Has its cluster as it was installed; the others' is an upgrade of it.
 FIRST = Path(__file__).with_name("test_claims_alone.py")
 #: Uninstalls what the others use, and reads what all of them did.
@@ -118,6 +126,27 @@ def either(request: pytest.FixtureRequest) -> Iterator[Release]:
 @pytest.fixture
 def lab(release: Release) -> Lab:
     return release.lab
+
+
+@pytest.fixture
+def noted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep the secrets of before and after all tests: some renew keys and certificates."""
+    name = next(n for n in ("either", "release", "late") if n in request.fixturenames)
+    found: Release = request.getfixturevalue(name)
+    if not found.lab.secrets:
+        note_secrets(found)
+    yield
+    note_secrets(found)
+
+
+@pytest.fixture
+def tenant(either: Release) -> Iterator[str]:
+    """A user who may make pods in the default namespace."""
+    role = {"metadata": {"name": "lab-tenant"}, "rules": [TENANT]}
+    either.lab.call("POST", f"{RBAC}/clusterroles", role)
+    with bound(either.lab, "lab-tenant", "tenant"):
+        yield "tenant"
+    either.lab.call("DELETE", f"{RBAC}/clusterroles/lab-tenant")
 
 
 @contextmanager

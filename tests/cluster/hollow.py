@@ -193,19 +193,23 @@ class HollowNode:
     async def _write(self, pod: Plain, status: Plain) -> None:
         about = pod["metadata"]
         path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}/status"
-        await insist(lambda: self.api.patch(path, {"status": status}))
+        said = {**status, "startTime": now()}
+        await insist(lambda: self.api.patch(path, {"status": said}))
 
 
 def serving(*, ready: bool) -> Plain:
     """Return what a kubelet says of the pod of an agent."""
     container = {"name": "agent", "ready": ready, "restartCount": 0, "image": "", "imageID": ""}
-    return {"containerStatuses": [container]}
+    return {"containerStatuses": [container], "startTime": now()}
 
 
 def alive() -> Plain:
     """Return a kubelet's sign of life."""
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": now}]}
+    return {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": now()}]}
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 async def insist(act: Any) -> Any:

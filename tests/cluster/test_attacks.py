@@ -28,16 +28,9 @@ from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.stand_in import given, runtime_of_nvidia
+from tests.cluster.test_ports import restarts
 from tests.cluster.test_security import _caller
-from tests.cluster.test_trust import (
-    MERGE,
-    PODS,
-    RBAC,
-    _said,
-    bound,
-    pod,
-    restarts,
-)
+from tests.cluster.users import MERGE, PODS, RBAC, ask_with, bound, pod
 from tests.kube.binaries import minor
 from tests.kube.control_plane import wait_for
 
@@ -61,7 +54,7 @@ class Tenant:
         """Return why the API refuses, "" where it does what is asked."""
         usual = MERGE if method == "PATCH" else "application/json"
         try:
-            _said(self.lab, self.headers, method, path, body, kind or usual)
+            ask_with(self.lab, self.headers, method, path, body, kind or usual)
         except OSError as error:
             return str(error)
         return ""

@@ -33,7 +33,7 @@ from tests.cluster.conftest import AI_BENCHMARK_2, share
 from tests.cluster.lab import ENDS, TOKEN, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_attacks import Tenant
-from tests.cluster.test_trust import MERGE, as_user, bound
+from tests.cluster.users import MERGE, as_user, bound
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster

@@ -18,7 +18,8 @@ from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab, Plain
 from tests.cluster.release import NAMESPACE, PODS, Release, values
 from tests.cluster.secrets import leaks, note_secrets
-from tests.cluster.test_trust import ending_soon, silent_agents
+from tests.cluster.test_keys import ending_soon
+from tests.cluster.test_ports import silent_agents
 from tests.kube.binaries import LABS
 from tests.kube.control_plane import wait_for
 from tests.kube.permissions import Permission, documented, used

@@ -23,7 +23,7 @@ from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import RACK, Lab, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.stand_in import MOUNTS, Given, given, runtime_of_nvidia
-from tests.cluster.test_trust import runtime_class
+from tests.cluster.users import PODS, as_user, pod
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -50,6 +50,8 @@ vendor = nvidia
 model = NVIDIA L4
 memory = 23034 MiB
 """
+#: Variables that name cards to the runtimes of two vendors.
+VISIBLE, OTHERS = "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES"
 #: Asks for an instance that is cut from a card.
 CUT = {"hetero.io/slices": "hard"}
 
@@ -145,7 +147,7 @@ def caps(one: Given) -> list[str]:
 def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> None:
     """A variable, mounts, annotations of CDI, the kubelet's field.
 
-    The agent's own files come with the variable, too: test_trust.py has them.
+    The agent's own files come with the variable, too: the next test has them.
     """
     lab = node.lab
     found: dict[InjectionWay, dict[tuple[str, str], Given]] = {}
@@ -182,3 +184,69 @@ def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> 
             assert main.by_variable in (*known, MOUNTS, "void"), way
             by_cdi = known[main.env["GIVEN_BY_CDI"]] if "GIVEN_BY_CDI" in main.env else ()
             assert [*by_cdi] == caps(main), (way, name)
+
+
+def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no_others(
+    either: Release, tenant: str
+) -> None:
+    """The stand-in takes a container that is told nothing for one of an image that is given all."""
+    lab, here = either.lab, {"kubernetes.io/hostname": "n1"}
+    of_share = program(share())["containers"]
+    plain = program({})["containers"][0]
+    beside = {**plain, "name": "beside"}
+    for limits in ({}, share()):
+        made = pod("sees-all", limits, {}, nodeSelector=here)
+        for name, value in ((VISIBLE, "all"), ("ASCEND_VISIBLE_DEVICES", "0-7")):
+            made["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
+            with pytest.raises(OSError, match="may use policy visible-devices"):
+                as_user(lab, tenant, "POST", PODS, made)
+    with pytest.raises(OSError, match="may use policy visible-devices"):
+        as_user(lab, tenant, "POST", PODS, pod("cdi", {}, {"cdi.k8s.io/a": "nvidia.com/gpu=all"}))
+
+    space = "/api/v1/namespaces/default/configmaps"
+    lab.call(
+        "POST",
+        space,
+        {"metadata": {"name": "all"}, "data": dict.fromkeys((VISIBLE, OTHERS), "all")},
+    )
+    from_all = {"envFrom": [{"configMapRef": {"name": "all"}}]}
+    brings = {**plain, **from_all}
+    also = {**of_share[0], **from_all, "name": "also"}
+    old = {**plain, "env": [{"name": "CUDA_VERSION", "value": "10.0"}]}
+    with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
+        lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside, also])
+        lab.add("plain", {}, nodeSelector=here)
+        for name, container in (("by-class", plain), ("brings", brings), ("old", old)):
+            by = "nvidia"
+            lab.add(name, {}, nodeSelector=here, runtimeClassName=by, containers=[container])
+        run_all(lab, "shares", "plain", "by-class", "brings", "old")
+        found = given(log)
+        served = pod("served", {"nvidia.com/another": "1"}, {}, runtimeClassName="nvidia")
+        (alone,) = lab.call("POST", f"{PODS}?dryRun=All", served)["spec"]["containers"]
+    lab.call("DELETE", f"{space}/all")
+    seen = {name: one.by_variable for name, one in found.items()}
+
+    allocation = lab.pods()["shares"]["metadata"]["annotations"][ALLOCATION]
+    hidden = [("shares", "beside"), *((name, "main") for name in ("by-class", "brings", "old"))]
+    assert {"void"} == {seen[one] for one in hidden}
+    # Where the cluster is set to hide cards from all pods that ask for none: on 1.20 here.
+    assert seen["plain", "main"] == ("void" if lab.name == "kube" else "all")
+    # By no variable that another vendor's runtime reads, and of cards of another plugin nothing.
+    told = [("shares", "also"), *((name, "main") for name in ("by-class", "brings", "old"))]
+    assert {""} == {found[one].env.get(OTHERS) for one in told}
+    of_another = {one["name"] for one in alone["env"]}
+    assert (True, False) == (OTHERS in of_another, VISIBLE in of_another)
+    for container in ("main", "also"):
+        assert seen["shares", container].startswith("GPU-"), container
+        assert f'"{seen["shares", container]}"' in allocation
+
+
+@contextmanager
+def runtime_class(lab: Lab, name: str) -> Iterator[None]:
+    """Have a runtime class that nodes run as any other."""
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    lab.call("POST", classes, {"metadata": {"name": name}, "handler": "runc"})
+    try:
+        yield
+    finally:
+        lab.call("DELETE", f"{classes}/{name}")

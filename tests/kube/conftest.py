@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ def with_settings(
 
 
 @pytest.fixture
-def scheduled(with_settings: ControlPlane) -> Iterator[ControlPlane]:
+def without_kubelets(with_settings: ControlPlane) -> Iterator[ControlPlane]:
     """A control plane with kube-scheduler and our extender, which call each other by mutual TLS.
 
     Both are new for each test, and nothing is there of the tests before.
@@ -129,6 +131,32 @@ def scheduled(with_settings: ControlPlane) -> Iterator[ControlPlane]:
     for part in ("scheduler", "extender"):
         plane.stop(part)
     clear(plane)
+
+
+@pytest.fixture
+def scheduled(without_kubelets: ControlPlane) -> Iterator[ControlPlane]:
+    """The same, with what a kubelet says first of each pod that is bound."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.1):
+            for pod in without_kubelets.pods():
+                if "nodeName" in pod["spec"] and "startTime" not in pod["status"]:
+                    with suppress(OSError):  # it is gone
+                        take_up(without_kubelets, pod["metadata"]["name"])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield without_kubelets
+    over.set()
+    thread.join()
+
+
+def take_up(plane: ControlPlane, name: str) -> None:
+    """Say of a pod what its kubelet says first."""
+    path = f"/api/v1/namespaces/default/pods/{name}/status"
+    began = {"status": {"startTime": "2026-11-27T00:00:00Z"}}
+    plane.call("PATCH", path, began, kind="application/merge-patch+json")
 
 
 def clear(plane: ControlPlane) -> None:

@@ -10,9 +10,11 @@ import grpc
 import pytest
 
 from hetero.kube.agent import allocator
+from hetero.kube.api.client import Access, Api
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
 from hetero.kube.scheduler.extender import AGAIN
+from tests.kube.api_server import FakeApi as ApiServer
 from tests.kube.fake_api import PODS
 from tests.kube.test_agents import agent, put, scenario
 from tests.kube.test_scheduler import Running
@@ -134,6 +136,40 @@ def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
     play_after_an_outage(play)
 
 
+def test_the_next_pod_goes_first_where_the_binding_of_the_first_one_failed() -> None:
+    async def play(it: Running) -> None:
+        it.api.lose()
+        it.api.fail.add("first/binding")
+        for name in ("first", "second", "third"):
+            it.pod(name)
+        assert "told to fail" in (await it.bind("first", "n1"))["Error"]
+        assert {} == await asyncio.wait_for(it.bind("second", "n1"), 3)
+        third = asyncio.ensure_future(it.bind("third", "n1"))
+        await asyncio.sleep(0.1)
+        assert not third.done()
+        take_up(it, "second")
+        assert {} == await asyncio.wait_for(third, 3)
+
+    scenario(play)
+
+
+def test_one_of_those_that_wait_goes_first_where_the_first_one_was_deleted_by_force() -> None:
+    async def play(it: Running) -> None:
+        it.api.lose()
+        for name in ("first", "second", "third"):
+            it.pod(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
+        assert {} == await it.bind("first", "n1")
+        others = [asyncio.ensure_future(it.bind(name, "n1")) for name in ("second", "third")]
+        await asyncio.sleep(0.1)
+        it.api.delete(f"{PODS}/first")
+        await asyncio.sleep(0.1)
+        assert [True, False] == [one.done() for one in others]
+        take_up(it, "second")
+        assert {} == await asyncio.wait_for(others[1], 3)
+
+    scenario(play)
+
+
 def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubelet_watches, "BROKEN", 0.0)
 
@@ -141,6 +177,27 @@ def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.Monke
         assert {} == await asyncio.wait_for(binding, 5)
 
     play_after_an_outage(play)
+
+
+def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server_is_away() -> None:
+    async def story() -> None:
+        api, lost, listed = ApiServer(away=True), list[Exception](), asyncio.Event()
+        async with api.serve() as url, Api(Access(server=url), retry=0.1).open() as client:
+            following = asyncio.ensure_future(
+                client.follow(
+                    "/api/v1/pods",
+                    listed=lambda _: listed.set(),
+                    changed=lambda *_: None,
+                    lost=lost.append,
+                )
+            )
+            await asyncio.sleep(2)
+            assert len(lost) > 6
+            api.away = False
+            await asyncio.wait_for(listed.wait(), 1)
+            following.cancel()
+
+    run(story)
 
 
 def test_an_agent_waits_for_an_api_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.model.units import GiB
 from tests.kube.binaries import LABS
-from tests.kube.conftest import card
+from tests.kube.conftest import card, take_up
 from tests.kube.control_plane import Authority, ControlPlane, free_port, wait_for
 from tests.kube.test_chart import chart
 
@@ -97,6 +97,27 @@ def test_a_hundred_pods_at_once_fill_three_nodes_and_no_card_is_over_capacity(
 
     assert 24 == bound()
     assert [{"core": 80, "memory": 16 * GiB, "slots": 4}] * 6 == list(held(scheduled).values())
+
+
+@oldest
+def test_an_extender_that_just_started_sends_a_node_one_pod_until_its_kubelet_took_it_up(
+    without_kubelets: ControlPlane,
+) -> None:
+    """The API server may have been away right before: kubelets may not watch pods again yet."""
+    plane = without_kubelets
+    plane.add_node("n1", {INVENTORY: inventory_text((card("GPU-1"),))})
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "20"}
+    for number in range(3):
+        plane.add_pod(f"p{number}", share)
+
+    def bound() -> list[str]:
+        return [pod["metadata"]["name"] for pod in plane.pods() if pod["spec"].get("nodeName")]
+
+    (first,) = wait_for(bound)
+    time.sleep(2)
+    assert [first] == bound()
+    take_up(plane, first)
+    wait_for(lambda: len(bound()) == 3, seconds=3)  # who does not hear of it waits for 6 s
 
 
 @oldest

@@ -32,7 +32,6 @@ _ANSWER = 10
 #: Seconds the server keeps a watch open; a little more and a silent connection is given up.
 _WATCH = 290
 _PAGE = 500
-_SLOWEST_RETRY = 15.0
 #: What is no JSON, or nested past what a parser follows.
 _UNREAD = (DecodeError, RecursionError, ValueError)
 
@@ -126,11 +125,13 @@ class ApiCalls(Protocol):
 class Api:
     """One session with the API.
 
-    A connection may take `connect` seconds; None: as long as the answer.
+    A connection may take `connect` seconds; None: as long as the answer. Between two attempts to
+    follow something are `retry` seconds at most, on average.
     """
 
     access: Access
     connect: float | None = None
+    retry: float = 15.0
     _session: aiohttp.ClientSession = field(init=False)
 
     @asynccontextmanager
@@ -245,7 +246,7 @@ class Api:
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
-            wait = min(wait * 2, _SLOWEST_RETRY)
+            wait = min(wait * 2, self.retry)
 
     async def _list(
         self, path: str, query: Mapping[str, str], *, metadata: bool = False

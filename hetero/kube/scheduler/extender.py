@@ -731,6 +731,7 @@ class Scheduler:
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
             if not await self._bound(namespace, name, uid, node):
+                self.kubelet_watches.not_bound(node, uid)
                 if self.cache.standing.get(uid) is place:  # else it is not ours to give back
                     self._pods.pop(uid, None)
                     self._ours.discard(uid)

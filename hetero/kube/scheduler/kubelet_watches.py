@@ -23,21 +23,24 @@ BROKEN, PATIENCE = 60.0, 6.0
 
 @define(eq=False)
 class KubeletWatches:
-    """By node, the pod that was bound there first since the API server was away."""
+    """By node, the pod that was bound there first since the API server was away.
+
+    `away`: whether it is, or was right before this process started, for all that is known.
+    """
 
     clock: Callable[[], float] = monotonic
+    _away: bool = False
     _until: float = field(default=0.0, init=False)  # when all are taken to watch again
-    _away: bool = field(default=False, init=False)
-    # And what is set once its kubelet took it up.
+    # And what is set once others need not wait: its kubelet took it up, or it is none any more.
     _first: dict[str, tuple[str, asyncio.Event]] = field(factory=dict, init=False)
 
     def api_lost(self) -> None:
         """Note that the API server is away. Who waits for a kubelet goes on waiting for it."""
         self._away, self._until = True, self.clock() + BROKEN
         self._first = {
-            node: (uid, taken_up)
-            for node, (uid, taken_up) in self._first.items()
-            if not taken_up.is_set()
+            node: (uid, decided)
+            for node, (uid, decided) in self._first.items()
+            if not decided.is_set()
         }
 
     def api_back(self) -> None:
@@ -46,21 +49,33 @@ class KubeletWatches:
             self._away, self._until = False, self.clock() + BROKEN
 
     def pod_changed(self, event: str, pod: Plain) -> None:
-        """Note a pod that was bound, or that its kubelet took up: then it says since when."""
+        """Note a pod that was bound, or that its kubelet took up: then it says since when.
+
+        One that is listed may have been bound before the API server was away.
+        """
         uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
-        began = event == "DELETED" or (pod.get("status") or {}).get("startTime")
-        if event == "MODIFIED" and node and not began and self.clock() < self._until:
+        if (pod.get("status") or {}).get("startTime"):
+            first, decided = self._first.get(node, ("", None))
+            if decided and first == uid:
+                decided.set()
+        elif event == "DELETED":
+            self.not_bound(node, uid)
+        elif event == "MODIFIED" and node and self.clock() < self._until:
             self._first.setdefault(node, (uid, asyncio.Event()))  # by the scheduler that led then
-        first, taken_up = self._first.get(node, ("", None))
-        if taken_up and began and first == uid:
-            taken_up.set()
+
+    def not_bound(self, node: str, uid: str) -> None:
+        """Have the next pod go first to a node if this one did, and no kubelet will take it up."""
+        first, decided = self._first.get(node, ("", None))
+        if decided and first == uid:
+            del self._first[node]
+            decided.set()
 
     async def until_watched(self, node: str, uid: str) -> None:
         """Wait with a pod that is to be bound to a node, unless it is the first one there."""
-        if self.clock() >= self._until:
-            return
-        first, taken_up = self._first.setdefault(node, (uid, asyncio.Event()))
-        if first != uid:
+        while self.clock() < self._until:
+            first, decided = self._first.setdefault(node, (uid, asyncio.Event()))
+            if first == uid or decided.is_set():
+                return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(taken_up.wait(), PATIENCE)
-            taken_up.set()  # nobody waits for long because a pod cannot be bound
+                await asyncio.wait_for(decided.wait(), PATIENCE)
+            decided.set()  # nobody waits for long because a pod cannot be bound

@@ -24,6 +24,7 @@ from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.way import AllocationWay, served, template_probe
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.scheduler.kubelet_watches import KubeletWatches
 from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
@@ -34,6 +35,10 @@ from hetero.kube.webhook.inventory import Inventories
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
+
+#: Seconds between two attempts of a scheduler to follow pods, of which a cluster has two: it hears
+#: so much later of pods that a kube-scheduler does not try after the API server was away.
+_RETRY = 2.0
 
 
 @frozen(kw_only=True)
@@ -69,7 +74,7 @@ def scheduler(
     vocabulary = _vocabulary(chosen)
 
     async def run() -> None:
-        async with Api(Access.here()).open() as api:
+        async with Api(Access.here(), retry=_RETRY).open() as api:
             leadership = Leadership.of(environ)
             made = Scheduler(
                 api=api,
@@ -79,6 +84,7 @@ def scheduler(
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
                 untried=UntriedPods(frozenset(schedulers)),
+                kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
                 node_placement=chosen.node_placement,
                 device_placement=chosen.device_placement,
                 choose=chosen.choose,
