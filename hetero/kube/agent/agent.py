@@ -35,7 +35,7 @@ from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import PublicKeys
 from hetero.kube.api.sources import opened
 from hetero.kube.dra.driver import Driver, Sockets
-from hetero.kube.dra.node_claims import NodeClaims, uses
+from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
@@ -174,6 +174,12 @@ class Agent:
                 names=lambda vendor: self._resource_names.get(vendor, ()),
                 host=self.options.host,
                 effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
+            )
+        elif held := [one.label for one in self.node.snapshot().grants if CLAIM_UID in one.owner]:
+            log.warning(
+                "claims have shares here (%s), and with allocation classic nobody takes them back: "
+                "upgrade to both until their pods have ended",
+                ", ".join(map(str, held)),
             )
 
     async def run(self) -> None:

@@ -45,7 +45,7 @@ _PATIENCE, _PAUSE = 2.0, 0.1
 #: Whose the fields are that the agent says in claims' status.
 _OWNER = "hetero-agent"
 #: What the ledger notes of a claim's grant.
-_CLAIM, _UID, _NAMESPACE = "claim", "claim-uid", "namespace"
+_CLAIM, CLAIM_UID, _NAMESPACE = "claim", "claim-uid", "namespace"
 
 
 @define(eq=False)
@@ -177,7 +177,7 @@ class NodeClaims:
             discovery=self.discovery(),
             identity=identity_of(asked.uid),
             label=f"{asked.namespace}/{asked.name}",
-            owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, _UID: asked.uid},
+            owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, CLAIM_UID: asked.uid},
             libraries=self.libraries,
             injection=lambda edits: self.injection(pods[0], edits),
         )
@@ -325,8 +325,8 @@ class NodeClaims:
         }
         for entry in self.node.ledger.snapshot().grants:
             about = entry.owner
-            if _UID in about:
-                found[about[_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
+            if CLAIM_UID in about:
+                found[about[CLAIM_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
         return found
 
     async def _found(self, namespace: str, name: str) -> Plain | None:
