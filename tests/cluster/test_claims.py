@@ -31,7 +31,7 @@ from tests.cluster.claims import (
     tried,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2
-from tests.cluster.lab import ENDS, Lab, documents, processes
+from tests.cluster.lab import ENDS, Lab, documents, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
 
@@ -309,6 +309,10 @@ def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
     """
     tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 1000"
     notes = {"hetero.io/by-claims": "true"}
+    tried_dry = {"metadata": {"name": "dry", "annotations": notes}, "spec": program(AI_BENCHMARK_2)}
+    dry = lab.call("POST", f"{PODS}?dryRun=All", tried_dry)
+    assert 1 == len(dry["spec"]["resourceClaims"])
+    assert [] == lab.call("GET", TEMPLATES)["items"]
     lab.ask(lab.api, "POST", TEMPLATES, deep())
     made = lab.add("named", AI_BENCHMARK_2, *ENDS, "sh", "-c", tries, notes=notes)
     (template,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]
