@@ -18,7 +18,7 @@ from tests.cluster.claims import CLAIMS, TEMPLATES, claim, containers, run_with,
 from tests.cluster.claims import PODS as OURS
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab, Plain
-from tests.cluster.release import NAMESPACE, PODS, Release, values
+from tests.cluster.release import PODS, Release, values
 from tests.cluster.secrets import leaks, note_secrets
 from tests.cluster.test_trust import ending_soon, silent_agents
 from tests.kube.binaries import LABS
@@ -51,7 +51,6 @@ ELSEWHERE: dict[tuple[str, str], tuple[str, ...]] = {
 }
 #: By which what runs tells of which settings it is.
 SETTINGS = "hetero.io/settings"
-DAEMONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/hetero-agent"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 pytestmark = pytest.mark.cluster
@@ -113,8 +112,6 @@ def upgrade(release: Release, allocation: str = "", *, days: int = 3) -> Release
         allocation=allocation or release.allocation,
         more={"settings": f"half-life-days = {days}", "agent": confined(release)},
     )
-    at_once = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": len(release.lab.racks)}}
-    release.lab.patch(DAEMONS, {"spec": {"updateStrategy": at_once}})
     release.replace_by(made)
     wait_for(lambda: rolled(release, made), seconds=180)
     return made
