@@ -72,6 +72,7 @@ def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, l
         for one in wait_for(lambda: release.devices("n1")).values()
     }
     groups: dict[str, set[str]] = {}
+    reserved: dict[str, int] = {}
     for card in json.loads(told)["items"]:
         device = found.pop(card["uuid"])
         said = {name: one for name, of in device["attributes"].items() for one in of.values()}
@@ -86,11 +87,15 @@ def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, l
             "resource.kubernetes.io/pciBusID": card["pci"],
             "resource.kubernetes.io/pcieRoot": f"pci{card['pci'][:6]}0",
         }.items() <= said.items()
-        assert {"memory": card["memory"], "cores": card["core_units"], "slots": card["slots"]} == {
+        own = said.get("reservedMemory", 0)
+        memory = card["memory"] - own
+        assert {"memory": memory, "cores": card["core_units"], "slots": card["slots"]} == {
             name: quantity({name: of["value"]}, name) for name, of in device["capacity"].items()
         }
         groups.setdefault(said["linkGroup"], set()).add(card["model"])
+        reserved[card["model"]] = own
     assert {} == found
+    assert {"NVIDIA A100-SXM4-80GB": 551 * MiB} == {k: v for k, v in reserved.items() if v}
     others = {"NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"}
     assert [{"NVIDIA H200"}, others] == [*groups.values()]
 
