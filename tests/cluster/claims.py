@@ -88,6 +88,11 @@ def runs(lab: Lab, name: str, *, seconds: float) -> None:
         raise AssertionError(f"{error}: {said}") from None
 
 
+def containers(lab: Lab, name: str) -> list[str]:
+    """Return the ids of a pod's containers: of one that starts anew, another."""
+    return [one["containerID"] for one in lab.pods()[name]["status"]["containerStatuses"]]
+
+
 def tried(lab: Lab, name: str, count: int) -> list[Plain]:
     """Return what jobs of a pod were told one after the other, once it is so many answers."""
 
@@ -106,6 +111,18 @@ def remind(lab: Lab, node: str) -> None:
     body = {"metadata": {"name": "last"}, "spec": {**program({}), "nodeName": node}}
     lab.call("POST", PODS, body)
     lab.call("DELETE", f"{PODS}/last?gracePeriodSeconds=0")
+
+
+def pool(lab: Lab, node: str) -> dict[str, tuple[int, str]]:
+    """Return the pool's generation and the version of each of a node's slices, by their names."""
+    items = lab.call("GET", f"{GROUP}/resourceslices?fieldSelector=spec.nodeName={node}")["items"]
+    return {
+        one["metadata"]["name"]: (
+            one["spec"]["pool"]["generation"],
+            one["metadata"]["resourceVersion"],
+        )
+        for one in items
+    }
 
 
 def specs(lab: Lab, node: str) -> list[str]:

@@ -45,6 +45,8 @@ MEMORY, DISK = ("/run/hetero", "/dev/shm"), ("/var/lib/hetero",)
 IN_MEMORY = Path("/dev/shm")
 #: Where a node's simulated cards are described.
 RACK = "/var/lib/hetero/cards.rack"
+#: Of a card of the first node its driver keeps some memory for itself.
+RESERVES = "model = NVIDIA A100-SXM4-80GB\n"
 #: Where a node's kernel says below which PCIe root each card is; /sys is this machine's.
 PCI = "/var/lib/hetero/pci"
 #: What a pod needs of this machine to run its programs: they are the host's.
@@ -775,7 +777,7 @@ def running(folder: Path, *, binaries: Path, name: str = "kube") -> Iterator[Lab
     if Path(f"/run/netns/{PLACES[name].prefix}-cp").exists():
         pytest.fail("a lab is up on this machine already: end it with `lab.py down`")
     racks = {
-        "n1": Path(rack("mixed")).read_text(),
+        "n1": Path(rack("mixed")).read_text().replace(RESERVES, f"{RESERVES}reserved = 551 MiB\n"),
         "n2": of_vendors("ascend", "cambricon"),
         "n3": of_vendors("hygon", "iluvatar", "mthreads", "metax"),
     }

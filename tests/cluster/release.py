@@ -27,6 +27,7 @@ import render  # type: ignore[import-not-found]
 
 NAMESPACE = "hetero-system"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+DAEMONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/hetero-agent"
 METRICS = 9397
 #: On nodes that run the agent.
 LABEL = "lab/agent"
@@ -88,7 +89,9 @@ class Release:
         wait_for(self.works, seconds=120)
 
     def replace_by(self, other: Release) -> None:
-        """Do what `helm upgrade` does with other values."""
+        """Do what `helm upgrade` does with other values, on all nodes at once."""
+        at_once = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}}
+        self.lab.patch(DAEMONS, {"spec": {"updateStrategy": at_once}})
         wanted = other.manifests()
         for made in wanted:
             other.apply(made)

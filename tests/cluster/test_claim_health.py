@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from tests.cluster.claims import CLAIMS, PODS, claim, cleared, given, run_with, runs
+from tests.cluster.claims import CLAIMS, PODS, claim, cleared, given, pool, run_with, runs
 from tests.cluster.lab import RACK, Lab, Plain
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
@@ -91,6 +91,7 @@ def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_
     run_with(lab, "used")
     (result,) = wait_for(lambda: given(lab, "used"))
     wait_for(lambda: conditions(lab, "used") == {"Ready": "True", "Healthy": "True"})
+    ((before, _), *_) = pool(lab, "n2").values()
 
     def taints() -> list[Plain]:
         device = release.devices("n2").get(result["device"], {})
@@ -107,6 +108,7 @@ def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_
                 "timeAdded": "",
             }
         ] == taints()
+        assert {before + 1} == {generation for generation, _ in pool(lab, "n2").values()}
         wait_for(lambda: told(lab, "used") == [("Unhealthy", why)])
         wait_for(lambda: conditions(lab, "used") == {"Ready": "True", "Healthy": "False"})
         tolerations = [{"key": "hetero.io/unhealthy", "operator": "Exists"}]

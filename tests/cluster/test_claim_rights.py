@@ -301,6 +301,8 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
     said["conditions"][0]["message"] = "still"
     reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
     assert "done" == told(said["pool"], devices=[said])
+    theirs = {**said, "driver": "other.example.com"}
+    assert "resourceclaims/driver" in told(said["pool"], devices=[theirs])
     assert "resourceclaims/driver" in told(other, devices=[said])
     assert "resourceclaims/binding" in told(said["pool"], reservedFor=reserved)
     with more_for_agents(lab):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +21,7 @@ from tests.cluster.claims import (
     cleared,
     given,
     pod_with,
+    pool,
     remind,
     run_with,
     same_card,
@@ -26,7 +29,7 @@ from tests.cluster.claims import (
     tried,
 )
 from tests.cluster.conftest import ended
-from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, documents
+from tests.cluster.lab import RACK, UNWATCHED, Lab, Plain, documents, processes
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
 
@@ -87,7 +90,9 @@ def test_pods_and_containers_of_one_claim_have_one_grant_and_meet_one_limit(
 def test_three_claims_fill_a_card_and_a_fourth_waits_until_one_goes(
     release: Release, lab: Lab
 ) -> None:
+    """Who consumes a card is no news of it: no agent writes a slice."""
     selectors = same_card(card_of(release, "Tesla T4"))  # of 15360 MiB
+    published = pool(lab, "n1")
     names = ("one", "two", "three", "four")
     for name in names:
         claim(lab, name, memory="5120Mi", cores=30, selectors=selectors)
@@ -104,6 +109,7 @@ def test_three_claims_fill_a_card_and_a_fourth_waits_until_one_goes(
     lab.call("DELETE", f"{PODS}/two?gracePeriodSeconds=0")
     wait_for(lambda: lab.phases()["four"] == "Running")
     assert ["default/four", "default/one", "default/three"] == labels(lab)
+    assert published == pool(lab, "n1")
 
 
 def labels(lab: Lab) -> list[str]:
@@ -267,13 +273,16 @@ def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_ot
     with cut_card(release):
         claim(lab, "part", deviceClassName="nvidia.com-mig-1g.18gb")
         tries = f"env; {JOB} --alloc 15GiB; {JOB} --alloc 17GiB; {JOB} --device 1 --alloc 1MiB"
-        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 6")
+        run_with(lab, "part", "sh", "-c", f"{tries}; sleep 1000")
         fits, over = tried(lab, "part", 2)
         wait_for(lambda: "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in lab.output("part"))
         said = lab.output("part")
         ((device, uuid),) = parts(lab, "n2")
         (result,) = given(lab, "part")
-        ended(lab, "part")  # by itself
+        (main,) = lab.pods()["part"]["status"]["containerStatuses"]
+        for pid in processes(main):
+            os.kill(pid, signal.SIGTERM)  # it ends, and its pod stays
+        ended(lab, "part")
         wait_for(lambda: not lab.standing("n2"))
 
     assert uuid.startswith("MIG-")

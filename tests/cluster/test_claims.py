@@ -31,7 +31,7 @@ from tests.cluster.claims import (
     tried,
 )
 from tests.cluster.conftest import AI_BENCHMARK_2
-from tests.cluster.lab import ENDS, Lab, documents, processes
+from tests.cluster.lab import ENDS, Lab, documents, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
 
@@ -72,6 +72,7 @@ def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, l
         for one in wait_for(lambda: release.devices("n1")).values()
     }
     groups: dict[str, set[str]] = {}
+    reserved: dict[str, int] = {}
     for card in json.loads(told)["items"]:
         device = found.pop(card["uuid"])
         said = {name: one for name, of in device["attributes"].items() for one in of.values()}
@@ -86,11 +87,15 @@ def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, l
             "resource.kubernetes.io/pciBusID": card["pci"],
             "resource.kubernetes.io/pcieRoot": f"pci{card['pci'][:6]}0",
         }.items() <= said.items()
-        assert {"memory": card["memory"], "cores": card["core_units"], "slots": card["slots"]} == {
+        own = said.get("reservedMemory", 0)
+        memory = card["memory"] - own
+        assert {"memory": memory, "cores": card["core_units"], "slots": card["slots"]} == {
             name: quantity({name: of["value"]}, name) for name, of in device["capacity"].items()
         }
         groups.setdefault(said["linkGroup"], set()).add(card["model"])
+        reserved[card["model"]] = own
     assert {} == found
+    assert {"NVIDIA A100-SXM4-80GB": 551 * MiB} == {k: v for k, v in reserved.items() if v}
     others = {"NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"}
     assert [{"NVIDIA H200"}, others] == [*groups.values()]
 
@@ -309,6 +314,10 @@ def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
     """
     tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 3000MiB; sleep 1000"
     notes = {"hetero.io/by-claims": "true"}
+    tried_dry = {"metadata": {"name": "dry", "annotations": notes}, "spec": program(AI_BENCHMARK_2)}
+    dry = lab.call("POST", f"{PODS}?dryRun=All", tried_dry)
+    assert 1 == len(dry["spec"]["resourceClaims"])
+    assert [] == lab.call("GET", TEMPLATES)["items"]
     lab.ask(lab.api, "POST", TEMPLATES, deep())
     made = lab.add("named", AI_BENCHMARK_2, *ENDS, "sh", "-c", tries, notes=notes)
     (template,) = [one["resourceClaimTemplateName"] for one in made["spec"]["resourceClaims"]]

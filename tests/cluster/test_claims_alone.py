@@ -17,6 +17,7 @@ from tests.cluster.claims import (
     TEMPLATES,
     claim,
     cleared,
+    containers,
     run_with,
     runs,
     tried,
@@ -188,3 +189,18 @@ def test_each_resource_that_counts_cards_is_served_by_a_class_of_the_chart(lab: 
     served = {one["spec"].get("extendedResourceName") for one in items}
 
     assert {"nvidia.com/gpu", "huawei.com/Ascend910B3", "cambricon.com/vmlu"} <= served
+
+
+def test_a_pod_of_a_claim_runs_on_while_both_ways_come_and_its_share_goes_with_it(
+    lab: Lab, request: pytest.FixtureRequest
+) -> None:
+    """On a node that is of the classic way from then on. It is last: the upgrade is for good."""
+    claim(lab, "stays", memory="2Gi", cores=20)
+    run_with(lab, "stays")
+    runs(lab, "stays", seconds=60)
+    before = held(lab), containers(lab, "stays")
+    request.getfixturevalue("late")
+
+    assert before == (held(lab), containers(lab, "stays"))
+    lab.call("DELETE", f"{PODS}/stays?gracePeriodSeconds=1")
+    wait_for(lambda: "stays" not in lab.pods() and not held(lab))

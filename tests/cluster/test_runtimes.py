@@ -21,7 +21,7 @@ from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.api.runtime_variables import InjectionWay
 from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import RACK, Lab, program
-from tests.cluster.release import NAMESPACE, Release
+from tests.cluster.release import DAEMONS, NAMESPACE, Release
 from tests.cluster.stand_in import MOUNTS, Given, given, runtime_of_nvidia
 from tests.cluster.users import PODS, as_user, pod
 from tests.kube.control_plane import wait_for
@@ -29,7 +29,6 @@ from tests.kube.control_plane import wait_for
 pytestmark = pytest.mark.cluster
 
 HERE = {"kubernetes.io/hostname": "n1"}
-DAEMONS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/hetero-agent"
 #: By the name of the lab: the ways that a cluster's container runtime knows.
 WAYS: Mapping[str, tuple[InjectionWay, ...]] = {
     "kube": (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS),

@@ -16,6 +16,7 @@ from prometheus_client import generate_latest
 from hetero.kube.dra.node_claims import identity_of
 from hetero.kube.dra.proto import health_pb2, registration_pb2
 from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
+from hetero.kube.dra.way import AllocationWay
 from hetero.model import CORE, MEMORY, SLOTS
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
@@ -166,6 +167,31 @@ def test_what_was_prepared_outlives_the_agent_and_is_taken_back_by_the_next() ->
         assert first == await prepare(at, "one")
         assert "" == await unprepare(at, "one")
         assert ({}, {}) == (at.standing(), specs(at))
+
+    story(act)
+
+
+def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As after an upgrade while pods of claims ran; one of both ways takes them back."""
+
+    async def act(at: World) -> None:
+        said = "claims have shares here (default/one), and with allocation classic nobody"
+        allocated(at, "one")
+        await prepare(at, "one")
+        await at.crash()
+        at.allocation = AllocationWay.CLASSIC
+        await at.start()
+        assert at.agent.driver is None
+        assert said in caplog.text
+        await at.crash()
+        caplog.clear()
+        at.allocation = AllocationWay.BOTH
+        await at.start()
+        assert "" == await unprepare(at, "one")
+        assert {} == at.standing()
+        assert said not in caplog.text
 
     story(act)
 

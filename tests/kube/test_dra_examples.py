@@ -396,6 +396,26 @@ def test_three_pods_share_a_card_and_the_one_that_does_not_fit_waits(plane: Cont
     assert wait_for(lambda: any("cannot allocate" in said for said in plane.events(waiting)))
 
 
+def test_a_card_has_no_more_sharers_than_it_has_slots(plane: ControlPlane) -> None:
+    """Room for memory and cores is left, and a claim of one share more waits."""
+    (card,) = [one for one in NODES["n1"] if one.uuid == "H1"]
+    selector = {"cel": {"expression": 'device.attributes["hetero.io"].uuid == "H1"'}}
+    capacity = {"requests": {"memory": "1Mi", "cores": "1"}}
+    exactly = {"deviceClassName": "hetero", "selectors": [selector], "capacity": capacity}
+    slots = card.capacity["slots"]
+    for name, count in (("over", slots + 1), ("full", slots)):
+        requests = [{"name": f"share-{number}", "exactly": exactly} for number in range(count)]
+        about, used = {"metadata": {"name": name}}, [{"name": "cards", "resourceClaimName": name}]
+        plane.call("POST", CLAIMS, {**about, "spec": {"devices": {"requests": requests}}})
+        main = {"name": "main", "image": "none", "resources": {"claims": [{"name": "cards"}]}}
+        plane.call("POST", PODS, {**about, "spec": {"resourceClaims": used, "containers": [main]}})
+
+    wait_for(lambda: _placed(plane, "full"))
+    allocation = plane.call("GET", f"{CLAIMS}/full")["status"]["allocation"]
+    assert slots == len(allocation["devices"]["results"])
+    assert wait_for(lambda: any("cannot allocate" in said for said in plane.events("over")))
+
+
 def divided() -> list[Device]:
     """Return a card of each way in which a vendor's cards are divided, and as many units of core.
 

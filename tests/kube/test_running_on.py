@@ -183,6 +183,35 @@ def test_no_claim_is_taken_back_while_a_container_runs_with_it(
     claims_story(act)
 
 
+def test_what_a_kubelet_unprepares_before_it_ends_the_container_goes_soon_after_it() -> None:
+    """One of 1.36.2 does so of some pods that are deleted by force, and does not ask again.
+
+    While another pod has the claim there is nothing to wait for.
+    """
+
+    async def act(at: World) -> None:
+        assert at.agent.driver is not None
+        identities = {name: node_claims.identity_of(f"u-{name}") for name in ("goes", "stays")}
+        for name in identities:
+            allocated(at, name, memory="1Gi", cores="10")
+            assert "" == (await prepare(at, name)).error
+        ending = at.agent.driver.claims.ending
+        with container(at.node.ledger, identities["stays"]):
+            with container(at.node.ledger, identities["goes"]):
+                at.api.put("pods", at.api.pods["default", "goes"], event="DELETED")
+                for name in identities:
+                    assert "" == await unprepare(at, name)
+                await until(lambda: {"u-goes"} == ending)  # its pod is gone, and not yet its claim
+                at.api.claims["goes"]["status"] = {}
+                await at.agent.driver.claims.reconcile()
+                assert {"u-goes"} == ending
+            await until(lambda: not at.node.ledger.stands(identities["goes"]), seconds=10)
+            assert set() == ending
+            assert at.node.ledger.stands(identities["stays"])
+
+    claims_story(act)
+
+
 @pytest.mark.parametrize("why", ["slow", "fails", "unsaid"])
 def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
     why: str, monkeypatch: pytest.MonkeyPatch

@@ -35,7 +35,7 @@ from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import PublicKeys
 from hetero.kube.api.sources import opened
 from hetero.kube.dra.driver import Driver, Sockets
-from hetero.kube.dra.node_claims import NodeClaims, uses
+from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
@@ -63,8 +63,8 @@ SWITCH = 0.0005
 #: moment on that its own pod is being ended, and those that are on their way are still admitted.
 LINGER = 2.0
 #: Seconds from when the API told of the pods, within which nothing is published before it is known
-#: what runs on of pods that are over: others sent to those cards would fail. A look that fails is
-#: tried again after the second.
+#: what runs on of pods that are over: others sent to those cards would fail. A look that fails, or
+#: finds a claim that goes when its container does, is tried again after the second.
 FIRST, AGAIN = 20.0, 1.0
 #: A container's variable, of HAMi's: "true" has processes ended that hold memory past a limiter.
 KILLER = "ACTIVE_OOM_KILLER"
@@ -166,13 +166,20 @@ class Agent:
                 injection=self.allocator.inject,
                 cdi=self.options.cdi,
             )
-            self.driver = Driver(claims, Sockets(kubelet=self.options.kubelet))
+            sockets = Sockets(kubelet=self.options.kubelet)
+            self.driver = Driver(claims, sockets, self.allocator.reconcile_due)
             self.publisher = Publisher(
                 api=self.api,
                 node=self.options.name,
                 names=lambda vendor: self._resource_names.get(vendor, ()),
                 host=self.options.host,
                 effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
+            )
+        elif held := [one.label for one in self.node.snapshot().grants if CLAIM_UID in one.owner]:
+            log.warning(
+                "claims have shares here (%s), and with allocation classic nobody takes them back: "
+                "upgrade to both until their pods have ended",
+                ", ".join(map(str, held)),
             )
 
     async def run(self) -> None:
@@ -369,8 +376,11 @@ class Agent:
 
     async def _reconcile(self) -> None:
         while True:
+            ending = self.driver and self.driver.claims.ending
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE)
+                await asyncio.wait_for(
+                    self.allocator.reconcile_due.wait(), AGAIN if ending else RECONCILE
+                )
             self.allocator.reconcile_due.clear()
             try:
                 await self.allocator.reconcile()

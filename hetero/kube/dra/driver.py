@@ -55,10 +55,11 @@ class Sockets:
 
 @define(eq=False)
 class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer):
-    """What the kubelet calls for the claims of one node."""
+    """What the kubelet calls for the claims of one node; `due` has these looked at."""
 
     claims: NodeClaims
     sockets: Sockets
+    due: asyncio.Event
     registered: bool = field(init=False, default=False)
     _servers: list[grpc.aio.Server] = field(init=False, factory=list)
     _made: dict[Path, int] = field(init=False, factory=dict)  # the inode of each socket
@@ -159,6 +160,8 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
             async with self.claims.alone(claim.uid):
                 try:
                     await asyncio.to_thread(self.claims.unprepare, claim.uid)
+                    if claim.uid in self.claims.ending:
+                        self.due.set()
                 except (HeteroError, OSError) as error:
                     made.error = f"{named(claim)}: {error}"
                     log.warning("%s", made.error)

@@ -20,7 +20,7 @@ from attrs import define, evolve, field
 from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
 from hetero.kube.api.client import Api, ApiError, Plain
-from hetero.kube.api.pod import ended, expect_unhidden
+from hetero.kube.api.pod import ended, expect_unhidden, is_reserved
 from hetero.kube.api.pod import named as pod_name
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
@@ -45,7 +45,7 @@ _PATIENCE, _PAUSE = 2.0, 0.1
 #: Whose the fields are that the agent says in claims' status.
 _OWNER = "hetero-agent"
 #: What the ledger notes of a claim's grant.
-_CLAIM, _UID, _NAMESPACE = "claim", "claim-uid", "namespace"
+_CLAIM, CLAIM_UID, _NAMESPACE = "claim", "claim-uid", "namespace"
 
 
 @define(eq=False)
@@ -67,8 +67,9 @@ class NodeClaims:
     cdi: Path = Path("/var/run/cdi")
     # By a claim's UID, while somebody is at it.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
-
     _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
+    # UIDs of claims that were unprepared while a container runs with them: to be looked at soon.
+    ending: set[str] = field(init=False, factory=set)
 
     @property
     def admin(self) -> AdminAccess:
@@ -176,7 +177,7 @@ class NodeClaims:
             discovery=self.discovery(),
             identity=identity_of(asked.uid),
             label=f"{asked.namespace}/{asked.name}",
-            owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, _UID: asked.uid},
+            owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, CLAIM_UID: asked.uid},
             libraries=self.libraries,
             injection=lambda edits: self.injection(pods[0], edits),
         )
@@ -248,7 +249,9 @@ class NodeClaims:
         more and no container runs with it.
         """
         if self._runs(uid):
-            log.warning("claim %s: not unprepared while a container runs with it", uid)
+            if uid not in self.ending:
+                log.warning("claim %s: not unprepared while a container runs with it", uid)
+            self.ending.add(uid)
             return
         self.take_back(uid)
 
@@ -268,6 +271,7 @@ class NodeClaims:
 
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
+        self.ending.discard(uid)
         self.specs.remove(_device(uid))
         self.admin.hide(_device(uid))
         standing = self.node.ledger.snapshot().grants
@@ -289,7 +293,9 @@ class NodeClaims:
         Return the grants of claims whose size cannot be had, each with the reason.
         """
         refused: list[tuple[Grant, str]] = []
-        for uid, (namespace, name, held) in (await asyncio.to_thread(self._standing)).items():
+        standing = await asyncio.to_thread(self._standing)
+        self.ending.intersection_update(standing)
+        for uid, (namespace, name, held) in standing.items():
             claim = await self._found(namespace, name)
             if claim is None:
                 continue
@@ -298,6 +304,8 @@ class NodeClaims:
                 if claim["metadata"]["uid"] != uid or self.name not in pools:
                     await asyncio.to_thread(self.unprepare, uid)
                     continue
+                if uid in self.ending and await is_reserved(self.api, claim):
+                    self.ending.discard(uid)
                 try:
                     await self._attend(claim, held)
                 except HeteroError as error:
@@ -317,8 +325,8 @@ class NodeClaims:
         }
         for entry in self.node.ledger.snapshot().grants:
             about = entry.owner
-            if _UID in about:
-                found[about[_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
+            if CLAIM_UID in about:
+                found[about[CLAIM_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
         return found
 
     async def _found(self, namespace: str, name: str) -> Plain | None:
