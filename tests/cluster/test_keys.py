@@ -24,10 +24,7 @@ from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import Lab, Plain
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.secrets import CANARY, SECRETS, leaks, note_secrets, root_of
-from tests.cluster.users import (
-    PODS,
-    as_bearer,
-)
+from tests.cluster.users import PODS, as_bearer
 from tests.kube.control_plane import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("noted")]

@@ -27,11 +27,7 @@ from tests.cluster.conftest import ended, share, usually_on
 from tests.cluster.lab import CALLER, TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.secrets import root_of
-from tests.cluster.users import (
-    PODS,
-    ask_with,
-    pod,
-)
+from tests.cluster.users import PODS, ask_with, pod
 from tests.kube.control_plane import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("noted")]

@@ -65,14 +65,7 @@ from hetero.kube.webhook.rights import POLICIES
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Plain, program
 from tests.cluster.release import Release
-from tests.cluster.users import (
-    BINDINGS,
-    MERGE,
-    PODS,
-    as_user,
-    bound,
-    pod,
-)
+from tests.cluster.users import BINDINGS, MERGE, PODS, as_user, bound, pod
 from tests.kube.control_plane import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("noted")]
