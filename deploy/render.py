@@ -6,6 +6,7 @@ python deploy/render.py [--namespace NAME] [--kube-version 1.NN] [--values FILE]
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,11 @@ CHART = Path(__file__).parent / "chart"
 NEWEST = "1.36"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _ACTION = re.compile(r"(\s*)\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.DOTALL)
+_WORD = re.compile(r'"[^"]*"|\S+')
+
+
+class Refused(Exception):
+    """The chart does not take these values, and says why."""
 
 
 def render(*, namespace: str, values: Mapping[str, Any], kubernetes: str = NEWEST) -> str:
@@ -97,7 +103,7 @@ def _value(said: str, root: Mapping[str, Any], dot: Any) -> Any:
     """Return what a pipeline comes to: each part gets the value of the one before it."""
     piped: list[Any] = []
     for part in said.split("|"):
-        name, *words = part.split()
+        name, *words = _WORD.findall(part)
         piped = [_call(name, [*(_operand(word, root, dot) for word in words), *piped], root, dot)]
     return piped[0]
 
@@ -128,6 +134,12 @@ def _json(value: Any) -> str:
     return re.sub("[<>&]", lambda sign: f"\\u{ord(sign[0]):04x}", text)  # as Go does
 
 
+def _required(why: str, value: Any) -> Any:
+    if not value:
+        raise Refused(why)
+    return value
+
+
 def _nindent(amount: str, text: str) -> str:
     return "".join("\n" + " " * int(amount) + line for line in text.split("\n"))
 
@@ -147,6 +159,8 @@ def _compare(wanted: str, version: str) -> bool:
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "toYaml": lambda value: yaml.safe_dump(value).rstrip("\n"),
     "toJson": _json,
+    "b64enc": lambda text: base64.b64encode(text.encode()).decode(),
+    "required": _required,
     "nindent": _nindent,
     "trunc": lambda length, text: text[: int(length)],
     "sha256sum": lambda text: sha256(text.encode()).hexdigest(),
@@ -178,7 +192,10 @@ def main() -> None:
     values: dict[str, Any] = {}
     for path in chosen.values:
         values = _merged(values, yaml.safe_load(path.read_text()))
-    text = render(namespace=chosen.namespace, values=values, kubernetes=chosen.kube_version)
+    try:
+        text = render(namespace=chosen.namespace, values=values, kubernetes=chosen.kube_version)
+    except Refused as refused:
+        parser.error(str(refused))
     print(text, end="")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -217,9 +219,31 @@ def test_only_a_status_that_changes_annotations_is_looked_at_where_the_api_can_t
 
 
 def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
-    kinds = {made["kind"] for made in chart(certificates={"by": "none"})}
+    authority = "-----BEGIN CERTIFICATE-----\n"
+    made = chart(certificates={"by": "none"}, webhook={"caBundle": authority})
+    (hooks,) = [one["webhooks"] for one in made if one["kind"] == HOOKS]
 
-    assert set() == kinds & {"Job", "CronJob"}
+    assert set() == {one["kind"] for one in made} & {"Job", "CronJob"}
+    trusted = [base64.b64decode(hook["clientConfig"]["caBundle"]).decode() for hook in hooks]
+    assert [authority, authority] == trusted
+
+
+def test_an_authority_is_not_set_where_the_job_writes_its_own() -> None:
+    hooks = of(HOOKS, "hetero", webhook={"caBundle": "-----BEGIN CERTIFICATE-----"})["webhooks"]
+
+    assert [False, False] == ["caBundle" in hook["clientConfig"] for hook in hooks]
+
+
+def test_without_an_authority_certificates_of_ones_own_are_refused_in_a_line(
+    tmp_path: Path,
+) -> None:
+    """The API server would trust no webhook, and no pod would be created."""
+    (tmp_path / "own.yaml").write_text("certificates: {by: none}")
+    command = [sys.executable, ROOT / "deploy/render.py", "--values", tmp_path / "own.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "certificates.by is none: give webhook.caBundle" in done.stderr.splitlines()[-1]
 
 
 def test_metrics_are_insecure_by_that_name_alone() -> None:
