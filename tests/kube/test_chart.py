@@ -239,7 +239,8 @@ def test_without_an_authority_certificates_of_ones_own_are_refused_in_a_line(
 ) -> None:
     """The API server would trust no webhook, and no pod would be created."""
     (tmp_path / "own.yaml").write_text("certificates: {by: none}")
-    command = [sys.executable, ROOT / "deploy/render.py", "--values", tmp_path / "own.yaml"]
+    program, values = str(ROOT / "deploy/render.py"), str(tmp_path / "own.yaml")
+    command = [sys.executable, program, "--values", values]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (2, "") == (done.returncode, done.stdout)
