@@ -209,6 +209,7 @@ class Agent:
             if self.driver and self.publisher:
                 await self.driver.start()
                 tasks.append(self.publisher.follow())
+                tasks.append(self._forever(self._end_claims, AGAIN))
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:
@@ -376,11 +377,8 @@ class Agent:
 
     async def _reconcile(self) -> None:
         while True:
-            ending = self.driver and self.driver.claims.ending
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(
-                    self.allocator.reconcile_due.wait(), AGAIN if ending else RECONCILE
-                )
+                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE)
             self.allocator.reconcile_due.clear()
             try:
                 await self.allocator.reconcile()
@@ -392,6 +390,13 @@ class Agent:
                 log.warning("reconcile: %s", error)
                 if not self.allocator.reconciled:
                     asyncio.get_running_loop().call_later(AGAIN, self.allocator.reconcile_due.set)
+
+    async def _end_claims(self) -> None:
+        try:
+            if self.driver:
+                await self.driver.claims.reconcile_ending()
+        except OSError as error:
+            raise HeteroError(f"claims that end: {error}") from None
 
     async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Act again and again; what fails is said once, and tried again."""
