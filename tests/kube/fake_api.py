@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from hetero.kube.api.annotations import AUDIENCE
-from hetero.kube.api.client import ApiError
+from hetero.kube.api.client import RETRY, ApiError
 from hetero.kube.api.delegated import AUDIENCE as METRICS
 
 Plain = dict[str, Any]
@@ -36,6 +36,7 @@ class FakeApi:
     lent: dict[str, str] = field(factory=dict)  # tokens that are meant for metrics alone
     servers: set[str] = field(factory=set)  # addresses that API servers publish
     readers: set[str] = field(factory=set)  # users who may get /metrics
+    retries: dict[str, float] = field(factory=dict)  # as who follows said, by path
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
     _lost: list[Callable[[Exception], None]] = field(factory=list)
     _numbers: Any = field(factory=count)
@@ -119,7 +120,10 @@ class FakeApi:
         listed: Any,
         changed: Any,
         lost: Any,
+        retry: float = RETRY,
     ) -> None:
+        self.retries[path] = retry
+
         def seen(item: Plain) -> Plain:
             return {"metadata": item["metadata"]} if metadata else item
 

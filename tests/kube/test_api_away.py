@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from hetero.kube.agent import allocator
-from hetero.kube.api.client import Access, Api
+from hetero.kube.api.client import RETRY, Access, Api
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
 from hetero.kube.scheduler.extender import AGAIN
@@ -182,13 +182,14 @@ def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.Monke
 def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server_is_away() -> None:
     async def story() -> None:
         api, lost, listed = ApiServer(away=True), list[Exception](), asyncio.Event()
-        async with api.serve() as url, Api(Access(server=url), retry=0.1).open() as client:
+        async with api.serve() as url, Api(Access(server=url)).open() as client:
             following = asyncio.ensure_future(
                 client.follow(
                     "/api/v1/pods",
                     listed=lambda _: listed.set(),
                     changed=lambda *_: None,
                     lost=lost.append,
+                    retry=0.1,
                 )
             )
             await asyncio.sleep(2)
@@ -198,6 +199,16 @@ def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server
             following.cancel()
 
     run(story)
+
+
+def test_a_scheduler_tries_to_follow_pods_more_often_than_what_may_be_absent() -> None:
+    async def play(it: Running) -> None:
+        pods = it.api.retries.pop("/api/v1/pods")
+        assert 2.0 == pods
+        assert {"/api/v1/nodes", "/api/v1/resourcequotas"} <= it.api.retries.keys()
+        assert {RETRY} == {*it.api.retries.values()}
+
+    scenario(play)
 
 
 def test_an_agent_waits_for_an_api_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,9 @@ log = logging.getLogger(__name__)
 AGAIN = "hetero.io/tried-again"
 #: The largest request taken: names of some 100,000 nodes.
 _MOST_BYTES = 16 * 2**20
+#: Seconds between two attempts of a scheduler to follow pods, of which a cluster has two: it hears
+#: so much later of pods that a kube-scheduler does not try after the API server was away.
+_RETRY = 2.0
 #: Seconds that a place counts which filter took for a pod.
 _UNBOUND = 30.0
 #: Seconds within which a node says what runs on of a pod that was deleted by force.
@@ -216,6 +219,7 @@ class Scheduler:
             listed=self._pods_listed,
             changed=self._pod_changed,
             lost=self._pods_lost,
+            retry=_RETRY,
         )
 
     async def follow_quotas(self) -> None:
