@@ -394,6 +394,7 @@ class Scheduler:
             self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)
         self.untried.pods_listed(uids)
+        self.kubelet_watches.pods_listed(uids)
         if self.agents:
             self.agents.pods_listed(uids)
         for pod in sorted(pods, key=_created):  # in the order they arrived in
@@ -735,7 +736,7 @@ class Scheduler:
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
             if not await self._bound(namespace, name, uid, node):
-                self.kubelet_watches.not_bound(node, uid)
+                self.kubelet_watches.pass_on(node, uid)
                 if self.cache.standing.get(uid) is place:  # else it is not ours to give back
                     self._pods.pop(uid, None)
                     self._ours.discard(uid)
