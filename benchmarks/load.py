@@ -227,11 +227,10 @@ class Kills:
 
         def end_all_who_know() -> None:
             """Have an API server that was away, and no extender that knows of it."""
-            pods = self.release.pods("hetero-scheduler").values()
-            extenders = [extender(pod) for pod in pods]
             self.release.lab.restart_api_server()
             wait_for(self.release.leader)
-            signals(extenders, SIGKILL)
+            pods = self.release.pods("hetero-scheduler").values()
+            signals([extender(pod) for pod in pods], SIGKILL)
 
         kills: dict[str, Callable[[], None]] = {
             "extender that led": lambda: signals([extender(self.release.leading())], SIGKILL),

@@ -140,9 +140,9 @@ def scheduled(without_kubelets: ControlPlane) -> Iterator[ControlPlane]:
 
     def run() -> None:
         while not over.wait(0.1):
-            for pod in without_kubelets.pods():
-                if "nodeName" in pod["spec"] and "startTime" not in pod["status"]:
-                    with suppress(OSError):  # it is gone
+            with suppress(OSError):  # a pod is gone, or the API server does not answer
+                for pod in without_kubelets.pods():
+                    if "nodeName" in pod["spec"] and "startTime" not in pod["status"]:
                         take_up(without_kubelets, pod["metadata"]["name"])
 
     thread = threading.Thread(target=run)

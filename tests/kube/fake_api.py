@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from hetero.kube.api.annotations import AUDIENCE
-from hetero.kube.api.client import ApiError
+from hetero.kube.api.client import RETRY, ApiError
 from hetero.kube.api.delegated import AUDIENCE as METRICS
 
 Plain = dict[str, Any]
@@ -36,7 +36,9 @@ class FakeApi:
     lent: dict[str, str] = field(factory=dict)  # tokens that are meant for metrics alone
     servers: set[str] = field(factory=set)  # addresses that API servers publish
     readers: set[str] = field(factory=set)  # users who may get /metrics
+    retries: dict[str, float] = field(factory=dict)  # as who follows said, by path
     _watchers: list[tuple[str, Callable[[str, Plain], None]]] = field(factory=list)
+    _lists: list[Callable[[], None]] = field(factory=list)
     _lost: list[Callable[[Exception], None]] = field(factory=list)
     _numbers: Any = field(factory=count)
 
@@ -119,15 +121,28 @@ class FakeApi:
         listed: Any,
         changed: Any,
         lost: Any,
+        retry: float = RETRY,
     ) -> None:
+        self.retries[path] = retry
+
         def seen(item: Plain) -> Plain:
             return {"metadata": item["metadata"]} if metadata else item
 
         kind = path.rpartition("/")[2]
-        listed([seen(o) for p, o in self.objects.items() if p.split("/")[-2] == kind])
+
+        def relist() -> None:
+            listed([seen(o) for p, o in self.objects.items() if p.split("/")[-2] == kind])
+
+        relist()
+        self._lists.append(relist)
         self._watchers.append((kind, lambda event, item: changed(event, seen(item))))
         self._lost.append(lost)
         await asyncio.Event().wait()
+
+    def list_again(self) -> None:
+        """Tell all who follow what there is, as once the API server is back."""
+        for relist in self._lists:
+            relist()
 
     def lose(self) -> None:
         """Tell all who follow that the API server is away."""

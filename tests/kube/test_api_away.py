@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any
 
 import grpc
 import pytest
 
 from hetero.kube.agent import allocator
-from hetero.kube.api.client import Access, Api
+from hetero.kube.api.client import RETRY, Access, Api
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
 from hetero.kube.scheduler.extender import AGAIN
+from hetero.kube.scheduler.kubelet_watches import KubeletWatches
 from tests.kube.api_server import FakeApi as ApiServer
 from tests.kube.fake_api import PODS
 from tests.kube.test_agents import agent, put, scenario
@@ -100,7 +102,7 @@ def test_a_pod_that_is_offered_another_node_while_it_waits_is_bound_there_alone(
     play_after_an_outage(play, choose="one")
 
 
-def test_a_pod_that_is_deleted_while_it_waits_is_not_bound() -> None:
+def test_a_pod_that_is_deleted_while_it_waits_is_pass_on() -> None:
     async def play(it: Running, binding: Any) -> None:
         it.api.delete(f"{PODS}/second")
         it.pod("second")  # its successor
@@ -170,6 +172,54 @@ def test_one_of_those_that_wait_goes_first_where_the_first_one_was_deleted_by_fo
     scenario(play)
 
 
+@pytest.mark.parametrize("first", ["taken up", "deleted"])
+def test_one_of_those_that_wait_goes_first_where_a_list_says_of_the_first_one_that_it_is_over(
+    first: str,
+) -> None:
+    """Nobody knows whether its kubelet took it up before the API server was away or after."""
+
+    async def play(it: Running) -> None:
+        it.api.lose()
+        for name in ("first", "second", "third"):
+            it.pod(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
+        assert {} == await it.bind("first", "n1")
+        others = [asyncio.ensure_future(it.bind(name, "n1")) for name in ("second", "third")]
+        await asyncio.sleep(0.1)
+        it.api.lose()
+        if first == "deleted":
+            del it.api.objects[f"{PODS}/first"]
+        else:
+            it.api.objects[f"{PODS}/first"]["status"] = {"startTime": BEGAN}
+        it.api.list_again()
+        await asyncio.sleep(0.1)
+        assert [True, False] == [one.done() for one in others]
+        take_up(it, "second")
+        assert {} == await asyncio.wait_for(others[1], 3)
+
+    scenario(play)
+
+
+def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubelet_watches, "PATIENCE", 1.0)
+
+    async def story() -> None:
+        watches = KubeletWatches(away=True)
+        watches.api_back()
+        await watches.until_watched("n1", "first")
+        began = monotonic()
+        others = [
+            asyncio.ensure_future(watches.until_watched("n1", name)) for name in ("second", "third")
+        ]
+        await asyncio.sleep(0.8)
+        watches.pass_on("n1", "first")
+        await asyncio.gather(*others)
+        assert monotonic() - began < 1.5
+
+    run(story)
+
+
 def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubelet_watches, "BROKEN", 0.0)
 
@@ -182,13 +232,14 @@ def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.Monke
 def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server_is_away() -> None:
     async def story() -> None:
         api, lost, listed = ApiServer(away=True), list[Exception](), asyncio.Event()
-        async with api.serve() as url, Api(Access(server=url), retry=0.1).open() as client:
+        async with api.serve() as url, Api(Access(server=url)).open() as client:
             following = asyncio.ensure_future(
                 client.follow(
                     "/api/v1/pods",
                     listed=lambda _: listed.set(),
                     changed=lambda *_: None,
                     lost=lost.append,
+                    retry=0.1,
                 )
             )
             await asyncio.sleep(2)
@@ -198,6 +249,16 @@ def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server
             following.cancel()
 
     run(story)
+
+
+def test_a_scheduler_tries_to_follow_pods_more_often_than_what_may_be_absent() -> None:
+    async def play(it: Running) -> None:
+        pods = it.api.retries.pop("/api/v1/pods")
+        assert 2.0 == pods
+        assert {"/api/v1/nodes", "/api/v1/resourcequotas"} <= it.api.retries.keys()
+        assert {RETRY} == {*it.api.retries.values()}
+
+    scenario(play)
 
 
 def test_an_agent_waits_for_an_api_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

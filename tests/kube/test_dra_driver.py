@@ -13,6 +13,7 @@ import pytest
 from attrs import evolve
 from prometheus_client import generate_latest
 
+from hetero.kube.agent.agent import Agent
 from hetero.kube.dra.node_claims import identity_of
 from hetero.kube.dra.proto import health_pb2, registration_pb2
 from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
@@ -177,15 +178,24 @@ def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
     """As after an upgrade while pods of claims ran; one of both ways takes them back."""
 
     async def act(at: World) -> None:
-        said = "claims have shares here (default/one), and with allocation classic nobody"
+        said = "claims have devices here (default/one, default/admin), and with allocation classic"
         allocated(at, "one")
-        await prepare(at, "one")
+        allocated(at, "admin", adminAccess=True)
+        for name in ("one", "admin"):
+            assert "" == (await prepare(at, name)).error
         await at.crash()
         at.allocation = AllocationWay.CLASSIC
         await at.start()
         assert at.agent.driver is None
         assert said in caplog.text
+        assert "upgrade to both until" in caplog.text
         await at.crash()
+        caplog.clear()
+        was = at.agent.options
+        served_no_more = evolve(was, unserved=True, host=at.path, cdi=Path("/cdi"))  # of a chart
+        Agent(at.node, served_no_more, at.agent.api, at.agent.discovery)
+        assert said in caplog.text
+        assert "both" not in caplog.text
         caplog.clear()
         at.allocation = AllocationWay.BOTH
         await at.start()

@@ -34,6 +34,7 @@ from hetero.kube.api.key_pair import own_context
 from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.api.signing import PublicKeys
 from hetero.kube.api.sources import opened
+from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.driver import Driver, Sockets
 from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
@@ -98,6 +99,7 @@ class Options:
     driver: InjectionWay = InjectionWay.FILES
     host: Path = Path("/")  # where the node's files are seen
     allocation: AllocationWay = AllocationWay.CLASSIC
+    unserved: bool = False  # whether it is classic because the API server serves no claims
     cdi: Path = Path("/var/run/cdi")  # where claims are described to the container runtime
 
     def __attrs_post_init__(self) -> None:
@@ -175,11 +177,24 @@ class Agent:
                 host=self.options.host,
                 effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
             )
-        elif held := [one.label for one in self.node.snapshot().grants if CLAIM_UID in one.owner]:
+        else:
+            self._tell_of_claims()
+
+    def _tell_of_claims(self) -> None:
+        """Log which claims have devices here: an agent of the classic way takes none back.
+
+        The directory of their specs is mounted for it where the node's files are seen alone.
+        """
+        cdi = self.options.host / self.options.cdi.absolute().relative_to("/")
+        held = [str(one.label) for one in self.node.snapshot().grants if CLAIM_UID in one.owner]
+        held += map("/".join, AdminAccess(cdi).standing().values())
+        if held:
             log.warning(
-                "claims have shares here (%s), and with allocation classic nobody takes them back: "
-                "upgrade to both until their pods have ended",
-                ", ".join(map(str, held)),
+                "claims have devices here (%s), and with allocation classic nobody takes them "
+                "back: %s until their pods have ended. The inventory does not have their shares: "
+                "this node may refuse pods that are sent to those cards",
+                ", ".join(held),
+                "have the API server serve claims" if self.options.unserved else "upgrade to both",
             )
 
     async def run(self) -> None:
@@ -209,6 +224,7 @@ class Agent:
             if self.driver and self.publisher:
                 await self.driver.start()
                 tasks.append(self.publisher.follow())
+                tasks.append(self._forever(self._end_claims, AGAIN))
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:
@@ -376,11 +392,8 @@ class Agent:
 
     async def _reconcile(self) -> None:
         while True:
-            ending = self.driver and self.driver.claims.ending
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(
-                    self.allocator.reconcile_due.wait(), AGAIN if ending else RECONCILE
-                )
+                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE)
             self.allocator.reconcile_due.clear()
             try:
                 await self.allocator.reconcile()
@@ -392,6 +405,13 @@ class Agent:
                 log.warning("reconcile: %s", error)
                 if not self.allocator.reconciled:
                     asyncio.get_running_loop().call_later(AGAIN, self.allocator.reconcile_due.set)
+
+    async def _end_claims(self) -> None:
+        try:
+            if self.driver:
+                await self.driver.claims.reconcile_ending()
+        except OSError as error:
+            raise HeteroError(f"claims that end: {error}") from None
 
     async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Act again and again; what fails is said once, and tried again."""
@@ -450,7 +470,7 @@ async def _run(options: Options) -> None:
             limiter(vendor.limiter)
     async with Api(Access.here()).open() as api:
         way = await served(api, options.allocation, slice_probe(options.name))
-        options = evolve(options, allocation=way)
+        options = evolve(options, allocation=way, unserved=way is not options.allocation)
         agent = Agent(node, options, api, discovery)
         main = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()

@@ -29,6 +29,8 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _KUBECONFIG = "~/.kube/config"
 #: Seconds that an answer may take.
 _ANSWER = 10
+#: Seconds between two attempts to follow something that does not answer, at most and on average.
+RETRY = 15.0
 #: Seconds the server keeps a watch open; a little more and a silent connection is given up.
 _WATCH = 290
 _PAGE = 500
@@ -117,6 +119,7 @@ class ApiCalls(Protocol):
         listed: Callable[[list[Plain]], None],
         changed: Callable[[str, Plain], None],
         lost: Callable[[Exception], None],
+        retry: float = RETRY,
     ) -> None:
         """List, then watch: `listed` gets all there is, `changed` every event after it."""
 
@@ -125,13 +128,11 @@ class ApiCalls(Protocol):
 class Api:
     """One session with the API.
 
-    A connection may take `connect` seconds; None: as long as the answer. Between two attempts to
-    follow something are `retry` seconds at most, on average.
+    A connection may take `connect` seconds; None: as long as the answer.
     """
 
     access: Access
     connect: float | None = None
-    retry: float = 15.0
     _session: aiohttp.ClientSession = field(init=False)
 
     @asynccontextmanager
@@ -227,12 +228,14 @@ class Api:
         listed: Callable[[list[Plain]], None],
         changed: Callable[[str, Plain], None],
         lost: Callable[[Exception], None],
+        retry: float = RETRY,
     ) -> None:
         """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
 
         With `metadata` objects are their metadata alone: what anybody may have written into some,
         nested past what a parser follows, is not read. After a failure (told to `lost`) the list is
-        read anew, later each time and never at a beat that others share.
+        read anew, later each time, after `retry` seconds on average in the end, and never at a beat
+        that others share.
         """
         wait = 0.5
         while True:
@@ -246,7 +249,7 @@ class Api:
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
-            wait = min(wait * 2, self.retry)
+            wait = min(wait * 2, retry)
 
     async def _list(
         self, path: str, query: Mapping[str, str], *, metadata: bool = False

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from posixpath import normpath
 
 from attrs import evolve, frozen
 
 from hetero.container.preload import PLACE, TARGET
 from hetero.kube.api.annotations import read_assignment
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
+from hetero.kube.api.client import ApiCalls, Plain
 from hetero.kube.api.signing import PublicKeys
 from hetero.model import Allocation, Gang
 from hetero.model.errors import BadInput
@@ -31,16 +30,6 @@ async def read_pod(api: ApiCalls, namespace: str, name: str) -> Plain | None:
     query = {"fieldSelector": f"metadata.name={name}"}
     items = (await api.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
     return items[0] if items else None
-
-
-async def is_reserved(api: ApiCalls, claim: Plain) -> bool:
-    """Whether the API has a pod that a claim is reserved for, as far as it answers."""
-    for one in claim["status"].get("reservedFor") or ():
-        with suppress(ApiError):
-            pod = await read_pod(api, claim["metadata"]["namespace"], one["name"])
-            if pod is not None and pod["metadata"]["uid"] == one["uid"]:
-                return True
-    return False
 
 
 @frozen(kw_only=True)

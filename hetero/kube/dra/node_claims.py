@@ -3,6 +3,8 @@
 The ledger is the checkpoint. A claim's grant has an id that is made of the claim's UID, so what was
 prepared is found again whoever was killed meanwhile, and is prepared only once. The order is grant,
 spec, status; back it is spec, grant. Each step may be done again.
+
+Over 400 lines because all of it keeps the same grants, each under its claim's lock.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from weakref import WeakValueDictionary
@@ -20,7 +23,7 @@ from attrs import define, evolve, field
 from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
 from hetero.kube.api.client import Api, ApiError, Plain
-from hetero.kube.api.pod import ended, expect_unhidden, is_reserved
+from hetero.kube.api.pod import ended, expect_unhidden
 from hetero.kube.api.pod import named as pod_name
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
@@ -68,8 +71,8 @@ class NodeClaims:
     # By a claim's UID, while somebody is at it.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
     _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
-    # UIDs of claims that were unprepared while a container runs with them: to be looked at soon.
-    ending: set[str] = field(init=False, factory=set)
+    # By UID, what was unprepared while a container runs with it: whether no pod has it any more.
+    _unprepared: dict[str, bool] = field(init=False, factory=dict)
 
     @property
     def admin(self) -> AdminAccess:
@@ -81,6 +84,12 @@ class NodeClaims:
         """The CDI specs of claims. They have no hook: this program is not on the machine."""
         return Specs((self.cdi,), kind=KIND, hooked=False)
 
+    @property
+    def ending(self) -> set[str]:
+        """UIDs of claims that wait for their containers alone: to be looked at soon."""
+        known = [*self._unprepared.items()]  # threads unprepare meanwhile
+        return {uid for uid, ends in known if ends}
+
     async def prepare(self, asked: wire.Claim) -> wire.NodePrepareResourceResponse:
         """Make a claim's grant stand and its CDI device be there. Raises `HeteroError`."""
         claim = await self.api.get(_path(asked.namespace, asked.name))
@@ -88,6 +97,8 @@ class NodeClaims:
             raise Refused("another claim of this name has taken its place")
         held = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
         pods = await self._reserved(claim)
+        if not pods:
+            raise BadInput("it is reserved for no pod of this node")
         for pod in pods:
             _expect_unhidden(pod, asked.name)
         if held.admin:
@@ -97,6 +108,7 @@ class NodeClaims:
             grant = await self._granted(asked, held, pods)
             names = (f"{KIND}={_device(asked.uid)}", *grant.edits.cdi)
             log.info("%s: prepared, grant %s", named(asked), grant.id)
+        self._unprepared.pop(asked.uid, None)
         await self._tell(claim, held)
         return wire.NodePrepareResourceResponse(
             devices=[
@@ -145,7 +157,7 @@ class NodeClaims:
             log.warning("claim %s/%s: its status: %s", about["namespace"], about["name"], error)
 
     async def _reserved(self, claim: Plain) -> list[Plain]:
-        """Return the pods of this node that a claim is reserved for. Raises `BadInput`.
+        """Return the pods of this node that a claim is reserved for. Raises `ApiError`.
 
         All of them: a kubelet asks once, however many pods use the claim.
         """
@@ -156,8 +168,6 @@ class NodeClaims:
             pod = await self.pod(claim["metadata"]["namespace"], one["name"])
             if pod is not None and pod["metadata"]["uid"] == one["uid"] and not ended(pod):
                 found.append(pod)
-        if not found:
-            raise BadInput("it is reserved for no pod of this node")
         return found
 
     def _grant(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> Grant:
@@ -249,9 +259,9 @@ class NodeClaims:
         more and no container runs with it.
         """
         if self._runs(uid):
-            if uid not in self.ending:
+            if uid not in self._unprepared:
                 log.warning("claim %s: not unprepared while a container runs with it", uid)
-            self.ending.add(uid)
+            self._unprepared[uid] = True
             return
         self.take_back(uid)
 
@@ -271,7 +281,7 @@ class NodeClaims:
 
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
-        self.ending.discard(uid)
+        self._unprepared.pop(uid, None)
         self.specs.remove(_device(uid))
         self.admin.hide(_device(uid))
         standing = self.node.ledger.snapshot().grants
@@ -294,20 +304,12 @@ class NodeClaims:
         """
         refused: list[tuple[Grant, str]] = []
         standing = await asyncio.to_thread(self._standing)
-        self.ending.intersection_update(standing)
         for uid, (namespace, name, held) in standing.items():
-            claim = await self._found(namespace, name)
-            if claim is None:
-                continue
-            pools = {one["pool"] for one in results_of(claim)}
             async with self.alone(uid):
-                if claim["metadata"]["uid"] != uid or self.name not in pools:
-                    await asyncio.to_thread(self.unprepare, uid)
-                    continue
-                if uid in self.ending and await is_reserved(self.api, claim):
-                    self.ending.discard(uid)
+                claim = await self._allocated(uid, namespace, name)
                 try:
-                    await self._attend(claim, held)
+                    if claim is not None:
+                        await self._attend(claim, held)
                 except HeteroError as error:
                     if held is not None:
                         refused.append((held, f"claim {namespace}/{name}: {error}"))
@@ -317,6 +319,33 @@ class NodeClaims:
                 if not self.node.ledger.stands(identity_of(uid)):
                     self.specs.remove(device)
         return refused
+
+    async def reconcile_ending(self) -> None:
+        """Take back what of the claims that end is not used any more, and look at no others."""
+        standing = await asyncio.to_thread(self._standing) if self.ending else {}
+        for uid in self.ending:
+            async with self.alone(uid):
+                if uid in standing:
+                    await self._allocated(uid, *standing[uid][:2])
+                else:  # somebody freed the grant
+                    await asyncio.to_thread(self.unprepare, uid)
+
+    async def _allocated(self, uid: str, namespace: str, name: str) -> Plain | None:
+        """Return a claim that is allocated here; take back what stands for one that is not.
+
+        Its lock is held: an answer from before it was prepared says nothing.
+        """
+        claim = await self._found(namespace, name)
+        if claim is None:
+            return None
+        pools = {one["pool"] for one in results_of(claim)}
+        if claim["metadata"]["uid"] != uid or self.name not in pools:
+            await asyncio.to_thread(self.unprepare, uid)
+            return None
+        if uid in self._unprepared:
+            with suppress(ApiError):
+                self._unprepared[uid] = not await self._reserved(claim)
+        return claim
 
     def _standing(self) -> dict[str, tuple[str, str, Grant | None]]:
         """Return namespace, name and grant of what is prepared, by UID; admin access has none."""

@@ -69,6 +69,9 @@ log = logging.getLogger(__name__)
 AGAIN = "hetero.io/tried-again"
 #: The largest request taken: names of some 100,000 nodes.
 _MOST_BYTES = 16 * 2**20
+#: Seconds between two attempts of a scheduler to follow pods, of which a cluster has two: it hears
+#: so much later of pods that a kube-scheduler does not try after the API server was away.
+_RETRY = 2.0
 #: Seconds that a place counts which filter took for a pod.
 _UNBOUND = 30.0
 #: Seconds within which a node says what runs on of a pod that was deleted by force.
@@ -216,6 +219,7 @@ class Scheduler:
             listed=self._pods_listed,
             changed=self._pod_changed,
             lost=self._pods_lost,
+            retry=_RETRY,
         )
 
     async def follow_quotas(self) -> None:
@@ -390,6 +394,7 @@ class Scheduler:
             self._forget(uid, ran=uid not in self._taken)
         self.groups.pods_listed(uids)
         self.untried.pods_listed(uids)
+        self.kubelet_watches.pods_listed(uids)
         if self.agents:
             self.agents.pods_listed(uids)
         for pod in sorted(pods, key=_created):  # in the order they arrived in
@@ -731,7 +736,7 @@ class Scheduler:
             await self.api.post(f"{path}/binding", _binding(plain, node, notes))
         except HeteroError:
             if not await self._bound(namespace, name, uid, node):
-                self.kubelet_watches.not_bound(node, uid)
+                self.kubelet_watches.pass_on(node, uid)
                 if self.cache.standing.get(uid) is place:  # else it is not ours to give back
                     self._pods.pop(uid, None)
                     self._ours.discard(uid)

@@ -16,8 +16,8 @@ from attrs import define, field
 
 from hetero.kube.api.client import Plain
 
-#: Seconds after which all kubelets watch again, and for which a pod waits for one at most:
-#: kube-scheduler waits 10 s for a binding, which itself takes a while.
+#: Seconds after which all kubelets watch again, and for which a pod waits for one at most, whoever
+#: goes first meanwhile: kube-scheduler waits 10 s for a binding, which itself takes a while.
 BROKEN, PATIENCE = 60.0, 6.0
 
 
@@ -48,23 +48,32 @@ class KubeletWatches:
         if self._away:
             self._away, self._until = False, self.clock() + BROKEN
 
+    def pods_listed(self, uids: set[str]) -> None:
+        """Have others go first for whom a pod is waited for that is none of these."""
+        for node, (uid, decided) in [*self._first.items()]:
+            if uid not in uids and not decided.is_set():
+                self.pass_on(node, uid)
+
     def pod_changed(self, event: str, pod: Plain) -> None:
         """Note a pod that was bound, or that its kubelet took up: then it says since when.
 
-        One that is listed may have been bound before the API server was away.
+        One that is listed may have been bound, and taken up, before the API server was away.
         """
         uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
         if (pod.get("status") or {}).get("startTime"):
             first, decided = self._first.get(node, ("", None))
-            if decided and first == uid:
-                decided.set()
+            if decided and first == uid and not decided.is_set():
+                if event == "ADDED":
+                    self.pass_on(node, uid)
+                else:
+                    decided.set()
         elif event == "DELETED":
-            self.not_bound(node, uid)
+            self.pass_on(node, uid)
         elif event == "MODIFIED" and node and self.clock() < self._until:
             self._first.setdefault(node, (uid, asyncio.Event()))  # by the scheduler that led then
 
-    def not_bound(self, node: str, uid: str) -> None:
-        """Have the next pod go first to a node if this one did, and no kubelet will take it up."""
+    def pass_on(self, node: str, uid: str) -> None:
+        """Have the next pod go first to a node if this one did, and will not show anything."""
         first, decided = self._first.get(node, ("", None))
         if decided and first == uid:
             del self._first[node]
@@ -72,10 +81,11 @@ class KubeletWatches:
 
     async def until_watched(self, node: str, uid: str) -> None:
         """Wait with a pod that is to be bound to a node, unless it is the first one there."""
+        deadline = self.clock() + PATIENCE
         while self.clock() < self._until:
             first, decided = self._first.setdefault(node, (uid, asyncio.Event()))
             if first == uid or decided.is_set():
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(decided.wait(), PATIENCE)
+                await asyncio.wait_for(decided.wait(), deadline - self.clock())
             decided.set()  # nobody waits for long because a pod cannot be bound

@@ -36,10 +36,6 @@ from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two attempts of a scheduler to follow pods, of which a cluster has two: it hears
-#: so much later of pods that a kube-scheduler does not try after the API server was away.
-_RETRY = 2.0
-
 
 @frozen(kw_only=True)
 class Listen:
@@ -74,7 +70,7 @@ def scheduler(
     vocabulary = _vocabulary(chosen)
 
     async def run() -> None:
-        async with Api(Access.here(), retry=_RETRY).open() as api:
+        async with Api(Access.here()).open() as api:
             leadership = Leadership.of(environ)
             made = Scheduler(
                 api=api,

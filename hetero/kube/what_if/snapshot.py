@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError, Plain
+from hetero.kube.api.client import IMPATIENT, RETRY, Access, Api, ApiError, Plain
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
 from hetero.kube.what_if.saved_objects import expect_list
 from hetero.model.errors import BadInput
@@ -117,6 +117,7 @@ class Snapshot:
         listed: Callable[[list[Plain]], None],
         changed: _Changed,
         lost: Callable[[Exception], None],  # noqa: ARG002
+        retry: float = RETRY,  # noqa: ARG002
     ) -> None:
         """List, and return; `changed` gets every change from now on."""
         self._followers[path] = changed
