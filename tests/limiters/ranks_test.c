@@ -105,6 +105,27 @@ static void one_by_one(struct tenant *tenant)
     }
 }
 
+static void mostly_short(struct tenant *tenant)
+{
+    for (;; tenant->steps++) {
+        for (unsigned kernel = 0; kernel < 1000; kernel++)
+            tenant_launch(tenant, 0, 100 * US);
+        tenant_launch(tenant, 0, 50 * MS);
+        tenant_meet(tenant, 0, 0, 100 * US);
+        tenant_synchronise(tenant);
+    }
+}
+
+/* What launches take on average says nothing of it, so more than one may be in flight. */
+static void a_long_kernel_now_and_then_in_a_gang_costs_others_nothing(void)
+{
+    begin_ranks(mostly_short);
+    begin_with(mostly_short, 50, 50, 0);
+    EXPECT(true, machine_run(3 * SECOND));
+    expect_halves("now and then a long one", 8);
+    machine_end();
+}
+
 /* Its second card has no process, or one that does nothing: nobody comes for whom they may have waited. */
 static void kernels_of_seconds_on_one_card_of_a_gang_have_its_share(void)
 {
@@ -185,6 +206,7 @@ static void a_gang_that_is_resized_has_its_new_share(void)
 
 static const struct test tests[] = {
     TEST(a_gang_one_of_whose_processes_comes_ten_seconds_late_has_its_share_at_once),
+    TEST(a_long_kernel_now_and_then_in_a_gang_costs_others_nothing),
     TEST(kernels_of_seconds_on_one_card_of_a_gang_have_its_share),
     TEST(a_gang_whose_processes_begin_anew_has_its_share_again),
     TEST(a_gang_one_of_whose_processes_was_stopped_has_its_share_again),
