@@ -202,7 +202,7 @@ def test_one_of_those_that_wait_goes_first_where_a_list_says_of_the_first_one_th
 def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kubelet_watches, "PATIENCE", 1.0)
+    monkeypatch.setattr(kubelet_watches, "PATIENCE", 2.0)
 
     async def story() -> None:
         watches = KubeletWatches(away=True)
@@ -212,10 +212,10 @@ def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_first(
         others = [
             asyncio.ensure_future(watches.until_watched("n1", name)) for name in ("second", "third")
         ]
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(1.8)
         watches.pass_on("n1", "first")
         await asyncio.gather(*others)
-        assert monotonic() - began < 1.5
+        assert monotonic() - began < 3.2
 
     run(story)
 

@@ -266,7 +266,7 @@ def test_while_a_claim_ends_no_other_claim_is_read_each_second(
             assert "" == await unprepare(at, "ends")
             read.clear()
             await until(lambda: read["ends"] > 8)
-            assert read["stays"] <= 2  # as the pod went, and as the claim was unprepared
+            assert read["stays"] < 5  # as the pod went, and as the claim was unprepared
 
     claims_story(act)
 
