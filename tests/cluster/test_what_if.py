@@ -17,7 +17,7 @@ from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.what_if.snapshot import MIX
 from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import Lab, Plain, program
-from tests.cluster.release import NAMESPACE
+from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -72,7 +72,7 @@ def is_ours(event: Plain) -> bool:
 
 
 def test_what_is_simulated_is_what_the_cluster_then_does_and_nothing_is_written(
-    lab: Lab, tmp_path: Path
+    release: Release, lab: Lab, tmp_path: Path
 ) -> None:
     asked = {
         "small": share(memory=3000, core=20),
@@ -82,12 +82,15 @@ def test_what_is_simulated_is_what_the_cluster_then_does_and_nothing_is_written(
         "many": share(count=9),
     }
     lab.calm()  # what an earlier pod held is there again
-    # The mix is written every ten minutes and when its scheduler ends: one of before would have the
-    # simulation expect other pods than the scheduler does, which has seen more come since.
-    lab.patch(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{MIX}", {"data": {"mix": None}})
     for number in range(3):
         lab.add(f"stands{number}", share(memory=4000, core=30))
     run_all(lab, *(f"stands{number}" for number in range(3)))
+    # Schedulers write the mix of pods that they have seen every ten minutes, and when they are told
+    # to end. Without it, new ones expect pods like those that stand, as the simulation does.
+    lab.patch(f"/api/v1/namespaces/{NAMESPACE}/configmaps/{MIX}", {"data": {"mix": None}})
+    for pod in release.pods("hetero-scheduler").values():
+        release.replace(pod)
+    wait_for(release.works)
     began = time.time()
     code, document = hetero(lab, "--cluster", "--add", manifest(tmp_path, **asked))
     written = [event for event in lab.writes(began) if is_ours(event)]
