@@ -42,7 +42,7 @@ from tests.cluster.lab import CPU, TOKEN, Lab, moment, program, running
 from tests.cluster.release import Release
 from tests.cluster.test_failover import extender, signals
 from tests.cluster.test_hundred import ASKED
-from tests.kube.binaries import LABS, binaries, node_binaries
+from tests.kube.binaries import LABS, binaries
 from tests.kube.control_plane import wait_for
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -82,8 +82,7 @@ def cluster(folder: Path, lab: str) -> Iterator[Release]:
     """Bring up a lab with hetero on it."""
     programs = folder / "programs"
     programs.mkdir()
-    found = node_binaries(lab) if lab != "kube" else binaries(programs, lab)
-    with running(folder, binaries=found, name=lab) as up:
+    with running(folder, binaries=binaries(programs, lab), name=lab) as up:
         release = Release(up)
         release.install()
         yield release

@@ -53,7 +53,7 @@ Plain = dict[str, Any]
 IMAGE = "lab.local/hostusr:1"
 NAMESPACE, NODE = "hetero-system", "n1"
 KUBERNETES, SERVICE = ("10.97.0.1", 443), ("10.87.0.1", 6443)
-BINARIES = Path(os.environ["KUBE_ASSETS"])
+BINARIES = Path(os.environ["KUBE136_ASSETS"])
 #: The driver of a machine whose own it is not: mounted by whoever made the machine.
 DRIVER = Path("/usr/local/nvidia")
 #: Where jobs are told when to run, and where pods have a /usr that files may be mounted into.

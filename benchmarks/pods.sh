@@ -2,8 +2,9 @@
 # Runs benchmarks/pods.py on a real Kubernetes of one node, on this machine's card or on simulated ones.
 #
 #   benchmarks/pods.sh pack LAB DIR
-#       puts all that is needed into DIR: LAB is the folder of a lab.py for a late Kubernetes. On Debian
-#       bookworm with runc, containernetworking-plugins, busybox-static, iproute2, patchelf and xz-utils.
+#       puts all that is needed into DIR: LAB is the folder of a lab.py for a late Kubernetes, whose programs
+#       are in $KUBE136_ASSETS, else in ~/.cache/hetero/kubernetes-1.36. On Debian bookworm with runc,
+#       containernetworking-plugins, busybox-static, iproute2, patchelf and xz-utils.
 #       What is not this project's is packed once, in 6 minutes; the rest each time, in 20 seconds.
 #   benchmarks/pods.sh run DIR dra|classic STEPS [OPTIONS]
 #       on a bare x86-64 machine with root, Python 3.12, openssl and xz, without a network. Leaves nothing
@@ -22,13 +23,8 @@ pack() {
     if [ ! -e "$out/others.tar.xz" ]; then
         mkdir -p "$t/others/bin/lib" "$t/others/site" "$t/wheels"
         cd "$t/others/bin"
-        xz -dc "$lab/hyper.xz" >hyper
-        xz -dc "$lab/etcd.xz" >etcd
-        chmod +x hyper etcd
-        for part in apiserver controller-manager scheduler; do ln -s hyper "kube-$part"; done
-        ln -s hyper kubelet
-        ln -s hyper kubectl
-        "$lab/runtime.sh" .
+        "$lab/lab.py" assets .
+        rm .lock
         cp -L /usr/sbin/runc /usr/sbin/ip /bin/busybox /usr/lib/cni/bridge /usr/lib/cni/host-local /usr/lib/cni/loopback .
         ldd ip runc | awk '/=> \//{print $3}' | grep -v /libc.so | sort -u | xargs -I{} cp -L {} lib/
         # The linker reads $ORIGIN.
@@ -61,7 +57,7 @@ run() {
     rm -rf "$work/hetero"
     tar -C "$work" -xJf "$pack/hetero.tar.xz"
     cp "$work/hetero/hetero-supervisor" "$work/others/bin" # beside kube-scheduler: pods see this folder
-    export LAB="$work/lab" KUBE_ASSETS="$work/others/bin" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+    export LAB="$work/lab" KUBE136_ASSETS="$work/others/bin" PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
     # What this machine's Python has is its own: the wheels of the pack are for 3.12.
     python3 -c 'import hetero.kube.agent.agent, yaml' 2>/dev/null || export PYTHONPATH="$work/hetero:$work/others/site"
     trap 'python3 "$pack/lab.py" down; rm -rf "$LAB"' EXIT

@@ -15,7 +15,7 @@ import hetero_simulator
 import pytest
 from hypothesis import settings
 
-from tests.kube.binaries import LABS, binaries
+from tests.kube.binaries import LABS, LATE_IS_MISSING, binaries, lacks_late
 
 # What a test says depends on the change alone; `make soak` asks for "soak", which looks further
 # each time. Neither count is set anywhere else.
@@ -40,7 +40,11 @@ _NAMED = ("aarch64", "cluster", "containers", "hardware", "hip", "shells", "soak
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer --no-skips, for runs that are there to run all of their tests."""
-    parser.addoption("--no-skips", action="store_true", help="let a test that skips fail")
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="let a test that skips fail, unless it lacks Kubernetes 1.36",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,9 +91,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     _end_if_it_hangs(item)
 
 
-def pytest_unconfigure() -> None:
-    """Let what comes after the tests take its time."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Let what comes after the tests take its time, and end with what was not run."""
     faulthandler.cancel_dump_traceback_later()
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    skipped = terminal.stats.get("skipped", ()) if terminal else ()
+    reasons = [report.longrepr[2].removeprefix("Skipped: ") for report in skipped]
+    missing = [reason for reason in reasons if reason.startswith(LATE_IS_MISSING)]
+    if missing:
+        print(f"not run: {len(missing)} tests: {missing[0]}")
 
 
 def pytest_collection_finish() -> None:
@@ -101,12 +111,15 @@ def pytest_collection_finish() -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what is on the late cluster: `make test-cluster` runs it beside the rest.
 
-    A control plane without nodes may be late, too, and is of the rest, which ends earlier.
+    A late control plane without nodes belongs to the rest, which ends earlier. Where the late
+    Kubernetes is missing it does not, so that one run counts all that was not run.
     """
     if isinstance(item, pytest.Function) and item.get_closest_marker("cluster"):
         params = dict(item.callspec.params) if hasattr(item, "callspec") else {}
-        params.pop("kubernetes", None)
-        if "late_lab" in item.fixturenames or "kube136" in params.values():
+        plane = params.pop("kubernetes", None)
+        on_nodes = "late_lab" in item.fixturenames or "kube136" in params.values()
+        without = plane == "kube136" or "late_kubernetes" in item.fixturenames
+        if on_nodes or (without and lacks_late()):
             item.add_marker(pytest.mark.late)
 
 
@@ -114,11 +127,16 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report a test that skips as failed, with its reason, where --no-skips says so."""
+    """Report a test that skips as failed, with its reason, where --no-skips says so.
+
+    One reason is accepted: a late Kubernetes is large, and not to be had from Debian.
+    """
     report = yield
     if report.skipped and item.config.getoption("--no-skips") and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"skipped: {call.excinfo.value if call.excinfo else 'no reason'}"
+        reason = str(call.excinfo.value if call.excinfo else "no reason")
+        if not reason.startswith(LATE_IS_MISSING):
+            report.outcome = "failed"
+            report.longrepr = f"skipped: {reason}"
     return report
 
 
@@ -155,10 +173,16 @@ def nothing_is_left_on_simulated_cards(tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def kubernetes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Kubernetes' binaries: of the lab that a test names, or of the first."""
+    """The folder of Kubernetes' programs: of the lab that a test names, or of the first."""
     lab = getattr(request, "param", LABS[0])
     folder = tmp_path_factory.getbasetemp() / f"of-{lab}"
     if (folder / "kubelet").exists():  # this fixture is made anew for each way of naming it
         return folder
     folder.mkdir(exist_ok=True)
     return binaries(folder, lab)
+
+
+@pytest.fixture(scope="session")
+def late_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a late Kubernetes' programs."""
+    return binaries(tmp_path_factory.getbasetemp(), "kube136")

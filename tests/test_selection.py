@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.kube.binaries import script
 
 ROOT = Path(__file__).parent.parent
 #: With measured tests, others, and some that any machine cannot run.
 SOME = ("tests/limiters/test_aarch64.py", "tests/limiters/test_shares.py", "tests/cli/test_demo.py")
 
 
-def pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
 
 
 def selected(*arguments: str) -> set[str]:
-    done = pytest("--collect-only", *arguments, *SOME)
+    done = run_pytest("--collect-only", *arguments, *SOME)
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 
@@ -56,9 +62,20 @@ def test_a_skip_is_a_failure_with_its_reason_where_none_may_be(tmp_path: Path) -
     # The rules are those of this folder, for a test that does not lie in it.
     rules = ("-p", "tests.conftest", "--rootdir", str(tmp_path), str(tmp_path))
 
-    lenient, strict = pytest(*rules), pytest(*rules, "--no-skips")
+    lenient, strict = run_pytest(*rules), run_pytest(*rules, "--no-skips")
 
     assert (0, 1) == (lenient.returncode, strict.returncode), lenient.stdout + strict.stdout
     assert "1 xfailed, 2 errors" in strict.stdout
     assert "skipped: no such engine" in strict.stdout
     assert "skipped: no such card" in strict.stdout
+
+
+@pytest.mark.skipif(script("kube136") is None, reason="needs the lab of a late Kubernetes")
+def test_without_kubernetes_1_36_its_tests_are_counted_in_the_last_line(tmp_path: Path) -> None:
+    rules = ("-m", "cluster and late", "--no-skips", "tests/kube/test_dra_hundred.py")
+    done = run_pytest(*rules, KUBE136_ASSETS=str(tmp_path))
+
+    *_, last = done.stdout.splitlines()
+    assert 0 == done.returncode, done.stdout
+    assert re.fullmatch(r"not run: 2 tests: .*\$KUBE136_ASSETS.*: it must hold .*", last), last
+    assert str(tmp_path) in last

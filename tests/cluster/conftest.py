@@ -16,7 +16,7 @@ from tests.cluster.plain_plugin import SOCKETS
 from tests.cluster.release import PODS, Release
 from tests.cluster.secrets import note_secrets
 from tests.cluster.users import RBAC, bound
-from tests.kube.binaries import LABS, ROOT, node_binaries
+from tests.kube.binaries import LABS, ROOT
 from tests.kube.control_plane import wait_for
 
 CARD = "nvidia.com/gpu"
@@ -71,10 +71,10 @@ def release(cluster: Release) -> Iterator[Release]:
 
 
 @pytest.fixture(scope="session")
-def late_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+def late_lab(tmp_path_factory: pytest.TempPathFactory, late_kubernetes: Path) -> Iterator[Lab]:
     """The late Kubernetes: it may be up beside the oldest one."""
-    binaries = node_binaries("kube136")
-    with running(tmp_path_factory.mktemp("late"), binaries=binaries, name="kube136") as lab:
+    folder = tmp_path_factory.mktemp("late")
+    with running(folder, binaries=late_kubernetes, name="kube136") as lab:
         yield lab
 
 

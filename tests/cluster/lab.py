@@ -94,6 +94,7 @@ class Place:
     """What one lab has of this machine: what its names begin with, and its addresses."""
 
     prefix: str
+    assets: str  # the variable by which the lab's script is told where Kubernetes' programs are
     nodes: str  # the network of API server and nodes
     pods: str
     services: str
@@ -104,9 +105,16 @@ class Place:
 
 #: By the folder of the lab's script; both may be up at a time.
 PLACES = {
-    "kube": Place(prefix="kl", nodes="10.77.0", pods="10.78.0.0/16", services="10.96.0.0/24"),
+    "kube": Place(
+        prefix="kl",
+        assets="KUBE_ASSETS",
+        nodes="10.77.0",
+        pods="10.78.0.0/16",
+        services="10.96.0.0/24",
+    ),
     "kube136": Place(
         prefix="k136",
+        assets="KUBE136_ASSETS",
         nodes="10.87.0",
         pods="10.88.0.0/16",
         services="10.97.0.0/24",
@@ -386,7 +394,7 @@ class Lab:
     def _python(self, *argv: str) -> None:
         found = script(self.name)
         assert found is not None
-        own = {"LAB": str(self.folder), "KUBE_ASSETS": str(self.binaries)}
+        own = {"LAB": str(self.folder), self.place.assets: str(self.binaries)}
         env = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
         subprocess.run([sys.executable, *argv], cwd=found.parent, env=env, check=True)
 

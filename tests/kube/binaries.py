@@ -1,12 +1,14 @@
-"""Where tests of a real Kubernetes find it, and what they say where it is not to be had.
+"""Where tests of a real Kubernetes find its programs, and what they say where these are missing.
 
-Its binaries are those in the folder $KUBE_ASSETS names, or the one packed beside the script
-`lab.py`, which makes nodes; its folder is $HETERO_LAB, or `shared/kube` in or beside this checkout.
-`shared/kube136`, if it is there, has those of a later Kubernetes, with its etcd.
+A lab is a folder with a script `lab.py` that makes nodes. That of the oldest Kubernetes is
+$HETERO_LAB, or `shared/kube` in or beside this checkout; its programs are in $KUBE_ASSETS, or
+packed in that folder. That of a late Kubernetes is `shared/kube136`; it takes its programs from
+$KUBE136_ASSETS, or from ~/.cache/hetero/kubernetes-1.36.
 """
 
 from __future__ import annotations
 
+import functools
 import lzma
 import os
 import re
@@ -18,14 +20,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: What the reason of a skip begins with where a late Kubernetes' programs are missing: the one
+#: reason that `--no-skips` accepts.
+LATE_IS_MISSING = "Kubernetes 1.36 is not on this machine"
 _PARTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
 
 
 def script(lab: str = "kube") -> Path | None:
     """Return the script that makes nodes, None if there is none."""
     named = os.environ.get("HETERO_LAB") if lab == "kube" else None
-    folders = [Path(named)] if named else [here / "shared" / lab for here in (ROOT, ROOT.parent)]
-    return next((one / "lab.py" for one in folders if (one / "lab.py").exists()), None)
+    parents = (ROOT, ROOT.parent)
+    folders = [Path(named)] if named else [parent / "shared" / lab for parent in parents]
+    scripts = (folder / "lab.py" for folder in folders)
+    return next((path for path in scripts if path.exists()), None)
 
 
 #: The labs of a control plane: that of the oldest version, and of a late one if it is there.
@@ -33,22 +40,38 @@ LABS = ("kube", *(["kube136"] if script("kube136") else []))
 
 
 def minor(folder: Path) -> int:
-    """Return which Kubernetes 1.N the binaries in a folder are."""
+    """Return which Kubernetes 1.N the programs in a folder are."""
     argv = (folder / "kube-apiserver", "--version")
-    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-    found = re.search(r"v1\.(\d+)\.", said)
-    assert found, said
-    return int(found[1])
+    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    version = re.search(r"v1\.(\d+)\.", output)
+    assert version, output
+    return int(version[1])
+
+
+@functools.cache
+def lacks_late() -> str | None:
+    """Return what of its programs a late Kubernetes lacks, in one line; None if nothing.
+
+    None as well where there is no lab of it: then it is the lab that is missing.
+    """
+    if script("kube136") is None:
+        return None
+    question = "import lab, sys; sys.exit(lab.lacks())"
+    return _lab("kube136", "-c", question).stderr.strip() or None
 
 
 def binaries(folder: Path, lab: str = "kube") -> Path:
-    """Return the folder of a lab's binaries, unpacked into `folder` if need be; or skip."""
-    if not shutil.which("etcd") or not shutil.which("openssl"):
-        pytest.skip("needs etcd and openssl: install the Debian packages that .ci/run names")
-    if "KUBE_ASSETS" in os.environ and lab == "kube":
+    """Return the folder of a lab's programs, unpacked into `folder` if need be; or skip."""
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl: install the Debian packages that .ci/run names")
+    if lab == "kube136":
+        return _late_binaries()
+    if not shutil.which("etcd"):
+        pytest.skip("needs etcd: install the Debian packages that .ci/run names")
+    if "KUBE_ASSETS" in os.environ:
         return Path(os.environ["KUBE_ASSETS"])
-    found = script(lab)
-    packed = found.with_name("hyper.xz") if found else None
+    lab_script = script()
+    packed = lab_script.with_name("hyper.xz") if lab_script else None
     if packed is None or not packed.exists():
         pytest.skip(
             "needs Kubernetes: set KUBE_ASSETS to a folder with kube-apiserver, kube-scheduler, "
@@ -56,8 +79,6 @@ def binaries(folder: Path, lab: str = "kube") -> Path:
         )
     # One program that is all of them, by the name it is called by.
     _unpack(packed, folder / "hyper")
-    if packed.with_name("etcd.xz").exists():
-        _unpack(packed.with_name("etcd.xz"), folder / "etcd")
     for part in _PARTS:
         (folder / part).symlink_to("hyper")
     return folder
@@ -70,24 +91,34 @@ def supervisor() -> Path:
     return ROOT / target
 
 
-def node_binaries(lab: str) -> Path:
-    """Return the folder of a late lab's binaries, with its container runtime; or skip.
+def _late_binaries() -> Path:
+    """Return a late Kubernetes' programs, with etcd and a container runtime; or skip.
 
-    They are kept in the checkout: they take a while to unpack, and the runtime is fetched.
+    They are kept in the checkout: etcd and the runtime are fetched, and a pod mounts nothing else.
     """
-    found, folder = script(lab), ROOT / f".{lab}"
-    assert found is not None
-    made = subprocess.run(
-        [sys.executable, "lab.py", "assets", str(folder)],
-        cwd=found.parent,
+    if script("kube136") is None:
+        pytest.skip("needs the lab of a late Kubernetes: shared/kube136 in or beside this checkout")
+    if reason := lacks_late():
+        pytest.skip(f"{LATE_IS_MISSING}: {reason}")
+    folder = ROOT / ".kube136"
+    assets = _lab("kube136", "lab.py", "assets", str(folder))
+    if assets.returncode:
+        pytest.skip(f"needs etcd and a container runtime of Debian: {assets.stderr.strip()}")
+    return folder
+
+
+def _lab(lab: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a lab's folder."""
+    lab_script = script(lab)
+    assert lab_script is not None
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=lab_script.parent,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    if made.returncode:
-        pytest.skip(f"needs a container runtime for {lab}: {made.stderr.strip()}")
-    return folder
 
 
 def _unpack(packed: Path, program: Path) -> None:

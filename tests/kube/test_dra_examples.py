@@ -55,7 +55,7 @@ from hetero.model.rounding import round_up
 from hetero.model.units import GiB, MiB
 from hetero.plugin.testing import rack
 from tests.docs.blocks import Block, blocks
-from tests.kube.binaries import ROOT, binaries
+from tests.kube.binaries import ROOT
 from tests.kube.control_plane import ControlPlane, control_plane, free_port, wait_for
 from tests.kube.test_chart import chart
 from tests.kube.test_dra_hundred import access
@@ -144,14 +144,16 @@ GETS: dict[str, list[set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, late_kubernetes: Path
+) -> Iterator[ControlPlane]:
     """A control plane of a late Kubernetes with three nodes of cards, and no kubelet."""
-    found = binaries(tmp_path_factory.mktemp("kube136"), "kube136")
     rules = (
         "--feature-gates=DRADeviceTaintRules=true",
         "--runtime-config=resource.k8s.io/v1beta2=true",
     )
-    with control_plane(tmp_path_factory.mktemp("plane"), binaries=found, more=rules) as plane:
+    folder = tmp_path_factory.mktemp("plane")
+    with control_plane(folder, binaries=late_kubernetes, more=rules) as plane:
         config = f"--kubeconfig={plane.kubeconfig}"
         wait_for(plane.healthy)  # the controllers end where it is not so within 10 s
         for name, more in (
@@ -163,7 +165,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         ):
             plane.start(
                 name,
-                str(found / name),
+                str(late_kubernetes / name),
                 config,
                 f"--secure-port={free_port()}",
                 "--bind-address=127.0.0.1",
