@@ -150,7 +150,7 @@ def test_users_alternate_however_much_one_of_them_asks(machine: Machine) -> None
     def ask(node: Node) -> int:
         """Return when the grant was made: by its files, whenever its owner woke."""
         handle, _ = node.admit(request(memory=GiB // 1024), command=["test"])
-        files = os.scandir(machine.state / "grants" / handle.grant.id)
+        files = (machine.state / "grants" / handle.grant.id).iterdir()
         return min(file.stat().st_mtime_ns for file in files)
 
     def lock(node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,3 +78,18 @@ def test_a_file_that_a_tenant_resized_has_its_size_again_at_the_next_look(
     watched.snapshot()
 
     assert sizes[path] == path.stat().st_size
+
+
+def test_a_look_at_a_grant_that_ends_leaves_no_directory_open(
+    node: Node, watched: WatchedLedger
+) -> None:
+    """A directory that was left open is a ResourceWarning, and warnings are errors."""
+    tenant = admit(node, request(memory=GiB)).path / "tenant"
+    names = {path.name for path in tenant.iterdir()}
+    marks = watched._marks()
+    while not (isinstance(mark := next(marks), tuple) and mark[0] in names):
+        pass
+
+    shutil.rmtree(tenant)  # while its files are being looked at
+
+    assert [] == list(marks)

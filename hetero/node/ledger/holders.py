@@ -40,14 +40,15 @@ def held_files(pid: int, wanted: Collection[_File]) -> set[_File]:
     """Return which of the wanted files the process has open for writing or mapped writable."""
     held: set[_File] = set()
     try:
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            try:
-                # The link's own permission bits say how the file was opened.
-                if entry.stat(follow_symlinks=False).st_mode & 0o200:
-                    target = entry.stat()
-                    held.add((target.st_dev, target.st_ino))
-            except OSError:
-                continue  # closed since
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            for descriptor in descriptors:
+                try:
+                    # The link's own permission bits say how the file was opened.
+                    if descriptor.stat(follow_symlinks=False).st_mode & 0o200:
+                        target = descriptor.stat()
+                        held.add((target.st_dev, target.st_ino))
+                except OSError:
+                    continue  # closed since
         held.update(file for file, permissions, _ in mappings(pid) if "w" in permissions)
     except (OSError, ValueError):
         pass  # gone since, or another user's

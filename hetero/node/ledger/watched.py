@@ -48,5 +48,6 @@ class WatchedLedger:
                 # Entries are replaced, which the directory's time says.
                 yield os.stat(f"{grants}/{name}").st_mtime_ns
                 yield os.stat(f"{grants}/{name}/{ALIVE}").st_size
-                for file in os.scandir(f"{grants}/{name}/{TENANT}"):
-                    yield file.name, file.stat(follow_symlinks=False).st_size
+                with os.scandir(f"{grants}/{name}/{TENANT}") as files:
+                    for file in files:
+                        yield file.name, file.stat(follow_symlinks=False).st_size
