@@ -6,6 +6,7 @@ import faulthandler
 import fcntl
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -60,9 +61,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have what is printed of a test that hangs go where it is seen."""
+    """Let a test that hangs be seen, and a run in the background be like any other."""
     capture = config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
+    # A shell starts background jobs with SIGINT ignored, and nohup with SIGHUP: programs inherit
+    # that. What tests start has the default; the run itself goes on ignoring them.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
     with capture.global_and_fixture_disabled():
         config.stash[_SEEN] = os.dup(sys.stderr.fileno())
 

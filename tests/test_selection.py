@@ -1,4 +1,4 @@
-"""Which tests run: what bare `pytest` selects is what `make test` does, and no skip is silent."""
+"""How tests run: what bare `pytest` selects is what `make test` does, and no skip is silent."""
 
 from __future__ import annotations
 
@@ -46,6 +46,25 @@ def test_bare_pytest_selects_what_make_test_does() -> None:
     assert not any("aarch64" in name for name in bare)
     assert not any("tests" in command for command in commands)  # neither leaves a folder out
     assert any("aarch64" in name for name in selected("-m", "aarch64"))
+
+
+def test_what_a_test_starts_can_be_interrupted_also_in_a_background_job(tmp_path: Path) -> None:
+    (tmp_path / "test_signals.py").write_text(
+        "import subprocess\n"
+        "def test_ignores() -> None:\n"
+        "    status = subprocess.check_output(['cat', '/proc/self/status'], text=True)\n"
+        "    assert 'SigIgn:\\t' + 16 * '0' + '\\n' in status\n"
+    )
+    rules = ("-p", "tests.conftest", "--rootdir", str(tmp_path), str(tmp_path))
+    run = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *rules)
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" HUP INT QUIT TERM; exec "$@"', "sh", *run],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+
+    assert 0 == done.returncode, done.stdout
 
 
 def test_a_skip_is_a_failure_with_its_reason_where_none_may_be(tmp_path: Path) -> None:
