@@ -25,6 +25,7 @@ import hetero_simulator
 from attrs import define, field
 
 from hetero.model.errors import HeteroError
+from hetero_benchmarks.sweep import sweep
 from hetero_benchmarks.trial import HETERO, Machine
 
 #: Seconds that programs may take to start, that a fault has to reach neighbours, and that the card
@@ -175,6 +176,7 @@ def _shared(machine: Machine) -> Iterator[_Card]:
         finally:
             daemon.terminate()
             daemon.wait()
+            sweep(environ)
             for mounted in Path(folder).rglob("boards"):  # heterod's, for users
                 subprocess.run(
                     ["umount", "--lazy", mounted],

@@ -27,6 +27,7 @@ from hetero_benchmarks.cells import FULL, OPEN, Cell, Key, Share, Tenant
 from hetero_benchmarks.gang import GANGS
 from hetero_benchmarks.job import JOBS, command, of_driver
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
+from hetero_benchmarks.sweep import sweep
 from hetero_benchmarks.trial import HETERO, DeviceAllocation, Machine, Program
 
 #: Seconds a program may take to start, or to end its last step, before it is taken to hang.
@@ -131,6 +132,10 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         for key in list(self._standing):
             self._end(key)
+        if self.sharing == "mps":  # else the next to use the card meets its service
+            apart = [path for path in self._folder.iterdir() if path.is_dir()]
+            for state in ({}, *({"HETERO_STATE": str(path)} for path in apart)):
+                sweep({**os.environ, **self._settings, **state})
         self._stack.close()
 
     def prepare(self, cells: Sequence[Cell]) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,35 @@ def measured(
 ) -> tuple[dict[str, Any], str, list[str]]:
     """Return the report, what was printed, and what was missed by it."""
     report = tmp_path / "full.json"
+    # Simulated daemons of MPS end with these tests, and are known by their environment.
+    ours = {"MPS_ENDS_WITH": str(os.getpid()), "MPS_OF": str(tmp_path)}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most.
         done = subprocess.run(
             [sys.executable, str(FULL), *options, "--json", str(report)],
-            env={**os.environ, "HETERO_RACK": "one", "HETERO_STATE": short, **environment},
+            env={**os.environ, "HETERO_RACK": "one", "HETERO_STATE": short, **ours, **environment},
             capture_output=True,
             text=True,
             check=False,
         )
     print(done.stdout, done.stderr)
+    assert [] == _daemons(f"MPS_OF={tmp_path}")
     told = json.loads(report.read_text())
     lines = missed(told)
     # What a simulated card on a busy machine gives is no promise, without a limiter least of all:
     # the exit status says which promises it missed.
     assert bool(lines) == bool(done.returncode)
     return told, done.stdout, lines
+
+
+def _daemons(variable: str) -> list[str]:
+    """Return the names of the processes of MPS that have this in their environment."""
+    names = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                names.append((process / "comm").read_text().strip())
+    return [name for name in names if name.startswith("nvidia-cuda-mps")]
 
 
 @pytest.mark.measured
