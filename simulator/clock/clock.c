@@ -5,8 +5,9 @@
  * One thread of all these processes runs at a time. What it computes takes no time, but for a little at each look at
  * the clock; when it sleeps or waits, the one that is due next goes on, and the clock says when that was. So what
  * programs, drivers and limiters do together does not depend on the machine's speed and load. Nothing passes before so
- * many processes as VIRTUAL_CLOCK says have come. FILE keeps the time for those that come when they have ended. With
- * VIRTUAL_SKEW=NS the time of day of a process is so much ahead of the others', as on another node.
+ * many processes as VIRTUAL_CLOCK says have come, and the clock is not behind the machine's when the last of them
+ * comes. FILE keeps the time for those that come when they have ended. With VIRTUAL_SKEW=NS the time of day of a
+ * process is so much ahead of the others', as on another node.
  *
  * A limiter finds libc's functions in libc's files by name, so that no preload comes between (limiters/core/libc.c). It
  * looks in libpthread's first: hence the name of this library. No limiter is built or linked otherwise for it.
@@ -347,19 +348,26 @@ static void end_task(void *unused)
     unlock();
 }
 
-/* The first that comes when those before have ended begins anew, where they left the clock. Lock held. */
+/* The first that comes when those before have ended begins anew. Lock held. */
 static void begin(void)
 {
     forget_dead();
     for (unsigned slot = 0; slot < TASKS; slot++)
         if (shared->tasks[slot].state != FREE)
             return;
-    uint64_t at_ns = real_ns(CLOCK_MONOTONIC);
     shared->joined = 0;
     shared->runs = -1;
     shared->random = 1;
+}
+
+/* All have come: go on where those before left the clock, or now. A driver that was asked in the machine's time while
+ * they came has moved its card's clock: behind that, work would wait until this clock is as far. Lock held. */
+static void set_off(void)
+{
+    uint64_t at_ns = real_ns(CLOCK_MONOTONIC);
     shared->now_ns = at_ns > shared->now_ns ? at_ns : shared->now_ns;
     shared->to_realtime_ns = real_ns(CLOCK_REALTIME) - at_ns;
+    pass_on();
 }
 
 /* Wait until so many have. */
@@ -370,7 +378,7 @@ static void join(uint32_t parties)
     own = new_task(getpid(), shared->now_ns);
     uint32_t before = shared->tasks[own].round, joined = __atomic_add_fetch(&shared->joined, 1, __ATOMIC_RELEASE);
     if (joined == parties)
-        pass_on();
+        set_off();
     unlock();
     real.syscall(SYS_futex, &shared->joined, FUTEX_WAKE, TASKS, NULL, NULL, 0);
     while ((joined = __atomic_load_n(&shared->joined, __ATOMIC_ACQUIRE)) < parties)

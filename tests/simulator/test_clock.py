@@ -51,6 +51,19 @@ def test_processes_have_one_clock_and_begin_together(tmp_path: Path) -> None:
     assert pytest.approx(100, abs=0.1) == other_slept  # each timer is a little late
 
 
+def test_the_clock_is_not_behind_the_machines_when_the_last_has_come(tmp_path: Path) -> None:
+    """A simulated card that was asked in the machine's time would hold up whoever is behind it."""
+    first = started(tmp_path, SLEEPER.format(times=1, seconds=1), 2)
+    clock = tmp_path / "clock"
+    while not (clock.exists() and clock.read_bytes()[4:8] == b"\1\0\0\0"):  # one has joined
+        assert first.poll() is None
+        time.sleep(0.01)
+    last_comes = time.monotonic()
+    last = started(tmp_path, SLEEPER.format(times=1, seconds=1), 2)
+    assert last_comes < said(first)[0]
+    assert last_comes < said(last)[0]
+
+
 def test_the_clock_goes_on_where_those_before_left_it(tmp_path: Path) -> None:
     first, slept, _ = said(started(tmp_path, SLEEPER.format(times=1, seconds=1000), 1))
     second, _, _ = said(started(tmp_path, SLEEPER.format(times=1, seconds=1), 1))
