@@ -141,6 +141,16 @@ class Rack:
                 _add_row(board, name, each)
         return Grant(self, directory, terms, limiter or LIMITER)  # as it is now: tests change it
 
+    def virtual(self, together: int, *preloaded: Path) -> dict[str, str]:
+        """The environment of programs in virtual time, which begins when so many have started."""
+        libraries = ":".join(map(str, (hetero_simulator.clock(), *preloaded)))
+        return {"VIRTUAL_CLOCK": f"{together}:{self.directory}/clock", "LD_PRELOAD": libraries}
+
+    def virtual_seconds(self) -> float:
+        """Return the time of that clock, as its file has it (simulator/clock/clock.c)."""
+        now_ns: int = struct.unpack_from("<16xQ", (self.directory / "clock").read_bytes())[0]
+        return now_ns / 1e9
+
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
         settings = {
             "PYTHONUNBUFFERED": "1",
@@ -170,19 +180,23 @@ class Grant:
     def environment(self) -> dict[str, str]:
         return {"HETERO_GRANT": str(self.directory / "grant"), "LD_PRELOAD": str(self.limiter)}
 
+    def virtual(self, together: int = 1) -> dict[str, str]:
+        """The environment of a program in virtual time, as `Rack.virtual` has it."""
+        return self.rack.virtual(together, self.limiter)
+
     def set(self, *terms: Terms) -> None:
         """Change the terms in place, as the node does."""
         with (self.directory / "grant").open("r+b") as file:
             file.write(packed_grant(terms))
 
     def start(self, program: str, **environment: str) -> "subprocess.Popen[str]":
-        return self.rack.start(program, **self.environment, **environment)
+        return self.rack.start(program, **{**self.environment, **environment})
 
     def run(self, program: str, **environment: str) -> Any:
         return _told(self.start(program, **environment))
 
     def job(self, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
-        return self.rack.job(*arguments, **self.environment, **environment)
+        return self.rack.job(*arguments, **{**self.environment, **environment})
 
     def usage(self, device: int = 0) -> "Usage":
         region = (self.directory / "usage").read_bytes()

@@ -36,7 +36,6 @@ class OnACard(IsolationContract):
     model: ClassVar[str] = "Card"
     uuid: ClassVar[str] = UUID
     kernel: ClassVar[str] = "per_arg0 = 1 ns"
-    points = 5
     clock = hetero_simulator.clock()
     #: Of the driver: its library's name, and what its functions begin with.
     calls: ClassVar[str] = "libcuda.so.1 cu"
@@ -57,14 +56,6 @@ class OnACard(IsolationContract):
         settings = tmp_path / "node.toml"
         settings.write_text(self.settings)
         monkeypatch.setenv("HETERO_CONFIG", str(settings))
-
-    @pytest.mark.measured
-    def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
-        super().test_two_tenants_have_30_and_60_of_a_card()
-
-    @pytest.mark.measured
-    def test_a_grant_can_be_resized_while_its_program_runs(self) -> None:
-        super().test_a_grant_can_be_resized_while_its_program_runs()
 
 
 class TestCuda(OnACard):
@@ -131,13 +122,6 @@ class TestHip(OnACard):
     calls = "libamdhip64.so.5 hip"
     kernel = "time = 0 us\nper_arg0 = 1 us"
     virtual_seconds = 3.5  # the runtime's threads look at their queues all the time
-    points = 8  # the runtime's threads and the card's share the processors with the programs
-
-    @pytest.mark.soak
-    @pytest.mark.measured
-    def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
-        """Virtual time tells it within a point, and takes no longer."""
-        super().test_two_tenants_have_30_and_60_of_a_card()
 
 
 class TestHip7(OnACard):
@@ -225,7 +209,7 @@ def test_the_page_of_vendors_says_where_each_limiter_was_tried() -> None:
 #: What is left out of a shim, and the promise that is then broken.
 LIMIT = "test_memory_is_refused_at_the_limit_and_not_below"
 FREED = "test_memory_that_is_freed_is_the_grants_again"
-SHARES = "test_two_tenants_have_30_and_60_within_a_point_in_virtual_time"
+SHARES = "test_two_tenants_have_30_and_60_of_a_card"
 #: What each promise says when it is broken, and not what its programs say when they cannot run.
 SAID = {
     LIMIT: "^expected .*, and there was ",
