@@ -28,10 +28,10 @@ from typing import Any
 
 from attrs import evolve
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
-from hetero.kube.api.client import Access, Api, Plain
-from hetero.kube.api.signing import SigningKey
+from hetero.kube.client.api import Access, Api, Plain
 from hetero.kube.scheduler.kubelet_watches import BROKEN
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
+from hetero.kube.words.signing import SigningKey
 from hetero.model.units import GiB, MiB
 from hetero.placement.cluster import Node, Pod
 from hetero.plugin.registry import Registry

@@ -29,12 +29,12 @@ from typing import Any
 from aiohttp import web
 from msgspec import json
 
-from hetero.kube.api.annotations import INVENTORY, inventory_text
-from hetero.kube.api.key_pair import issue
-from hetero.kube.api.settings import Settings
-from hetero.kube.api.signing import SigningKey
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.server.key_pair import issue
 from hetero.kube.service.https import Certificates, serve
+from hetero.kube.words.annotations import INVENTORY, inventory_text
+from hetero.kube.words.settings import Settings
+from hetero.kube.words.signing import SigningKey
 from hetero.plugin.registry import Registry
 from tests.kube.eight_cards import eight_cards, node_name
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.api.client import Access, Api, ApiError, Plain
+from hetero.kube.client.api import Access, Api, ApiError, Plain
 from hetero.model import SLOTS
 from tests.cluster.books import Books, given
 from tests.cluster.conftest import share

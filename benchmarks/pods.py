@@ -42,7 +42,7 @@ from hetero_benchmarks.job import JOBS, command
 from hetero_benchmarks.rates import Batch, Window, pace, share
 from hetero_benchmarks.trial import HETERO, Machine, Program, find_machines
 
-from hetero.kube.api.annotations import INVENTORY
+from hetero.kube.words.annotations import INVENTORY
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "deploy"))

@@ -23,7 +23,7 @@ import click
 import hetero
 from hetero import plugin
 from hetero.cli import hetero as command_line
-from hetero.kube.api import settings as cluster_settings
+from hetero.kube.words import settings as cluster_settings
 from hetero.node import settings as node_settings
 from hetero.plugin import hookspecs
 

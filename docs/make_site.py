@@ -37,8 +37,8 @@ FRONT = {
 MADE_FROM = {
     "hetero/__init__.py": "reference/python.md",
     "hetero/cli/__init__.py": "reference/cli.md",
-    "hetero/kube/api/pod_request.py": "reference/annotations.md",
-    "hetero/kube/api/settings.py": "reference/settings.md",
+    "hetero/kube/words/pod_request.py": "reference/annotations.md",
+    "hetero/kube/words/settings.py": "reference/settings.md",
     "hetero/node/settings.py": "reference/settings.md",
     "hetero/plugin/__init__.py": "reference/plugin.md",
     "hetero/plugin/hookspecs.py": "reference/plugin.md",

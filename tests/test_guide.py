@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hetero import plugin
-from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Ask
 from hetero.model.units import MiB
 

@@ -19,7 +19,7 @@ import pytest
 
 from hetero import model
 from hetero.container.log import Event
-from hetero.kube.api.annotations import Assignment, _Rack
+from hetero.kube.words.annotations import Assignment, _Rack
 from hetero.model import codec
 from hetero.node.ledger.ledger import Grant
 

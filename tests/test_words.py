@@ -397,7 +397,7 @@ SAMPLES: dict[str, tuple[Place, Iterator[Used], list[str]]] = {
     "a key of JSON": (JSON, json_keys([Sample]), ["rung"]),
     "an annotation": (
         ANNOTATION,
-        constants('ORDER = "hetero.io/node-order"', "hetero/kube/api/x.py"),
+        constants('ORDER = "hetero.io/node-order"', "hetero/kube/words/x.py"),
         ["hetero.io/node-order"],
     ),
     "a file": (FILE, iter([Used("survey", "hetero/kube/survey.py")]), ["survey"]),

@@ -238,7 +238,7 @@ def _command_line() -> Iterator[Used]:
 
 
 def _settings() -> Iterator[Used]:
-    parsers = ("hetero/node/settings.py", "hetero/kube/api/settings.py")
+    parsers = ("hetero/node/settings.py", "hetero/kube/words/settings.py")
     yield from _read(constants, *parsers, word=r"[a-z][a-z_-]*")
     schema = "deploy/chart/values.schema.json"
     yield from schema_keys(json.loads((ROOT / schema).read_text()), schema)

@@ -79,8 +79,8 @@ def command(node: str, driver: str, allocation: str, **where: Any) -> None:
     Runs until it is told to end; grants of pods stand on meanwhile.
     """
     from hetero.kube.agent.agent import Options, run
-    from hetero.kube.api.runtime_variables import InjectionWay
     from hetero.kube.dra.way import AllocationWay
+    from hetero.kube.words.runtime_variables import InjectionWay
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
     way, by = InjectionWay(driver), AllocationWay(allocation)

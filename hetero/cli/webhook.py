@@ -108,9 +108,9 @@ def command(
           --allocation-writer system:serviceaccount:hetero-system:hetero-scheduler \\
           --agent system:serviceaccount:hetero-system:hetero-agent
     """
-    from hetero.kube.api.runtime_variables import InjectionWay
     from hetero.kube.dra.way import AllocationWay
     from hetero.kube.service import start
+    from hetero.kube.words.runtime_variables import InjectionWay
 
     start.webhook(
         listen(**where, client_ca=client_ca, optional=True),

@@ -14,9 +14,9 @@ from time import monotonic
 from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
-from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError, Plain
-from hetero.kube.api.delegated import AUDIENCE, TOKEN
+from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError, Plain
+from hetero.kube.server.delegated import AUDIENCE, TOKEN
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Inventory, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.node.view.observe import DeviceView, Share, lending

@@ -11,7 +11,7 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 
-from hetero.kube.api.signing import SigningKey
+from hetero.kube.words.signing import SigningKey
 from hetero.node.ledger import board, grant_file, usage_region
 from tests.cli.conftest import Run
 

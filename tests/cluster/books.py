@@ -12,7 +12,7 @@ from http.client import HTTPException, HTTPResponse, HTTPSConnection
 
 from attrs import Factory, define, field
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, published_devices
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, published_devices
 from hetero.model import Device
 from hetero.node.ledger.ledger import Ledger
 from tests.cluster.lab import TOKEN, Lab, Plain

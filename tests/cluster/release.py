@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from attrs import field, frozen
 
-from hetero.kube.api.annotations import INVENTORY
+from hetero.kube.words.annotations import INVENTORY
 from tests.cluster.lab import IMAGE, PCI, RACK, UNWATCHED, Lab, Plain, host_volumes, processes
 from tests.kube.binaries import ROOT, supervisor
 from tests.kube.control_plane import wait_for

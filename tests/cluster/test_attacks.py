@@ -22,8 +22,8 @@ import pytest
 from attrs import define
 
 from hetero.container.preload import PLACE, TARGET
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE
 from hetero.kube.dra.templates import ASKED
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, SIGNATURE
 from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero.kube.api.annotations import INVENTORY
+from hetero.kube.words.annotations import INVENTORY
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Lab
 from tests.cluster.release import NAMESPACE, Release

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hetero_simulator import job
 
-from hetero.kube.api.pod_request import ON_BYPASS
+from hetero.kube.words.pod_request import ON_BYPASS
 from hetero.model import OnBypass
 from tests.cluster.claims import PODS
 from tests.cluster.conftest import ended, run_all, share

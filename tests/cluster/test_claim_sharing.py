@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from hetero.kube.api.pod import expect_unhidden
+from hetero.kube.words.pod import expect_unhidden
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from tests.cluster.claims import (

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from hetero.kube.api.quantity import quantity
 from hetero.kube.dra.proto import dra_pb2
 from hetero.kube.dra.proto.dra_pb2_grpc import DRAPluginStub
+from hetero.kube.words.quantity import quantity
 from hetero.model.units import GiB, MiB
 from tests.cluster.claims import (
     CLAIMS,

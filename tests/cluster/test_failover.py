@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from hetero.kube.api.annotations import INVENTORY
-from hetero.kube.api.leadership import DESCRIPTOR
+from hetero.kube.client.leadership import DESCRIPTOR
+from hetero.kube.words.annotations import INVENTORY
 from tests.cluster.books import Books
 from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.hollow import serving

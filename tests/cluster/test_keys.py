@@ -15,10 +15,10 @@ from functools import partial
 import pytest
 from cryptography import x509
 
-from hetero.kube.api import key_pair
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE, published_devices
-from hetero.kube.api.key_pair import Pair, issue
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.server import key_pair
+from hetero.kube.server.key_pair import Pair, issue
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, SIGNATURE, published_devices
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Device
 from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import Lab, Plain

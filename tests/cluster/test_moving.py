@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hetero.kube.api.annotations import INVENTORY, published_devices
+from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import MEMORY, Device
 from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, plain_plugins, run_all, share

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
 from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import UNWATCHED, Lab, Plain, processes
 from tests.cluster.release import PODS, Release

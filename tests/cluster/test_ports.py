@@ -21,7 +21,7 @@ from time import monotonic
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.client import Access, Api
+from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import ClusterView, snapshot
 from tests.cluster.conftest import ended, share, usually_on
 from tests.cluster.lab import CALLER, TOKEN, Lab, Plain, processes, program

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from hetero.kube.api.annotations import ALLOCATION
-from hetero.kube.api.runtime_variables import InjectionWay
+from hetero.kube.words.annotations import ALLOCATION
+from hetero.kube.words.runtime_variables import InjectionWay
 from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import RACK, Lab, program
 from tests.cluster.release import DAEMONS, NAMESPACE, Release

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hetero_simulator import job
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE, Assignment, signed_assignment
-from hetero.kube.api.signing import SigningKey
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Assignment, signed_assignment
+from hetero.kube.words.signing import SigningKey
 from hetero.model import codec
 from hetero.model.units import MiB
 from tests.cluster.conftest import CARD, ended, run_all, share

@@ -58,10 +58,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE, published_devices
-from hetero.kube.api.pod import POD_GROUP
-from hetero.kube.api.pod_request import INIT_PARTS
 from hetero.kube.webhook.rights import POLICIES
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, SIGNATURE, published_devices
+from hetero.kube.words.pod import POD_GROUP
+from hetero.kube.words.pod_request import INIT_PARTS
 from tests.cluster.conftest import CARD, run_all, share
 from tests.cluster.lab import Plain, program
 from tests.cluster.release import Release

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.what_if.snapshot import MIX
+from hetero.kube.words.annotations import ALLOCATION
 from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import NAMESPACE, Release

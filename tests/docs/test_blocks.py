@@ -24,7 +24,7 @@ import click
 import pytest
 
 from hetero.cli import hetero as command_line
-from hetero.kube.api import settings as cluster_settings
+from hetero.kube.words import settings as cluster_settings
 from hetero.node.settings import read_settings
 from tests.docs.blocks import ROOT, Block, blocks, documents, prose, read
 

@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 import yaml
 
-from hetero.kube.api.settings import read
+from hetero.kube.words.settings import read
 from tests.docs.blocks import ROOT, Block, blocks
 
 sys.path.insert(0, str(ROOT / "deploy"))

@@ -17,8 +17,8 @@ import pytest
 
 import hetero
 from hetero import plugin
-from hetero.kube.api import settings as cluster_settings
-from hetero.kube.api.pod_request import Defaults
+from hetero.kube.words import settings as cluster_settings
+from hetero.kube.words.pod_request import Defaults
 from hetero.node import settings as node_settings
 
 SETTINGS = [

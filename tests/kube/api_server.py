@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from attrs import define, field
 
-from hetero.kube.api.annotations import INVENTORY
+from hetero.kube.words.annotations import INVENTORY
 
 Plain = dict[str, Any]
 PUBLISH = "/api/v1/namespaces/hetero-system/services/https:hetero-webhook:https/proxy/inventory"

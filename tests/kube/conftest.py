@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.signing import SigningKey
 from hetero.kube.what_if.snapshot import MIX
+from hetero.kube.words.signing import SigningKey
 from hetero.model import Device, Enforcement, Fractional
 from hetero.model.units import GiB
 from hetero.plugin.vendor import Model, Vendor

@@ -10,9 +10,9 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.api.annotations import AUDIENCE
-from hetero.kube.api.client import RETRY, ApiError
-from hetero.kube.api.delegated import AUDIENCE as METRICS
+from hetero.kube.client.api import RETRY, ApiError
+from hetero.kube.server.delegated import AUDIENCE as METRICS
+from hetero.kube.words.annotations import AUDIENCE
 
 Plain = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"

@@ -10,8 +10,8 @@ import grpc
 import pytest
 from attrs import evolve
 
-from hetero.kube.api import sources
-from hetero.kube.api.annotations import (
+from hetero.kube.server import sources
+from hetero.kube.words.annotations import (
     ALLOCATION,
     SIGNATURE,
     Assignment,
@@ -19,7 +19,7 @@ from hetero.kube.api.annotations import (
     read_assignment,
     signed_assignment,
 )
-from hetero.kube.api.pod import identity_of
+from hetero.kube.words.pod import identity_of
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits

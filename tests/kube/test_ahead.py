@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from hetero.kube.api.annotations import Assignment, signed_assignment
+from hetero.kube.words.annotations import Assignment, signed_assignment
 from hetero.model.units import GiB
 from tests.kube.world import CARD, KEY, pod_named, refusal, run, until, world
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero.kube.api.annotations import (
+from hetero.kube.words.annotations import (
     ALLOCATION,
     SIGNATURE,
     Assignment,
@@ -18,7 +18,7 @@ from hetero.kube.api.annotations import (
     read_assignment,
     signed_assignment,
 )
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, DeviceAllocation, Link
 from hetero.model.errors import BadInput
 from tests.kube.conftest import card

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from hetero.kube.agent import allocator
-from hetero.kube.api.client import RETRY, Access, Api
+from hetero.kube.client.api import RETRY, Access, Api
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
 from hetero.kube.scheduler.extender import AGAIN

@@ -6,7 +6,7 @@ from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hetero.kube.api.quota import Quotas
+from hetero.kube.words.quota import Quotas
 from hetero.model.units import GiB
 from hetero.placement.cache import Quotas as QuotaRules
 from hetero.placement.cache import SchedulerCache

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from hetero.kube.api import answers
-from hetero.kube.api.answers import Answers
-from hetero.kube.api.sources import DEADLINE, Sources
+from hetero.kube.server import answers
+from hetero.kube.server.answers import Answers
+from hetero.kube.server.sources import DEADLINE, Sources
 from hetero.kube.webhook import callers
 from hetero.kube.webhook.callers import Callers, by_head, networks
 from hetero.kube.webhook.inventory import Inventories

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from hetero.kube.api.settings import read
 from hetero.kube.webhook.rights import POLICIES
+from hetero.kube.words.settings import read
 from tests.kube.test_pod_request import WORDS
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from prometheus_client import generate_latest
 
 from hetero.cli import hetero
-from hetero.kube.api.annotations import INVENTORY
-from hetero.kube.api.client import Access, Api
+from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import ClusterView, snapshot
+from hetero.kube.words.annotations import INVENTORY
 from hetero.model import MEMORY, Enforcement, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region

@@ -9,8 +9,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Gauge
 
-from hetero.kube.api.answers import REFUSALS
-from hetero.kube.api.delegated import Gate, metrics_handler
+from hetero.kube.server.answers import REFUSALS
+from hetero.kube.server.delegated import Gate, metrics_handler
 from tests.kube.fake_api import FakeApi
 
 

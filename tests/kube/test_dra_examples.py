@@ -23,8 +23,7 @@ import pytest
 import yaml
 from attrs import evolve
 
-from hetero.kube.api.client import Api
-from hetero.kube.api.quantity import quantity
+from hetero.kube.client.api import Api
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.claims import config_of, prepared
 from hetero.kube.dra.explanation import explain
@@ -40,6 +39,7 @@ from hetero.kube.dra.way import (
     template_probe,
 )
 from hetero.kube.what_if.claims import read_claims
+from hetero.kube.words.quantity import quantity
 from hetero.model import (
     Allocation,
     Device,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.client import Access, Api
+from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.publisher import SLICES, Publisher
 from hetero.model import Device
 from hetero.model.units import GiB

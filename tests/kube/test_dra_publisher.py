@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.annotations import INVENTORY
-from hetero.kube.api.client import Access, Api
+from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
+from hetero.kube.words.annotations import INVENTORY
 from hetero.model.errors import BadInput
 from hetero.node.view.doctor import Verdict, examine
 from tests.kube.api_server import FakeApi

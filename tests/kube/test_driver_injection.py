@@ -13,7 +13,7 @@ from attrs import evolve
 from hetero.container.edits import driver_files
 from hetero.kube.agent.device_plugin import answered
 from hetero.kube.agent.driver_injection import DriverInjection
-from hetero.kube.api.runtime_variables import InjectionWay
+from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
 from hetero.plugin.vendor import Vendor
 from tests.kube.world import run, until, world

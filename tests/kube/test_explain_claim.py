@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
-from hetero.kube.api.client import Access
+from hetero.kube.client.api import Access
 from hetero.kube.dra.offers import slices
 from hetero.model.units import GiB
 from tests.kube.test_dra_explanation import CLASS, capacity, request, shared

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.pod import POD_GROUP
+from hetero.kube.words.pod import POD_GROUP
 from tests.kube.test_pod_request import pod
 from tests.kube.test_webhook import SHARE, admit
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.annotations import INVENTORY, inventory_text
-from hetero.kube.api.host import node_host, pod_host
 from hetero.kube.scheduler import extender
+from hetero.kube.words.annotations import INVENTORY, inventory_text
+from hetero.kube.words.host import node_host, pod_host
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from tests.kube.conftest import card

@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 import hetero.plugin.registry
 import hetero.plugin.supervisor
 from hetero.kube.agent import allocator
-from hetero.kube.api.annotations import INVENTORY, inventory_text
+from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.model import Selector
 from hetero.model.errors import Refused
 from hetero.plugin.entry_points import Entry

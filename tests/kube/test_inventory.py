@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from hetero.kube.api.annotations import INVENTORY, inventory_text
 from hetero.kube.webhook.inventory import Inventories
+from hetero.kube.words.annotations import INVENTORY, inventory_text
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_scheduler import Running, scenario

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from hetero.kube.api.lease import Lease
+from hetero.kube.client.lease import Lease
 from hetero.kube.service.leader import Leader
 from tests.kube.fake_api import FakeApi
 
@@ -22,7 +22,7 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/hetero-scheduler"
 #: An extender that knows the cluster at once and does nothing else.
 EXTENDER = """
 import asyncio, os, pathlib
-from hetero.kube.api.leadership import Leadership
+from hetero.kube.client.leadership import Leadership
 open(os.environ["STARTED"], "a").write(f"{os.getpid()}\\n")
 untried = pathlib.Path(os.environ["STARTED"]).with_name("untried")
 def says():

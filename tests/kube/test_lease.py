@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from hetero.kube.api import lease
-from hetero.kube.api.lease import Lease
+from hetero.kube.client import lease
+from hetero.kube.client.lease import Lease
 from tests.kube.fake_api import FakeApi
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"

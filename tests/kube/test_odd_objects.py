@@ -13,9 +13,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from attrs import evolve
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, SIGNATURE, inventory_text
-from hetero.kube.api.client import Access, Api, ApiError
-from hetero.kube.api.pod_request import (
+from hetero.kube.client.api import Access, Api, ApiError
+from hetero.kube.dra.template_controller import TemplateController
+from hetero.kube.dra.templates import ASKED, PREFIX, templates
+from hetero.kube.dra.way import AllocationWay
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, SIGNATURE, inventory_text
+from hetero.kube.words.pod_request import (
     DEVICE_PLACEMENT,
     INIT_PARTS,
     NODE_PLACEMENT,
@@ -25,9 +28,6 @@ from hetero.kube.api.pod_request import (
     SLICES,
     STRICT,
 )
-from hetero.kube.dra.template_controller import TemplateController
-from hetero.kube.dra.templates import ASKED, PREFIX, templates
-from hetero.kube.dra.way import AllocationWay
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_dra_templates import BENCHMARK, admitted, by_claims

@@ -16,8 +16,8 @@ from attrs import evolve
 from prometheus_client import generate_latest
 
 from hetero.kube.agent.agent import Options, node_of
-from hetero.kube.api import settings
-from hetero.kube.api.annotations import INVENTORY, published_devices
+from hetero.kube.words import settings
+from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.annotations import Row
-from hetero.kube.api.pod import POD_GROUP
 from hetero.kube.scheduler import extender, pod_groups
+from hetero.kube.words.annotations import Row
+from hetero.kube.words.pod import POD_GROUP
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_preemption import until

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.pod_request import Vocabulary
-from hetero.kube.api.settings import Settings, load
+from hetero.kube.words.pod_request import Vocabulary
+from hetero.kube.words.settings import Settings, load
 from hetero.model import Ask, OnBypass, OnExcess, Policy, Priority, Selector
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import GiB, MiB

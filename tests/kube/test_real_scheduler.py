@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.model.units import GiB
 from tests.kube.binaries import LABS
 from tests.kube.conftest import card, take_up

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
-from hetero.kube.api.client import ApiError
-from hetero.kube.api.events import Events
+from hetero.kube.client.api import ApiError
+from hetero.kube.client.events import Events
 from hetero.kube.scheduler.refused_pods import RefusedPods
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
 from tests.kube.fake_api import PODS, FakeApi
 
 REFUSED = {

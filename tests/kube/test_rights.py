@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.pod_request import Defaults
 from hetero.kube.dra.templates import ASKED, templates
 from hetero.kube.dra.way import AllocationWay
 from hetero.kube.webhook.rights import POLICIES
+from hetero.kube.words.pod_request import Defaults
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
 from tests.kube.test_webhook import webhook

@@ -14,14 +14,14 @@ import pytest
 
 from hetero.kube.agent import agent, allocator
 from hetero.kube.agent.allocator import Allocator
-from hetero.kube.api import pod
-from hetero.kube.api.annotations import INVENTORY, Held, RunsOn
-from hetero.kube.api.annotations import published as read_inventory
-from hetero.kube.api.client import Api, ApiError
-from hetero.kube.api.pod import identity_of
+from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra import node_claims
 from hetero.kube.scheduler import extender
 from hetero.kube.scheduler.extender import AGAIN
+from hetero.kube.words import pod
+from hetero.kube.words.annotations import INVENTORY, Held, RunsOn
+from hetero.kube.words.annotations import published as read_inventory
+from hetero.kube.words.pod import identity_of
 from hetero.model.units import GiB, MiB
 from tests.kube.claims import allocated, prepare, unprepare
 from tests.kube.claims import story as claims_story

@@ -12,8 +12,8 @@ import hetero_ascend
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.annotations import ALLOCATION
-from hetero.kube.api.runtime_variables import InjectionWay, noted_variable
+from hetero.kube.words.annotations import ALLOCATION
+from hetero.kube.words.runtime_variables import InjectionWay, noted_variable
 from hetero.model import CORE, MEMORY, Enforcement, Template, Templated
 from hetero.model.units import GiB
 from tests.kube.conftest import card

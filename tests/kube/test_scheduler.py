@@ -8,10 +8,16 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import frozen
 
-from hetero.kube.api.annotations import INVENTORY, Assignment, Held, inventory_text, read_assignment
-from hetero.kube.api.signing import SigningKey
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.words.annotations import (
+    INVENTORY,
+    Assignment,
+    Held,
+    inventory_text,
+    read_assignment,
+)
+from hetero.kube.words.signing import SigningKey
 from hetero.model import Device
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi

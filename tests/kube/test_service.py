@@ -26,12 +26,12 @@ from attrs import evolve
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 
-from hetero.kube.api import key_pair
-from hetero.kube.api.key_pair import Pair
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.server import key_pair
+from hetero.kube.server.key_pair import Pair
 from hetero.kube.service import https, keys
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import Certificates, proved
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model.errors import BadInput
 from tests.kube.control_plane import Authority, free_port, wait_for
 from tests.kube.fake_api import FakeApi

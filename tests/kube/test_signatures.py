@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import pytest
 
-from hetero.kube.api import signing
-from hetero.kube.api.annotations import Assignment, read_assignment
-from hetero.kube.api.signing import PublicKeys, SigningKey
 from hetero.kube.scheduler import signatures
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.words import signing
+from hetero.kube.words.annotations import Assignment, read_assignment
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model.errors import BadInput
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS

@@ -12,8 +12,8 @@ from time import monotonic
 import pytest
 from aiohttp import web
 
-from hetero.kube.api import sources
-from hetero.kube.api.sources import Sources
+from hetero.kube.server import sources
+from hetero.kube.server.sources import Sources
 from tests.kube.control_plane import Authority
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.runtime_variables import InjectionWay
 from hetero.kube.webhook.admission import Webhook
 from hetero.kube.webhook.visible import POLICY
+from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.plugin.vendor import Vendor
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import pod

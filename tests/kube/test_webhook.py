@@ -11,10 +11,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import evolve
 
-from hetero.kube.api.annotations import ALLOCATION
 from hetero.kube.dra.templates import ASKED
 from hetero.kube.dra.way import AllocationWay
 from hetero.kube.webhook.admission import Webhook
+from hetero.kube.words.annotations import ALLOCATION
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
 

@@ -21,12 +21,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
-from hetero.kube.api.annotations import ALLOCATION, INVENTORY, inventory_text
-from hetero.kube.api.client import IMPATIENT, Access, Api, ApiError
-from hetero.kube.api.signing import PUBLIC_KEYS, SigningKey
+from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
 from hetero.kube.scheduler.expected_mix import written
 from hetero.kube.what_if.node_filters import NodeFilters
 from hetero.kube.what_if.snapshot import read_file
+from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
+from hetero.kube.words.signing import PUBLIC_KEYS, SigningKey
 from hetero.model import Ask, Device, Refusal, Request
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import GiB

@@ -19,10 +19,10 @@ from attrs import define, evolve, field
 
 from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
-from hetero.kube.api.annotations import Assignment, signed_assignment
-from hetero.kube.api.client import Access, Api
-from hetero.kube.api.signing import SigningKey
+from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.way import AllocationWay
+from hetero.kube.words.annotations import Assignment, signed_assignment
+from hetero.kube.words.signing import SigningKey
 from hetero.model import Allocation, Ask, Inventory, OnBypass, Request, Selector
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import GRANT

@@ -11,8 +11,8 @@ import attrs
 import pytest
 from attrs import evolve
 
-from hetero.kube.api.settings import Settings
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.words.settings import Settings
 from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB

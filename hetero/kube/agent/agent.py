@@ -25,20 +25,20 @@ from hetero.kube.agent.device_plugin import Plugin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.metrics import Metrics
-from hetero.kube.api import settings
-from hetero.kube.api.annotations import INVENTORY, inventory_text
-from hetero.kube.api.client import Access, Api, Plain
-from hetero.kube.api.delegated import Gate, metrics_app
-from hetero.kube.api.events import Events
-from hetero.kube.api.key_pair import own_context
-from hetero.kube.api.runtime_variables import InjectionWay
-from hetero.kube.api.signing import PublicKeys
-from hetero.kube.api.sources import opened
+from hetero.kube.client.api import Access, Api, Plain
+from hetero.kube.client.events import Events
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.driver import Driver, Sockets
 from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
+from hetero.kube.server.delegated import Gate, metrics_app
+from hetero.kube.server.key_pair import own_context
+from hetero.kube.server.sources import opened
+from hetero.kube.words import settings
+from hetero.kube.words.annotations import INVENTORY, inventory_text
+from hetero.kube.words.runtime_variables import InjectionWay
+from hetero.kube.words.signing import PublicKeys
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.elsewhere import note_elsewhere

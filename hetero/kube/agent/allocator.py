@@ -29,9 +29,9 @@ from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.remembered_paths import RememberedPaths
-from hetero.kube.api.annotations import ALLOCATION, Held, RunsOn, device_of
-from hetero.kube.api.client import Api, ApiError, Plain
-from hetero.kube.api.pod import (
+from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.words.annotations import ALLOCATION, Held, RunsOn, device_of
+from hetero.kube.words.pod import (
     SignedContainer,
     active,
     asking,
@@ -46,7 +46,7 @@ from hetero.kube.api.pod import (
     read_pod,
     signed,
 )
-from hetero.kube.api.signing import PublicKeys
+from hetero.kube.words.signing import PublicKeys
 from hetero.model import Allocation, Counters, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.ledger.ledger import Grant

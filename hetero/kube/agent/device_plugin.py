@@ -21,8 +21,8 @@ from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     add_DevicePluginServicer_to_server,
 )
-from hetero.kube.api.annotations import device_id
-from hetero.kube.api.serving import started
+from hetero.kube.server.serving import started
+from hetero.kube.words.annotations import device_id
 from hetero.model import SLOTS, Device, Edits
 from hetero.model.errors import HeteroError
 

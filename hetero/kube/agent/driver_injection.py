@@ -12,8 +12,8 @@ from attrs import define, evolve, field
 from hetero.container.cdi import Specs
 from hetero.container.edits import driver_files
 from hetero.container.pin import without_driver
-from hetero.kube.api.client import Plain
-from hetero.kube.api.runtime_variables import InjectionWay
+from hetero.kube.client.api import Plain
+from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
 from hetero.plugin.vendor import Vendor
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from hetero.kube.api.quantity import decimal
 from hetero.kube.dra.selection import Lacking, all_match
+from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
 
 Plain = dict[str, Any]

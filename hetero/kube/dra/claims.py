@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
-from hetero.kube.api.pod import containers_of
-from hetero.kube.api.quantity import quantity
 from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, published
+from hetero.kube.words.pod import containers_of
+from hetero.kube.words.quantity import quantity
 from hetero.model import (
     CORE,
     SLOTS,

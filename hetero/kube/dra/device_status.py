@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from hetero.kube.api.client import Plain
+from hetero.kube.client.api import Plain
 from hetero.kube.dra.claims import Prepared
 from hetero.kube.dra.offers import DRIVER, Offer, amount_of
 from hetero.model import CORE, MEMORY, DeviceAllocation

@@ -12,7 +12,6 @@ from time import monotonic, time
 import grpc
 from attrs import define, field, frozen
 
-from hetero.kube.api.serving import started
 from hetero.kube.dra.node_claims import NodeClaims, named
 from hetero.kube.dra.offers import DRIVER, offers
 from hetero.kube.dra.proto import dra_pb2 as wire
@@ -27,6 +26,7 @@ from hetero.kube.dra.proto.registration_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
+from hetero.kube.server.serving import started
 from hetero.model.errors import HeteroError
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from typing import Any
 
 from attrs import field, frozen
 
-from hetero.kube.api.quantity import decimal
 from hetero.kube.dra.availability import (
     Books,
     Candidate,
@@ -28,6 +27,7 @@ from hetero.kube.dra.availability import (
     unsuited,
 )
 from hetero.kube.dra.selection import Lacking, attribute
+from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
 
 Plain = dict[str, Any]

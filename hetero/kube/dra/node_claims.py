@@ -22,15 +22,15 @@ from attrs import define, evolve, field
 
 from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
-from hetero.kube.api.client import Api, ApiError, Plain
-from hetero.kube.api.pod import ended, expect_unhidden
-from hetero.kube.api.pod import named as pod_name
+from hetero.kube.client.api import Api, ApiError, Plain
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
 from hetero.kube.dra.device_status import differ, statuses
 from hetero.kube.dra.offers import DRIVER, offers
 from hetero.kube.dra.proto import dra_pb2 as wire
 from hetero.kube.dra.resizing import resize_claim
+from hetero.kube.words.pod import ended, expect_unhidden
+from hetero.kube.words.pod import named as pod_name
 from hetero.model import Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.ledger.ledger import Grant

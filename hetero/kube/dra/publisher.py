@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError, Plain
 from hetero.kube.dra.offers import DRIVER, slices
 from hetero.model import Device
 from hetero.plugin.resource_names import ResourceNames

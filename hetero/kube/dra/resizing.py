@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from hetero.kube.api.client import Plain
-from hetero.kube.api.quantity import bytes_of, quantity
+from hetero.kube.client.api import Plain
+from hetero.kube.words.quantity import bytes_of, quantity
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Fractional
 from hetero.model.errors import BadInput, Refused
 from hetero.model.rounding import round_up

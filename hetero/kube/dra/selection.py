@@ -12,7 +12,7 @@ from typing import Any
 
 import cel
 
-from hetero.kube.api.quantity import decimal
+from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
 
 Plain = dict[str, Any]

@@ -14,9 +14,8 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.api.client import Api, ApiError, Plain
-from hetero.kube.api.events import Events
-from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.events import Events
 from hetero.kube.dra.templates import (
     ASKED,
     PREFIX,
@@ -24,6 +23,7 @@ from hetero.kube.dra.templates import (
     template_name,
     templates_again,
 )
+from hetero.kube.words.pod_request import Vocabulary
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)

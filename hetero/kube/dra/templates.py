@@ -14,11 +14,11 @@ from typing import Any
 
 from attrs import frozen
 
-from hetero.kube.api.annotations import read_note
-from hetero.kube.api.pod import containers_of
-from hetero.kube.api.pod_request import Asked, Vocabulary
 from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
+from hetero.kube.words.annotations import read_note
+from hetero.kube.words.pod import containers_of
+from hetero.kube.words.pod_request import Asked, Vocabulary
 from hetero.model import (
     CORE,
     MEMORY,

@@ -8,7 +8,7 @@ from enum import Enum
 
 from attrs import frozen
 
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError, Plain
 from hetero.kube.dra.offers import DRIVER
 from hetero.kube.dra.publisher import SLICES
 from hetero.model.errors import BadInput

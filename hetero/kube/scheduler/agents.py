@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from hetero.kube.api.client import Plain
+from hetero.kube.client.api import Plain
 
 #: What the other nodes say.
 AWAY = "have no agent that serves"

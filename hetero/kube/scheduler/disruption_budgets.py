@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from attrs import define
 
-from hetero.kube.api.client import ApiCalls, Plain
-from hetero.kube.api.label_selector import selects
-from hetero.kube.api.pod import full_name
+from hetero.kube.client.api import ApiCalls, Plain
+from hetero.kube.words.label_selector import selects
+from hetero.kube.words.pod import full_name
 
 
 @define(eq=False)

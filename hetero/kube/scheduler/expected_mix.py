@@ -18,7 +18,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.model import Request, codec
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache

@@ -26,24 +26,9 @@ from aiohttp import web
 from attrs import define, evolve, field
 from msgspec import Raw, convert, json
 
-from hetero.kube.api.annotations import (
-    ALLOCATION,
-    INVENTORY,
-    SIGNATURE,
-    Assignment,
-    Held,
-    published,
-    without_core_limit,
-)
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.events import Events, timestamp
-from hetero.kube.api.host import node_host, pod_host
-from hetero.kube.api.leadership import Leadership
-from hetero.kube.api.pod import containers_of, identity_of, read_pod, running
-from hetero.kube.api.pod_request import PodRequest, Vocabulary
-from hetero.kube.api.quota import Quotas, limits
-from hetero.kube.api.runtime_variables import notes_of_variables
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.events import Events, timestamp
+from hetero.kube.client.leadership import Leadership
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.expected_mix import ExpectedMix
@@ -54,6 +39,21 @@ from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.untried_pods import UntriedPods
+from hetero.kube.words.annotations import (
+    ALLOCATION,
+    INVENTORY,
+    SIGNATURE,
+    Assignment,
+    Held,
+    published,
+    without_core_limit,
+)
+from hetero.kube.words.host import node_host, pod_host
+from hetero.kube.words.pod import containers_of, identity_of, read_pod, running
+from hetero.kube.words.pod_request import PodRequest, Vocabulary
+from hetero.kube.words.quota import Quotas, limits
+from hetero.kube.words.runtime_variables import notes_of_variables
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Counters, Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from hetero.kube.api.annotations import HAMI_ALLOCATION
+from hetero.kube.words.annotations import HAMI_ALLOCATION
 
 
 def given(pod: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.api.client import Plain
+from hetero.kube.client.api import Plain
 
 #: Seconds after which all kubelets watch again, and for which a pod waits for one at most, whoever
 #: goes first meanwhile: kube-scheduler waits 10 s for a binding, which itself takes a while.

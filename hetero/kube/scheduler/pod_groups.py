@@ -10,10 +10,10 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from hetero.kube.api.annotations import Row
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.pod import POD_GROUP, ended, full_name
-from hetero.kube.api.pod_request import PodRequest, Vocabulary
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.words.annotations import Row
+from hetero.kube.words.pod import POD_GROUP, ended, full_name
+from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.model import Refusal, Request
 from hetero.model.errors import HeteroError
 from hetero.placement.cache import SchedulerCache

@@ -11,10 +11,10 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.events import Events
-from hetero.kube.api.pod import full_name
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.events import Events
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
+from hetero.kube.words.pod import full_name
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Placement, Pod
 from hetero.placement.victims import Victims

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.events import Events
-from hetero.kube.api.pod import full_name
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.events import Events
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.words.pod import full_name
 
 log = logging.getLogger(__name__)
 

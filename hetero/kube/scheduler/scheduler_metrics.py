@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hetero.kube.api.quota import Quotas
+from hetero.kube.words.quota import Quotas
 from hetero.model import CORE, MEMORY
 from hetero.placement.cache import SchedulerCache
 

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 
 from attrs import define, field
 
-from hetero.kube.api.annotations import (
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.words.annotations import (
     ALLOCATION,
     SIGNATURE,
     Assignment,
     read_assignment,
     signed_assignment,
 )
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.pod import full_name
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.words.pod import full_name
+from hetero.kube.words.signing import PublicKeys, SigningKey
 
 log = logging.getLogger(__name__)
 

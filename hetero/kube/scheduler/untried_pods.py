@@ -12,7 +12,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.api.client import Plain
+from hetero.kube.client.api import Plain
 
 #: Seconds for which a kube-scheduler may try none of the pods that wait, and in which one starts.
 SILENT, STARTS = 10.0, 60.0

@@ -12,8 +12,8 @@ from attrs import frozen
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from hetero.kube.api.client import Api, ApiError
-from hetero.kube.api.key_pair import Pair, issue
+from hetero.kube.client.api import Api, ApiError
+from hetero.kube.server.key_pair import Pair, issue
 from hetero.kube.service.stored import Stored
 
 #: Renewed when so little of its time is left: two weeks before anybody is told that it ends.

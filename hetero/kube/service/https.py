@@ -18,7 +18,7 @@ from cryptography import x509
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from hetero.kube.api.sources import Handler, opened
+from hetero.kube.server.sources import Handler, opened
 from hetero.kube.service.until_stopped import until_stopped
 from hetero.model.errors import BadInput
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import time
 
-from hetero.kube.api.client import Api
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.client.api import Api
 from hetero.kube.service.stored import Stored
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model.errors import BadInput
 
 #: Seconds in which every kubelet has brought a changed Secret or ConfigMap to its pods: it looks

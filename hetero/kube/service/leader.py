@@ -23,9 +23,9 @@ from uuid import uuid4
 import aiohttp
 from attrs import define, field
 
-from hetero.kube.api.client import Access, Api
-from hetero.kube.api.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, UNTRIED, pair
-from hetero.kube.api.lease import Lease
+from hetero.kube.client.api import Access, Api
+from hetero.kube.client.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, UNTRIED, pair
+from hetero.kube.client.lease import Lease
 from hetero.kube.service.until_stopped import until_stopped
 from hetero.model.errors import BadInput
 

@@ -12,26 +12,26 @@ from typing import Any
 from attrs import frozen
 from prometheus_client import CollectorRegistry
 
-from hetero.kube.api import settings
-from hetero.kube.api.client import Access, Api, ApiError
-from hetero.kube.api.delegated import Gate, metrics_app, metrics_handler
-from hetero.kube.api.events import Events
-from hetero.kube.api.leadership import Leadership
-from hetero.kube.api.pod_request import Vocabulary
-from hetero.kube.api.runtime_variables import InjectionWay
-from hetero.kube.api.signing import KEY_FILE, PUBLIC_KEYS, PublicKeys, SigningKey
+from hetero.kube.client.api import Access, Api, ApiError
+from hetero.kube.client.events import Events
+from hetero.kube.client.leadership import Leadership
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.way import AllocationWay, served, template_probe
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.scheduler.kubelet_watches import KubeletWatches
 from hetero.kube.scheduler.untried_pods import UntriedPods
+from hetero.kube.server.delegated import Gate, metrics_app, metrics_handler
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
 from hetero.kube.service.https import PERIOD, Certificates, ExpiryMetric, Port, proved, serve
 from hetero.kube.webhook.admission import Webhook
 from hetero.kube.webhook.callers import Callers, Handler, by_head, networks
 from hetero.kube.webhook.inventory import Inventories
+from hetero.kube.words import settings
+from hetero.kube.words.pod_request import Vocabulary
+from hetero.kube.words.runtime_variables import InjectionWay
+from hetero.kube.words.signing import KEY_FILE, PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)

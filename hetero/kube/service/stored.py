@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from hetero.kube.api.client import Api, ApiError
+from hetero.kube.client.api import Api, ApiError
 
 log = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from typing import Any
 from aiohttp import web
 from attrs import field, frozen
 
-from hetero.kube.api.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
-from hetero.kube.api.client import ApiCalls, ApiError
-from hetero.kube.api.pod import POD_GROUP, expect_unhidden
-from hetero.kube.api.pod_request import INIT_PARTS, Asked, Vocabulary
-from hetero.kube.api.quantity import quantity
-from hetero.kube.api.quota import Quotas, limits
-from hetero.kube.api.runtime_variables import VISIBLE, InjectionWay
+from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.dra import templates
 from hetero.kube.dra.way import AllocationWay, asks_by_claims
 from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
 from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
+from hetero.kube.words.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
+from hetero.kube.words.pod import POD_GROUP, expect_unhidden
+from hetero.kube.words.pod_request import INIT_PARTS, Asked, Vocabulary
+from hetero.kube.words.quantity import quantity
+from hetero.kube.words.quota import Quotas, limits
+from hetero.kube.words.runtime_variables import VISIBLE, InjectionWay
 from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from typing import Any
 from aiohttp import web
 from attrs import define, field
 
-from hetero.kube.api.answers import Answers
-from hetero.kube.api.client import ApiCalls, ApiError
-from hetero.kube.api.sources import FORWARDED
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.server.answers import Answers
+from hetero.kube.server.sources import FORWARDED
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)

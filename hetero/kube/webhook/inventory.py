@@ -13,11 +13,11 @@ import operator
 from aiohttp import web
 from attrs import field, frozen
 
-from hetero.kube.api.access_review import User, user_of
-from hetero.kube.api.annotations import AUDIENCE, INVENTORY, published_devices
-from hetero.kube.api.answers import Answers, TooManyRefusals
-from hetero.kube.api.client import ApiCalls, ApiError
-from hetero.kube.api.sources import passed_on_by
+from hetero.kube.client.access_review import User, user_of
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.server.answers import Answers, TooManyRefusals
+from hetero.kube.server.sources import passed_on_by
+from hetero.kube.words.annotations import AUDIENCE, INVENTORY, published_devices
 from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)

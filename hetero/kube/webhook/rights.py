@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter
 
-from hetero.kube.api.access_review import User
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
-from hetero.kube.api.pod_request import Asked, Defaults
+from hetero.kube.client.access_review import User
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
 from hetero.kube.webhook import visible
+from hetero.kube.words.pod_request import Asked, Defaults
 from hetero.model import Enforcement, OnBypass, OnExcess, Policy, Priority
 from hetero.model.errors import BadInput
 

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from attrs import frozen
 
-from hetero.kube.api.client import Plain
-from hetero.kube.api.pod import mounted
-from hetero.kube.api.pod_request import Asked
-from hetero.kube.api.runtime_variables import InjectionWay, is_noted, noted_variable
+from hetero.kube.client.api import Plain
 from hetero.kube.dra.offers import DRIVER
+from hetero.kube.words.pod import mounted
+from hetero.kube.words.pod_request import Asked
+from hetero.kube.words.runtime_variables import InjectionWay, is_noted, noted_variable
 from hetero.model import MEMORY, Templated
 from hetero.plugin.vendor import Vendor
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from attrs import frozen
 
-from hetero.kube.api.annotations import ALLOCATION, SIGNATURE
-from hetero.kube.api.client import Plain
-from hetero.kube.api.events import timestamp
-from hetero.kube.api.pod import active, full_name
-from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.client.api import Plain
+from hetero.kube.client.events import timestamp
 from hetero.kube.what_if.manifests import Shape, pods_of_file, pods_of_shape
 from hetero.kube.what_if.snapshot import NODES, PODS, PRIORITY_CLASSES, Snapshot
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.words.pod import active, full_name
+from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Device
 from hetero.model.errors import BadInput
 from hetero.model.names import did_you_mean

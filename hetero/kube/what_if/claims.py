@@ -9,13 +9,13 @@ from pathlib import Path
 import yaml
 from attrs import frozen
 
-from hetero.kube.api import settings
-from hetero.kube.api.client import Access, Api, ApiError, Plain
-from hetero.kube.api.pod import containers_of
-from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.client.api import Access, Api, ApiError, Plain
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.explanation import Answer, explain
 from hetero.kube.dra.templates import templates
+from hetero.kube.words import settings
+from hetero.kube.words.pod import containers_of
+from hetero.kube.words.pod_request import Vocabulary
 from hetero.model.errors import BadInput
 
 _GROUP = "/apis/resource.k8s.io/v1"

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from hetero.kube.api.client import Plain
-from hetero.kube.api.pod_request import Vocabulary
+from hetero.kube.client.api import Plain
+from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Ask, Device
 from hetero.model.errors import BadInput
 from hetero.plugin.resource_names import ResourceNames

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from attrs import define, field
 
-from hetero.kube.api.client import Plain
-from hetero.kube.api.host import amounts, pod_host
-from hetero.kube.api.label_selector import meets
+from hetero.kube.client.api import Plain
+from hetero.kube.words.host import amounts, pod_host
+from hetero.kube.words.label_selector import meets
 from hetero.model import Refusal, Shortage
 from hetero.placement.cluster import CPU, HOST_MEMORY
 

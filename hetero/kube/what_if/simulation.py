@@ -17,15 +17,6 @@ from queue import SimpleQueue
 from attrs import evolve, field, frozen
 from msgspec import json
 
-from hetero.kube.api import settings
-from hetero.kube.api.annotations import (
-    ALLOCATION,
-    SIGNATURE,
-    Assignment,
-)
-from hetero.kube.api.pod import ended, full_name
-from hetero.kube.api.settings import Settings
-from hetero.kube.api.signing import PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.kube.scheduler.extender import NodeNames, Scheduler
 from hetero.kube.scheduler.pod_groups import group_of
 from hetero.kube.what_if.changes import (
@@ -49,6 +40,15 @@ from hetero.kube.what_if.snapshot import (
     read_api,
     read_file,
 )
+from hetero.kube.words import settings
+from hetero.kube.words.annotations import (
+    ALLOCATION,
+    SIGNATURE,
+    Assignment,
+)
+from hetero.kube.words.pod import ended, full_name
+from hetero.kube.words.settings import Settings
+from hetero.kube.words.signing import PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.model import Allocation, Device, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache

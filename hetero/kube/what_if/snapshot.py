@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from hetero.kube.api.client import IMPATIENT, RETRY, Access, Api, ApiError, Plain
+from hetero.kube.client.api import IMPATIENT, RETRY, Access, Api, ApiError, Plain
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
 from hetero.kube.what_if.saved_objects import expect_list
 from hetero.model.errors import BadInput

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from hetero.kube.api.quantity import rounded_up
+from hetero.kube.words.quantity import rounded_up
 from hetero.placement.cluster import CPU, HOST_MEMORY, total
 
 #: The size of one of each counter, in the API's unit of the resource of the same name.

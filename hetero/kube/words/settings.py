@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from hetero.kube.api.pod_request import Defaults, Vocabulary
+from hetero.kube.words.pod_request import Defaults, Vocabulary
 from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent

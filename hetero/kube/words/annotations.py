@@ -14,7 +14,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 from msgspec import DecodeError, json, to_builtins
 
-from hetero.kube.api.signing import PublicKeys, SigningKey
+from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
 from hetero.model.errors import BadInput
 from hetero.plugin.message import expect_sound_device

@@ -10,9 +10,9 @@ from posixpath import normpath
 from attrs import evolve, frozen
 
 from hetero.container.preload import PLACE, TARGET
-from hetero.kube.api.annotations import read_assignment
-from hetero.kube.api.client import ApiCalls, Plain
-from hetero.kube.api.signing import PublicKeys
+from hetero.kube.client.api import ApiCalls, Plain
+from hetero.kube.words.annotations import read_assignment
+from hetero.kube.words.signing import PublicKeys
 from hetero.model import Allocation, Gang
 from hetero.model.errors import BadInput
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from hetero.kube.api.annotations import read_note
-from hetero.kube.api.host import pod_host
-from hetero.kube.api.quantity import bytes_of, quantity
+from hetero.kube.words.annotations import read_note
+from hetero.kube.words.host import pod_host
+from hetero.kube.words.quantity import bytes_of, quantity
 from hetero.model import (
     Ask,
     CoTenancy,

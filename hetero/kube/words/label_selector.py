@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from hetero.kube.api.client import Plain
+from hetero.kube.client.api import Plain
 
 
 def meets(requirement: Plain, labels: Mapping[str, str]) -> bool:

@@ -13,7 +13,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.api.client import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError, Plain
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.api.pod_request import Vocabulary
-from hetero.kube.api.quantity import quantity
+from hetero.kube.words.pod_request import Vocabulary
+from hetero.kube.words.quantity import quantity
 from hetero.model import CORE, MEMORY, Counters, Device
 from hetero.model.errors import BadInput
 from hetero.placement.cluster import Container, Pod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from hetero.kube.api.client import ApiCalls, Plain
+from hetero.kube.client.api import ApiCalls, Plain
 
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.api.client import ApiCalls, ApiError, Plain
+from hetero.kube.client.api import ApiCalls, ApiError, Plain
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from attrs import define, field
 
-from hetero.kube.api.client import ApiError
+from hetero.kube.client.api import ApiError
 from hetero.model.errors import HeteroError
 
 _T = TypeVar("_T")

@@ -15,9 +15,9 @@ from attrs import define, field
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from hetero.kube.api.access_review import user_of
-from hetero.kube.api.answers import Answers, TooManyRefusals
-from hetero.kube.api.client import ApiCalls, ApiError
+from hetero.kube.client.access_review import user_of
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.server.answers import Answers, TooManyRefusals
 
 log = logging.getLogger(__name__)
 

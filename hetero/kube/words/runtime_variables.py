@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from hetero.kube.api.client import Plain
-from hetero.kube.api.pod import containers_of
+from hetero.kube.client.api import Plain
+from hetero.kube.words.pod import containers_of
 from hetero.model import Allocation, Device
 from hetero.plugin.vendor import Vendor
 
