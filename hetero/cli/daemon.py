@@ -6,8 +6,8 @@ import click
 
 from hetero.container.log import tell
 from hetero.node.daemon.server import serve, set_up
+from hetero.node.guard.monitor import Finding
 from hetero.node.node import Node
-from hetero.node.view.monitor import Finding
 
 
 @click.command()

@@ -13,10 +13,10 @@ from hetero.cli._render import Part, state, table
 from hetero.cli._show import dumps, json_option, show
 from hetero.container.log import tell
 from hetero.model.errors import BadInput, Refused
+from hetero.node.guard.monitor import Finding as News
+from hetero.node.guard.monitor import acts_for, watch
 from hetero.node.node import Node
 from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
-from hetero.node.view.monitor import Finding as News
-from hetero.node.view.monitor import acts_for, watch
 
 
 @click.command()

@@ -10,9 +10,9 @@ import pytest
 
 from hetero.model import Device, Usage
 from hetero.model.units import GiB, MiB
+from hetero.node.guard.monitor import LASTING, UnownedMemory
 from hetero.node.view.bypass import Unowned
 from hetero.node.view.excess import ProcessUse, charged_at_most, excess_of
-from hetero.node.view.monitor import LASTING, UnownedMemory
 from hetero.plugin.testing import rack
 
 CARD = "memory-0"

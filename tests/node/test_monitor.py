@@ -20,17 +20,18 @@ from attrs import evolve
 
 from hetero.model import Enforcement, OnBypass, OnExcess, Request, Usage
 from hetero.model.units import GiB, MiB
+from hetero.node.guard.monitor import Ended, Monitor, Sighting
+from hetero.node.guard.notes import note_unowned
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import read_excess
 from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
-from hetero.node.view.bypass import Bypass, Unowned, note_unowned, unowned_memory
+from hetero.node.view.bypass import Bypass, Unowned, unowned_memory
 from hetero.node.view.doctor import examine
 from hetero.node.view.excess import (
     Excess,
 )
-from hetero.node.view.monitor import Ended, Monitor, Sighting
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from tests.node.conftest import admit, request

@@ -42,13 +42,13 @@ from hetero.kube.words.signing import PublicKeys
 from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.elsewhere import note_elsewhere
+from hetero.node.guard.monitor import Ended, Finding, Monitor, Reaction, reaction
 from hetero.node.ledger.ledger import Grant
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.node.view.bypass import PERIOD, Bypass
 from hetero.node.view.excess import Excess
-from hetero.node.view.monitor import Ended, Finding, Monitor, Reaction, reaction
 from hetero.plugin.registry import Discovery
 from hetero.plugin.resource_names import ResourceNames
 

@@ -21,12 +21,12 @@ from attrs import define, evolve, field
 from hetero.model.errors import HeteroError, Refused
 from hetero.node.daemon.actions import Done, abort, carry_out, refusal
 from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET, framed
+from hetero.node.guard.monitor import Finding, watch
 from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.locks import try_lock
 from hetero.node.ledger.state import prepare
 from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
-from hetero.node.view.monitor import Finding, watch
 
 #: Seconds in which a request must have come, and its answer must have been read.
 DEADLINE = 5.0

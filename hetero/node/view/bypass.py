@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 
 from hetero.model import Policy
 from hetero.model.frozen import frozen
-from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Snapshot
 from hetero.node.node import Node, program
-from hetero.node.view.device_time import Overuse
 from hetero.node.view.excess import Comparison, is_shared
 
 #: Seconds between two looks, so that what began is told of within five.
@@ -113,22 +111,6 @@ def find_bypass(node: Node, snapshot: Snapshot, seen: Comparison) -> tuple[Bypas
     return (*found, *(each for entry in snapshot.grants for each in time_past(node, entry.id)))
 
 
-def note_time(node: Node, grant: str, overuse: Mapping[str, Iterable[Overuse]]) -> None:
-    """Write down what time a grant took past its limiter, for those who look once (`hetero ps`)."""
-    lines = [
-        f"{each.pid} {each.part:.3f} {device}\n"
-        for device, found in overuse.items()
-        for each in found
-        if each.grant == grant
-    ]
-    path = node.directory(grant) / PAST
-    with suppress(OSError):  # it ended, or is another user's
-        if lines:
-            replace(path, "".join(lines).encode(), mode=0o644)
-        else:
-            path.unlink(missing_ok=True)
-
-
 def time_past(node: Node, grant: str) -> Iterator[Bypass]:
     """Yield what device time a grant takes past its limiter, as who watches saw it lately."""
     path = node.directory(grant) / PAST
@@ -142,17 +124,6 @@ def time_past(node: Node, grant: str) -> Iterator[Bypass]:
                     grant=grant,
                     core=100 * float(part),
                 )
-
-
-def note_unowned(node: Node, found: Iterable[Unowned]) -> None:
-    """Write down what memory is no process's, for those who look once."""
-    path = node.ledger.path / UNOWNED
-    lines = [f"{each.memory} {each.device}\n" for each in found]
-    with suppress(OSError):  # another user's ledger
-        if lines:
-            replace(path, "".join(lines).encode(), mode=0o644)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def unowned_memory(node: Node) -> Iterator[Unowned]:

@@ -30,8 +30,8 @@ from hetero.node.node import Node, inventory_of, program
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
 from hetero.node.view.excess import Comparison, Excess, compare
+from hetero.node.view.hurt import hurt
 from hetero.node.view.owners import Owners
-from hetero.node.view.served import hurt
 from hetero.plugin.vendor_row import VendorRow
 
 

@@ -10,46 +10,15 @@ from attrs import define, field
 
 from hetero.model import Device
 from hetero.model.errors import HeteroError
-from hetero.model.frozen import frozen
 from hetero.node import services
 from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node
+from hetero.node.view.hurt import HURT, Hurt
 from hetero.plugin.service import Serve
 
-#: In a grant's directory: what ended its programs on their device.
-HURT = "hurt"
 #: Seconds that programs whose device failed them may take to end.
 _DRAIN = 30.0
-
-
-@frozen(kw_only=True)
-class Hurt:
-    """A grant whose programs lost their device since its service failed, and why."""
-
-    grant: str
-    device: str
-    why: str
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Tells one from another."""
-        return "hurt", self.grant, self.device
-
-    @property
-    def subject(self) -> str:
-        """What the log calls it."""
-        return f"grant {self.grant}"
-
-    def __str__(self) -> str:
-        return f"grant {self.grant} lost its work on {self.device[:12]}: {self.why}"
-
-
-def hurt(node: Node, grant: str) -> str | None:
-    """Return what ended a grant's programs on their device, as who watches saw it."""
-    with suppress(OSError):
-        return (node.directory(grant) / HURT).read_text().strip() or None
-    return None
 
 
 @define

@@ -20,23 +20,18 @@ from hetero.model import Device, Enforcement, OnBypass, OnExcess, Usage
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.daemon_client import client_of
+from hetero.node.guard.notes import note_time, note_unowned
+from hetero.node.guard.services_watch import ServicesWatch
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.grant_file import read_excess, store_excess
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node, user
-from hetero.node.view.bypass import (
-    PERIOD,
-    Bypass,
-    Unowned,
-    find_bypass,
-    note_time,
-    note_unowned,
-)
+from hetero.node.view.bypass import PERIOD, Bypass, Unowned, find_bypass
 from hetero.node.view.device_time import DeviceTime
 from hetero.node.view.excess import NOISE, Comparison, Excess, compare
+from hetero.node.view.hurt import Hurt
 from hetero.node.view.owners import Owners
-from hetero.node.view.served import Hurt, ServicesWatch
 
 #: Seconds for which memory has to be no process's before it is told of: a process that ends is not
 #: in a driver's list any more while its memory still is in use.
@@ -163,7 +158,7 @@ class Monitor:
         return self.node.with_system(self._ledger.snapshot())
 
     def sample(self, devices: Iterable[Device], snapshot: Snapshot | None = None) -> Sighting:
-        """Comparison at `devices` once, and act; `snapshot` is what stands, if that is known."""
+        """Look at `devices` once, and act; `snapshot` is what stands, if that is known."""
         snapshot = snapshot or self.snapshot()
         seen = compare(self.node, snapshot, devices, self._owners, last=self._last)
         owner = {pid: one.grant for pid, one in seen.owners.items() if one}
@@ -297,7 +292,7 @@ def acts_for(node: Node) -> str:
 
 
 def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
-    """Comparison every `PERIOD` at the devices that are shared, and tell of everything once."""
+    """Look every `PERIOD` seconds at the devices that are shared, and report each finding once."""
     # What is heterod's to do it does itself.
     monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
     try:

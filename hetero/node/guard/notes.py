@@ -1,0 +1,38 @@
+"""Writes down what only a monitor sees, for commands that look once (`hetero ps`, `doctor`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from hetero.node.ledger.grant_dir import replace
+from hetero.node.node import Node
+from hetero.node.view.bypass import PAST, UNOWNED, Unowned
+from hetero.node.view.device_time import Overuse
+
+
+def note_time(node: Node, grant: str, overuse: Mapping[str, Iterable[Overuse]]) -> None:
+    """Write down what time a grant took past its limiter, for those who look once (`hetero ps`)."""
+    lines = [
+        f"{each.pid} {each.part:.3f} {device}\n"
+        for device, found in overuse.items()
+        for each in found
+        if each.grant == grant
+    ]
+    path = node.directory(grant) / PAST
+    with suppress(OSError):  # it ended, or is another user's
+        if lines:
+            replace(path, "".join(lines).encode(), mode=0o644)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def note_unowned(node: Node, found: Iterable[Unowned]) -> None:
+    """Write down what memory is no process's, for those who look once."""
+    path = node.ledger.path / UNOWNED
+    lines = [f"{each.memory} {each.device}\n" for each in found]
+    with suppress(OSError):  # another user's ledger
+        if lines:
+            replace(path, "".join(lines).encode(), mode=0o644)
+        else:
+            path.unlink(missing_ok=True)
