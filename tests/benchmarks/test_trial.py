@@ -62,7 +62,7 @@ def test_a_program_that_fails_after_its_output_is_not_taken_for_a_good_one(
 def test_a_program_that_hangs_is_killed_and_said_to(machine: Machine) -> None:
     hung = pytest.raises(HeteroError, match="hung and was killed")
 
-    with _shell("exec sleep 60", machine, patience=0.2) as program, hung:
+    with _shell("exec sleep 600", machine, patience=0.2) as program, hung:
         program.line()
 
 
@@ -75,7 +75,7 @@ def test_a_program_that_is_borne_with_is_not_killed(machine: Machine) -> None:
 
 
 def test_a_program_does_not_outlive_its_block(machine: Machine) -> None:
-    with _shell("echo $$; exec sleep 60", machine) as program:
+    with _shell("echo $$; exec sleep 600", machine) as program:
         pid = int(program.line())
 
     with pytest.raises(ProcessLookupError):

@@ -58,13 +58,13 @@ def private_loader(tmp_path: Path) -> tuple[str, ...]:
 
 
 def asking(memory: str) -> tuple[str, ...]:
-    return JOB, "--seconds", "60", "--memory", memory
+    return JOB, "--seconds", "600", "--memory", memory
 
 
 def ended(watch: subprocess.Popen[str]) -> str:
     """Have a watcher end, and return what it told and nobody has read."""
     watch.terminate()
-    watch.wait(timeout=10)
+    watch.wait(timeout=60)
     assert watch.stdout
     return watch.stdout.read()
 
@@ -214,4 +214,4 @@ def test_a_strict_grant_is_written_so_for_the_limiter(
         assert program.stdout
         file = Path(program.stdout.readline().strip())
         assert [strict] == [limit.strict for limit in read_limits(file)]
-        program.terminate()
+        program.communicate(timeout=60)  # all of the card is the next one's

@@ -51,7 +51,7 @@ def outside(begin: Begin) -> Begin:
 
 
 def asking(memory: str) -> tuple[str, ...]:
-    return str(hetero_simulator.job("cuda")), "--seconds", "60", "--memory", memory
+    return str(hetero_simulator.job("cuda")), "--seconds", "600", "--memory", memory
 
 
 def with_memory(program: subprocess.Popen[str]) -> subprocess.Popen[str]:
@@ -110,7 +110,7 @@ driver.cuInit(0)
 for number in 1, 2, 2:
     driver.cuGetExportTable(ctypes.byref(ctypes.c_void_p()), ctypes.c_char_p(bytes([number] * 16)))
 print("asked", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -108,7 +108,7 @@ def test_row_17_a_shell_completes_names_words_and_other_commands(
     for label in ("trainer", "my job"):
         program = begin(
             *command, "run", "-q", "--memory", "1Gi", "--label", label, "--",
-            "sh", "-c", "echo $$; exec sleep 300",
+            "sh", "-c", "echo $$; exec sleep 600",
         )  # fmt: skip
         assert program.stdout
         program.stdout.readline()
@@ -125,7 +125,7 @@ def test_row_17_names_are_those_that_stand_and_are_plain_words(
     for label in ("mine", "two words", "\x1b[31mred"):
         program = begin(
             *command, "run", "-q", "--memory", "1Gi", "--label", label, "--",
-            "sh", "-c", "echo $$; exec sleep 300",
+            "sh", "-c", "echo $$; exec sleep 600",
         )  # fmt: skip
         assert program.stdout
         program.stdout.readline()

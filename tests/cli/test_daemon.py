@@ -90,7 +90,7 @@ def _call(*words: str) -> int:
 
 
 def until(path: Path, text: str) -> bool:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while text not in (path.read_text() if path.exists() else ""):
         if time.monotonic() > deadline:
             return False

@@ -86,12 +86,12 @@ def tenant(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Ten
         one.communicate()
 
 
-JOB = f"{hetero_simulator.job('cuda')} --seconds 100 --iterations 1000 --memory"
+JOB = f"{hetero_simulator.job('cuda')} --seconds 600 --iterations 1000 --memory"
 
 
 def busy(memory: str) -> str:
-    """Return the program that holds so much memory and keeps its card busy."""
-    return f"{JOB} {memory} >/dev/null & sleep 1; echo ready; wait"
+    """Return the program that holds so much memory and keeps its card busy, as its line says."""
+    return f"{JOB} {memory} | {{ read line; echo ready; exec cat >/dev/null; }}"
 
 
 # --- the rows ---------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_row_11_top_is_asked_by_keys(window: Open, tenant: Tenant) -> None:
     assert "scroll" in top.read(lambda said: "PgUp" in said)
     top.type("q")
     assert LEAVE in top.read(lambda said: LEAVE in said)
-    assert 0 == top.program.wait(10)
+    assert 0 == top.program.wait(60)
     assert top.before == top.modes()
 
 
@@ -225,7 +225,7 @@ def test_row_11_a_terminal_is_given_back_as_it_was(window: Open, number: int) ->
     top.program.send_signal(number)
 
     assert LEAVE in top.read(lambda said: LEAVE in said)
-    assert {signal.SIGTERM: 143, signal.SIGINT: 0}[signal.Signals(number)] == top.program.wait(10)
+    assert {signal.SIGTERM: 143, signal.SIGINT: 0}[signal.Signals(number)] == top.program.wait(60)
     assert top.before == top.modes()
 
 

@@ -30,7 +30,7 @@ def trainers(begin: Begin, command: tuple[str, ...], hetero: Run) -> list[str]:
     for label in ((), ("--label", "trainer")):
         program = begin(
             *command, "run", "-q", "--memory", "1Gi", "--core", "10", *label, "--",
-            "sh", "-c", "echo $$; exec sleep 60",
+            "sh", "-c", "echo $$; exec sleep 600",
         )  # fmt: skip
         assert program.stdout
         program.stdout.readline()
@@ -186,14 +186,14 @@ def test_row_19_a_label_of_two_grants_is_refused_with_their_ids(
 ) -> None:
     program = begin(
         *command, "run", "-q", "--memory", "1Gi", "--label", "trainer", "--",
-        "sh", "-c", "echo $$; exec sleep 60",
+        "sh", "-c", "echo $$; exec sleep 600",
     )  # fmt: skip
     assert program.stdout
     program.stdout.readline()
     done = hetero("release", "--force", "trainer")
 
     assert 2 == done.returncode
-    one = r"[0-9a-f]{8} \(\S+: sh -c 'echo [^)]*sleep 60'\)"
+    one = r"[0-9a-f]{8} \(\S+: sh -c 'echo [^)]*sleep 600'\)"
     assert re.search(f"grant 'trainer' could be {one}, {one}: give more", done.stderr), done.stderr
     assert 3 == len(standing(hetero))
 
@@ -204,7 +204,7 @@ def test_row_20_a_resize_that_is_refused_names_only_what_lacks(
     for core, label in (("50", "other"), ("30", "mine")):
         program = begin(
             *command, "run", "-q", "--device", "0", "--memory", "1Gi", "--core", core,
-            "--label", label, "--", "sh", "-c", "echo $$; exec sleep 60",
+            "--label", label, "--", "sh", "-c", "echo $$; exec sleep 600",
             **MIXED,
         )  # fmt: skip
         assert program.stdout

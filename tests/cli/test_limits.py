@@ -43,7 +43,7 @@ class Job:
 @pytest.fixture
 def start(hetero: Run, begin: Begin, command: tuple[str, ...]) -> Start:
     def job(*flags: str, memory: str = "1GiB") -> Job:
-        job = (str(hetero_simulator.job("cuda")), "--seconds", "60", "--memory", memory)
+        job = (str(hetero_simulator.job("cuda")), "--seconds", "600", "--memory", memory)
         program = begin(*command, "run", *flags, "--", *job)
         while program.poll() is None:
             for grant in json.loads(hetero("ps", "--json", "--seconds", "0.05").stdout)["items"]:

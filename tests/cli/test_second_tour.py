@@ -40,7 +40,7 @@ def test_top_shows_a_grants_id_beside_its_name(
         "--",
         "bash",
         "-c",
-        "echo; exec sleep 60",
+        "echo; exec sleep 600",
     )
     assert held.stdout
     held.stdout.readline()
@@ -188,7 +188,7 @@ def test_what_stands_before_an_uninstall_is_told_as_json_too(
     hetero: Run, begin: Begin, command: tuple[str, ...]
 ) -> None:
     assert [] == json.loads(hetero("doctor", "--uninstall-check", "--json").stdout)["items"]
-    held = begin(*command, "run", "--memory", "1Gi", "--", "bash", "-c", "echo; exec sleep 60")
+    held = begin(*command, "run", "--memory", "1Gi", "--", "bash", "-c", "echo; exec sleep 600")
     assert held.stdout
     held.stdout.readline()
     done = hetero("doctor", "--uninstall-check", "--json")

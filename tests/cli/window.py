@@ -42,7 +42,7 @@ class Window:
         self.said = ""
         os.write(self._ours, keys.encode())
 
-    def read(self, until: Callable[[str], bool], *, within: float = 30.0) -> str:
+    def read(self, until: Callable[[str], bool], *, within: float = 60.0) -> str:
         """Return what is shown once it is as wanted."""
         deadline = time.monotonic() + within
         while not until(self.said):
@@ -56,7 +56,7 @@ class Window:
     def whole(self) -> str:
         """Return all that a program shows which ends by itself."""
         said = self.read(lambda _: False)
-        assert 0 == self.program.wait(10), said
+        assert 0 == self.program.wait(60), said
         return said.replace("\r\n", "\n")
 
     def modes(self) -> list[object]:

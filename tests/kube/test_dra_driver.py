@@ -479,7 +479,7 @@ def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() ->
         told(at, "one")["Ready"]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
         before = told(at, "one")["Ready"]
         at.vendor.devices[0] = evolve(at.vendor.devices[0], health="XID 48")
-        await until(lambda: told(at, "one")["Healthy"]["status"] == "False", seconds=10)
+        await until(lambda: told(at, "one")["Healthy"]["status"] == "False")
         now = told(at, "one")
         assert ("Unhealthy", "XID 48") == (now["Healthy"]["reason"], now["Healthy"]["message"])
         assert before == now["Ready"]

@@ -259,7 +259,7 @@ def test_a_namespace_has_no_more_templates_than_it_may() -> None:
         task.cancel()
         await asyncio.wait([task])
 
-    asyncio.run(asyncio.wait_for(act(), timeout=10))
+    asyncio.run(asyncio.wait_for(act(), timeout=60))
 
     assert 1 == sum(path.split("/")[-2] == "resourceclaimtemplates" for path in api.objects)
     (said,) = api.events

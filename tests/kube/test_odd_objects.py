@@ -187,7 +187,7 @@ def test_templates_are_made_whatever_other_pods_say() -> None:
         task.cancel()
         await asyncio.wait([task])
 
-    asyncio.run(asyncio.wait_for(act(), timeout=30))
+    asyncio.run(asyncio.wait_for(act(), timeout=60))
 
 
 def inventory(capacity: dict[str, Any], *, uuids: tuple[str, ...] = ("GPU-9",)) -> str:
@@ -267,7 +267,7 @@ def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alo
         assert all(isinstance(one, ApiError) for one in found[False])
         assert [[]] == found[True]
 
-    asyncio.run(asyncio.wait_for(act(), timeout=20))
+    asyncio.run(asyncio.wait_for(act(), timeout=60))
 
 
 def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() -> None:

@@ -20,7 +20,7 @@ WHOLE = {"nvidia.com/gpu": "1"}
 AT_ONCE: dict[str, Any] = {"terminationGracePeriodSeconds": 0}
 
 
-async def until(true: Callable[[], Any], seconds: float = 5) -> None:
+async def until(true: Callable[[], Any], seconds: float = 60) -> None:
     for _ in range(int(seconds / 0.02)):
         if true():
             return

@@ -211,7 +211,7 @@ def test_what_a_kubelet_unprepares_before_it_ends_the_container_goes_soon_after_
                 at.api.claims["goes"]["status"] = {}
                 await claims.reconcile()
                 assert {"u-goes"} == claims.ending
-            await until(lambda: not at.node.ledger.stands(identities["goes"]), seconds=10)
+            await until(lambda: not at.node.ledger.stands(identities["goes"]))
             assert set() == claims.ending
             assert at.node.ledger.stands(identities["stays"])
 
@@ -237,7 +237,7 @@ def test_what_a_kubelet_unprepares_before_its_pod_is_over_goes_soon_after_its_co
                 at.api.put("pods", {**pod, "status": {"phase": over}})
             await until(lambda: {"u-one"} == claims.ending)
             at.api.claims["one"]["status"] = {}
-        await until(lambda: not at.node.ledger.stands(identity), seconds=10)
+        await until(lambda: not at.node.ledger.stands(identity))
         assert set() == claims.ending
 
     claims_story(act)

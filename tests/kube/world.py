@@ -215,7 +215,7 @@ def cgroup(uid: str, digit: str = "a", *, engine: str = "cri-containerd-") -> st
     return f"/kubepods.slice/kubepods-burstable.slice/{pod}/{engine}{digit * 64}.scope"
 
 
-async def until(true: Callable[[], object], *, seconds: float = 30) -> None:
+async def until(true: Callable[[], object], *, seconds: float = 60) -> None:
     """Wait until something is true; a test fails when it never is."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not true():

@@ -140,7 +140,7 @@ def grown(take):
     take()
     return [(old - new) // MIB for old, new in zip(before, left())]
 print(json.dumps({name: grown(take) for name, take in WAYS.items()}))
-beside.communicate(timeout=10)
+beside.communicate(timeout=60)
 """
 
 

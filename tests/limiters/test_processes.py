@@ -219,7 +219,7 @@ say(least)
     running: list[subprocess.Popen[str]] = []
     for number in range(kills):
         size = f"{rng.randrange(1, 64)}MiB"
-        running.append(grant.job("--memory", size, "--kernel-us", "100", "--seconds", "60"))
+        running.append(grant.job("--memory", size, "--kernel-us", "100", "--seconds", "600"))
         time.sleep(rng.random() * 0.006)
         if number >= 3:
             victim = running.pop(rng.randrange(3))

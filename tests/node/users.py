@@ -198,7 +198,7 @@ def plain(node: Node) -> Node:
     return evolve(node, registry=Registry.of(MemoryVendor(rack(16 * GiB))))
 
 
-def until(true: Callable[[], object], *, within: float = 10) -> bool:
+def until(true: Callable[[], object], *, within: float = 60) -> bool:
     deadline = time.monotonic() + within
     while not true():
         if time.monotonic() > deadline:

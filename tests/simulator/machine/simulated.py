@@ -72,7 +72,7 @@ class Machine:
 
     def run(self, program: str, **more: str) -> Any:
         process = self.start(program, **more)
-        out, error = process.communicate(timeout=30)
+        out, error = process.communicate(timeout=60)
         assert "" == error
         assert 0 == process.returncode
         return json.loads(out)
@@ -83,7 +83,7 @@ class Machine:
     @contextmanager
     def standing(self, program: str, **more: str) -> Iterator[subprocess.Popen[str]]:
         """Run this until it says a line, and kill it (the hard way) at the end."""
-        waiting = "\nprint('ready', flush=True)\nimport time; time.sleep(60)\n"
+        waiting = "\nprint('ready', flush=True)\nimport time; time.sleep(600)\n"
         process = self.start(dedent(program) + waiting, **more)
         try:
             assert process.stdout is not None
