@@ -128,7 +128,7 @@ check: setup ## lint C, Python, shell and prose; types and layer rules
 	$(call tidy,cuda,deploy/supervisor.c $(filter-out limiters/shared/no_%,$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
 	$(call tidy,hip,$(filter-out %/no_graph_nodes.c,$(wildcard limiters/hip/*.c limiters/hsa/*.c limiters/shared/no_*.c)))
 	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
-	$(BIN)/pytest tests/docs/test_prose.py "tests/test_words.py::test_no_retired_word_is_used[prose]"
+	$(BIN)/pytest tests/docs/test_prose.py tests/test_words.py
 
 docs: setup ## build the site into build/site: strictly, with the reference and README's picture
 	$(BIN)/python docs/make_site.py
