@@ -75,7 +75,8 @@ test: setup ## run the tests that need no card, no root and no cluster
 	$(BIN)/pytest -n 4 -m "not measured" --timeout 200
 	$(BIN)/pytest -m "measured" --timeout 200
 
-soak: setup ## run the long tests: random ones, a million steps of a cluster, kills and mutations of the limiter, attacks without what holds them
+soak: setup ## run the long tests: random ones, a million steps of a cluster, kills, faults and mutations of the limiter
+	@$(MAKE) --no-print-directory -C limiters faults
 	$(BIN)/pytest -m hypothesis --hypothesis-profile soak
 	$(BIN)/pytest -m soak
 	$(BIN)/pytest -m "hip and soak" --timeout 300 tests/limiters tests/cli

@@ -1,6 +1,8 @@
 /* Reserve, release, read: short sections under the region's lock, which is never held across a driver call. */
 #include "ledger.h"
 
+#include "fault.h"
+
 static uint64_t with_excess(const struct region *region, unsigned device, uint64_t used)
 {
     uint64_t excess = 0, sum;
@@ -71,7 +73,8 @@ enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64
 void ledger_release(struct region *region, unsigned device, uint64_t bytes)
 {
     if (!region_lock(region)) {
-        atomic_fetch_add(&region->owed[device], bytes); /* given back with the next lock */
+        if (!FAULT(late_release_forgotten))
+            atomic_fetch_add(&region->owed[device], bytes); /* given back with the next lock */
         return;
     }
     /* A child that frees what its parent allocated before the fork holds nothing of that. */
@@ -119,7 +122,7 @@ void ledger_say(struct region *region, enum hetero_said kind, unsigned device, i
 uint64_t ledger_used(struct region *region, unsigned device)
 {
     /* Whoever only looks takes no slot: there are as many as there are processes that allocate, not that look. */
-    if (region->slot < 0 || !region_lock(region))
+    if ((region->slot < 0 && !FAULT(readers_take_slots)) || !region_lock(region))
         return with_excess(region, device, region_sum(region, device));
     region_sweep(region);
     uint64_t used = held(region, device);

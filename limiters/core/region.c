@@ -1,6 +1,7 @@
 /* Opens and repairs the usage region (region.h): the one place that decides which slots are alive. */
 #include "region.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <errno.h>
@@ -222,12 +223,13 @@ static bool take_slot(struct region *region)
     if (file < 0)
         return false;
     int slot = lock_slot(region, file);
-    if (slot >= 0 && keep_open(region, file, slot)) {
+    if (slot >= 0 && (FAULT(slot_lock_in_a_descriptor) || keep_open(region, file, slot))) {
         region->slot = slot;
         region->pid = (uint32_t)getpid();
         region_say(region); /* over a dead process's */
     }
-    close(file);
+    if (!FAULT(slot_lock_in_a_descriptor))
+        close(file);
     return region->slot >= 0;
 }
 

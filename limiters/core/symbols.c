@@ -71,7 +71,7 @@ void library_resolve(struct library *library)
     void *handle = loaded(library);
     if (handle == NULL)
         handle = opened(library, RTLD_LAZY);
-    if (handle == NULL)
+    if (handle == NULL || FAULT(symbols_resolved_late))
         return;
     for (struct symbol *row = library->rows; row < library->rows + library->count; row++) {
         void *real = libc_dlsym(handle, row->name);
@@ -211,7 +211,7 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
 {
     void *pass = versioned ? (void *)libc_dlvsym : (void *)libc_dlsym;
     struct place place;
-    if (name == NULL || !find_ours(name, &place))
+    if (name == NULL || !find_ours(name, &place) || (FAULT(loader_calls_unanswered) && place.library == &loader))
         return (struct lookup){NULL, hidden(handle, name) ? NULL : pass};
     /* A sanitizer asks for these before anything of it works: nothing is called but what passes such a call on. */
     bool early = place.library == &loader && (handle == RTLD_NEXT || handle == RTLD_DEFAULT);

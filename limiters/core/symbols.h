@@ -7,6 +7,8 @@
 #ifndef HETERO_SYMBOLS_H
 #define HETERO_SYMBOLS_H
 
+#include "fault.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -68,6 +70,8 @@ static inline void *symbol_real(struct library *library, struct symbol *row)
     void *real = symbol_known(row);
     if (__builtin_expect(real == NULL, 0)) {
         library_resolve(library);
+        if (FAULT(symbols_resolved_late))
+            atomic_store(&row->real, library_named(library, row->name));
         real = symbol_known(row);
     }
     return real;

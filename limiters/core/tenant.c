@@ -1,6 +1,7 @@
 /* Finds and checks the grant, once per process. Anything wrong with one that is there refuses; none is free. */
 #include "tenant.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <errno.h>
@@ -115,7 +116,7 @@ static void after_fork_in_child(void)
 
 static void watch_forks(void)
 {
-    bool wiped = madvise(&process, sizeof process, MADV_WIPEONFORK) == 0;
+    bool wiped = !FAULT(forks_unnoticed) && madvise(&process, sizeof process, MADV_WIPEONFORK) == 0;
     if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !wiped)
         log_line(LOG_INFO, "a fork past libc is not noticed: this kernel wipes no pages");
 }

@@ -1,4 +1,5 @@
 /* Captures that CUDA alone has: into a graph that is there, and of graphics. */
+#include "../core/fault.h"
 #include "../shared/bodies.h"
 #include "../shared/capture.h"
 #include "../shared/recording.h"
@@ -7,6 +8,8 @@ CUresult begin_recapture(CUresult (*real)(CUstream, CUstreamCaptureMode, CUgraph
                          CUstream none, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                          CUgraphRecaptureCallback callback, void *data)
 {
+    if (FAULT(recaptures_unnoticed))
+        return real(stream, mode, graph, callback, data);
     BEGIN_CAPTURE(real(stream, mode, graph, callback, data));
 }
 

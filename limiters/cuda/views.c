@@ -2,6 +2,7 @@
  * bytes each on an NVIDIA H100, driver 580.159.04, where 100,000 were made. So its figure tells, after the call; one
  * for which a block more may be taken is made only where that fits.
  */
+#include "../core/fault.h"
 #include "../shared/blocks.h"
 #include "../shared/bodies.h"
 #include "../shared/charge.h"
@@ -20,7 +21,7 @@ static bool view_fits(int device)
 {
     long most = atomic_load(&views[device].most);
     return most == 0 || most % VIEWS_OF_A_BLOCK != 0 || atomic_load(&views[device].live) < most ||
-           uncounted_fits(device, BLOCK);
+           uncounted_fits(device, BLOCK) || FAULT(views_unsettled);
 }
 
 /* Whether the view that was made may stay. */
@@ -29,7 +30,7 @@ static bool settle_view(int device)
     long live = atomic_fetch_add(&views[device].live, 1) + 1, most = atomic_load(&views[device].most);
     while (live > most && !atomic_compare_exchange_weak(&views[device].most, &most, live))
         ;
-    return uncounted_look(device) && charge_within(device);
+    return FAULT(views_unsettled) || (uncounted_look(device) && charge_within(device));
 }
 
 static void view_gone(int device)

@@ -7,6 +7,8 @@
 #include "../shared/driver.h"
 #include "../shared/pitch.h"
 
+#include "../core/fault.h"
+
 hipError_t properties_of(hipError_t (*real)(hipDeviceProp_t *, int), hipDeviceProp_t *properties, int device)
 {
     return total_shown(real(properties, device), &properties->totalGlobalMem, device);
@@ -43,7 +45,8 @@ hipError_t allocate_3d(hipError_t (*real)(hipPitchedPtr *, hipExtent), hipPitche
 /* AMD's runtime 5.2.3 gives memory of the card here, which its header calls another name of hipHostMalloc. */
 hipError_t allocate_host(hipError_t (*real)(void **, size_t, unsigned), void **pointer, size_t bytes, unsigned flags)
 {
-    return (DRIVER(HostMalloc) != NULL ? DRIVER(HostMalloc) : real)(pointer, bytes, flags);
+    return (DRIVER(HostMalloc) != NULL && !FAULT(host_memory_of_the_card) ? DRIVER(HostMalloc) : real)(pointer, bytes,
+                                                                                                       flags);
 }
 
 /* An array whose elements have so many bits in each of four channels. */

@@ -11,6 +11,7 @@
 #include "../shared/image.h"
 #include "../shared/module.h"
 
+#include "../core/fault.h"
 #include "../core/tenant.h"
 
 #include <stdatomic.h>
@@ -61,10 +62,10 @@ static uint64_t bytes_of(uint64_t image, int device)
 {
     uint64_t blocks = blocks_for(image);
     if (blocks > 0)
-        return blocks - load_covers(blocks);
+        return blocks - FAULT_VALUE(module_charged_twice, load_covers(blocks), 0);
     if (device < 0 || is_in_first_block(device, image))
         return 0;
-    return (image + PAGE - 1) / PAGE * PAGE;
+    return FAULT_VALUE(small_images_uncharged, (image + PAGE - 1) / PAGE * PAGE, 0);
 }
 
 /* An executable's images are charged together, on each device. */
@@ -91,7 +92,7 @@ hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_
     if (!table_get(HELD_READER, reader.handle, &image) || (device >= 0 && !counted(device)))
         return real(executable, agent, reader, options, loaded);
     uint64_t bytes = bytes_of(image.bytes, device);
-    if (bytes > 0 && charge_now(device, bytes) != RESULT_OK)
+    if (bytes > 0 && !FAULT(loaded_arrays_uncharged) && charge_now(device, bytes) != RESULT_OK)
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     hsa_status_t answer = real(executable, agent, reader, options, loaded);
     if (answer == HSA_STATUS_SUCCESS)
@@ -111,7 +112,7 @@ hsa_status_t destroy_executable(typeof(&hsa_executable_destroy) real, hsa_execut
     hsa_status_t answer = real(executable);
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
         if (answer == HSA_STATUS_SUCCESS)
-            refund(device, held[device].bytes);
+            refund(device, FAULT_VALUE(unloaded_program_charged, held[device].bytes, 0));
         else if (held[device].bytes > 0)
             table_put(&held[device], &previous);
     return answer;

@@ -12,6 +12,7 @@
 
 #include "../shared/charge.h"
 
+#include "../core/fault.h"
 #include "../core/libc.h"
 #include "../core/log.h"
 #include "../core/tenant.h"
@@ -137,7 +138,7 @@ static int allocate_memory(int file, unsigned long request, struct kfd_ioctl_all
     uint64_t bytes = asked->size;
     if (device == DEVICE_NONE || (device >= 0 && !counted(device)))
         return pass(file, request, asked);
-    if (!charge_at_once(device, bytes)) {
+    if (!FAULT(scratch_uncharged) && !charge_at_once(device, bytes)) {
         log_little(device, bytes);
         errno = ENOMEM;
         return -1;
@@ -158,7 +159,8 @@ static int free_memory(int file, unsigned long request, struct kfd_ioctl_free_me
     bool ours = table_take(HELD_SCRATCH, asked->handle, &held);
     int answer = pass(file, request, asked), why = errno;
     if (ours && answer == 0)
-        refund(held.device, held.bytes); /* HIP's functions may never have been called */
+        refund(held.device,
+               FAULT_VALUE(scratch_stays_charged, held.bytes, 0)); /* HIP's functions may never have been called */
     else if (ours)
         table_put(&held, &previous);
     errno = why;

@@ -3,6 +3,8 @@
 #ifndef HETERO_SHARED_ARGUMENTS_H
 #define HETERO_SHARED_ARGUMENTS_H
 
+#include "../core/fault.h"
+
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,13 +16,14 @@
 #define AS_IT_IS(asked)                                                                                                \
     typeof(*(asked)) asked##_now = (asked) == NULL ? (typeof(*(asked))){0} : *(asked);                                 \
     atomic_signal_fence(memory_order_seq_cst);                                                                         \
+    if (!FAULT(arguments_read_twice))                                                                                  \
     asked = (asked) == NULL ? NULL : &asked##_now
 
 /* The stream that a launch's configuration names; to the end of the function `asked` points to what it points to now.
  */
 #define STREAM_AS_IT_IS(asked, stream)                                                                                 \
     ({                                                                                                                 \
-        if ((asked) != NULL)                                                                                           \
+        if ((asked) != NULL && !FAULT(streams_read_twice))                                                             \
             asked = memcpy(__builtin_alloca(sizeof *(asked)), asked, sizeof *(asked));                                 \
         atomic_signal_fence(memory_order_seq_cst);                                                                     \
         (asked) == NULL ? NO_STREAM : DEFAULT((asked)->stream);                                                        \

@@ -10,6 +10,8 @@
 #include "uncounted.h"
 #include "virtual.h"
 
+#include "../core/fault.h"
+
 static uint64_t whole_blocks(uint64_t bytes)
 {
     return bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;
@@ -49,7 +51,7 @@ static bool in_kept_block(int device, uint64_t bytes)
 
 void array_gone(const struct entry *entry)
 {
-    if (in_kept_block(entry->device, entry->bytes))
+    if (in_kept_block(entry->device, entry->bytes) && !FAULT(small_arrays_refunded))
         array_kept(entry->device, whole_blocks(entry->bytes));
     else
         refund_array(entry);

@@ -5,6 +5,8 @@
 #include "device.h"
 #include "driver.h"
 
+#include "../core/fault.h"
+
 #include <pthread.h>
 
 /* Keeps a block's pieces, and the small arrays, in step. Never held across a charge or a call of the driver. */
@@ -40,7 +42,7 @@ uint64_t blocks_for(uint64_t bytes)
 {
     if (bytes < PIECE_BELOW)
         return 0;
-    return rounded(bytes, BLOCK);
+    return FAULT_VALUE(sizes_unrounded, rounded(bytes, BLOCK), bytes);
 }
 
 bool is_piece(const struct entry *entry)
@@ -166,7 +168,8 @@ bool blocks_trim(int device)
     pointer_t pointer;
     while (BLOCKS_ARE_KEPT && table_take_match(is_empty, &device, &entry))
         empty += table_get(HELD_SHARED, entry.key * BLOCK, &part) ? 0 : BLOCK;
-    bool kept = empty > 0 || (BLOCKS_ARE_KEPT && table_find(is_scratch, &device, &entry));
+    bool kept = empty > 0 ||
+                (BLOCKS_ARE_KEPT && !FAULT(unused_scratch_kept) && table_find(is_scratch, &device, &entry));
     if (kept && DRIVER(DeviceTotalMem_v2)(&all, ordinal_of(device)) == RESULT_OK &&
         DRIVER(MemAlloc_v2)(&pointer, all) == RESULT_OK)
         DRIVER(MemFree_v2)(pointer);
@@ -187,12 +190,17 @@ uint64_t blocks_charged(int device, uint64_t bytes, uint64_t held)
     return ours ? bytes : held;
 }
 
+static uint64_t managed_batch(void)
+{
+    return FAULT_VALUE(managed_memory_unbatched, MANAGED_BATCH, 1);
+}
+
 static void refund_managed(int device, uint64_t bytes)
 {
     struct together *of = &managed[device];
     pthread_mutex_lock(&counting);
     of->live -= bytes;
-    uint64_t back = of->charged - rounded(of->live, MANAGED_BATCH);
+    uint64_t back = of->charged - rounded(of->live, managed_batch());
     of->charged -= back;
     pthread_mutex_unlock(&counting);
     refund(device, back);
@@ -317,7 +325,7 @@ result_t charge_managed(int device, uint64_t bytes)
 {
     if (!MANAGED_IN_BATCHES)
         return charge(device, blocks_for(bytes));
-    return counted(device) ? charge_together(&managed[device], device, bytes, MANAGED_BATCH) : charge(device, bytes);
+    return counted(device) ? charge_together(&managed[device], device, bytes, managed_batch()) : charge(device, bytes);
 }
 
 result_t settle_managed(result_t answer, pointer_t *pointer, int device, uint64_t bytes)

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
 #include "../core/ledger.h"
 #include "../core/log.h"
 #include "management.h"
@@ -57,7 +58,8 @@ bool card_got_back(int device, struct card_use before, uint64_t bytes)
         return false;
     uint64_t lost = before.listed && after.process < before.process ? (uint64_t)(before.process - after.process) : 0;
     uint64_t others = after.others - before.others + (before.listed ? 0 : after.own - before.own);
-    return others < UINT64_MAX / 2 && before.card - after.card >= (lost > bytes ? lost : bytes) + others;
+    return others < UINT64_MAX / 2 &&
+           before.card - after.card >= (lost > bytes ? lost : bytes) + FAULT_VALUE(others_frees_believed, others, 0);
 }
 
 void stays_charged(int device, uint64_t bytes)

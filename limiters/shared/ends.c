@@ -12,6 +12,8 @@
 #include "room.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
+
 #include <stdatomic.h>
 
 /* What exported pools are charged and no figure has: where they end it counts as unseen (pools.h). */
@@ -27,7 +29,9 @@ struct card_use before_context_ends(context_t context)
 {
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
-        if (governor != NULL && context != NULL)
+        if (governor != NULL && context != NULL && FAULT(context_ends_uncharged))
+            gate_after_context_ended(&governor->gate, context, false);
+        else if (governor != NULL && context != NULL)
             gate_before_context_ends(&governor->gate, context);
     }
     struct card_use before = before_context(context);
@@ -40,7 +44,7 @@ void context_call_over(context_t context, bool lives)
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL && context != NULL)
-            gate_after_context_ended(&governor->gate, context, lives);
+            gate_after_context_ended(&governor->gate, context, lives && !FAULT(context_ends_uncharged));
     }
 }
 
@@ -109,7 +113,8 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
     pools_stream_over(stream);
-    room_stream_over(stream);
+    if (!FAULT(stream_ends_keep_frees))
+        room_stream_over(stream);
     result_t answer = real(stream);
     if (answer == RESULT_OK) {
         stream_ended(of);

@@ -14,6 +14,8 @@
 #include "pools.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
+
 #include <stdlib.h>
 
 /* What a graph takes: of each device of the grant; or what it may not have. */
@@ -134,7 +136,7 @@ static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct 
     if (answer != RESULT_OK)
         return answer;
     atomic_store(&fresh, true);
-    if (uncounted_settle(device_current()))
+    if (FAULT(graph_memory_uncharged) || uncounted_settle(device_current()))
         return RESULT_OK;
     destroy_exec(DRIVER(GraphExecDestroy), *exec);
     uncounted_settle(device_current());
@@ -164,7 +166,7 @@ static result_t charge_again(TYPE(graph) graph, struct bill *bill, uint64_t *of_
     do {                                                                                                               \
         struct bill bill = {0};                                                                                        \
         uint64_t of_nodes;                                                                                             \
-        if (!uncounted_settle(device_current()))                                                                       \
+        if (!FAULT(graph_memory_uncharged) && !uncounted_settle(device_current()))                                     \
             return ERROR(OUT_OF_MEMORY);                                                                               \
         result_t answer = charge_before(graph, &bill, &of_nodes);                                                      \
         if (answer != RESULT_OK)                                                                                       \
@@ -226,7 +228,8 @@ result_t graph_brought_up(result_t answer, TYPE(graphExec) exec, TYPE(graph) gra
 {
     struct needs needs = {0};
     struct entry entry, previous;
-    if (answer != RESULT_OK || atomic_load(&with_memory) == 0 || !sum_nodes(graph, &needs))
+    if (answer != RESULT_OK || FAULT(graph_updates_uncharged) || atomic_load(&with_memory) == 0 ||
+        !sum_nodes(graph, &needs))
         return answer;
     for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++) {
         bool had = table_get(HELD_EXEC + (uint32_t)d, (uintptr_t)exec, &entry);
@@ -285,7 +288,8 @@ static result_t grow(struct growths *growths, TYPE(graphExec) exec, stream_t str
 /* After the first launch of an executable graph, or that it was brought to the device. */
 static void settle_fresh(stream_t meant)
 {
-    if (atomic_load_explicit(&fresh, memory_order_relaxed) && !stream_capturing(meant)) {
+    if (!FAULT(graph_memory_uncharged) && atomic_load_explicit(&fresh, memory_order_relaxed) &&
+        !stream_capturing(meant)) {
         atomic_store(&fresh, false);
         uncounted_settle(device_current());
     }

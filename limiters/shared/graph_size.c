@@ -10,6 +10,8 @@
 
 #include "driver.h"
 
+#include "../core/fault.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -283,5 +285,5 @@ uint64_t graph_size(TYPE(graph) graph)
     bool read = add_graph(&flat, graph, NONE, NULL);
     free(flat.nodes);
     free(flat.need);
-    return read ? flat.bytes : 0;
+    return read && !FAULT(graph_nodes_uncharged) ? flat.bytes : 0;
 }

@@ -6,6 +6,8 @@
 #include "fat.h"
 #include "readable.h"
 
+#include "../core/fault.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -60,7 +62,7 @@ static uint64_t segments(const char *data, uint64_t size, const Elf64_Ehdr *head
         return UINT64_MAX;
     for (unsigned i = 0; i < head->e_phnum; i++) {
         memcpy(&segment, data + head->e_phoff + i * sizeof segment, sizeof segment);
-        uint64_t past = sum(segment.p_vaddr, segment.p_memsz);
+        uint64_t past = sum(FAULT_VALUE(segments_by_offset, segment.p_vaddr, segment.p_offset), segment.p_memsz);
         end = segment.p_type == PT_LOAD && past > end ? past : end;
     }
     return end;
@@ -362,7 +364,7 @@ static struct image read_sized(const void *data, uint64_t size)
         data = ((const struct fatbin_wrapper *)data)->data;
         memcpy(&magic, data, sizeof magic);
     }
-    if (magic == FATBIN_MAGIC) {
+    if (magic == FATBIN_MAGIC && !FAULT(fat_binaries_unread)) {
         struct image image = read_fat(data, size);
         image.unread = image.unread || linked;
         return image;

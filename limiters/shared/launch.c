@@ -4,6 +4,8 @@
 #include "device.h"
 #include "recording.h"
 
+#include "../core/fault.h"
+
 /* A per-thread default stream is its thread's; the address of this tells threads apart. */
 static __thread char thread_identity;
 
@@ -66,7 +68,7 @@ static __attribute__((noinline)) void leave_recorded(const struct launch_ticket 
 
 void launch_leave(const struct launch_ticket *ticket, result_t answer)
 {
-    if (ticket->governor != NULL && __builtin_expect(answer != RESULT_OK, 0))
+    if (ticket->governor != NULL && __builtin_expect(answer != RESULT_OK, 0) && !FAULT(failed_launch_as_others))
         gate_leave_failed(&ticket->governor->gate);
     else if (ticket->governor != NULL)
         gate_leave(&ticket->governor->gate, &ticket->stream);

@@ -6,6 +6,8 @@
 #include "driver.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
+
 /* What HELD_LIBRARY links to: one that could not be read, the same whose kernels were asked for, and one that did not
  * fit then and was unloaded, which the program does not know. */
 static char unread_one, used_one, gone_one;
@@ -109,7 +111,7 @@ static bool enter_all(const struct entry *library)
     struct entry standing = {0};
     context_t current = context_of_memory();
     bool fits = current == NULL || enter(library, current, device_current());
-    while (fits && next_of(STANDING_CONTEXT, standing.key, &standing))
+    while (fits && !FAULT(libraries_in_one_context) && next_of(STANDING_CONTEXT, standing.key, &standing))
         fits = enter(library, standing.owner, standing.device);
     return fits;
 }
@@ -146,6 +148,8 @@ bool library_used(uint64_t key)
         return true;
     if (library.link == &gone_one)
         return false;
+    if (FAULT(library_use_unnoticed))
+        return true;
     bool before = library.link == &used_one;
     library.link = &used_one;
     table_put(&library, &previous);

@@ -8,6 +8,8 @@
 #include "driver.h"
 #include "libraries.h"
 
+#include "../core/fault.h"
+
 #include <limits.h>
 #include <pthread.h>
 
@@ -113,7 +115,7 @@ static bool raise_in(context_t context, int device, void *nothing)
     uint64_t more = most[device] > entry.bytes ? most[device] - entry.bytes : 0;
     if (more == 0)
         return true;
-    if (charge(device, more) != RESULT_OK)
+    if (!FAULT(raised_local_memory_uncharged) && charge(device, more) != RESULT_OK)
         return false;
     entry.bytes += more;
     table_put(&entry, &previous);
@@ -196,7 +198,7 @@ static void got(const void *function, int of_thread, unsigned devices)
 {
     struct entry before, kernel = {.kind = WAITING_KERNEL, .key = (uintptr_t)function, .device = DEVICE_NONE};
     for (int device = 0; devices >> device != 0; device++)
-        if (of_thread <= OF_CONTEXT || !counted(device))
+        if (FAULT(local_memory_uncharged) || of_thread <= OF_CONTEXT || !counted(device))
             devices &= ~(1u << device);
     if (devices == 0 && !may_wait(kernel.key))
         return;

@@ -11,6 +11,7 @@
 #include "pools.h"
 #include "room.h"
 
+#include "../core/fault.h"
 #include "../core/ledger.h"
 
 result_t memory_info(result_t (*real)(size_t *, size_t *), size_t *free, size_t *total)
@@ -123,8 +124,10 @@ result_t allocate_pitch(result_t (*real)(pointer_t *, size_t *, size_t, size_t, 
                         size_t *pitch, size_t width, size_t height, unsigned element)
 {
     size_t ours = 0;
-    result_t answer = allocate_rows_of(real, pointer, pitch == NULL ? NULL : &ours, width, height, element);
-    show_made((uintptr_t)pitch, &ours, answer == RESULT_OK ? sizeof ours : 0);
+    size_t *made = FAULT_VALUE(pitch_unguarded, &ours, pitch);
+    result_t answer = allocate_rows_of(real, pointer, pitch == NULL ? NULL : made, width, height, element);
+    if (!FAULT(pitch_unguarded))
+        show_made((uintptr_t)pitch, &ours, answer == RESULT_OK ? sizeof ours : 0);
     return answer;
 }
 
@@ -150,7 +153,7 @@ result_t release(result_t (*real)(pointer_t), pointer_t pointer)
     struct entry entry, previous;
     /* Before the driver can hand the name out again. */
     bool ours = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry);
-    bool shared = ours && is_shared(&entry);
+    bool shared = ours && is_shared(&entry) && !FAULT(shared_memory_refunded);
     struct card_use before = before_free(shared, &entry);
     result_t answer = real(pointer);
     if (shared)

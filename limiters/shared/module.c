@@ -14,6 +14,8 @@
 #include "local.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
+
 void module_gone(const struct entry *entry)
 {
     code_refused((uintptr_t)entry->link);
@@ -112,7 +114,9 @@ struct load {
 static result_t load_begins(struct load *load, int device, const struct image *image, bool lazy)
 {
     *load = (struct load){.image = *image, .device = device, .bytes = blocks_for(image->globals)};
-    if (lazy && load->bytes == 0)
+    if (FAULT(module_arrays_uncharged))
+        load->bytes = 0;
+    if (lazy && load->bytes == 0 && !FAULT(lazy_globals_uncharged))
         load->bytes = image->globals;
     load->stacks = stacks_lacking(stacks_of_calls(device, image->mallocs, image->prints), context_of_memory());
     result_t answer = charge(device, load->bytes + load->stacks);
@@ -132,7 +136,7 @@ static void load_ends(struct load *load, result_t answer, uint64_t key)
     refund(load->device, load->stacks);
     if (load->image.unread)
         context_grew(&load->measured, &grew);
-    if (answer == RESULT_OK && grew > load->bytes) {
+    if (answer == RESULT_OK && grew > load->bytes && !FAULT(code_growth_uncharged)) {
         charge_held(load->device, grew - load->bytes);
         load->bytes = grew;
     }
@@ -150,7 +154,7 @@ static bool load_fits(const struct load *load, uint64_t key, bool lazy)
     if (!lazy) /* a library takes them when it is used */
         stacks_taken(stacks_of_calls(load->device, load->image.mallocs, load->image.prints), load->device,
                      context_of_memory());
-    return uncounted_settle(load->device) && charge_within(load->device);
+    return FAULT(module_arrays_uncharged) || (uncounted_settle(load->device) && charge_within(load->device));
 }
 
 /* What an image took beyond the limit goes back with it. */
@@ -266,7 +270,7 @@ result_t function_of_kernel(result_t (*real)(TYPE(function) *, TYPE(kernel)), TY
                             TYPE(kernel) kernel)
 {
     result_t answer = settle_used(real(function, kernel));
-    if (answer == RESULT_OK)
+    if (answer == RESULT_OK && !FAULT(kernel_functions_unknown))
         local_of_function(*function); /* another handle than the kernel's */
     return answer;
 }

@@ -13,6 +13,8 @@
 #include "ends.h"
 #include "pools.h"
 
+#include "../core/fault.h"
+
 /* What is held on a device by pointer or of a pool: how much, but for pieces, which have no size of their own; one of
  * it; and what the device has free. */
 struct holding {
@@ -74,7 +76,7 @@ static void after_reset(context_t context, struct holding before)
         return; /* nothing was reset */
     while (table_take_match(is_held_on, &before.device, &entry)) {
         entry.owner = NULL;
-        if (!back)
+        if (!back && !FAULT(reset_memory_refunded))
             keep(&entry);
         else if (is_shared(&entry))
             shared_over(&entry, (struct card_use){0});

@@ -12,6 +12,8 @@
 #include "device.h"
 #include "driver.h"
 
+#include "../core/fault.h"
+
 #include <pthread.h>
 
 static __thread bool in_pool; /* this thread has the lock */
@@ -112,7 +114,7 @@ static bool settle_pool(TYPE(memoryPool) pool)
     uint64_t all = reserved(pool);
     if (all == 0)
         give_back_all(pool, is_of);
-    else if (all == used(pool))
+    else if (all == used(pool) && !FAULT(pool_returns_unnoticed))
         give_back_all(pool, is_freed_of);
     else
         return true;
@@ -202,7 +204,7 @@ static result_t settle_chunk(pointer_t pointer, TYPE(memoryPool) pool, int devic
         return RESULT_OK;
     if (grown == 0 || taken == 0)
         refund(device, held);
-    if (grown == 0)
+    if (grown == 0 && !FAULT(chunk_reuse_unnoticed))
         used_again(pointer, pool);
     if (grown == 0 || taken == 0)
         return grown == 0 ? RESULT_OK : settle_piece_of(HELD_CHUNK, pointer, device, pool, undo_async);
@@ -309,13 +311,15 @@ bool pool_keeps(pointer_t pointer)
     struct entry entry;
     uint64_t key = (uintptr_t)pointer;
     if (!table_get(HELD_FREED, key, &entry) || table_get(HELD_CHUNK, key, &entry) ||
-        table_get(HELD_POINTER, key, &entry) || table_get(HELD_SHARED, key, &entry))
+        (table_get(HELD_POINTER, key, &entry) && !FAULT(reused_address_as_freed)) ||
+        table_get(HELD_SHARED, key, &entry))
         return false;
     pthread_mutex_lock(&lock);
     bool kept = false;
     if (table_get(HELD_FREED, key, &entry)) {
         unsigned at = place_of(entry.owner);
-        kept = at < POOLS && pools[at] != NULL && settle_pool(pools[at]) && table_get(HELD_FREED, key, &entry);
+        kept = !FAULT(double_free_passed_on) && at < POOLS && pools[at] != NULL && settle_pool(pools[at]) &&
+               table_get(HELD_FREED, key, &entry);
     }
     pthread_mutex_unlock(&lock);
     return kept;
@@ -333,7 +337,10 @@ result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, 
     result_t answer = real(pointer, stream);
     if (answer == RESULT_OK && table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
         TYPE(memoryPool) has = taker(before);
-        keep_as(HELD_FREED, chunk, outside > 0 ? (void *)&unsure : has != NULL ? has : chunk.owner);
+        keep_as(HELD_FREED, chunk,
+                outside > 0                                              ? (void *)&unsure
+                : has != NULL && !FAULT(chunks_of_other_pools_unnoticed) ? has
+                                                                         : chunk.owner);
     }
     change_ends();
     return answer;
@@ -351,10 +358,10 @@ static void settle_freed(pointer_t pointer, const uint64_t before[POOLS], bool s
     TYPE(memoryPool) has = sure ? taker(before) : NULL;
     if (!table_take_match(is_leaving, pointer, &chunk))
         return;
-    if (sure && has == NULL)
+    if (sure && has == NULL && !FAULT(pool_loss_unnoticed))
         give_back(&chunk);
     else
-        keep_as(HELD_FREED, chunk, sure ? has : (void *)&unsure);
+        keep_as(FAULT_VALUE(freed_chunks_as_used, HELD_FREED, HELD_CHUNK), chunk, sure ? has : (void *)&unsure);
 }
 
 /* A free that is under way outside the lock: of what, and what was so when it began. */
@@ -426,7 +433,7 @@ static bool outlives(TYPE(memoryPool) pool)
     if (at < POOLS && holds) {
         over[at] = true;
         leave_device(pool, ordinal_of(chunk.device));
-    } else if (at < POOLS && pools[at] == pool) {
+    } else if (at < POOLS && pools[at] == pool && !FAULT(gone_pools_known)) {
         forget(&at);
     }
     return holds && at < POOLS;
@@ -439,7 +446,10 @@ result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) pool)
     pthread_mutex_unlock(&lock);
     if (!later)
         return real(pool);
-    settle_all(false);
+    if (FAULT(destroyed_pool_refunded))
+        give_back_all(pool, is_of);
+    else
+        settle_all(false);
     return RESULT_OK;
 }
 

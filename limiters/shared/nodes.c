@@ -7,7 +7,10 @@
 #include "graph_nodes.h"
 #include "local.h"
 
-#define PUT(kernel, call) return local_in_graph(kernel) ? call : ERROR(OUT_OF_MEMORY)
+#include "../core/fault.h"
+
+#define PUT(kernel, call)                                                                                              \
+    return FAULT(local_memory_in_graphs_uncharged) || local_in_graph(kernel) ? call : ERROR(OUT_OF_MEMORY)
 
 static const void *kernel_of(const NAMED(KERNEL_NODE_PARAMS) *params)
 {

@@ -15,6 +15,8 @@
 #include "uncounted.h"
 #include "virtual.h"
 
+#include "../core/fault.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -78,7 +80,7 @@ static int64_t not_charged(int device)
     int64_t more = (int64_t)(now - devices[device].charged);
     devices[device].charged = now;
     pthread_mutex_unlock(&counting);
-    return more;
+    return FAULT_VALUE(page_tables_uncharged, more, 0);
 }
 
 /* Charge that, or give back what they no longer take. False: it does not fit, and the next that looks here charges it,

@@ -7,6 +7,8 @@
 #include "driver.h"
 #include "pools.h"
 
+#include "../core/fault.h"
+
 /* A pool made by the program is known; any other is the default pool of some device, or of managed memory. */
 static int device_of_pool(TYPE(memoryPool) handle, enum pool_memory *memory)
 {
@@ -40,6 +42,10 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
 #define ALLOCATE_ORDERED(device_, pool_, stream, call)                                                                 \
     do {                                                                                                               \
         struct pool *of = NULL;                                                                                        \
+        if (FAULT(captured_pools_uncharged) && stream_capturing(stream)) {                                             \
+            FAULT_PAUSE(captured_pools_uncharged);                                                                     \
+            return call;                                                                                               \
+        }                                                                                                              \
         int device = device_;                                                                                          \
         result_t refused = charge(device, 0);                                                                          \
         if (refused != RESULT_OK || !counted(device))                                                                  \
@@ -61,8 +67,9 @@ result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), stream_
 {
     stream_t meant = stream == NULL ? none : stream;
     ALLOCATE_ORDERED(device_of_stream(meant), pool_current(device), meant,
-                     of == NULL ? real(pointer, bytes, stream)
-                                : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool_name(of), meant));
+                     of == NULL || FAULT(pool_unnamed)
+                         ? real(pointer, bytes, stream)
+                         : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool_name(of), meant));
 }
 
 result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), stream_t none,

@@ -10,6 +10,8 @@
 #include "driver.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -245,7 +247,7 @@ static void bury(void)
 {
     for (struct pool **at = &pools; *at != NULL;) {
         struct pool *pool = *at;
-        if ((!pool->over && !pool->gone) || pool->charged > 0 || pool->pins > 0) {
+        if ((!pool->over && !pool->gone) || pool->charged > 0 || (pool->pins > 0 && !FAULT(pinned_pools_buried))) {
             at = &pool->next;
             continue;
         }
@@ -268,7 +270,7 @@ static uint64_t settle_pool(struct pool *pool, bool trimmed, uint64_t *kept)
     pool->gone = pool->gone || !taken_by(pool, &taken);
     if (pool->gone)
         taken = 0; /* it went with the last context, or with what kept it */
-    if (taken < pool->charged) {
+    if (taken < pool->charged && !FAULT(pools_stay_charged)) {
         back = pool->charged - taken;
         pool->charged = taken;
     }
@@ -301,7 +303,7 @@ void pool_exported(struct pool *pool)
 {
     int device = pool->device;
     pthread_mutex_lock(&counting);
-    pool->exported = true;
+    pool->exported = !FAULT(exported_pools_unknown);
     pool->pins--;
     pthread_mutex_unlock(&counting);
     atomic_store(&any_said, true);
@@ -483,6 +485,8 @@ bool pool_grown(struct growth *growth)
     if (!taken_by(pool, &reserved))
         reserved = pool->charged + growth->charged;
     int64_t more = (int64_t)(reserved - pool->charged - growth->charged);
+    if (FAULT(pool_growth_uncharged) || FAULT(graph_memory_uncharged))
+        more = -(int64_t)growth->charged;
     pool->charged = reserved;
     pool->pins--;
     pthread_mutex_unlock(&counting);

@@ -4,6 +4,8 @@
 #include "arguments.h"
 #include "launch.h"
 
+#include "../core/fault.h"
+
 #define ON_SEVERAL(body, launch_t, count_t)                                                                            \
     result_t body(result_t (*real)(launch_t *, count_t, unsigned), launch_t *launches, count_t count, unsigned flags)  \
     {                                                                                                                  \
@@ -16,7 +18,7 @@
             return ERROR(INVALID_VALUE);                                                                               \
         memcpy(as_asked, launches, (size_t)count * sizeof *launches);                                                  \
         atomic_signal_fence(memory_order_seq_cst);                                                                     \
-        while (entered < count && answer == RESULT_OK) {                                                               \
+        while (entered < FAULT_VALUE(one_device_gated, count, 1) && answer == RESULT_OK) {                             \
             stream_t stream = as_asked[entered].hStream;                                                               \
             answer = launch_enter(&tickets[entered], stream == NULL ? STREAM_LEGACY : stream);                         \
             entered += answer == RESULT_OK;                                                                            \

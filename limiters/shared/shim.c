@@ -21,6 +21,7 @@
 #include "uncounted.h"
 #include "virtual.h"
 
+#include "../core/fault.h"
 #include "../core/log.h"
 #include "../core/table.h"
 #include "../core/tenant.h"
@@ -103,7 +104,7 @@ static result_t prepare(void)
     tenancy_in_child(forget_parent);
     management_prepare();
     for (int device = 0; device < (int)tenant_grant->device_count; device++)
-        if (terms_limit_core(tenant_terms(device)) && !governor_prepare(device))
+        if (terms_limit_core(tenant_terms(device)) && !FAULT(governor_unprepared) && !governor_prepare(device))
             return ERROR(NOT_PERMITTED);
     return RESULT_OK;
 }
@@ -183,7 +184,7 @@ static void *ours_for(void *found, const char *name, int version, uint64_t flags
     for (row = 0; row < ROWS; row++)
         if (found == symbol_known(&driver_rows[row]) || found == local_driver(row) ||
             found == ours[row]) /* whose names lead to us in itself, too */
-            return ours[row] != NULL ? ours[row] : found;
+            return ours[row] != NULL && !FAULT(raw_lookup_unanswered) ? ours[row] : found;
     bool per_thread = (flags & VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)) != 0, is_shown;
     unsigned versions = versions_of(name, per_thread, &row);
     if (versions == 0 && versions_of(name, !per_thread, &last) == 0)

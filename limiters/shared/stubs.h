@@ -4,6 +4,8 @@
 #include "arguments.h"
 #include "driver.h"
 
+#include "../core/fault.h"
+
 #define EXPORT          __attribute__((visibility("default")))
 #define DEFAULT(stream) ((stream) == NULL ? none : (stream))
 #define NO_STREAM       none
@@ -27,7 +29,8 @@
 #define FIRST(...)                   FIRST_OF(, ##__VA_ARGS__, nothing)
 #define FIRST_OF(before, first, ...) first
 #define BYTES_MADE(made)             typeof(made *) : sizeof(made),
-#define OURS_OF(made)                typeof(made *) : (made *)(shown == 0 ? NULL : (void *)ours_made),
+#define OURS_OF(made)                                                                                                  \
+    typeof(made *) : (made *)(shown == 0 ? NULL : FAULT_VALUE(made_names_unguarded, (void *)ours_made, (void *)shown)),
 #define MAKING(first, call)                                                                                            \
     ({                                                                                                                 \
         const int nothing = 0;                                                                                         \
@@ -42,7 +45,7 @@
             made_answer = call;                                                                                        \
         }                                                                                                              \
         (void)nothing;                                                                                                 \
-        if (made_answer == RESULT_OK)                                                                                  \
+        if (made_answer == RESULT_OK && !FAULT(made_names_unguarded))                                                  \
             show_made(shown, ours_made, bytes_made);                                                                   \
         made_answer;                                                                                                   \
     })
@@ -67,6 +70,13 @@
         call_ends();                                                                                                   \
         return answer;                                                                                                 \
     }
+/* A stream of a line of api.def whose call a fault lets past the gate. */
+#define UNLESS_FAULT(fault, call, stream)                                                                              \
+    ({                                                                                                                 \
+        if (FAULT(fault))                                                                                              \
+            return call;                                                                                               \
+        stream;                                                                                                        \
+    })
 /* While no device is limited in core the stub jumps to the driver's function, arguments and stack as they came. */
 #define GATED_IN(name, default_stream, parameters, arguments, stream)                                                  \
     static __attribute__((noinline)) result_t gated_##name parameters                                                  \

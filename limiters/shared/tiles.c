@@ -5,6 +5,8 @@
 #include "launch.h"
 #include "virtual.h"
 
+#include "../core/fault.h"
+
 /* The tiles that an array has of a block count as one reference, which ends with the array: tiles are unmapped in the
  * order of a stream. The key is made of both, and of pairs that have the same one each has a key of its own beside it.
  */
@@ -13,7 +15,7 @@ static void remember_tiles(void *array, struct block *block)
     struct entry found,
         entry = {.key = (uintptr_t)array ^ (uintptr_t)block, .kind = HELD_TILES, .owner = array, .link = block};
     for (; table_get(HELD_TILES, entry.key, &found); entry.key++)
-        if (found.owner == array && found.link == block) {
+        if ((found.owner == array && found.link == block) || FAULT(tiles_by_key_alone)) {
             block_dropped(block);
             return;
         }
@@ -23,7 +25,7 @@ static void remember_tiles(void *array, struct block *block)
 static void remember_all(const TYPE(arrayMapInfo) *tiles, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct block *block = tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP)
+        struct block *block = tiles[i].memOperationType == VALUE(MEM_OPERATION_TYPE_MAP) && !FAULT(tiles_hold_no_block)
                                   ? block_held(tiles[i].memHandle.memHandle)
                                   : NULL;
         if (block != NULL)
@@ -41,7 +43,8 @@ result_t map_tiles(result_t (*real)(TYPE(arrayMapInfo) *, unsigned, stream_t), s
     result_t answer = launch_enter(&ticket, stream == NULL ? none : stream);
     if (answer == RESULT_OK) {
         remember_all(ours, ours == NULL ? 0 : count);
-        answer = real(ours, count, stream);
+        FAULT_PAUSE(tiles_read_twice);
+        answer = real(FAULT_VALUE(tiles_read_twice, ours, tiles), count, stream);
         launch_leave(&ticket, answer);
     }
     free(ours);

@@ -5,6 +5,7 @@
 #include "charge.h"
 #include "device.h"
 
+#include "../core/fault.h"
 #include "../core/ledger.h"
 #include "../core/log.h"
 #include "../core/tenant.h"
@@ -210,10 +211,10 @@ static uint64_t uncounted_now(int device, int64_t figure, bool alone)
 {
     int64_t most = (int64_t)expected(device);
     uint64_t old = devices[device].uncounted, now = figure > most ? (uint64_t)(figure - most) : 0;
-    if (now >= old)
+    if (now >= old || FAULT(early_charges_make_room))
         return now;
-    int64_t high = figure + (int64_t)hidden(device) - most;
-    return !alone || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
+    int64_t high = figure + FAULT_VALUE(hidden_bytes_make_room, (int64_t)hidden(device), 0) - most;
+    return (!alone && !FAULT(charges_of_others_make_room)) || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
 }
 
 /* With `measuring` held: what is beyond what is known now, and how much more that is than was charged for it. False:

@@ -16,6 +16,8 @@
 #include "driver.h"
 #include "uncounted.h"
 
+#include "../core/fault.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -53,7 +55,7 @@ static void drop(struct block *block, struct card_use before)
     if (block->imported)
         say_opened(-1);
     bool exported = atomic_load(&block->exported);
-    if (exported && !card_got_back(block->device, before, block->bytes)) {
+    if (exported && !FAULT(exported_blocks_refunded) && !card_got_back(block->device, before, block->bytes)) {
         stays_charged(block->device, block->bytes);
     } else {
         refund(block->device, block->bytes);
@@ -166,8 +168,12 @@ static bool maps_address(const struct entry *entry, const void *address)
 result_t retain_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void *),
                       TYPE(memGenericAllocationHandle) *handle, void *address)
 {
-    pthread_mutex_lock(&mapping_lock);
+    if (!FAULT(mappings_unlocked))
+        pthread_mutex_lock(&mapping_lock);
     result_t answer = real(handle, address);
+    FAULT_PAUSE(mappings_unlocked);
+    if (FAULT(mappings_unlocked))
+        pthread_mutex_lock(&mapping_lock);
     struct entry mapping;
     if (answer == RESULT_OK && table_find(maps_address, address, &mapping)) {
         struct block *block = mapping.link;
@@ -234,8 +240,12 @@ result_t unmap_blocks(result_t (*real)(pointer_t, size_t), pointer_t address, si
 {
     struct entry *taken = NULL, previous;
     struct card_use before = not_asked;
-    pthread_mutex_lock(&mapping_lock);
+    if (!FAULT(mappings_unlocked))
+        pthread_mutex_lock(&mapping_lock);
     size_t count = take_mappings(address, bytes, &taken);
+    FAULT_PAUSE(mappings_unlocked);
+    if (FAULT(mappings_unlocked))
+        pthread_mutex_lock(&mapping_lock);
     for (size_t i = 0; i < count && !before.known; i++)
         before = used_before(taken[i].link);
     result_t answer = real(address, bytes);

@@ -4,6 +4,7 @@
 
 #include "futex.h"
 
+#include "../core/fault.h"
 #include "../core/log.h"
 #include "../core/tenant.h"
 
@@ -78,7 +79,7 @@ static void block_signals(sigset_t *before)
 {
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, before);
+    pthread_sigmask(SIG_SETMASK, FAULT_VALUE(signals_inside_the_lock, &all, NULL), before);
 }
 
 static void lock_always(struct gate *gate)
@@ -87,6 +88,7 @@ static void lock_always(struct gate *gate)
     block_signals(&before);
     pthread_mutex_lock(&gate->lock);
     gate->signals = before;
+    FAULT_PAUSE(signals_inside_the_lock);
 }
 
 static void unlock(struct gate *gate)
@@ -229,7 +231,8 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
     uint32_t count = gate_launches(gate), stride = gate->stride > 0 ? gate->stride : gate->strode;
     if (count - gate->fenced >= stride) {
         pop_passed(gate);
-        close_if_silent(gate);
+        if (!FAULT(gate_open_without_governor))
+            close_if_silent(gate);
         if (gate->stride > 0)
             adapt(gate, gate->engine->now());
         gate->fenced = count;
@@ -332,10 +335,10 @@ static uint64_t owed_at_exit(struct gate *gate)
     uint64_t core = terms_core(gate->terms), now = gate->engine->now();
     if (gate->exits_ns == 0)
         gate->exits_ns = now;
-    if (gate->spent_ns <= EXIT_NS)
+    if (gate->spent_ns <= EXIT_NS || FAULT(exit_uncharged))
         return 0;
     uint64_t earned_ns = EXIT_NS + (now - gate->exits_ns) / HETERO_CORE_FULL * core;
-    uint64_t grants_ns = gate->spend(gate->owner, 0);
+    uint64_t grants_ns = FAULT_VALUE(exits_charged_apart, gate->spend(gate->owner, 0), 0);
     if (gate->spent_ns <= earned_ns)
         return grants_ns;
     uint64_t own_ns = (gate->spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
@@ -603,7 +606,7 @@ static bool wait_outside(struct gate *gate)
     for (unsigned at = 0; outer != NULL && at < ENTRIES && at < mine.depth; at++)
         if (is_mine(&mine.entries[at], gate))
             flush(gate, &mine.entries[at].stream);
-    if (outer != NULL)
+    if (outer != NULL && !FAULT(handler_inside_while_it_waits))
         atomic_store(outer->cell, WAITS);
     bool let_through = wait_until_open(gate);
     if (outer != NULL)
@@ -648,10 +651,11 @@ static void end_hold(struct gate *gate)
 static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
 {
     for (bool let_through = false;;) {
-        if (!let_through &&
-            (is_long(gate) || atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate)))
+        if (!let_through && ((is_long(gate) && !FAULT(long_kernels_at_once)) ||
+                             atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate)))
             throttle(gate);
         step_in(gate, stream);
+        FAULT_PAUSE(handler_inside_while_it_waits);
         if (let_through)
             atomic_fetch_sub(&gate->waiting, 1);
         uint32_t state = atomic_load(&gate->state);
@@ -661,7 +665,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
             break;
         step_out(gate);
         end_sole(gate);
-        if (!atomic_load(&gates_retired))
+        if (!atomic_load(&gates_retired) || FAULT(time_slices_at_exit))
             let_through = wait_outside(gate);
         bool limited = terms_limit_core(gate->terms), retired = atomic_load(&gates_retired);
         if (let_through && (!limited || retired))
@@ -766,7 +770,8 @@ void gate_before_capture(struct gate *gate)
     if (!lock(gate))
         return;
     hold_spoil(&gate->hold);
-    tracked_streams_settled(&gate->streams);
+    if (!FAULT(unfenced_work_forgotten))
+        tracked_streams_settled(&gate->streams);
     unlock(gate);
 }
 

@@ -10,6 +10,7 @@
 #include "gang_run.h"
 #include "light_run.h"
 
+#include "../core/fault.h"
 #include "../core/log.h"
 #include "../core/tenant.h"
 
@@ -556,6 +557,8 @@ static void settle(struct governor *governor, struct course *course, bool yields
         charge(governor, course->charged, now);
     trail(governor);
     governor->trails_ns = drained ? 0 : now;
+    if (FAULT(trailing_work_forgiven))
+        governor->trails_ns = 0;
     gate_forget_timing(&governor->gate);
 }
 
@@ -643,7 +646,8 @@ void governor_begin(struct governor *governor)
  * a debugger: of one that did not come that is not known before it has looked at the gate again. */
 static bool is_asked(struct governor *governor)
 {
-    return atomic_load(&governor->gate.waiting) > 0 && atomic_load(&governor->gate.looks) != governor->missed;
+    return atomic_load(&governor->gate.waiting) > 0 &&
+           (atomic_load(&governor->gate.looks) != governor->missed || FAULT(stuck_launcher_waited_for));
 }
 
 /* Sleep until one does. */
@@ -691,12 +695,14 @@ static void *work(void *governor_)
     governor_begin(governor);
     power_watch_start(&governor->watch);
     while (!atomic_load(&gates_retired)) {
-        prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80, or what the program wrote into /proc */
+        if (!FAULT(timer_slack_left))
+            prctl(PR_SET_TIMERSLACK, 1UL); /* a sleep of 30 us would take 80, or what the program wrote into /proc */
         if (!is_asked(governor))
             idle(governor);
         governor_round(governor);
     }
-    say_what_exits(governor);
+    if (!FAULT(exit_unannounced))
+        say_what_exits(governor);
     return NULL;
 }
 

@@ -9,6 +9,8 @@
 
 #include "hold.h"
 
+#include "../core/fault.h"
+
 /* A launch is known from so many holds; the mean is of about so many of the last. */
 #define LIGHT_HOLDS  12u
 #define LIGHT_FADING 1024u
@@ -430,6 +432,8 @@ static inline uint32_t light_see(struct light *light, uint32_t count)
 static inline void light_draw(struct light *light, uint32_t count, uint32_t random)
 {
     uint32_t made = count - light->held, spread = made < LIGHT_SPREAD ? made : LIGHT_SPREAD;
+    if (FAULT(rare_long_kernels_unseen) && spread >= 16)
+        spread = 15;
     light->target = count + random % (spread + 1);
     light->drawn = true;
 }

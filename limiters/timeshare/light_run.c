@@ -4,6 +4,7 @@
 
 #include "budget.h"
 
+#include "../core/fault.h"
 #include "../core/log.h"
 #include "../core/tenant.h"
 
@@ -278,7 +279,7 @@ static void watch(struct governor *governor, struct light_course *course)
         watch->others = before > watch->others ? before : watch->others;
         watch->stands = watch->stands ||
                         (stands && elapsed(watch->since, now) > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
-        if (watch->stands)
+        if (watch->stands && !FAULT(rare_long_kernels_unseen))
             charge_long(governor, course, now, others);
         time_slice_busy(&governor->time_slice, watch->stands && stands);
         if (stands)

@@ -1,6 +1,8 @@
 /* Which streams have work that the device may not have finished (tracked_streams.h). */
 #include "tracked_streams.h"
 
+#include "../core/fault.h"
+
 #include <stdlib.h>
 
 static const struct stream_key nobody;
@@ -41,7 +43,7 @@ struct tracked_stream *tracked_streams_find(struct tracked_streams *streams, con
 static struct tracked_stream *unused(struct tracked_streams *streams)
 {
     unsigned chunk = streams->highest / TRACKED_STREAM_CHUNK;
-    if (chunk == TRACKED_STREAM_CHUNKS)
+    if (chunk == TRACKED_STREAM_CHUNKS || FAULT(streams_untracked))
         return NULL;
     if (streams->chunks[chunk] == NULL)
         streams->chunks[chunk] = calloc(TRACKED_STREAM_CHUNK, sizeof **streams->chunks);
@@ -90,6 +92,8 @@ void tracked_stream_flush(struct tracked_streams *streams, struct tracked_stream
     atomic_store_explicit(&stream->dirty, false, memory_order_seq_cst);
     if (streams->engine->set(stream->tail, stream->key.stream))
         stream->pending = true;
+    else if (FAULT(unfenced_work_forgotten))
+        stream->pending = false;
     else
         atomic_store_explicit(&stream->dirty, true, memory_order_relaxed);
 }

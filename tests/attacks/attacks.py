@@ -1,7 +1,9 @@
 """Runs the attacks under a grant, on a card where there is one and else on a simulated one.
 
 make attacks; `PYTHONPATH=tests/limiters:tests/simulator/machine .venv/bin/python
-tests/attacks/attacks.py NAME...` runs those that are named.
+tests/attacks/attacks.py NAME...` runs those that are named. With limiters/build/faults first in
+PYTHONPATH (make -C limiters faults) HETERO_FAULT names what is taken out of the limiter meanwhile
+(test_attack_faults.py: which attack sees which).
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Grants are written here byte by byte, so that these tests hold the limiter to th
 and not to whatever the node's writer does.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +243,17 @@ def _told(process: "subprocess.Popen[str]") -> Any:
         process.kill()  # one that has no end would run on beside all other tests
     assert process.returncode == 0, f"exit {process.returncode}\n{out}\n{errors}"
     return json.loads(out.splitlines()[-1])
+
+
+@cache
+def with_faults(api: str) -> Path:
+    """Build the limiters with their faults, where that is to be done; the library for an API."""
+    limiters = hetero_limiters.library(api).parents[2]
+    environment = {**os.environ, "MAKEFLAGS": ""}
+    with (limiters / "build/faults.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests may run in several processes
+        subprocess.run(["make", "-s", "-C", limiters, "faults"], check=True, env=environment)
+    return limiters / "build/faults/hetero_limiters/lib" / f"libhetero-{api}.so"
 
 
 def mutated(edits: tuple[tuple[str, str, str], ...], copy: Path, api: str = "cuda") -> Path:
