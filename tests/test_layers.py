@@ -224,34 +224,3 @@ def test_nothing_asks_which_vendor_it_is() -> None:
     ]
 
     assert ([], []) == (in_python, in_c)
-
-
-# --- the length of a file ------------------------------------------------------------------------
-
-#: A file with more lines gives the reason at its head: "Over 400 lines because …".
-_MOST_LINES = 400
-_REASON = re.compile(r"Over \d+ lines\W+because \w")
-
-
-def test_a_long_file_gives_the_reason_at_its_head() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.py", "*.c", "*.h"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    texts = {name: (ROOT / name).read_text() for name in listed.stdout.split()}
-
-    found = [
-        name
-        for name, text in texts.items()
-        if text.count("\n") > _MOST_LINES and not _REASON.search(_head(text))
-    ]
-
-    assert [] == found
-
-
-def _head(text: str) -> str:
-    """Return the docstring of a Python module, or the comment at the head of a C file."""
-    return re.split(r'"""$|\*/', text, maxsplit=1, flags=re.M)[0]
