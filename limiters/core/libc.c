@@ -108,10 +108,10 @@ static void *address_of(const struct link_map *object, const ElfW(Sym) * symbol)
 
 extern void _dl_mcount(uintptr_t from, uintptr_t self);
 
-/* A variable of the loader, from the loader's own symbol table: a program that uses that symbol itself has a copy,
- * which is empty until the program is relocated. What is asked for by name here is a function of the loader that no
- * program has. It is relative to `start`. */
-static const ElfW(Sym) * loader_variable(const char *name, uintptr_t *start)
+/* The loader's list of what is loaded, from the loader's own symbol table: a program that uses that symbol itself has a
+ * copy, which is empty until the program is relocated. What is asked for by name here is a function of the loader that
+ * no program has. */
+static const struct link_map *loaded_objects(void)
 {
     uintptr_t base = (uintptr_t)_dl_mcount & ~(uintptr_t)0xfff;
     while (*(const uint32_t *)base != 0x464c457f) /* ELF's first bytes, on the first page */
@@ -123,36 +123,9 @@ static const ElfW(Sym) * loader_variable(const char *name, uintptr_t *start)
     struct tables tables;
     const ElfW(Sym) *symbol = NULL;
     if (read_dynamic((const void *)(base + segment->p_vaddr), base, &tables))
-        symbol = look_up(&tables, name, false);
-    *start = base;
-    return symbol;
+        symbol = look_up(&tables, "_r_debug", false);
+    return symbol == NULL ? NULL : ((const struct r_debug *)(base + symbol->st_value))->r_map;
 }
-
-/* The loader's list of what is loaded. */
-static const struct link_map *loaded_objects(void)
-{
-    uintptr_t start;
-    const ElfW(Sym) *list = loader_variable("_r_debug", &start);
-    return list == NULL ? NULL : ((const struct r_debug *)(start + list->st_value))->r_map;
-}
-
-#ifdef FAULTS
-/* What the kernel put on the first stack: how many arguments there are, these, NULL, and the environment. */
-const char *first_variable(const char *name)
-{
-    uintptr_t start;
-    const ElfW(Sym) *variable = loader_variable("__libc_stack_end", &start);
-    const uintptr_t *stack = *(const uintptr_t *const *)(start + variable->st_value);
-    for (const char *const *at = (const char *const *)(stack + 1 + *stack + 1); *at != NULL; at++) {
-        size_t length = 0;
-        while (name[length] != '\0' && name[length] == (*at)[length])
-            length++;
-        if (name[length] == '\0' && (*at)[length] == '=')
-            return *at + length + 1;
-    }
-    return NULL;
-}
-#endif
 
 static void *function_in(const char *part, const char *name, bool hidden)
 {

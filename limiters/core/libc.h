@@ -16,11 +16,6 @@ const struct link_map *object_of(const void *address);
 /* Whether a library calls itself so (its DT_SONAME). */
 bool object_is_called(const struct link_map *object, const char *name);
 
-#ifdef FAULTS
-/* The value of a variable of the environment, of use before libc begins; NULL: there is none. */
-const char *first_variable(const char *name);
-#endif
-
 /* strcmp without libc. */
 bool same_text(const char *one, const char *other);
 

@@ -2,15 +2,13 @@
  * driver's figure tells after the load. */
 #include "image.h"
 
+#include "../core/fault.h"
 #include "../cuda/fatbin.h"
 #include "fat.h"
 #include "readable.h"
 
-#include "../core/fault.h"
-
 #include <elf.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
