@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,15 @@ RECORDED = Path(__file__).parent / "data/h100-device-time.jsonl"
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "device_time.py"
 
 
+def own_rack(state: Path) -> Path:
+    """Return a copy of a shipped rack: what cards do is kept by a rack's path."""
+    return Path(shutil.copy(hetero_simulator.rack("one"), state.with_name("one.rack")))
+
+
 def run(*words: str, state: Path) -> str:
     environ = {
         **os.environ,
-        "HETERO_RACK": str(hetero_simulator.rack("one")),
+        "HETERO_RACK": str(own_rack(state)),
         "HETERO_STATE": str(state),
     }
     done = subprocess.run(

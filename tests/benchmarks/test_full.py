@@ -32,11 +32,13 @@ def measured(
     report = tmp_path / "full.json"
     # Simulated daemons of MPS end with these tests, and are known by their environment.
     ours = {"MPS_ENDS_WITH": str(os.getpid()), "MPS_OF": str(tmp_path)}
+    # What cards do is kept by a rack's path.
+    rack = str(shutil.copy(hetero_simulator.rack("one"), tmp_path))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most.
         done = subprocess.run(
             [sys.executable, str(FULL), *options, "--json", str(report)],
-            env={**os.environ, "HETERO_RACK": "one", "HETERO_STATE": short, **ours, **environment},
+            env={**os.environ, "HETERO_RACK": rack, "HETERO_STATE": short, **ours, **environment},
             capture_output=True,
             text=True,
             check=False,

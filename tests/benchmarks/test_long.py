@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from long import missed  # noqa: E402 - benchmarks is no package
 def test_long_kernels_are_measured_alone_and_beside_a_neighbour(tmp_path: Path) -> None:
     environment = {
         **os.environ,
-        "HETERO_RACK": str(hetero_simulator.rack("one")),
+        "HETERO_RACK": str(shutil.copy(hetero_simulator.rack("one"), tmp_path)),
         "HETERO_STATE": str(tmp_path / "state"),
     }
     report = tmp_path / "long.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import hetero_simulator
 import pytest
 
 from tests.plugin.installed import install
@@ -67,6 +69,12 @@ def environ(tmp_path: Path) -> dict[str, str]:
         "HETERO_STATE": str(tmp_path / "state"),
         "COLUMNS": "100",
     }
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """The shipped rack of one card, for this test alone: what cards do is kept by a rack's path."""
+    return Path(shutil.copy(hetero_simulator.rack("one"), tmp_path))
 
 
 @pytest.fixture

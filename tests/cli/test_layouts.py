@@ -23,8 +23,8 @@ OURS = {
 
 
 @pytest.fixture
-def environ(environ: dict[str, str]) -> dict[str, str]:
-    return {**environ, "HETERO_RACK": "one"}
+def environ(environ: dict[str, str], one: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(one)}
 
 
 @pytest.fixture(params=["grant", "region", "board"])

@@ -22,8 +22,8 @@ Start = Callable[..., "Job"]
 
 
 @pytest.fixture
-def environ(environ: dict[str, str]) -> dict[str, str]:
-    return {**environ, "HETERO_RACK": "one", "PYTHONPATH": ""}
+def environ(environ: dict[str, str], one: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(one), "PYTHONPATH": ""}
 
 
 @frozen(eq=False)
@@ -179,14 +179,14 @@ def test_a_preload_of_the_users_own_stays(hetero: Run, tmp_path: Path) -> None:
 
 
 def test_simulated_grants_stand_apart_from_real_ones(
-    hetero: Run, environ: Mapping[str, str], start: Start
+    hetero: Run, environ: Mapping[str, str], start: Start, one: Path
 ) -> None:
     job = start("--memory", "2Gi")
     state = Path(environ["HETERO_STATE"])
 
     assert [job.grant] == [path.name for path in state.glob("sim-*/grants/*")]
     view = json.loads(hetero("inventory", "--json").stdout)
-    assert str(hetero_simulator.rack("one").resolve()) == view["simulated"]
+    assert str(one) == view["simulated"]
     assert "no card below is real" in hetero("inventory").stdout
     real = json.loads(hetero("inventory", "--json", HETERO_RACK="").stdout)
     assert (None, []) == (real["simulated"], real["grants"])

@@ -36,8 +36,8 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environ(environ: dict[str, str], settings: Path) -> Iterator[dict[str, str]]:
-    own = {"HETERO_RACK": "one", "HETERO_CONFIG": str(settings), "PYTHONPATH": ""}
+def environ(environ: dict[str, str], settings: Path, one: Path) -> Iterator[dict[str, str]]:
+    own = {"HETERO_RACK": str(one), "HETERO_CONFIG": str(settings), "PYTHONPATH": ""}
     own["MPS_ENDS_WITH"] = str(os.getpid())  # also where these tests are interrupted
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most

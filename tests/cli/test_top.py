@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 
 import hetero_simulator
 import pytest
@@ -18,14 +19,14 @@ from .window import Window
 
 
 @pytest.fixture
-def environ(environ: dict[str, str]) -> dict[str, str]:
-    return {**environ, "HETERO_RACK": "one", "PYTHONPATH": ""}
+def environ(environ: dict[str, str], one: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(one), "PYTHONPATH": ""}
 
 
 @pytest.fixture
 def pair(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[None]:
     """A shell whose grant two programs use, with 1 and 2 GiB."""
-    job = f"{hetero_simulator.job('cuda')} --seconds 100 --iterations 1000 --memory"
+    job = f"{hetero_simulator.job('cuda')} --seconds 600 --iterations 1000 --memory"
     with subprocess.Popen(
         [*command, "run", "--memory", "8Gi", "--core", "30", "--label", "a pair", "--",
          "sh", "-c", f"{job} 1GiB & {job} 2GiB & wait"],
