@@ -125,6 +125,7 @@ def test_a_pinned_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -
     assert [] == ids(node)
 
 
+@pytest.mark.timeout(600)  # one process a step
 def test_an_owner_that_is_killed_at_any_step_leaves_a_grant_or_none_and_can_go_on(
     node: Node, tmp_path: Path
 ) -> None:

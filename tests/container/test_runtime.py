@@ -137,6 +137,7 @@ def test_a_runtime_that_cannot_be_started_gives_the_grant_back(bundle: Path) -> 
     assert [] == grants()
 
 
+@pytest.mark.timeout(600)  # one process a step
 def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
     Registry().declarations()  # what is imported is the same each time
 

@@ -13,7 +13,9 @@ from tenancy import LIMITER, MIB, Grant, Rack, Terms
 BUILD = LIMITER.parents[2] / "build"
 SANITIZED = BUILD / "address/libhetero-cuda.so"
 
-pytestmark = pytest.mark.usefixtures("instrumented")
+#: A build under a sanitizer is ten times as slow: these limits are for what hangs.
+HANGS = 180
+pytestmark = [pytest.mark.usefixtures("instrumented"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def _without_refusals(errors: str) -> str:
 def test_a_job_meets_nothing_wrong(grant: Grant, load: tuple[str, ...]) -> None:
     command = [str(hetero_simulator.job("cuda")), *load, "--seconds", "0.5", "--memory", "32MiB"]
     job = grant.rack.machine.spawn(command, **_environment(grant))
-    out, errors = job.communicate(timeout=60)
+    out, errors = job.communicate(timeout=HANGS)
 
     assert (0, "") == (job.returncode, errors)
     assert 32 * MIB == json.loads(out.splitlines()[-1])["memory"]
@@ -74,7 +76,7 @@ say(info()[0])
 """,
         **_environment(grant),
     )
-    out, errors = program.communicate(timeout=180)
+    out, errors = program.communicate(timeout=HANGS)
 
     assert (0, "") == (program.returncode, _without_refusals(errors))
     assert 64 * MIB == json.loads(out)
@@ -94,7 +96,7 @@ say([nvmlDeviceGetMemoryInfo(card).used, nvmlDeviceGetUtilizationRates(card).gpu
 """,
         **_environment(grant),
     )
-    out, errors = program.communicate(timeout=60)
+    out, errors = program.communicate(timeout=HANGS)
 
     assert (0, "") == (program.returncode, errors)
     assert [2 * MIB, 0, 1, 1] == json.loads(out)
@@ -106,7 +108,7 @@ def test_threads_of_one_program_meet_no_data_race(tmp_path: Path, limit: int) ->
     program = grant.rack.machine.spawn(
         [str(BUILD / "thread/threads")], HETERO_GRANT=grant.environment["HETERO_GRANT"]
     )
-    out, errors = program.communicate(timeout=60)
+    out, errors = program.communicate(timeout=HANGS)
 
     assert ("", "", 0) == (out, _without_refusals(errors), program.returncode)
     assert 320 < grant.usage().launches
@@ -135,7 +137,7 @@ def test_threads_of_a_gang_meet_no_data_race(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANGS,
             check=False,
         )
         said = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]

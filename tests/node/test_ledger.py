@@ -109,6 +109,7 @@ def test_looking_at_a_ledger_that_is_not_there_makes_nothing(make_node: MakeNode
 # --- killed in the middle -------------------------------------------------------------------
 
 
+@pytest.mark.timeout(600)  # one process a step
 def test_an_admission_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
     node = make_node(16 * GiB, 16 * GiB)
     neighbour = admit(node, request(memory=GiB)).grant.id
@@ -121,6 +122,7 @@ def test_an_admission_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> 
     assert step > 20  # the last child came to its end, so every step was tried
 
 
+@pytest.mark.timeout(600)  # one process a step
 def test_a_sweep_killed_at_any_step_leaves_nothing(make_node: MakeNode) -> None:
     node = make_node()
     keep = admit(node, request(memory=GiB)).grant.id

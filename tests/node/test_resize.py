@@ -170,6 +170,7 @@ def test_a_grant_without_a_limiter_is_not_pretended_to_change(node: Node) -> Non
 
 
 @pytest.mark.parametrize("ask", [Ask(memory=8 * GiB, core=60), Ask(memory=GiB, core=10)])
+@pytest.mark.timeout(600)  # one process a step
 def test_a_change_killed_at_any_step_is_whole_or_not_at_all(node: Node, ask: Ask) -> None:
     handle = admit(node, request(memory=4 * GiB, core=30))
     before = in_ledger(node, handle)

@@ -244,6 +244,7 @@ def _is_change(_: Library, function: str, *arguments: Any) -> bool:
 
 @pytest.mark.parametrize("alone", [True, False], ids=["its vendor", "who asked"])
 @pytest.mark.parametrize("vendor", CARDS)
+@pytest.mark.timeout(600)  # one process a step
 def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(
     tmp_path: Path, vendor: str, alone: bool
 ) -> None:
@@ -271,6 +272,7 @@ def test_a_slice_killed_at_any_step_of_its_life_leaves_nothing(
 
 @pytest.mark.parametrize("alone", [True, False], ids=["its vendor", "who asked"])
 @pytest.mark.parametrize("vendor", CARDS)
+@pytest.mark.timeout(600)  # one process a step
 def test_an_admission_killed_at_any_step_leaves_nothing(
     tmp_path: Path, vendor: str, alone: bool
 ) -> None:
@@ -301,6 +303,7 @@ def test_an_admission_killed_at_any_step_leaves_nothing(
     [Ask(memory=8 * GiB, core=50), Ask(memory=2 * GiB, core=10), Ask(memory=8 * GiB, core=10)],
     ids=["more", "less", "more of one and less of the other"],
 )
+@pytest.mark.timeout(600)  # one process a step
 def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then_as_it_says(
     tmp_path: Path, vendor: str, ask: Ask, alone: bool
 ) -> None:
