@@ -7,6 +7,7 @@ that would take for ever: of its ways so many are tried, and that is what the re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from itertools import product
 
 from attrs import define, field
@@ -26,12 +27,20 @@ _Free = dict[str, dict[str, int]]
 _Found = list[Allocation]
 
 
+class _Phase(Enum):
+    """Whose allocations a search chooses; then the next phase begins."""
+
+    SIDECARS = auto()
+    CONTAINERS = auto()
+
+
 @define(eq=False)
 class _Tries:
     """How many are left, and from where on no way was found."""
 
     left: int = MOST_TRIES
-    failed: set[object] = field(factory=set)  # by requests that remained and by room that was left
+    #: By the phase, the requests that remained and the room that was left.
+    failed: set[object] = field(factory=set)
 
 
 def place_pod(
@@ -102,13 +111,15 @@ def _place_pod(
         inits = [fit_into(devices, left, request, policy=policy) for request in first]
         if any(isinstance(one, Refusal) for one in inits):
             return None
-        together = _search(devices, left, main, policy, lambda _: [], tries)
+        together = _search(
+            devices, left, main, policy, lambda _: [], tries, phase=_Phase.CONTAINERS
+        )
         if together is None:
             return None
         return together + [one for one in inits if isinstance(one, Allocation)]
 
     copy = {uuid: dict(counters) for uuid, counters in free.items()}
-    return _search(devices, copy, beside, policy, after_sidecars, tries)
+    return _search(devices, copy, beside, policy, after_sidecars, tries, phase=_Phase.SIDECARS)
 
 
 def _search(
@@ -118,6 +129,8 @@ def _search(
     policy: PlacementPolicy,
     then: Callable[[_Free], _Found | None],
     tries: _Tries,
+    *,
+    phase: _Phase,
 ) -> _Found | None:
     """Return one allocation per request and what `then` makes of the room left after them.
 
@@ -130,12 +143,12 @@ def _search(
         r.uuid.include or r.uuid.exclude or r.numa or any(a.device for a in r.asks)
         for r in requests
     )
-    here = (id(then), len(requests), _left_of(devices, free, told_apart=told_apart))
-    if missing(devices, requests[0]) or here in tries.failed:
+    start = (phase, len(requests), _left_of(devices, free, told_apart=told_apart))
+    if missing(devices, requests[0]) or start in tries.failed:
         return None
-    found = _try(devices, free, requests, policy, then, tries, told_apart=told_apart)
+    found = _try(devices, free, requests, policy, then, tries, phase=phase, told_apart=told_apart)
     if found is None:
-        tries.failed.add(here)
+        tries.failed.add(start)
     return found
 
 
@@ -147,6 +160,7 @@ def _try(
     then: Callable[[_Free], _Found | None],
     tries: _Tries,
     *,
+    phase: _Phase,
     told_apart: bool,
 ) -> _Found | None:
     """Do what `_search` does, where it was not done before."""
@@ -158,7 +172,7 @@ def _try(
         if owed(devices, chosen) > len(request.asks) - len(chosen):
             return None
         if len(chosen) == len(request.asks):
-            after = _search(devices, free, rest, policy, then, tries)
+            after = _search(devices, free, rest, policy, then, tries, phase=phase)
             return None if after is None else [allocate(request, chosen), *after]
         ask = request.asks[len(chosen)]
         taken = {device.uuid for device, _ in chosen}

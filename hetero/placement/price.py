@@ -30,7 +30,7 @@ from hetero.placement.usable import PodClass, Usable, Worth, coarse
 
 #: What every placement costs less than: sums of a node's devices stay below it.
 DEAREST = 1 << 50
-#: A cost no placement has: the pod does not fit. Above what a claim adds (see `cache`).
+#: A cost no placement has: the pod does not fit. Above what a node reservation adds (`price_rows`).
 NEVER = 4 * DEAREST
 #: Shapes kept in mind; beyond it they are met anew.
 _MOST_SHAPES = 4096

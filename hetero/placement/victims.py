@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import chain
 from types import MappingProxyType
 
 from attrs import frozen
+
+from hetero.placement.cluster import Placement, Pod
 
 #: Pods that go together: one, or all of a gang.
 Gang = frozenset[str]
@@ -32,6 +34,49 @@ class Victims:
     def loss(self) -> tuple[int, tuple[int, ...]]:
         """What is lost: how many, and then how important they are."""
         return len(self.uids), self.priorities
+
+
+def choose_victims(
+    pod: Pod,
+    node: str,
+    *,
+    standing: Mapping[str, Placement],
+    on_node: Iterable[str],
+    given: Collection[str],
+    ending: Iterable[str],
+    spared: Container[str],
+    gangs: Mapping[str, Gang],
+    fits: Callable[[Collection[str]], bool],
+    may: Callable[[Collection[str]], bool],
+) -> Victims | None:
+    """Return whom to evict from a node: `SchedulerCache.victims`.
+
+    `fits` says whether the pod would have a place without some pods.
+    """
+
+    def together(uid: str) -> Gang:
+        return gangs.get(uid) or frozenset({uid})
+
+    def spares(gang: Iterable[str]) -> bool:
+        return any(uid in spared or standing[uid].pod.priority >= pod.priority for uid in gang)
+
+    certain = dict.fromkeys(chain(given, *map(together, given)))
+    if spares(certain.keys() - given):
+        return None
+    going = {*certain, *ending}
+    # The same one for each of a gang's pods.
+    others = {together(uid) for uid in on_node if uid not in going}
+    others = {gang for gang in others if not spares(gang)}
+    priorities = {uid: standing[uid].pod.priority for gang in others for uid in gang}
+    chosen = fewest(others, priorities, fits=lambda some: fits([*going, *some]), may=may)
+    if chosen is None:
+        return None
+    return Victims(
+        node=node,
+        uids=(*certain, *chosen),
+        ending=tuple(ending),
+        priorities=tuple(sorted((priorities[uid] for uid in chosen), reverse=True)),
+    )
 
 
 def fewest(

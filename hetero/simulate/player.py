@@ -25,7 +25,7 @@ class Player:
         self.cache = SchedulerCache(weights=weights(placement) if known else WEIGHTS["first"])
         for node in nodes:
             self.cache.update_node(node)
-        self._names = frozenset(self.cache.nodes())
+        self._names = frozenset(self.cache.inventory.nodes)
         self.cluster = self.cache.cluster()
         declared = list(pods)
         self._baseline = None if known else Baseline(placement, self.cluster, declared, seed)
@@ -43,7 +43,7 @@ class Player:
             self.cache.arrive(uid, pod, now)
             node = self.cache.best(pod, self._names, uid=uid)
             if node is None:
-                self.cache.claim(uid, pod, self._names)
+                self.cache.reserve_nodes(uid, pod, self._names)
         else:
             chosen = self._baseline.choose(pod)
             node, policy = chosen or (None, None)

@@ -57,8 +57,8 @@ changes = st.one_of(
 def anew(cache: SchedulerCache) -> SchedulerCache:
     """Return a cache that learns at once all there is now."""
     fresh = SchedulerCache(Quotas(WORDS, QUOTA))
-    for name in cache.nodes():
-        fresh.update_node(Node(name=name, devices=cache.devices(name)))
+    for name in cache.inventory.nodes:
+        fresh.update_node(Node(name=name, devices=cache.inventory.devices(name)))
     fresh.standing.update(cache.standing)
     return fresh
 

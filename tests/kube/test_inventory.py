@@ -127,6 +127,6 @@ def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() 
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["a-thief", "n1"])
 
         assert ["n1"] == answer["NodeNames"]
-        assert ["a-thief", "n1"] == [*it.scheduler.cache.nodes()]
+        assert ["a-thief", "n1"] == [*it.scheduler.cache.inventory.nodes]
 
     scenario(play, **{"a-thief": (card("GPU-1"),), "n1": (card("GPU-1"),)})

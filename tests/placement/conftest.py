@@ -147,7 +147,7 @@ class Asked:
         self._pods += 1
         uid = str(self._pods)
         self.cache.arrive(uid, some, 0.0)
-        names = frozenset(self.cache.nodes())
+        names = frozenset(self.cache.inventory.nodes)
         node = self.cache.best(some, names)
         if node is None:
             counts = Counter(self.cache.serving(some, names)[1].values())

@@ -74,18 +74,18 @@ def test_costs_that_followed_every_change_are_those_worked_out_anew(
         asked.cache.arrive(f"early-{number}", pod(cpu=1000), 0.0)
         asked.cache.demand.end()
     demands = data.draw(st.lists(pods(), min_size=1, max_size=6))
-    names = sorted(asked.cache.nodes())
+    names = sorted(asked.cache.inventory.nodes)
     standing: list[Placement] = []
     for step in range(30):
         if standing and data.draw(st.integers(0, 3)) == 0:
             asked.remove(standing.pop(data.draw(st.integers(0, len(standing) - 1))))
         demand = demands[step % len(demands)]
         kept = asked.cache.costs(demand, names)
-        asked.cache._rows.clear()
+        asked.cache.rows().clear()
 
         assert kept == asked.cache.costs(demand, names)
         best = asked.cache.best(demand, names)
-        first = {name: place for place, name in enumerate(asked.cache.nodes())}
+        first = {name: place for place, name in enumerate(asked.cache.inventory.nodes)}
         assert best == min(kept, key=lambda name: (kept[name], first[name]), default=None)
         answer = asked.place(demand)
         if isinstance(answer, Placement):
@@ -363,13 +363,13 @@ def test_ten_shapes_more_than_are_kept_in_mind_change_nothing_that_stands() -> N
     asked = Asked([node("a", rack(1024 * GiB, slots=2000))])
     standing = [placed(asked, pod(memory=i * 1024 * 1024)) for i in range(1, 1035)]
 
-    assert len(asked.cache._rows) <= 1024
+    assert len(asked.cache.rows()) <= 1024
     sound(asked, standing)
     assert {SLOTS, MEMORY, CORE} == set(asked.cluster.free(0)["memory-0"])
 
 
 def test_states_no_card_is_in_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hetero.placement.cache._MOST_STATES", 100)
+    monkeypatch.setattr("hetero.placement.price_rows._MOST_STATES", 100)
     monkeypatch.setattr("hetero.placement.state._SPARE", 50)
     asked = Asked([node("a", cards("free", 2, node="a"))])
     standing = []

@@ -123,7 +123,7 @@ def test_of_five_thousand_shapes_512_classes_pack_as_well() -> None:
             for number, shape in enumerate(shapes):
                 asked.cache.arrive(f"seen-{number}", shape, 0.0)
             assert most >= len(asked.cache.demand.weights)
-            names = frozenset(asked.cache.nodes())
+            names = frozenset(asked.cache.inventory.nodes)
             for number, shape in enumerate(shapes[:540]):
                 best = asked.cache.best(shape, names)
                 if best is not None:

@@ -260,12 +260,12 @@ class Scheduler:
         if self.lease:
             self.lease.busy()
         names = {node["metadata"]["name"] for node in nodes}
-        for name in set(self.cache.nodes()) - names:
+        for name in set(self.cache.inventory.nodes) - names:
             self._count_running_on(name, {})
             self.cache.remove_node(name)
         for node in nodes:  # in this order they are counted, whichever is older
             name, notes = node["metadata"]["name"], node["metadata"].get("annotations") or {}
-            if name not in self.cache.nodes() and INVENTORY in notes:
+            if name not in self.cache.inventory.nodes and INVENTORY in notes:
                 self.cache.update_node(Node(name=name))
         for node in sorted(nodes, key=_created):  # of two that publish one card it is the older's
             self._node_changed("ADDED", node)
@@ -283,7 +283,7 @@ class Scheduler:
             self._count_running_on(name, {})
             self.cache.remove_node(name)
             return
-        was = self.cache.devices(name)
+        was = self.cache.inventory.devices(name)
         held: Held = {}
         try:
             devices, held = published(text, node=name)
@@ -296,7 +296,7 @@ class Scheduler:
             )
             others = None
         self._tell_of_others(node, others)
-        if self.cache.devices(name) != was:
+        if self.cache.inventory.devices(name) != was:
             self._count_hami(name)
         if self._count_running_on(name, held):
             self._wake_for(name)
@@ -326,7 +326,7 @@ class Scheduler:
             namespace = self.cache.standing[name].pod.namespace
             self.cache.forget(name, ran=False)
             self._wake_in(namespace)
-        left = {device.uuid: dict(device.capacity) for device in self.cache.devices(node)}
+        left = {device.uuid: dict(device.capacity) for device in self.cache.inventory.devices(node)}
         for name, one in names.items():
             holds = tuple(
                 DeviceUsage(device=uuid, takes=_taken_of(left.get(uuid, {}), takes))
@@ -366,10 +366,14 @@ class Scheduler:
 
     def _agent_changed(self, node: str) -> None:
         """Have pods bound to a node while its agent serves, and only then."""
-        if self.agents is None or "pods" not in self._ready or node not in self.cache.nodes():
+        if (
+            self.agents is None
+            or "pods" not in self._ready
+            or node not in self.cache.inventory.nodes
+        ):
             return
         why = self.agents.why_shut(node)
-        if not self.cache.shut(node, why) or why is not None:
+        if not self.cache.cordon(node, why) or why is not None:
             return
         self._count_hami(node)
         self._wake_for(node)
@@ -402,7 +406,7 @@ class Scheduler:
         if "pods" not in self._ready:
             self._later(self._wake())
         self._ready.add("pods")
-        for node in self.cache.nodes():
+        for node in self.cache.inventory.nodes:
             self._agent_changed(node)
 
     def _pod_changed(self, event: str, pod: Plain) -> None:
@@ -474,7 +478,7 @@ class Scheduler:
     def _count(self, uid: str, pod: Plain) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
         node = pod["spec"]["nodeName"]
-        if not self.cache.devices(node) or self.cache.is_shut(node):
+        if not self.cache.inventory.devices(node) or self.cache.inventory.is_cordoned(node):
             return  # not known yet, or nobody is placed there meanwhile
         try:
             pod_request = self.vocabulary.pod_request(pod, hami_migration.given(pod))
@@ -608,7 +612,7 @@ class Scheduler:
             refusal = self.cache.refusal(pod_request.pod, names.each)
             self._later(self.events.tell(plain, "Unfit", refusal.sentence))
             if self.groups.group(plain) is None:
-                self.cache.claim(plain["metadata"]["uid"], pod_request.pod, names.each)
+                self.cache.reserve_nodes(plain["metadata"]["uid"], pod_request.pod, names.each)
             if self.preemption.wanted(plain) and self.groups.group(plain) is None:
                 self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
         if failed:
@@ -620,7 +624,7 @@ class Scheduler:
 
         kube-scheduler knows whether a node has the processors: none of them is refused here.
         """
-        known = self.cache.nodes()
+        known = self.cache.inventory.nodes
         others = [name for name in names.each if name not in known]
         if not others:
             self._arrive(plain, pod_request, time())
@@ -680,7 +684,7 @@ class Scheduler:
 
     def _choose(self, pod_request: PodRequest, names: Collection[str] | None) -> str | Refusal:
         """Return the best node for a pod, or why none serves it; of all nodes without names."""
-        among = frozenset(self.cache.nodes()) if names is None else names
+        among = frozenset(self.cache.inventory.nodes) if names is None else names
         best = self.cache.best(pod_request.pod, among, weights=self._weights(pod_request))
         return best or self.cache.refusal(pod_request.pod, among)
 
@@ -750,7 +754,12 @@ class Scheduler:
         taken, _ = self._taken.pop(uid, (None, 0.0))
         stands = taken is not None and self.cache.standing.get(uid) is taken
         answer: Placement | Refusal
-        if taken is not None and stands and taken.node == node and not self.cache.is_shut(node):
+        if (
+            taken is not None
+            and stands
+            and taken.node == node
+            and not self.cache.inventory.is_cordoned(node)
+        ):
             answer = taken
         else:
             answer = self._reserve(uid, pod_request, node)
@@ -777,14 +786,14 @@ class Scheduler:
             plain,
             dict(assignment.containers),
             vendors=self.vocabulary.vendors,
-            devices=self.cache.devices(node),
+            devices=self.cache.inventory.devices(node),
         )
         return {**told, **self.signatures.sign(assignment)}
 
     async def _until_watched(self, plain: Plain, node: str, path: str) -> None:
         """Wait until a node's kubelet takes up pods. Raises `HeteroError` if it is shut by then."""
         await self.kubelet_watches.until_watched(node, plain["metadata"]["uid"])
-        if self.agents and self.cache.is_shut(node):
+        if self.agents and self.cache.inventory.is_cordoned(node):
             raise self._unfit(plain, f"node {node}: {self.agents.why_shut(node)}", path)
 
     def _unfit(self, plain: Plain, sentence: str, path: str) -> HeteroError:

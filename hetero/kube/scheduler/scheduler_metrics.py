@@ -78,10 +78,10 @@ class SchedulerMetrics(Collector):
             name: GaugeMetricFamily(f"hetero_node_{name}", text, labels=("Hostname", "vendor"))
             for name, text in says.items()
         }
-        for node in self.cache.nodes():
+        for node in self.cache.inventory.nodes:
             free = self.cache.free(node)
             sums: dict[str, dict[str, float]] = {}
-            for device in self.cache.devices(node):
+            for device in self.cache.inventory.devices(node):
                 left = free[device.uuid]
                 mine = sums.setdefault(device.vendor, dict.fromkeys(says, 0.0))
                 core = device.capacity[CORE]

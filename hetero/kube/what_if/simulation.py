@@ -124,7 +124,11 @@ async def _simulate(question: Question) -> Answer:
         chosen = _placed_by(question.placement, chosen)
     scheduler = await _scheduler(snapshot, chosen)
     cache = scheduler.cache
-    devices = {device.uuid: device for node in cache.nodes() for device in cache.devices(node)}
+    devices = {
+        device.uuid: device
+        for node in cache.inventory.nodes
+        for device in cache.inventory.devices(node)
+    }
     before = _totals(cache)
     vocabulary = scheduler.vocabulary
     queue = [*waiting(snapshot, vocabulary), *added(snapshot, question, vocabulary, devices)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hetero.model import Refusal
 from hetero.model.units import GiB
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.claims import NODES as CLAIMED
 from hetero.placement.cluster import Pod
+from hetero.placement.node_reservations import NODES
 from tests.placement.conftest import cards, node, pod
 
 LARGE, SMALL = pod(4), pod(memory=80 * GiB)
@@ -28,7 +28,7 @@ def waiting(*standing: int, ends: bool = True) -> tuple[SchedulerCache, list[str
             take(cache, f"{name}/{number}", SMALL, name)
     cache.arrive("large", LARGE, 0.0)
     assert cache.best(LARGE, frozenset(names), uid="large") is None
-    cache.claim("large", LARGE, names)
+    cache.reserve_nodes("large", LARGE, names)
     return cache, names
 
 
@@ -49,24 +49,26 @@ def arriving(cache: SchedulerCache, names: list[str], most: int) -> list[str]:
     return nodes
 
 
-def test_others_go_to_claimed_nodes_only_where_no_other_serves_them() -> None:
+def test_others_go_to_reserved_nodes_only_where_no_other_serves_them() -> None:
     cache, names = waiting(3, 1, 2, 3, 1, 3, 3)
     nodes = arriving(cache, names, 99)
 
-    # n0, n3, n5 and n6 have one card left each; one of them is claimed with n1, n2 and n4.
-    assert 3 == CLAIMED
+    # n0, n3, n5 and n6 have one card left each; one of them is reserved with n1, n2 and n4.
+    assert 3 == NODES
     assert {"n0", "n3", "n5", "n6"} == set(nodes[:4])
     assert sorted(["n1"] * 3 + ["n2"] * 2 + ["n4"] * 3) == sorted(nodes[4:])
 
 
-def test_a_claimed_node_that_empties_is_the_waiting_pods_and_the_claim_ends_with_it() -> None:
+def test_a_reserved_node_that_empties_is_the_waiting_pods_and_the_reservation_ends_with_it() -> (
+    None
+):
     cache, names = waiting(3, 1, 2, 3, 1, 3, 3)
     cache.forget("n1/0")
     assert "n1" not in arriving(cache, names, 4)
     assert "n1" == cache.best(LARGE, frozenset(names), uid="large")
     take(cache, "large", LARGE, "n1")
 
-    assert not cache._claims.nodes
+    assert not cache.reservations.nodes
 
 
 class Counted(frozenset[str]):
@@ -79,18 +81,20 @@ class Counted(frozenset[str]):
         return super().__contains__(name)
 
 
-def test_claimed_nodes_are_not_looked_at_while_another_serves() -> None:
+def test_reserved_nodes_are_not_looked_at_while_another_serves() -> None:
     cache, names = waiting(*[1] * 30, 3)
     for number in range(9):
-        cache.claim(f"other{number}", LARGE, names)
-    assert 30 == len(cache._claims.nodes)
+        cache.reserve_nodes(f"other{number}", LARGE, names)
+    assert 30 == len(cache.reservations.nodes)
     offered = Counted(names)
 
     assert "n30" == cache.best(SMALL, offered, uid="new")
     assert 1 == offered.asked
 
 
-def test_claims_hold_when_the_cluster_is_worked_out_anew_and_others_score_nothing_there() -> None:
+def test_reservations_hold_when_the_cluster_is_worked_out_anew_and_others_score_nothing_there() -> (
+    None
+):
     cache, names = waiting(1, 1, 1, 3, 3)
     cache.remove_node("n4")
 
@@ -104,7 +108,7 @@ def test_claims_hold_when_the_cluster_is_worked_out_anew_and_others_score_nothin
     assert {"n0", "n2", "n3"} == cache.costs(SMALL, names).keys()
 
 
-def test_to_the_pod_that_claims_it_a_node_costs_no_more_than_another() -> None:
+def test_to_its_own_pod_a_reserved_node_costs_no_more_than_another() -> None:
     cache, names = waiting(1, 1, 1, 1)
     cache.forget("n0/0")
     cache.forget("n3/0")
@@ -114,28 +118,28 @@ def test_to_the_pod_that_claims_it_a_node_costs_no_more_than_another() -> None:
     assert "n3" == cache.best(LARGE, frozenset({"n1", "n3"}), uid="large")
 
 
-def test_a_pod_that_is_gone_claims_nothing() -> None:
+def test_for_a_pod_that_is_gone_nothing_is_reserved() -> None:
     cache, names = waiting(3, 1, 2)
-    assert set(names) == cache._claims.nodes
+    assert set(names) == cache.reservations.nodes
     cache.forget("large")
 
-    assert not cache._claims.nodes
+    assert not cache.reservations.nodes
 
 
-def test_nothing_is_claimed_while_pods_only_arrive_or_for_less_than_a_node() -> None:
+def test_nothing_is_reserved_while_pods_only_arrive_or_for_less_than_a_node() -> None:
     cache, names = waiting(3, 1, 2, ends=False)
-    assert not cache._claims.nodes
+    assert not cache.reservations.nodes
 
     cache, names = waiting(4, 4, 4)
-    cache.claim("two", pod(2), names)
-    cache.claim("one", SMALL, names)
-    assert not cache._claims.nodes
+    cache.reserve_nodes("two", pod(2), names)
+    cache.reserve_nodes("one", SMALL, names)
+    assert not cache.reservations.nodes
 
 
-def test_two_that_wait_claim_different_nodes_and_none_where_they_could_never_run() -> None:
+def test_two_that_wait_have_different_nodes_and_none_where_they_could_never_run() -> None:
     cache, names = waiting(1, 1, 1, 1, 1, 1, 1)
-    cache.claim("other", pod(4, cpu=4000), names)
-    cache.claim("huge", pod(4, cpu=65_000), names)
-    claimed = [cache._claims.of(uid) for uid in ("large", "other", "huge")]
+    cache.reserve_nodes("other", pod(4, cpu=4000), names)
+    cache.reserve_nodes("huge", pod(4, cpu=65_000), names)
+    reserved = [cache.reservations.of(uid) for uid in ("large", "other", "huge")]
 
-    assert [("n0", "n1", "n2"), ("n3", "n4", "n5"), ()] == claimed
+    assert [("n0", "n1", "n2"), ("n3", "n4", "n5"), ()] == reserved

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from attrs import define, field
 
-#: Nodes that a waiting pod claims; it takes the first that empties. Chosen on two traces
-#: (docs/decisions/packing.md).
+#: Nodes that are reserved for one waiting pod; it takes the first that empties. Chosen on two
+#: traces (docs/decisions/packing.md).
 NODES = 3
 
 
 @define(eq=False)
-class Claims:
-    """Which pod claims which nodes, by UID and by the nodes' names; a node has one claim at most.
+class NodeReservations:
+    """Which nodes are reserved for which pod, by name and UID; a node for one pod at most.
 
-    Others are placed there only where no other node serves them.
+    Other pods are placed there only where no other node serves them.
     """
 
-    nodes: set[str] = field(factory=set)  # that anybody claims
+    nodes: set[str] = field(factory=set)  # that are reserved for any pod
     _of: dict[str, tuple[str, ...]] = field(factory=dict)
 
     def __contains__(self, uid: str) -> bool:
-        """Return whether a pod has chosen its nodes, perhaps none."""
+        """Return whether nodes were chosen for a pod, perhaps none."""
         return uid in self._of
 
     def of(self, uid: str) -> tuple[str, ...]:
-        """Return the nodes that a pod claims."""
+        """Return the nodes that are reserved for a pod."""
         return self._of.get(uid, ())
 
     def add(self, uid: str, nodes: tuple[str, ...]) -> None:
-        """Claim nodes that nobody claims for a pod."""
+        """Reserve nodes for a pod; none of them may be reserved already."""
         self._of[uid] = nodes
         self.nodes.update(nodes)
 
     def drop(self, uid: str) -> tuple[str, ...]:
-        """Give up what a pod claims, if it does, and return that."""
+        """End a pod's reservation, if it has one, and return its nodes."""
         nodes = self._of.pop(uid, ())
         self.nodes.difference_update(nodes)
         return nodes
