@@ -4,6 +4,7 @@
 
 #include "../../limiters/timeshare/time_slice.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -171,18 +172,25 @@ static void a_lease_on_a_page_keeps_nobody(void)
 /* Whatever lies where a neighbour's page was. */
 static void a_page_that_is_short_or_torn_or_another_is_silent(void)
 {
-    static const char *const commands[] = {"truncate -s 0 %s", "head -c 4096 /dev/urandom > %s", "rm %s; mkdir %s",
-                                           "rm -r %s; ln -s /dev/zero %s"};
+    /* Each is given the page's path as $0. */
+    static const char *const commands[] = {"truncate -s 0 \"$0\"", "head -c 4096 /dev/urandom > \"$0\"",
+                                           "rm \"$0\" && mkdir \"$0\"", "rm -r \"$0\" && ln -s /dev/zero \"$0\""};
     struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW), other = opened(1, HETERO_PRIORITY_LOW);
     time_slice_take(&other, false, NULL);
     usleep(100);
     EXPECT(true, time_slice_held(&time_slice));
     other.pages.own = NULL; /* it must not touch what is truncated */
     for (unsigned c = 0; c < sizeof commands / sizeof *commands; c++) {
-        char command[256], page[128];
-        snprintf(page, sizeof page, "%s/device/1", grants_root);
-        snprintf(command, sizeof command, commands[c], page, page);
-        EXPECT(0, system(command));
+        char page[PATH_MAX];
+        int length = snprintf(page, sizeof page, "%s/device/1", grants_root), status = -1;
+        EXPECT(true, length < (int)sizeof page); /* a path that was cut would be another's file */
+        pid_t shell = fork();
+        if (shell == 0) {
+            execl("/bin/sh", "sh", "-c", commands[c], page, (char *)NULL);
+            _exit(127);
+        }
+        EXPECT(shell, waitpid(shell, &status, 0));
+        EXPECT(0, status);
         for (int look = 0; look < 3; look++) {
             usleep(110000);
             EXPECT(false, time_slice_held(&time_slice));

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -266,10 +267,16 @@ def test_a_program_finds_its_vdev_where_the_runtime_looks_and_nobody_else_does(
     inside = "cat /etc/vdev/docker/vdev0.conf; echo spoilt >> /etc/vdev/docker/vdev0.conf"
     done = node.run("run", "--memory", "4Gi", "--core", "25", "--", "sh", "-c", inside)
     outside = Path("/etc/vdev/docker/vdev0.conf")
+    left = outside.read_text() if outside.exists() else ""
+    if left == "":  # the mount point, which the vendor's runtime looks at: no test leaves it
+        outside.unlink(missing_ok=True)
+        for folder in (outside.parent, outside.parent.parent):
+            with suppress(OSError):  # of a machine that has it
+                folder.rmdir()
 
     assert "cu_count: 30\nmem: 4096 MiB\n" in done.stdout
     assert "Read-only" in done.stderr
-    assert "" == (outside.read_text() if outside.exists() else "")
+    assert "" == left
 
 
 def test_the_limiter_keeps_an_iluvatar_share(tmp_path: Path) -> None:
