@@ -230,3 +230,19 @@ def test_faults_reach_calls_that_return_text_too(tmp_path: Path) -> None:
 
     assert VendorMachine(tmp_path, CARDS, CNDEV, name + "error 7").run(asks) is None
     assert "a5a5a5" == VendorMachine(tmp_path, CARDS, CNDEV, name + "garbage").run(asks)
+
+
+def test_a_program_that_crashes_in_a_call_and_exits_holds_no_lock(mlus: VendorMachine) -> None:
+    with mlus.start(
+        """
+        instance(profile(10, 1 << 30), b"a")
+        libc = CDLL(None)
+        libc.signal(11, libc.exit)
+        cndev.cndevDestroySMluInstanceByInstanceName(0, c_void_p(8))
+        """
+    ) as crashed:
+        try:
+            assert 11 == crashed.wait(60)
+        finally:
+            crashed.kill()
+    assert ["a"] == mlus.run("say(standing())")
