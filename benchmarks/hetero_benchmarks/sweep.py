@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 
 from hetero.model.errors import HeteroError
+from hetero.node.grants import LocalGrants
 from hetero.node.node import Node
 from hetero.node.simulation import enter
 
@@ -38,7 +39,7 @@ def sweep(environ: Mapping[str, str]) -> None:
 def _main() -> int:
     enter(os.environ)
     deadline = time.monotonic() + _PATIENCE
-    while faults := Node.here().sweep():
+    while faults := LocalGrants(Node.here()).sweep():
         if time.monotonic() > deadline:
             print("; ".join(faults), file=sys.stderr)
             return 1

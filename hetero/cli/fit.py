@@ -12,7 +12,8 @@ from hetero.cli._request import request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
 from hetero.model.units import format_memory
-from hetero.node.node import Node, refused
+from hetero.node.node import Node
+from hetero.node.selection import refused
 from hetero.placement import Explanation
 
 

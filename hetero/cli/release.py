@@ -6,6 +6,7 @@ import click
 
 from hetero.cli._done import quiet_option, say
 from hetero.cli._show import Seconds
+from hetero.node.grants import grants_of, release
 from hetero.node.node import Node
 
 
@@ -32,4 +33,4 @@ def command(grant: str, *, force: bool, grace: float, quiet: bool) -> None:
       hetero release 4f1c
       hetero release --force trainer
     """
-    say(Node.here().release(grant, force=force, grace=grace), quiet=quiet)
+    say(release(grants_of(Node.here()), grant, force=force, grace=grace), quiet=quiet)

@@ -9,8 +9,8 @@ from hetero.cli._grants import Name
 from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
+from hetero.node.grants import grants_of
 from hetero.node.node import Node
-from hetero.node.resize import resize
 
 
 @click.command()
@@ -55,5 +55,5 @@ def command(
     if memory is None and core is None and policy is None:
         raise BadInput("nothing to set: give --memory, --core or --policy")
     ask = ask_from(memory=memory, core=core, device=device)
-    entry = resize(Node.here(), grant, ask, policy=Policy(policy) if policy else None)
+    entry = grants_of(Node.here()).resize(grant, ask, policy=Policy(policy) if policy else None)
     say(*limits(entry), quiet=quiet)

@@ -25,6 +25,7 @@ from hetero.container.preload import PLACE, TARGET, libraries, preload_of
 from hetero.container.request import EGPU, HETERO, request_in
 from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
+from hetero.node.grants import LocalGrants
 from hetero.node.ledger.grant_dir import PRELOAD, replace
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
@@ -106,7 +107,7 @@ def _confine(
         preload = _preload_of(creation.bundle, config)
         assert request is not None  # noqa: S101 - something was asked
         words = tuple((config.get("process") or {}).get("args") or ())
-        taken = node.take(request, command=words, container=container)
+        taken = LocalGrants(node).take(request, command=words, container=container)
     except HeteroError as error:
         story(f"refused, nothing was taken: {error}")
         raise

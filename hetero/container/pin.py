@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,8 +15,11 @@ from hetero.container.edits import confine
 from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Allocation, Counters, Edits, Mount
 from hetero.model.errors import HeteroError, NotFound, Refused
+from hetero.node.confinement import enforce
+from hetero.node.inventory import devices_of, expect_mode
 from hetero.node.ledger.ledger import Grant
-from hetero.node.node import Node, expect_mode, numbers_of, served, user, with_parts
+from hetero.node.node import Node
+from hetero.node.transaction import GrantDraft, new_grant
 from hetero.plugin.registry import Discovery
 
 #: Says what grants take of devices together, by UUID.
@@ -101,7 +103,6 @@ def pin(
     devices together, `injection` how the driver comes in (`without_driver` unless set).
     Raises `Refused` when what is free does not cover it.
     """
-    devices = {device.uuid: device for device in discovery.devices}
     with node.ledger.admission() as own:
         snapshot = node.with_system(own)
         for entry in snapshot.grants:
@@ -109,33 +110,15 @@ def pin(
                 node.ledger.pin_again(identity)
                 return entry
         node.expect_certain(snapshot)
-        draft = Grant(
-            id="",
-            allocation=allocation,
-            limits=node.limits_of(allocation, devices),
-            command=(),
-            user=user(),
-            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            label=label,
-            numbers=numbers_of(allocation, discovery),
-            soft=node.softly(allocation),
-            served=served(allocation, devices),
-        )
-        expect_mode(draft, devices, snapshot)
-        _expect_room(evolve(draft, owner=owner), discovery, snapshot.grants, taken)
+        grant = new_grant(node, allocation, discovery, label=label)
+        expect_mode(grant, devices_of(discovery), snapshot)
+        _expect_room(evolve(grant, owner=owner), discovery, snapshot.grants, taken)
         # Pinned only when it is confined: until then it ends with this process.
-        held = node.ledger.add(draft)
-    confining = node.confined(held, discovery, container=True, sweep=False)
-    with confining as edits, node.ledger.admission() as own:
-        allocation = with_parts(allocation, edits.parts)
-        grant = evolve(
-            held.grant,
-            id=identity,
-            allocation=allocation,
-            limits=node.limits_of(allocation, devices),
-            owner=owner,
-        )
-        limiters = libraries.put(node.limiters(allocation, discovery.vendors))
+        held = node.ledger.add(grant)
+    draft = GrantDraft(node, discovery, held)
+    with draft.confined(container=True, sweep=False) as edits, node.ledger.admission() as own:
+        grant = draft.committed(edits.parts, id=identity, owner=owner)
+        limiters = libraries.put(node.limiters(grant.allocation, discovery.vendors))
         edits = _real(node, edits, injection or without_driver)
         confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
         grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
@@ -173,8 +156,7 @@ def shown(
 
     `injection` says how the driver comes in.
     """
-    devices = {device.uuid: device for device in discovery.devices}
-    edits = node.enforce(allocation, devices, container=True)
+    edits = enforce(node, allocation, devices_of(discovery), container=True)
     made = _real(node, edits, injection)
     if node.simulation:
         env = {**made.env, "HETERO_RACK": str(node.simulation.rack)}

@@ -14,11 +14,14 @@ from hetero.model import Ask, Device, DeviceAllocation, Edits, Request, Template
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.names import did_you_mean
 from hetero.model.units import format_memory
+from hetero.node.confinement import enforce, reconcile, slices_held
+from hetero.node.grants import LocalGrants, grants_of
+from hetero.node.inventory import devices_of
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import EDITS, Container, Grant
-from hetero.node.node import Node, devices_of, with_parts
-from hetero.node.resize import resize
+from hetero.node.node import Node
+from hetero.node.transaction import with_parts
 from hetero.node.view.containers import containers
 from hetero.plugin.registry import Discovery
 
@@ -53,7 +56,7 @@ def create(node: Node, name: str, request: Request, *, specs: Specs | None = Non
     _expect_root(node)
     specs.expect_free(name, owner=node.ledger.path)
     try:
-        taken = node.take(request, share=name)
+        taken = LocalGrants(node).take(request, share=name)
     except HeteroError as error:
         tell(node, name, f"share refused: {error}")
         raise
@@ -132,11 +135,12 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> str:
 def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
     """Give a share the memory and core `ask` names; containers that run meet it at once."""
     specs = specs or Specs()
-    entry = resize(node, _named(node.ledger.snapshot().grants, name).id, ask)
+    identity = _named(node.ledger.snapshot().grants, name).id
+    entry = grants_of(node).resize(identity, ask)
     devices = {device.uuid: device for device in node.discover().devices}
-    with node.slices_held(filter(node.registry.cuts, entry.allocation.vendors)):
+    with slices_held(node, filter(node.registry.cuts, entry.allocation.vendors)):
         # A vendor may tell its runtime a slice's size: the next container is to hear the new one.
-        edits = node.enforce(entry.allocation, devices, container=True)
+        edits = enforce(node, entry.allocation, devices, container=True)
     with node.ledger.admission():
         _note(node, entry, edits)
         _put(node, name, entry, edits, specs=specs)
@@ -170,8 +174,8 @@ def _confine_all(node: Node, discovery: Discovery) -> dict[str, str]:
     if not unnoted():
         return faults
     devices = devices_of(discovery)
-    with node.slices_held(discovery.cutting):
-        node.reconcile(discovery, discovery.cutting)  # what an interrupted one had cut
+    with slices_held(node, discovery.cutting):
+        reconcile(node, discovery, discovery.cutting)  # what an interrupted one had cut
         for entry in unnoted():
             if all(
                 _there(node, piece, devices.get(piece.device)) for piece in entry.allocation.pieces
@@ -192,7 +196,7 @@ def _confine(node: Node, entry: Grant, devices: Mapping[str, Device]) -> None:
             for piece in entry.allocation.pieces
         ),
     )
-    edits = node.enforce(allocation, devices, container=True)
+    edits = enforce(node, allocation, devices, container=True)
     entry = evolve(entry, allocation=with_parts(allocation, edits.parts))
     with node.ledger.admission():
         node.ledger.change(entry)

@@ -37,6 +37,13 @@ class User:
         return self.uid == (entry.uid or 0)
 
 
+def expect_own(entry: Grant, asker: User | None) -> None:
+    """Raise `Refused` unless the asker may change a grant; None may change all."""
+    if asker and asker.uid != 0 and not asker.owns(entry):
+        whose = entry.user if entry.uid else "root"
+        raise Refused(f"grant {entry.id} is {whose}'s: {whose} or root can change or release it")
+
+
 @frozen(kw_only=True)
 class Held:
     """What a quota counts: `used` of `most` bytes, percent of a card, or grants, by name `what`."""

@@ -23,13 +23,15 @@ from hetero.model.errors import NotFound, Refused
 from hetero.model.request import following
 from hetero.model.rounding import cut
 from hetero.model.units import format_both
+from hetero.node.confinement import enforce, reconcile, slices_held
 from hetero.node.grant_names import one_of
+from hetero.node.inventory import devices_of, inventory_of
 from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
-from hetero.node.node import Node, devices_of, inventory_of
-from hetero.node.quota import User
+from hetero.node.node import Node
+from hetero.node.quota import User, expect_own
 from hetero.node.slices import resizing
 from hetero.plugin.registry import Discovery
 
@@ -58,8 +60,6 @@ def resize(
     Raises `Refused` when the change does not fit, when more memory is in use than it would leave,
     and when the grant is another user's.
     """
-    if node.daemon:
-        return node.daemon.resize(name, ask, policy=policy)
     discovery = node.discover()
     standing = _entry(node, node.ledger.snapshot(), name, asker)
     chosen = _chosen(standing, ask.device, discovery.devices)
@@ -88,7 +88,7 @@ def _resized(
     plan: Callable[[Snapshot], tuple[Grant, Grant]],
 ) -> Grant:
     """Change a grant as is planned once the ledger is held, and return it."""
-    with node.slices_held(standing.allocation.vendors & discovery.cutting):
+    with slices_held(node, standing.allocation.vendors & discovery.cutting):
         with node.ledger.admission() as own:
             entry, changed = plan(own)
             if not any(_is_slice(node, piece) for piece in entry.allocation.pieces):
@@ -100,10 +100,10 @@ def _resized(
 
 def _entry(node: Node, own: Snapshot, name: str, asker: User | None) -> Grant:
     """Return the grant of this name, which the asker may change."""
-    uid = (asker.uid or None) if asker else node.uid
+    uid = asker.uid or None if asker else None
     identity = one_of(own, name, uid=uid, system=node.system)
     entry = next(entry for entry in own.grants if entry.id == identity)
-    node.expect_own(entry, asker)
+    expect_own(entry, asker)
     return entry
 
 
@@ -159,17 +159,17 @@ def _resize_slices(
     note.touch()
     try:
         if least != entry.allocation:
-            node.enforce(least, devices, container=inside)
+            enforce(node, least, devices, container=inside)
         with node.ledger.admission() as own:
             if plan(own) != (entry, changed):
                 raise Refused(f"grant {entry.id} stays as it is: others changed meanwhile")
             _put(node, entry, changed)
         if least != allocation:
-            node.enforce(allocation, devices, container=inside)
+            enforce(node, allocation, devices, container=inside)
     except BaseException:
         with node.ledger.admission() as own:
             _undo(node, discovery, own, entry, least)
-        node.reconcile(discovery, entry.allocation.vendors & discovery.cutting)
+        reconcile(node, discovery, entry.allocation.vendors & discovery.cutting)
         raise
     note.unlink()
 

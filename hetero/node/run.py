@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from hetero.model import Request
 from hetero.model.errors import HeteroError
+from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
 from hetero.node.ledger.rows import GangRow
 from hetero.node.mounts import enter
@@ -38,7 +39,10 @@ def run(
     def watched(handle: GrantHandle) -> None:
         watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
 
-    handle, environment = node.admit(request, command=command, label=label, watch=watched)
+    grants = grants_of(node)
+    handle, environment = admit_program(
+        grants, request, command=command, label=label, watch=watched
+    )
     try:
         enter(handle.mounts)
         handle.hand_over()
@@ -47,7 +51,7 @@ def run(
             tell(handle.grant, node.ledger.row(handle.grant.id))
         _become(command, environment)
     except BaseException:
-        node.abort(handle)
+        grants.abort(handle)
         raise
 
 

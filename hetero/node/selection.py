@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hetero.model import Ask, Device, Request, Selector
-from hetero.model.errors import BadInput, NotFound
+from hetero.model import Ask, Device, Refusal, Request, Selector
+from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.names import did_you_mean
 from hetero.placement.match import named, named_twice
 from hetero.plugin.registry import Discovery
 from hetero.plugin.vendor_row import VendorRow
+
+
+def refused(refusal: Refusal, request: Request) -> NotFound | Refused:
+    """Return the error for a refusal, with what the asker may not have meant to ask."""
+    if refusal.missing:
+        return NotFound(refusal.missing)
+    sentence = refusal.sentence
+    if all(ask.memory is None and ask.memory_percent is None for ask in request.asks):
+        sentence += " (memory was not given, so all of a card's was asked)"
+    return Refused(sentence)
 
 
 def expect_here(request: Request, discovery: Discovery) -> None:

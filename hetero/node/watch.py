@@ -54,6 +54,7 @@ def _main(alive: Path, *vendors: str) -> None:
     _wait(alive)
     # Only now, so that what waits for days is small.
     from hetero.model.errors import HeteroError
+    from hetero.node.grants import LocalGrants
     from hetero.node.node import Node
     from hetero.node.simulation import enter
 
@@ -63,7 +64,7 @@ def _main(alive: Path, *vendors: str) -> None:
             node = Node.here()
             while node.ledger.stands(alive.parent.name):
                 time.sleep(_PAUSE)
-            if not node.sweep(vendors):
+            if not LocalGrants(node).sweep(vendors):
                 break
         time.sleep(_PAUSE)
 

@@ -18,6 +18,7 @@ import pytest
 
 from hetero.model import Ask, Request
 from hetero.model.units import GiB
+from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.registry import Registry
@@ -132,7 +133,7 @@ def test_row_17_names_are_those_that_stand_and_are_plain_words(
     share = Request(asks=(Ask(memory=GiB),))
     ledger = Ledger(Path(environ["HETERO_STATE"]), persistent=tmp_path / "persistent")
     node = Node(registry=Registry.of(MemoryVendor(rack(8 * GiB))), ledger=ledger)
-    node.take(share, share="train")
+    LocalGrants(node).take(share, share="train")
 
     def names(kind: str, **more: str) -> list[str]:
         done = subprocess.run(

@@ -14,6 +14,7 @@ from hetero.container.share import create
 from hetero.model import Ask, Edits, Mount, Request
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
+from hetero.node.grants import LocalGrants
 from hetero.node.node import Node
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))
@@ -93,7 +94,7 @@ def test_a_spec_of_another_card_is_not_taken_for_ours(node: Node, specs: Specs) 
 
 
 def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
-    handle = node.take(ASK, share="train").handle
+    handle = LocalGrants(node).take(ASK, share="train").handle
     limiters = in_place(handle.path, [tmp_path / "liblimit.so"], ["/opt/own.so"])
 
     edits = confine(node, handle.grant, Edits(env={"A": "b"}), limiters=limiters)

@@ -10,6 +10,7 @@ from hetero.container.pin import Libraries, pin
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
+from hetero.node.grants import grants_of, release
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import holders
 from hetero.node.ledger.ledger import Grant
@@ -119,8 +120,8 @@ def test_limiters_are_copied_once_and_a_new_version_beside_the_old(tmp_path: Pat
 def test_a_pinned_grant_is_released_by_force_alone(node: Node, tmp_path: Path) -> None:
     pinned(node, tmp_path)
     with pytest.raises(Refused, match="grant one is pinned for default/one/main"):
-        node.release("one")
-    node.release("one", force=True)
+        release(grants_of(node), "one")
+    release(grants_of(node), "one", force=True)
 
     assert [] == ids(node)
 

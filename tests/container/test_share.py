@@ -15,6 +15,7 @@ from hetero.container.share import change, create, remove, settle
 from hetero.model import MEMORY, Allocation, Ask, Device, Edits, Mount, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB
+from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.driver import DriverError
@@ -195,6 +196,6 @@ def test_a_share_s_memory_is_counted(node: Node, specs: Specs) -> None:
     create(node, "train", ASK, specs=specs)
 
     with pytest.raises(Refused, match=r"1 not empty \(16 GiB wanted, largest free 15\)"):
-        node.take(Request(asks=(Ask(memory=16 * GiB),)))
+        LocalGrants(node).take(Request(asks=(Ask(memory=16 * GiB),)))
     assert [GiB] == [entry.limits[0].memory for entry in node.snapshot().grants]
     assert GiB == node.snapshot().grants[0].allocation.pieces[0].takes[MEMORY]

@@ -7,6 +7,7 @@ import pytest
 
 from hetero.kube.words.annotations import Assignment, signed_assignment
 from hetero.model.units import GiB
+from hetero.node.grants import grants_of, release
 from tests.kube.world import CARD, KEY, pod_named, refusal, run, until, world
 
 ONE = ["default/pod/main"]
@@ -148,7 +149,7 @@ def test_a_share_that_somebody_released_is_made_again_when_it_is_asked_for() -> 
             await until(at.standing)
             ((label, given),) = at.standing().items()
             (entry,) = at.node.snapshot().grants
-            at.node.release(entry.id, force=True)
+            release(grants_of(at.node), entry.id, force=True)
             assert {} == at.standing()
             await at.kubelet.admit(pod)
             await at.kubelet.start_container(pod, "main")

@@ -20,8 +20,8 @@ from hetero.kube.dra.proto.health_pb2_grpc import DRAResourceHealthStub
 from hetero.kube.dra.way import AllocationWay
 from hetero.model import CORE, MEMORY, SLOTS
 from hetero.model.units import GiB, MiB
+from hetero.node.inventory import inventory_of
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
-from hetero.node.node import inventory_of
 from tests.kube.api_server import Plain
 from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
 from tests.kube.world import CARD, World, cut_short, pod_named, until

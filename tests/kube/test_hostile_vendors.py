@@ -24,6 +24,7 @@ from hetero.kube.agent import allocator
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.model import Selector
 from hetero.model.errors import Refused
+from hetero.node.grants import grants_of, release
 from hetero.plugin.entry_points import Entry
 from hetero.plugin.fork_server import ForkServer
 from hetero.plugin.registry import Registry
@@ -150,7 +151,7 @@ def test_pods_of_other_vendors_start_while_one_hangs_in_enforce(site: Path) -> N
         await until(lambda: hanging._lock.locked())
         (making,) = at.node.snapshot().grants
         with pytest.raises(Refused, match="still being made"):
-            at.node.release(making.id, force=True)
+            release(grants_of(at.node), making.id, force=True)
         await admit(entries[0])
         assert not hung.done()
         assert "Unhealthy" not in at.kubelet.devices[card_of(bad)].values()

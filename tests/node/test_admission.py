@@ -13,6 +13,7 @@ from attrs import evolve
 from hetero.model import Ask, Request, Selector
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
+from hetero.node.grants import grants_of, release
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
@@ -178,7 +179,7 @@ def test_what_root_gave_out_counts_for_a_plain_user(make_node: MakeNode) -> None
 
     assert [first.grant.id] == standing(user)
     with pytest.raises(Refused, match="is root's"):
-        user.release(first.grant.id)
+        release(grants_of(user), first.grant.id)
     drop(first)
     admit(user, request(memory=10 * GiB))
 

@@ -9,6 +9,7 @@ import pytest
 
 from hetero.model import Ask, Gang, Request
 from hetero.model.units import GiB
+from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.node.ledger.usage_region import (
@@ -64,7 +65,7 @@ def told(node: Node) -> list[Finding]:
 
 def test_a_gang_whose_processes_wait_for_nobody_is_told(node: Node) -> None:
     asks = (Ask(memory=GiB, core=50),) * 2
-    handle, _ = node.admit(Request(asks=asks), command=["job"])
+    handle, _ = admit_program(grants_of(node), Request(asks=asks), command=["job"])
     region = node.directory(handle.grant.id) / USAGE
 
     write(region, (GiB, 0), (0, GiB), met=None)
@@ -101,7 +102,7 @@ def test_where_a_row_is_by_hand_doctor_says_how_wrong_the_clock_may_be(node: Nod
     assert [] == clocks()
     ask = Ask(memory=GiB, core=50)
     gang = Gang(name="us", row=1, rows=2)
-    handle, _ = node.admit(Request(asks=(ask,), gang=gang), command=["job"])
+    handle, _ = admit_program(grants_of(node), Request(asks=(ask,), gang=gang), command=["job"])
     assert 1 == len(clocks())
     drop(handle)
 

@@ -23,7 +23,7 @@ from hetero.model import (
 )
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
-from hetero.node.node import hidden
+from hetero.node.inventory import hidden
 from hetero.plugin.registry import Registry
 from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor

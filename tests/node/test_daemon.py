@@ -22,11 +22,11 @@ from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
 from hetero.node.daemon.server import set_up
 from hetero.node.daemon_client import SOCKET, DaemonClient
+from hetero.node.grants import LocalGrants, admit_program, grants_of, release
 from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.ledger import ALIVE, ALLOCATION, Container, Ledger
 from hetero.node.node import Node
-from hetero.node.resize import resize
 from hetero.node.view.doctor import examine
 from hetero.plugin.hookspecs import hookimpl
 from hetero.plugin.testing import MemoryVendor
@@ -59,7 +59,7 @@ def test_users_see_the_grant_of_a_container_whose_state_only_root_may_see(
     state = machine.path / "runc" / "c1"
     state.mkdir(parents=True)
     state.parent.chmod(0o700)
-    taken = machine.node().take(
+    taken = LocalGrants(machine.node()).take(
         request(memory=GiB), container=Container(id="c1", name="c1", state=str(state))
     )
     os.close(taken.handle.descriptor)
@@ -88,7 +88,8 @@ def test_while_heterod_is_away_nothing_is_given_and_the_line_says_what_to_do(
 
     def admit_at_once(node: Node) -> None:
         assert node.daemon
-        evolve(node, daemon=evolve(node.daemon, away=0.0)).admit(request(), command=["test"])
+        impatient = evolve(node, daemon=evolve(node.daemon, away=0.0))
+        admit_program(grants_of(impatient), request(), command=["test"])
 
     with pytest.raises(HeteroError, match=r"does not answer at .*: start it \(systemctl start"):
         machine.said_by(ALICE, admit_at_once)
@@ -98,7 +99,7 @@ def test_an_admission_waits_for_a_heterod_that_is_started_again(machine: Machine
     machine.stop(signal.SIGKILL)
 
     def admit(node: Node) -> str:
-        return node.admit(request(memory=GiB), command=["test"])[0].grant.user
+        return admit_program(grants_of(node), request(memory=GiB), command=["test"])[0].grant.user
 
     admitted = machine.begin(ALICE, admit)
     time.sleep(0.2)  # it asks by now
@@ -131,7 +132,7 @@ class WaitsOnce(MemoryVendor):
 
 def test_users_are_served_while_a_vendor_makes_another_ones_share(stopped: Machine) -> None:
     def admit(node: Node) -> str:
-        return node.admit(request(memory=GiB), command=["test"])[0].grant.user
+        return admit_program(grants_of(node), request(memory=GiB), command=["test"])[0].grant.user
 
     stopped.vendor = WaitsOnce
     stopped.start()
@@ -162,7 +163,7 @@ def test_who_waits_for_a_heterod_that_says_nothing_is_told(
     os.kill(machine.daemon, signal.SIGSTOP)
 
     def admit(node: Node) -> None:
-        hurried(node).admit(request(), command=["test"])
+        admit_program(grants_of(hurried(node)), request(), command=["test"])
 
     def admit_by_command(node: Node) -> None:
         warnings.simplefilter("default")
@@ -188,7 +189,7 @@ def test_a_forced_release_without_heterod_says_what_was_done(machine: Machine) -
     held = machine.hold(ALICE, request(memory=GiB, core=10))
     machine.stop(signal.SIGKILL)
 
-    said = machine.said_by(ALICE, lambda node: node.release(held.grant, force=True))
+    said = machine.said_by(ALICE, lambda node: release(grants_of(node), held.grant, force=True))
 
     assert f"ended what held grant {held.grant}: its entry goes when heterod is back" == said
     assert signal.SIGTERM == os.waitpid(held.pid, 0)[1]
@@ -235,22 +236,22 @@ def test_a_user_changes_and_ends_own_grants_and_root_all(machine: Machine) -> No
     mine = machine.hold(ALICE, request(memory=6 * GiB, core=50))
 
     def smaller(node: Node) -> int:
-        return resize(node, mine.grant, Ask(core=20)).limits[0].core
+        return grants_of(node).resize(mine.grant, Ask(core=20)).limits[0].core
 
     refusal = f"grant {mine.grant} is {ALICE}'s: {ALICE} or root can change or release it"
     with pytest.raises(Refused, match=refusal):
         machine.said_by(BOB, smaller)
     with pytest.raises(Refused, match=refusal):
-        machine.said_by(BOB, lambda node: node.release(mine.grant, force=True))
+        machine.said_by(BOB, lambda node: release(grants_of(node), mine.grant, force=True))
     assert 2000 == machine.said_by(ALICE, smaller)
     with pytest.raises(Refused, match=f"in use by process {mine.pid}"):
-        machine.said_by(ALICE, lambda node: node.release(mine.grant))
-    machine.said_by(ALICE, lambda node: node.release(mine.grant, force=True))
+        machine.said_by(ALICE, lambda node: release(grants_of(node), mine.grant))
+    machine.said_by(ALICE, lambda node: release(grants_of(node), mine.grant, force=True))
     assert {} == machine.said_by(ROOT, grants)
     assert signal.SIGTERM == os.waitpid(mine.pid, 0)[1]
 
     other = machine.hold(BOB, request(memory=6 * GiB))
-    machine.said_by(ROOT, lambda node: node.release(other.grant, force=True))
+    machine.said_by(ROOT, lambda node: release(grants_of(node), other.grant, force=True))
     assert {} == machine.said_by(BOB, grants)
 
 
@@ -259,19 +260,19 @@ def test_a_label_that_two_users_gave_is_each_users_own(machine: Machine) -> None
     his = machine.hold(BOB, request(memory=GiB, core=10), label="trainer")
 
     for uid, held in ((ALICE, mine), (BOB, his)):
-        machine.said_by(uid, lambda node: resize(node, "trainer", Ask(core=20)))
+        machine.said_by(uid, lambda node: grants_of(node).resize("trainer", Ask(core=20)))
         with pytest.raises(Refused, match=f"grant {held.grant} is in use"):
-            machine.said_by(uid, lambda node: node.release("trainer"))
+            machine.said_by(uid, lambda node: release(grants_of(node), "trainer"))
     either = rf"\w+ \(({ALICE}|{BOB}): test\)"
     with pytest.raises(BadInput, match=f"grant 'trainer' could be {either}, {either}: give more"):
-        machine.said_by(ROOT, lambda node: node.release("trainer"))
+        machine.said_by(ROOT, lambda node: release(grants_of(node), "trainer"))
 
 
 def test_a_user_cannot_change_roots_grant(machine: Machine) -> None:
     roots = machine.hold(ROOT, request(memory=GiB))
 
     with pytest.raises(Refused, match=f"grant {roots.grant} is root's"):
-        machine.said_by(ALICE, lambda node: resize(node, roots.grant, Ask(core=20)))
+        machine.said_by(ALICE, lambda node: grants_of(node).resize(roots.grant, Ask(core=20)))
 
 
 def test_the_files_of_a_grant_are_roots_and_its_user_alone_uses_them(machine: Machine) -> None:
@@ -339,7 +340,9 @@ def test_root_ends_no_process_that_merely_was_sent_the_descriptor(machine: Machi
     os.close(descriptor)
 
     try:
-        machine.said_by(ROOT, lambda node: node.release(mine.grant, force=True, grace=0.5))
+        machine.said_by(
+            ROOT, lambda node: release(grants_of(node), mine.grant, force=True, grace=0.5)
+        )
         assert (0, 0) == os.waitpid(bystander, os.WNOHANG)
     finally:
         os.kill(bystander, signal.SIGKILL)
@@ -377,5 +380,5 @@ def test_the_socket_that_is_passed_by_systemd_is_served(stopped: Machine) -> Non
 
 def test_what_is_asked_for_does_not_exist(machine: Machine) -> None:
     with pytest.raises(NotFound, match="no grant 'ffff' stands"):
-        machine.said_by(ALICE, lambda node: resize(node, "ffff", Ask(core=20)))
+        machine.said_by(ALICE, lambda node: grants_of(node).resize("ffff", Ask(core=20)))
     assert not DaemonClient(machine.path / "nothing").answers()

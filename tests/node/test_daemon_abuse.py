@@ -18,6 +18,7 @@ from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import GiB
 from hetero.node.daemon.server import DEADLINE, MOST, MOST_OF_ONE
 from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET
+from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import USAGE
@@ -219,7 +220,9 @@ def test_a_long_command_is_recorded_in_part_and_a_long_label_refused(machine: Ma
     def admit(label: str) -> Callable[[Node], tuple[str, ...]]:
         def action(node: Node) -> tuple[str, ...]:
             command = ["python", "x" * 100_000, "never"]
-            return node.admit(request(memory=GiB), command=command, label=label)[0].grant.command
+            return admit_program(
+                grants_of(node), request(memory=GiB), command=command, label=label
+            )[0].grant.command
 
         return action
 
@@ -278,7 +281,7 @@ def _hold_as(machine: Machine, uid: int, asked: Any, writable: int) -> None:
 
     try:
         become(uid)
-        answer = machine.node().admit(asked, command=["test"])[0].grant.id
+        answer = admit_program(grants_of(machine.node()), asked, command=["test"])[0].grant.id
     except HeteroError:
         answer = ""
     os.write(writable, f"{answer}\n".encode())

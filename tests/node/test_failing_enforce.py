@@ -14,9 +14,10 @@ import hetero.plugin.registry
 from hetero.model import Ask, Request, Selector
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
+from hetero.node.grants import Admission, LocalGrants
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.ledger.state import prepare
-from hetero.node.node import Admission, Node
+from hetero.node.node import Node
 from hetero.node.view.doctor import Finding, Verdict, examine
 from hetero.plugin.entry_points import Entry
 from hetero.plugin.fork_server import ForkServer
@@ -60,7 +61,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def take(node: Node, vendor: str) -> Admission:
-    return node.take(
+    return LocalGrants(node).take(
         Request(asks=(Ask(memory=GiB, core=10),), vendor=Selector((vendor,))), command=["test"]
     )
 
@@ -87,7 +88,7 @@ def test_admissions_releases_and_sweeps_go_on_beside_a_vendor_that_hangs(
 
         taken = take(two, "good")
         drop(taken.handle)
-        said = two.sweep()
+        said = LocalGrants(two).sweep()
         rows = {row.name: row.state for row in two.discover().rows}
         waits = not hung.done()
         process = enforces(one, bad.name)._process

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
+from hetero.node.grants import LocalGrants, grants_of, release
 from hetero.node.ledger.grant_file import read_limits
 from hetero.node.ledger.ledger import Container, Ledger
 
@@ -27,16 +28,16 @@ def test_a_container_s_grant_stands_while_its_runtime_knows_it(
 ) -> None:
     node, state = make_node(), tmp_path / "runc" / "one"
     container = Container(id="one", name="one", state=str(state))
-    handle = node.take(request(memory=GiB), container=container).handle
+    handle = LocalGrants(node).take(request(memory=GiB), container=container).handle
     state.mkdir(parents=True)
     drop(handle)
 
     (entry,) = node.snapshot().grants
     assert container == entry.container
     with pytest.raises(Refused, match="container one holds grant"):
-        node.take(request(memory=GiB), container=container)
+        LocalGrants(node).take(request(memory=GiB), container=container)
     with pytest.raises(Refused, match="in use by container one"):
-        node.release(entry.id)
+        release(grants_of(node), entry.id)
 
     state.rmdir()
     assert [] == standing(node)
@@ -47,7 +48,7 @@ def test_a_container_that_was_never_made_leaves_nothing(
 ) -> None:
     node = make_node()
     container = Container(id="one", name="one", state=str(tmp_path / "nowhere"))
-    drop(node.take(request(memory=GiB), container=container).handle)
+    drop(LocalGrants(node).take(request(memory=GiB), container=container).handle)
 
     assert [] == standing(node)
 
@@ -58,8 +59,8 @@ def test_another_boot_ends_every_grant_but_the_shares(make_node: MakeNode, tmp_p
     )
     (tmp_path / "runtime").mkdir()
     container = Container(id="one", name="one", state=str(tmp_path / "runtime"))
-    drop(node.take(request(memory=GiB), container=container).handle)
-    share = node.take(request(memory=GiB), share="train").handle
+    drop(LocalGrants(node).take(request(memory=GiB), container=container).handle)
+    share = LocalGrants(node).take(request(memory=GiB), share="train").handle
     drop(share)
     assert 2 == len(standing(node))
 
@@ -77,7 +78,9 @@ def test_a_share_killed_while_it_is_made_or_changed_stands_or_does_not(
         make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
     )
     step = 0
-    while killed_at(step := step + 1, lambda: node.take(request(memory=16 * GiB), share="train")):
+    while killed_at(
+        step := step + 1, lambda: LocalGrants(node).take(request(memory=16 * GiB), share="train")
+    ):
         for entry in node.snapshot().grants:
             assert "train" == entry.share
             assert entry.limits == read_limits(node.directory(entry.id) / "tenant/grant")
@@ -94,13 +97,13 @@ def test_a_record_nobody_can_read_keeps_others_out_until_it_is_released(
     node = evolve(
         make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
     )
-    handle = node.take(request(memory=GiB), share="train").handle
+    handle = LocalGrants(node).take(request(memory=GiB), share="train").handle
     drop(handle)
     (tmp_path / f"persistent/shares/{handle.grant.id}.json").write_text("{")
 
     with pytest.raises(Refused, match="stands but cannot be read"):
-        node.take(request(memory=GiB))
-    node.release(handle.grant.id, force=True)
+        LocalGrants(node).take(request(memory=GiB))
+    release(grants_of(node), handle.grant.id, force=True)
 
     assert ([], ()) == (standing(node), node.snapshot().unreadable)
 
@@ -109,7 +112,7 @@ def test_a_share_is_not_released_but_removed(make_node: MakeNode, tmp_path: Path
     node = evolve(
         make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
     )
-    handle = node.take(request(memory=GiB), share="train").handle
+    handle = LocalGrants(node).take(request(memory=GiB), share="train").handle
 
     with pytest.raises(Refused, match="hetero share rm train"):
-        node.release(handle.grant.id, force=True)
+        release(grants_of(node), handle.grant.id, force=True)

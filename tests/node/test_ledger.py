@@ -23,6 +23,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from hetero.model import Ask, Policy, Request, codec
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
+from hetero.node.grants import grants_of, release
 from hetero.node.ledger.grant_file import read_limits, store_limits
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
@@ -203,7 +204,7 @@ def test_releasing_is_refused_while_a_process_holds_the_grant(
     owner = spawn(node, request())
 
     with pytest.raises(Refused, match=rf"in use by process {owner.pid} \("):
-        node.release(owner.grant)
+        release(grants_of(node), owner.grant)
 
     assert [owner.grant] == standing(node)
 
@@ -214,7 +215,7 @@ def test_a_forced_release_ends_exactly_the_processes_of_the_grant(
     node = make_node()
     first, second = (spawn(node, request(memory=GiB)) for _ in range(2))
 
-    node.release(first.grant, force=True)
+    release(grants_of(node), first.grant, force=True)
 
     assert [second.grant] == standing(node)
     assert signal.SIGTERM == os.waitpid(first.pid, 0)[1]
@@ -231,7 +232,7 @@ def test_a_forced_release_kills_what_will_not_end(make_node: MakeNode) -> None:
             signal.pause()
     drop(handle)
 
-    node.release(handle.grant.id, force=True, grace=0.2)
+    release(grants_of(node), handle.grant.id, force=True, grace=0.2)
 
     assert [] == standing(node)
     assert signal.SIGKILL == os.waitpid(stubborn, 0)[1]

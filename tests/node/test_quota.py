@@ -14,9 +14,9 @@ from attrs import evolve
 from hetero.model import Ask
 from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
+from hetero.node.grants import grants_of
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_within, held_of_quotas
-from hetero.node.resize import resize
 from hetero.node.settings import Quota, Settings
 from hetero.node.view.doctor import Finding, examine
 from hetero.plugin.testing import rack
@@ -44,7 +44,7 @@ def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
     with pytest.raises(Refused, match=f"{quota}: core would be 130 and may be 50 percent"):
         stopped.hold(ALICE, request(memory=GiB))
     with pytest.raises(Refused, match=f"{quota}: core would be 60 and may be 50 percent"):
-        stopped.said_by(ALICE, lambda node: resize(node, mine.grant, Ask(core=60)))
+        stopped.said_by(ALICE, lambda node: grants_of(node).resize(mine.grant, Ask(core=60)))
     with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB"):
         stopped.said_by(ALICE, lambda node: node.fit(request(memory=3 * GiB, core=10)))
     stopped.hold(ALICE, request(memory=GiB, core=10))

@@ -15,6 +15,7 @@ from hetero.model import Ask, Gang, Policy, Request
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.current_periods import CurrentPeriods
+from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.board import BY_HAND
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.rows import LEAST, GangRow, gang_row, place_rows
@@ -170,7 +171,7 @@ def on_boards(node: Node) -> Iterator[list[tuple[int, ...]]]:
 
 
 def test_the_boards_of_all_its_devices_have_a_gangs_row_and_follow_a_change(node: Node) -> None:
-    handle, _ = node.admit(asked(50), command=["job"])
+    handle, _ = admit_program(grants_of(node), asked(50), command=["job"])
     first = [(5000, 0, 54_000_000, PERIOD)]  # 4 ms are to spare
     assert [first, first] == list(on_boards(node))
 
@@ -183,7 +184,7 @@ def test_the_boards_of_all_its_devices_have_a_gangs_row_and_follow_a_change(node
 
 
 def test_where_all_of_a_card_is_given_no_row_is_longer_than_its_share(node: Node) -> None:
-    handles = [node.admit(asked(50), command=["job"])[0] for _ in range(2)]
+    handles = [admit_program(grants_of(node), asked(50), command=["job"])[0] for _ in range(2)]
 
     rows = [(5000, 0, 50_000_000, PERIOD), (5000, 50_000_000, 50_000_000, PERIOD)]
     assert rows == sorted(next(on_boards(node)))
@@ -192,14 +193,16 @@ def test_where_all_of_a_card_is_given_no_row_is_longer_than_its_share(node: Node
 
 
 def test_a_board_says_that_a_row_is_by_hand(node: Node) -> None:
-    handle, _ = node.admit(asked(50, Gang(name="us", row=1, rows=2)), command=["job"])
+    handle, _ = admit_program(
+        grants_of(node), asked(50, Gang(name="us", row=1, rows=2)), command=["job"]
+    )
 
     assert [(5000 | BY_HAND, 0, 50_000_000, PERIOD)] == next(on_boards(node))
     drop(handle)
 
 
 def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:
-    handle, _ = node.admit(asked(50, Gang(off=True)), command=["job"])
+    handle, _ = admit_program(grants_of(node), asked(50, Gang(off=True)), command=["job"])
 
     assert [[(0, 0, 0, 0)]] * 2 == list(on_boards(node))
     assert node.ledger.row(handle.grant.id) is None
@@ -209,7 +212,7 @@ def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:
 def test_the_settings_say_how_long_a_period_is(node: Node) -> None:
     periods = read_settings({"gangs": {"period": 40, "overrun": 20}}).periods
     node = evolve(node, ledger=evolve(node.ledger, periods=lambda: periods))
-    handle, _ = node.admit(asked(50), command=["job"])
+    handle, _ = admit_program(grants_of(node), asked(50), command=["job"])
 
     assert [(5000, 0, 21_600_000, 40_000_000)] == next(on_boards(node))
     contents = (node.ledger.boards / "memory-0/board").read_bytes()
@@ -223,7 +226,7 @@ def test_a_period_that_changes_while_a_gang_stands_is_on_the_boards_at_the_next_
     settings = tmp_path / "node.toml"
     now = CurrentPeriods({"HETERO_CONFIG": str(settings)}, node.settings.periods)
     node = evolve(node, ledger=evolve(node.ledger, periods=now))
-    handle, _ = node.admit(asked(50), command=["job"])
+    handle, _ = admit_program(grants_of(node), asked(50), command=["job"])
 
     def told(text: str) -> tuple[int, ...]:
         settings.write_text(text)

@@ -20,6 +20,7 @@ from hetero.model import Request
 from hetero.model.units import GiB
 from hetero.node.daemon.server import serve
 from hetero.node.daemon_client import SOCKET
+from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
@@ -157,7 +158,9 @@ class Machine:
             os.close(readable)
             become(uid)
             try:
-                handle, _ = self.node().admit(asked, command=["test"], label=label)
+                handle, _ = admit_program(
+                    grants_of(self.node()), asked, command=["test"], label=label
+                )
                 answer: object = handle.grant.id
             except Exception as error:
                 answer = error

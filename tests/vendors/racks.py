@@ -31,7 +31,7 @@ from hetero_simulator import fake_drivers
 from hetero.model import Allocation, Ask, Device, Inventory, Refusal, Request, Selector
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
-from hetero.node.node import with_parts
+from hetero.node.transaction import with_parts
 from hetero.placement import fit
 from hetero.plugin.entry_points import Entry
 from hetero.plugin.registry import Discovery, Registry

@@ -30,6 +30,7 @@ from hetero import plugin
 from hetero.model import CORE, MEMORY, Allocation, Ask
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
+from hetero.node.grants import LocalGrants, admit_program, grants_of
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
@@ -278,7 +279,7 @@ def test_an_admission_killed_at_any_step_leaves_nothing(
 ) -> None:
     def admit() -> None:
         node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
-        node.admit(SHARE, command=["true"])
+        admit_program(grants_of(node), SHARE, command=["true"])
 
     def kill_at_each() -> int:
         step = 0
@@ -288,7 +289,7 @@ def test_an_admission_killed_at_any_step_leaves_nothing(
                 not alone
             ):  # the next who looks destroys it; its vendor's death was told to who asked
                 node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
-                assert () == node.sweep()
+                assert () == LocalGrants(node).sweep()
             assert set() == slices(machine, machine.devices[0]), step
             assert () == Ledger(tmp_path / "state").snapshot().grants
         return step
@@ -313,14 +314,14 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
 
     def kill_at_each() -> tuple[int, list[tuple[int, int]]]:
         node = Node(registry=registry(vendor), ledger=Ledger(tmp_path / "state"))
-        handle, _ = node.admit(SHARE, command=["true"])
+        handle, _ = admit_program(grants_of(node), SHARE, command=["true"])
         identity = handle.grant.id
         step, more, seen = 0, True, []
         while more:
             more = killed_at(step := step + 1, lambda: resize(node, identity, ask), alone=alone)
             now, said = sizes(vendor), recorded(node)
             assert all(map(int.__le__, now, said)), (step, now, said)
-            assert () == node.sweep()
+            assert () == LocalGrants(node).sweep()
             assert sizes(vendor) == recorded(node) == said
             seen.append(said)
             resize(node, identity, Ask(memory=4 * GiB, core=20))
@@ -335,7 +336,7 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
 def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> None:
     def refused() -> tuple[tuple[int, int], list[int], str]:
         node = Node(registry=registry("cambricon"), ledger=Ledger(tmp_path / "state"))
-        handle, _ = node.admit(SHARE, command=["true"])
+        handle, _ = admit_program(grants_of(node), SHARE, command=["true"])
         call = Library.call
 
         def full(library: Any, function: str, *arguments: Any) -> None:

@@ -49,6 +49,7 @@ from hetero.kube.words.pod import (
 from hetero.kube.words.signing import PublicKeys
 from hetero.model import Allocation, Counters, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
@@ -447,7 +448,7 @@ class Allocator:
             if entry.id in running
         }
         if gone:
-            await asyncio.to_thread(self.node.sweep, gone)
+            await asyncio.to_thread(LocalGrants(self.node).sweep, gone)
         self.reconciled |= self._listed and not unsaid
         if running or not self.reconciled:
             asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)

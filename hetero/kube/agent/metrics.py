@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 from hetero.kube.agent.allocator import Allocator
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
 from hetero.node.guard.monitor import Sighting
+from hetero.node.inventory import inventory_of
 from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import Grant
-from hetero.node.node import inventory_of
 from hetero.node.view.bypass import time_past
 from hetero.node.view.observe import CoreMeter, timeshares
 

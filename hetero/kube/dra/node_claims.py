@@ -33,6 +33,7 @@ from hetero.kube.words.pod import ended, expect_unhidden
 from hetero.kube.words.pod import named as pod_name
 from hetero.model import Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
@@ -293,7 +294,7 @@ class NodeClaims:
         }
         if vendors:
             self.node.ledger.unpin(identity_of(uid))
-            self.node.sweep(vendors)
+            LocalGrants(self.node).sweep(vendors)
             log.info("claim %s: unprepared", uid)
 
     async def reconcile(self) -> list[tuple[Grant, str]]:

@@ -14,8 +14,9 @@ from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Fra
 from hetero.model.errors import BadInput, Refused
 from hetero.model.rounding import round_up
 from hetero.model.units import format_both
+from hetero.node.inventory import devices_of
 from hetero.node.ledger.ledger import Grant
-from hetero.node.node import Node, devices_of
+from hetero.node.node import Node
 from hetero.node.resize import resize_to
 from hetero.plugin.registry import Discovery
 

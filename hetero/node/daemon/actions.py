@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from hetero.model import codec
+from hetero.model import Request, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.daemon_client import Answer, Question
+from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
-from hetero.node.quota import User
-from hetero.node.resize import resize
+from hetero.node.quota import User, expect_own
 
 
 @frozen
@@ -23,21 +23,21 @@ class Done:
 
 def carry_out(node: Node, text: str, uid: int) -> Done:
     """Do what a user asks. What a user can act on is an answer, too; then nothing was changed."""
-    asker = User.of(uid)
+    grants = LocalGrants(node, User.of(uid))
     try:
         question = codec.loads(text, Question, source="request")
         match question:
             case Question(do="admit", request=request) if request is not None:
-                return _admit(node, question, asker)
+                return _admit(grants, request, question)
             case Question(do="resize", grant=str(identity), ask=ask) if ask is not None:
-                changed = resize(node, identity, ask, policy=question.policy, asker=asker)
+                changed = grants.resize(identity, ask, policy=question.policy)
                 return Done(Answer(grant=changed))
             case Question(do="detach", grant=str(identity)):
-                return _detach(node, identity, asker)
+                return _detach(grants, identity)
             case Question(do="sweep"):
-                return Done(Answer(faults=node.sweep()))
+                return Done(Answer(faults=grants.sweep()))
             case Question(do="quota"):
-                return Done(Answer(quotas=node.held_of_quotas(asker)))
+                return Done(Answer(quotas=node.held_of_quotas(User.of(uid))))
         raise BadInput(f"request: {question.do!r} with what came with it is nothing heterod does")
     except HeteroError as error:
         return Done(refusal(error))
@@ -48,23 +48,23 @@ def refusal(error: HeteroError) -> Answer:
     return Answer(error=type(error).__name__, says=str(error))
 
 
-def _admit(node: Node, question: Question, asker: User) -> Done:
-    assert question.request is not None  # noqa: S101 - the case above
-    taken = node.take(question.request, command=question.command, label=question.label, asker=asker)
+def _admit(grants: LocalGrants, request: Request, question: Question) -> Done:
+    taken = grants.take(request, command=question.command, label=question.label)
     handle = taken.handle
     return Done(Answer(grant=handle.grant, edits=taken.edits, sliced=handle.sliced), handle)
 
 
-def _detach(node: Node, identity: str, asker: User) -> Done:
-    for entry in node.ledger.snapshot().grants:
+def _detach(grants: LocalGrants, identity: str) -> Done:
+    for entry in grants.node.ledger.snapshot().grants:
         if entry.id == identity:
-            node.expect_own(entry, asker)
-            node.detach(identity)
+            expect_own(entry, grants.asker)
+            grants.detach(identity)
     return Done(Answer())
 
 
 def abort(node: Node, handle: GrantHandle) -> None:
     """Take back a grant that nobody was left to have."""
-    node.abort(handle)
+    grants = LocalGrants(node)
+    grants.abort(handle)
     if handle.sliced:
-        node.sweep(handle.grant.allocation.vendors)
+        grants.sweep(handle.grant.allocation.vendors)

@@ -20,13 +20,15 @@ from hetero.model import Device, Enforcement, OnBypass, OnExcess, Usage
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.daemon_client import client_of
+from hetero.node.grants import LocalGrants
 from hetero.node.guard.notes import note_time, note_unowned
 from hetero.node.guard.services_watch import ServicesWatch
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.grant_file import read_excess, store_excess
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.watched import WatchedLedger
-from hetero.node.node import Node, user
+from hetero.node.node import Node
+from hetero.node.quota import User
 from hetero.node.view.bypass import PERIOD, Bypass, Unowned, find_bypass
 from hetero.node.view.device_time import DeviceTime
 from hetero.node.view.excess import NOISE, Comparison, Excess, compare
@@ -246,7 +248,7 @@ class Monitor:
                 seen = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
                 if _is_still(found, seen) and not self._is_ignored(found.pid):
                     if found.grant and device.enforcement is Enforcement.SERVICE:
-                        self.node.detach(found.grant, found.pid)
+                        LocalGrants(self.node).detach(found.grant, found.pid)
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     return True
             finally:
@@ -285,7 +287,7 @@ def acts_for(node: Node) -> str:
         return "heterod charges and ends what it finds; this only tells"
     if client_of(node.ledger.path):
         return "heterod is installed: both charge and end what they find"
-    whose = "all users'" if os.geteuid() == 0 else f"{user()}'s"
+    whose = "all users'" if os.geteuid() == 0 else f"{User.of(os.getuid()).name}'s"
     return (
         f"heterod is not installed: {whose} processes are watched, and acted upon, while this runs"
     )

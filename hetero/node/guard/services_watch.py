@@ -11,6 +11,7 @@ from attrs import define, field
 from hetero.model import Device
 from hetero.model.errors import HeteroError
 from hetero.node import services
+from hetero.node.confinement import slices_held
 from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node
@@ -43,7 +44,7 @@ class ServicesWatch:
         return tuple(found)
 
     def _sample(self, device: Device, here: list[Grant]) -> Iterator[Hurt]:
-        with self.node.slices_held({device.vendor}, within=0.0):
+        with slices_held(self.node, {device.vendor}, within=0.0):
             place = services.directory(self.node.ledger, device.uuid)
             service = self.node.registry.serve(device, Serve.LOOK, directory=place)
             holding = self.node.processes(entry.id for entry in here)

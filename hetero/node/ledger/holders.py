@@ -108,3 +108,11 @@ def end(files: Iterable[Path], *, grace: float, owner: int | None = None) -> Non
     finally:
         for _, process in processes:
             os.close(process)
+
+
+def program(pid: int) -> str:
+    """Return the name of the program a process runs, for people to read."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "ended"

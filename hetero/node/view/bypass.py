@@ -14,8 +14,9 @@ from contextlib import suppress
 
 from hetero.model import Policy
 from hetero.model.frozen import frozen
+from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Snapshot
-from hetero.node.node import Node, program
+from hetero.node.node import Node
 from hetero.node.view.excess import Comparison, is_shared
 
 #: Seconds between two looks, so that what began is told of within five.

@@ -15,6 +15,7 @@ from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.daemon_client import DaemonClient, client_of
 from hetero.node.elsewhere import elsewhere
+from hetero.node.grants import grants_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
@@ -284,7 +285,7 @@ def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
     if not any(row.works and node.registry.cuts(row.name) for row in discovery.rows):
         return
     try:
-        faults = node.sweep()
+        faults = grants_of(node).sweep()
     except HeteroError as error:
         faults = (str(error),)
     for fault in faults:

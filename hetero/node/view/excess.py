@@ -14,9 +14,10 @@ from hetero.model import Device, Policy, Usage
 from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.usage_region import Region, read_region
-from hetero.node.node import Node, program
+from hetero.node.node import Node
 from hetero.node.view.owners import Owner, Owners
 
 #: The most that is believed of what a process says its contexts take, and what is assumed where it

@@ -14,8 +14,10 @@ from attrs import define, evolve, field
 
 from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, Usage
 from hetero.model.frozen import frozen
+from hetero.node.inventory import inventory_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
+from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import (
     ALIVE,
     Container,
@@ -26,7 +28,7 @@ from hetero.node.ledger.ledger import (
 )
 from hetero.node.ledger.rows import GangRow
 from hetero.node.ledger.usage_region import Region, read_region, slots_of
-from hetero.node.node import Node, inventory_of, program
+from hetero.node.node import Node
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.containers import containers_by_space, space_of
 from hetero.node.view.excess import Comparison, Excess, compare

@@ -1,0 +1,78 @@
+"""Has the vendors confine grants: slices cut and kept as the ledger says, services that run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from attrs import evolve
+
+from hetero.model import Allocation, Device, Edits
+from hetero.model.errors import Refused
+from hetero.node import services, slices
+from hetero.node.ledger.ledger import Grant
+from hetero.node.node import Node
+from hetero.plugin.registry import Discovery
+
+
+def persisting(node: Node, discovery: Discovery, grant: Grant | None = None) -> frozenset[str]:
+    """Return the vendors with slices or services that outlive programs, a grant's included."""
+    of_grant = grant.allocation.vendors if grant and grant.served else frozenset[str]()
+    return discovery.cutting | services.running(node.ledger, discovery) | of_grant
+
+
+@contextmanager
+def slices_held(
+    node: Node, vendors: Iterable[str], *, within: float | None = None
+) -> Iterator[None]:
+    """Keep the slices of these vendors from all others; not within `admission`.
+
+    Raises `HeteroError` when somebody else holds them for longer than `within` seconds; None: as
+    long as the ledger is waited for.
+    """
+    node.aside()
+    patience = node.ledger.patience if within is None else within
+    with slices.held(node.ledger, vendors, within=patience):
+        yield
+
+
+def enforce(
+    node: Node,
+    allocation: Allocation,
+    devices: Mapping[str, Device],
+    *,
+    container: bool = False,
+) -> Edits:
+    """Have the vendors confine `allocation`, with the slices of those that cut them held."""
+    return slices.enforce(node.registry, node.ledger, allocation, devices, container=container)
+
+
+def serve(node: Node, grant: Grant, devices: Mapping[str, Device], *, container: bool) -> Edits:
+    """Return what brings a grant's programs to the services of its devices, which run then."""
+    edits = Edits()
+    for uuid in grant.served:
+        standing = node.ledger.snapshot().grants
+        service = services.start(node.registry, node.ledger, devices[uuid], standing)
+        # On the machine itself its files are where they are.
+        edits = edits.merged(service.edits if container else evolve(service.edits, mounts=()))
+        for piece in grant.allocation.pieces:
+            if piece.device == uuid and piece.sm is not None:
+                if service.sm is None:
+                    raise Refused(f"device {uuid}: its service has no parts of multiprocessors")
+                edits = edits.merged(Edits(env={service.sm: str(piece.sm)}))
+    return edits
+
+
+def reconcile(node: Node, discovery: Discovery, vendors: Collection[str]) -> tuple[str, ...]:
+    """Bring the slices of these vendors, which are held, in line with what stands.
+
+    Not within `admission`. Return a sentence about each failure.
+    """
+    if not vendors:
+        return ()
+    with node.ledger.admission() as own:
+        snapshot = node.with_system(own)
+    faults = slices.reconcile(node.registry, node.ledger, discovery, snapshot, vendors=vendors)
+    if snapshot.unreadable:
+        return faults
+    return faults + services.stop_unused(node.registry, node.ledger, discovery, snapshot.grants)

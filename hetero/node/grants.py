@@ -1,0 +1,383 @@
+"""Makes, changes and ends the grants of a node: in the ledger, or by heterod for a plain user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from attrs import evolve, frozen
+
+from hetero.model import Allocation, Ask, Edits, Policy, Refusal, Request
+from hetero.model.errors import HeteroError, Refused
+from hetero.model.names import check_label
+from hetero.node import resize, services
+from hetero.node.confinement import persisting, reconcile, slices_held
+from hetero.node.daemon_client import DaemonClient, NoAnswer
+from hetero.node.grant_names import one_of
+from hetero.node.inventory import devices_of, hidden, inventory_of
+from hetero.node.ledger.grant_dir import GRANT
+from hetero.node.ledger.holders import end, program
+from hetero.node.ledger.ledger import Container, Grant, GrantHandle, Snapshot
+from hetero.node.node import Node
+from hetero.node.quota import User, expect_own
+from hetero.node.selection import refused
+from hetero.node.transaction import GrantDraft, new_grant
+from hetero.placement import fit
+from hetero.plugin.registry import Discovery
+
+#: Seconds for which a vendor's slices are waited for by who can leave them to the next one.
+_BRIEFLY = 0.5
+#: Begins to wait for the end of a grant's program, to take down what outlives that.
+Watch = Callable[[GrantHandle], None]
+
+
+@frozen(kw_only=True)
+class Admission:
+    """What an admission took: the grant, how it is confined, and the limiters that see to it."""
+
+    handle: GrantHandle
+    edits: Edits
+    limiters: tuple[Path, ...]
+
+
+class Grants(Protocol):
+    """What changes the grants of a node. `asker` may change only what is theirs; None: all."""
+
+    @property
+    def node(self) -> Node:
+        """The node whose grants these are."""
+
+    @property
+    def asker(self) -> User | None:
+        """Who asks, where that is not who keeps the ledger."""
+
+    def take(
+        self,
+        request: Request,
+        *,
+        command: Sequence[str] = (),
+        label: str | None = None,
+        watch: Watch | None = None,
+    ) -> Admission:
+        """Take what the request asks, for this process; `watch` as in `admit_program`.
+
+        Raises `Refused` with the reason; then, as after any error, nothing was taken.
+        """
+
+    def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+        """Change a grant, as `resize.resize` does."""
+
+    def abort(self, handle: GrantHandle) -> None:
+        """End a grant that was admitted and never handed over."""
+
+    def sweep(self) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence for each failure."""
+
+    def detach(self, identity: str) -> None:
+        """Have the services of a grant's devices end what its processes have there.
+
+        A process that is killed within a kernel can take those along that share its card. What
+        cannot be done is left: the process is ended all the same.
+        """
+
+    def unpin(self, identity: str) -> None:
+        """Stop keeping a grant that no process holds, before its processes are ended."""
+
+    def drop(self, identity: str) -> str:
+        """Remove a grant that nothing holds any more; return what was done."""
+
+
+@frozen
+class LocalGrants:
+    """The grants of a ledger that this process writes: a private one, or root's."""
+
+    node: Node
+    asker: User | None = None
+
+    def take(
+        self,
+        request: Request,
+        *,
+        command: Sequence[str] = (),
+        label: str | None = None,
+        container: Container | None = None,
+        share: str | None = None,
+        watch: Watch | None = None,
+    ) -> Admission:
+        """Take what the request asks, for this process, for a container or as a share."""
+        if label is not None:
+            check_label(label)
+        node = self.node
+        # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
+        discovery = node.discover_for(request)
+        with node.ledger.admission() as own:
+            _expect_new(own, container=container, share=share)
+            allocation = self._chosen(request, discovery, own)
+            limiters = node.limiters(allocation, discovery.vendors)
+            grant = new_grant(
+                node,
+                allocation,
+                discovery,
+                command=tuple(command),
+                label=label,
+                asker=self.asker,
+            )
+            added = node.ledger.add(grant)
+        draft = GrantDraft(node, discovery, added)
+        sliced = bool(draft.persisting)
+        handle = evolve(added, sliced=sliced)
+        _watched(self, handle, watch)
+        inside = container is not None or share is not None
+        with draft.confined(container=inside) as edits:
+            if inside or edits.parts:
+                final = draft.committed(edits.parts, container=container, share=share)
+                with node.ledger.admission() as own:
+                    _expect_new(own, container=container, share=share)
+                    handle = evolve(node.ledger.replace(handle, final), sliced=sliced)
+                _watched(self, handle, watch)  # it has another name now
+        if not inside:  # a process sees all of the machine's cards
+            edits = hidden(allocation, discovery).merged(edits)
+        handle = evolve(handle, mounts=edits.mounts)
+        return Admission(handle=handle, edits=edits, limiters=limiters)
+
+    def _chosen(self, request: Request, discovery: Discovery, own: Snapshot) -> Allocation:
+        """Return what the request gets of what is free; within `admission`."""
+        snapshot = self.node.with_system(own)
+        self.node.expect_certain(snapshot)
+        answer = fit(inventory_of(discovery, snapshot), request)
+        if isinstance(answer, Refusal):
+            raise refused(answer, request)
+        self.node.expect_within_quota(answer, snapshot, devices_of(discovery), self.asker)
+        return answer
+
+    def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+        """Change a grant, as `resize.resize` does."""
+        return resize.resize(self.node, name, ask, policy=policy, asker=self.asker)
+
+    def abort(self, handle: GrantHandle) -> None:
+        """End a grant that was admitted and never handed over."""
+        self.node.ledger.abort(handle)
+
+    def sweep(self, vendors: Collection[str] | None = None) -> tuple[str, ...]:
+        """Destroy the slices that no standing grant holds; return a sentence for each failure.
+
+        `vendors` asks these alone. One that is at work for another grant is not waited for.
+        """
+        node = self.node
+        discovery = node.discover(names=vendors)
+        with node.ledger.admission():
+            pass  # what ended goes, whatever becomes of its slices
+        faults: list[str] = []
+        for name in sorted(persisting(node, discovery)):
+            try:
+                with slices_held(node, {name}, within=_BRIEFLY):
+                    faults += reconcile(node, discovery, {name})
+            except HeteroError as error:
+                faults.append(str(error))
+        return tuple(dict.fromkeys(faults))
+
+    def detach(self, identity: str, pid: int | None = None) -> None:
+        """Have services end what a grant's processes have on its devices, or what one has."""
+        node = self.node
+        with suppress(HeteroError):
+            for grant in node.ledger.snapshot().grants:
+                if grant.id != identity or not grant.served:
+                    continue
+                devices = devices_of(node.discover(names=grant.allocation.vendors))
+                pids = node.processes([identity])[identity] if pid is None else (pid,)
+                for uuid in grant.served:
+                    services.end(node.registry, node.ledger, devices[uuid], pids)
+
+    def unpin(self, identity: str) -> None:
+        """Stop keeping a grant that no process holds."""
+        self.node.ledger.unpin(identity)
+
+    def drop(self, identity: str) -> str:
+        """Remove a grant that nothing holds any more; return what was done."""
+        with self.node.ledger.admission():  # sweeps it
+            self.node.ledger.drop(identity)
+        return f"released grant {identity}"
+
+
+@frozen
+class RemoteGrants:
+    """The grants of the machine's ledger, which heterod changes for the user who asks."""
+
+    node: Node
+    daemon: DaemonClient
+
+    @property
+    def asker(self) -> User:
+        """The user this process runs as, as the kernel tells heterod."""
+        return User.of(os.geteuid())
+
+    def take(
+        self,
+        request: Request,
+        *,
+        command: Sequence[str] = (),
+        label: str | None = None,
+        watch: Watch | None = None,
+    ) -> Admission:
+        """Take it from heterod; the limiters are those that this user's programs can read."""
+        if label is not None:
+            check_label(label)
+        node = self.node
+        answer, descriptor = self.daemon.admit(request, command=command, label=label)
+        try:
+            assert answer.grant is not None  # noqa: S101 - `admit` saw to it
+            limiters = node.limiters(answer.grant.allocation, node.registry.declarations())
+            path = node.ledger.directory(answer.grant.id)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        handle = GrantHandle(
+            answer.grant, path, descriptor, mounts=answer.edits.mounts, sliced=answer.sliced
+        )
+        _watched(self, handle, watch)
+        return Admission(handle=handle, edits=answer.edits, limiters=limiters)
+
+    def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+        """Have a grant of this user changed."""
+        return self.daemon.resize(name, ask, policy=policy)
+
+    def abort(self, handle: GrantHandle) -> None:
+        """End a grant that was admitted and never handed over."""
+        os.close(handle.descriptor)
+        self.daemon.sweep()
+
+    def sweep(self) -> tuple[str, ...]:
+        """Have the slices that no standing grant holds destroyed."""
+        return self.daemon.sweep()
+
+    def detach(self, identity: str) -> None:
+        """Have services end what a grant of this user has on its devices."""
+        with suppress(HeteroError):
+            self.daemon.detach(identity)
+
+    def unpin(self, identity: str) -> None:
+        """Nothing: what is pinned is root's."""
+
+    def drop(self, identity: str) -> str:
+        """Have a grant removed that nothing holds any more; return what was done."""
+        try:
+            self.daemon.hurried.sweep()
+        except NoAnswer:
+            return f"ended what held grant {identity}: its entry goes when heterod is back"
+        return f"released grant {identity}"
+
+
+def grants_of(node: Node) -> Grants:
+    """Return what changes the grants of a node for the user of this process."""
+    return RemoteGrants(node, node.daemon) if node.daemon else LocalGrants(node)
+
+
+def admit_program(
+    grants: Grants,
+    request: Request,
+    *,
+    command: Sequence[str],
+    label: str | None = None,
+    watch: Watch | None = None,
+) -> tuple[GrantHandle, dict[str, str]]:
+    """Take what the request asks: the grant, held by this process, and a confined environment.
+
+    `watch` is called with a grant that something is to be made for which outlives its program,
+    before that is made. Raises `Refused` with the reason; then, as after any error, nothing was
+    taken.
+    """
+    node = grants.node
+    taken = grants.take(request, command=command, label=label, watch=watch)
+    environment = dict(node.environ)
+    if node.simulation:
+        vendors = taken.handle.grant.allocation.vendors
+        environment.update(node.simulation.on_this_machine(node.environ, vendors))
+    environment.update(taken.edits.env)
+    if taken.limiters:
+        before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
+        preload = dict.fromkeys([*map(str, taken.limiters), *filter(None, before)])
+        environment["LD_PRELOAD"] = ":".join(preload)
+        environment["HETERO_GRANT"] = str(taken.handle.path / GRANT)
+    return taken.handle, environment
+
+
+def release(grants: Grants, name: str, *, force: bool = False, grace: float = 5.0) -> str:
+    """Free a grant: refused while processes hold it, unless `force` ends exactly those.
+
+    They are asked first (SIGTERM) and killed after `grace` seconds. `name` is the start of its
+    id, or its label. Return what was done.
+    """
+    node = grants.node
+    snapshot = node.ledger.snapshot()
+    uid = grants.asker.uid or None if grants.asker else None
+    identity = one_of(snapshot, name, uid=uid, system=node.system)
+    owner = None
+    for entry in snapshot.grants:
+        if entry.id == identity:
+            owner = entry.uid
+            expect_own(entry, grants.asker)
+            _expect_releasable(entry, force=force)
+    if not force:
+        raise Refused(
+            f"grant {identity} is in use by {_users(node, identity)}: it is free when they end; "
+            f"`hetero release --force {identity}` ends them"
+        )
+    grants.unpin(identity)
+    grants.detach(identity)
+    for _ in range(3):  # a process may start another while we end it
+        end(node.files(identity), grace=grace, owner=owner)
+        holding = node.processes([identity])[identity]
+        if holding == (os.getpid(),):
+            return f"grant {identity} is free when the program that asked ends"
+        broken_share = node.ledger.is_share(identity) and not holding
+        if broken_share or not node.ledger.stands(identity):
+            return grants.drop(identity)
+    raise Refused(f"grant {identity} is still in use by {_users(node, identity)}")
+
+
+def _users(node: Node, identity: str) -> str:
+    """Return who holds a grant, for people to read."""
+    for entry in node.ledger.snapshot().grants:
+        if entry.id == identity and entry.container:
+            return f"container {entry.container.name}"
+    pids = node.processes([identity])[identity]
+    named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
+    return f"process {named}" if pids else "processes this user cannot see"
+
+
+def _watched(grants: Grants, handle: GrantHandle, watch: Watch | None) -> None:
+    """Have what outlives a grant's program watched; after an error the grant is gone."""
+    if watch is None or not handle.sliced:
+        return
+    try:
+        watch(handle)
+    except BaseException:
+        grants.abort(handle)
+        raise
+
+
+def _expect_releasable(entry: Grant, *, force: bool) -> None:
+    """Raise `Refused` for a grant that something else ends, or that is not whole yet."""
+    if entry.share:
+        raise Refused(
+            f"grant {entry.id} is the share {entry.share}: `hetero share rm {entry.share}` ends it"
+        )
+    if entry.owner and not force:
+        raise Refused(f"grant {entry.id} is pinned for {entry.label}: it ends with that")
+    if not (entry.command or entry.owner or entry.container):
+        # Who makes it, the node's agent or `share`, holds it meanwhile and is not to end.
+        raise Refused(f"grant {entry.id} is still being made: try again")
+
+
+def _expect_new(snapshot: Snapshot, *, container: Container | None, share: str | None) -> None:
+    """Raise `Refused` when the container or the share has a grant already."""
+    for entry in snapshot.grants:
+        if share and entry.share == share:
+            raise Refused(
+                f"share {share} is there already: `hetero share resize {share}` changes it"
+            )
+        if container and entry.container and entry.container.state == container.state:
+            raise Refused(f"container {container.name} holds grant {entry.id} already")

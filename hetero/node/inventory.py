@@ -1,0 +1,65 @@
+"""What a node's devices are to those who ask for them: by number, by mode, with what stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import evolve
+
+from hetero.model import Allocation, Device, Edits, Inventory
+from hetero.model.errors import Refused
+from hetero.node import services
+from hetero.node.ledger.ledger import Grant, Snapshot
+from hetero.plugin.registry import Discovery
+
+
+def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
+    """Return what keeps a process away from devices of the vendors it was granted none of."""
+    here = {device.vendor for device in discovery.devices}
+    others = here - allocation.vendors
+    mine = (vendor.hiding for vendor in discovery.vendors if vendor.name in others)
+    return Edits(env={name: text for hiding in mine for name, text in hiding.items()})
+
+
+def served(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[str, ...]:
+    """Return those of its devices that programs share by a service."""
+    uuids = (piece.device for piece in allocation.pieces)
+    return tuple(uuid for uuid in uuids if services.by_service(devices[uuid]))
+
+
+def devices_of(discovery: Discovery) -> dict[str, Device]:
+    """Return the devices by their UUIDs."""
+    return {device.uuid: device for device in discovery.devices}
+
+
+def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
+    """Return the numbers of an allocation's devices in the inventory."""
+    numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
+    return tuple(numbers[piece.device] for piece in allocation.pieces)
+
+
+def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
+    """Return the devices with what stands on them.
+
+    One whose grants share it otherwise than the settings say now takes no more until they end.
+    """
+    devices = tuple(_in_mode(device, snapshot.grants) for device in discovery.devices)
+    return Inventory(devices, tuple(entry.allocation for entry in snapshot.grants))
+
+
+def expect_mode(new: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:
+    """Raise `Refused` where a device of a new grant is shared otherwise by those that stand."""
+    for piece in new.allocation.pieces:
+        now = _in_mode(devices[piece.device], snapshot.grants)
+        if now.health != devices[piece.device].health:
+            raise Refused(f"device {piece.device}: {now.health}")
+
+
+def _in_mode(device: Device, grants: Iterable[Grant]) -> Device:
+    by_service = services.by_service(device)
+    for entry in grants if device.enforcement.by_limiter and device.usable else ():
+        here = any(piece.device == device.uuid for piece in entry.allocation.pieces)
+        if here and (device.uuid in entry.served) != by_service:
+            why = f"cards.sharing was changed for it, which counts when grant {entry.id} has ended"
+            return evolve(device, health=why)
+    return device
