@@ -56,9 +56,9 @@ def console_of(stream: TextIO) -> Console:
 
 def _width(stream: TextIO, *, smart: bool) -> int | None:
     """Return the columns that rich is to keep to, None for those that it asks of the kernel."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdecimal() and int(said):
-        return int(said)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     if smart:
         return None
     # rich takes each dumb terminal for one of 80 columns.
@@ -162,9 +162,9 @@ def _trimmed(line: Sequence[segment.Segment], *, ascii_only: bool) -> Line:
     while left and not left[-1].text.strip(" "):
         left.pop()
     if left:
-        said, style, _ = left[-1]
-        left[-1] = segment.Segment(said.rstrip(" "), style)
+        text, style, _ = left[-1]
+        left[-1] = segment.Segment(text.rstrip(" "), style)
     if not ascii_only:
         return left
     # rich knows one sign for what it left out.
-    return [segment.Segment(re.sub("..…", "...", said), style) for said, style, _ in left]
+    return [segment.Segment(re.sub("..…", "...", text), style) for text, style, _ in left]

@@ -76,15 +76,15 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
     for row in rows:
         made.add_row(*(row[name] for name in made.columns))
     past = [
-        Text(f"process {found.pid} of grant {grant.id} {found.what} past its limiter", "red")
+        Text(f"process {excess.pid} of grant {grant.id} {excess.what} past its limiter", "red")
         for grant in grants
-        for found in grant.bypass
+        for excess in grant.bypass
     ]
-    beside = [
-        Text(f"{found.subject} {found.what}", "red" if found.is_over else "")
+    excesses = [
+        Text(f"{excess.subject} {excess.what}", "red" if excess.is_over else "")
         for grant in grants
         for share in grant.shares
-        if (found := share.excess) and found.is_told
+        if (excess := share.excess) and excess.is_told
     ]
     strange = [
         Text(f"grant {grant.id} asked for {_functions(grant.unknown)} its limiter does not know")
@@ -96,7 +96,7 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
         for grant in grants
         if grant.hurt
     ]
-    return [made, *lost, *past, *beside, *strange]
+    return [made, *lost, *past, *excesses, *strange]
 
 
 def _functions(count: int) -> str:
@@ -149,7 +149,7 @@ def program_of(grant: GrantView) -> str:
     return shlex.join([program.rpartition("/")[2], *arguments]) if program else ""
 
 
-def container_of(one: Container, *, wide: bool = False) -> str:
+def container_of(container: Container, *, wide: bool = False) -> str:
     """Return a container's name, or its id where it has none; its image, too, where it is wide."""
-    name = one.name if one.name != one.id else one.id[:12]
-    return f"{name} {one.id[:12]} {one.image or ''}".rstrip() if wide else name
+    name = container.name if container.name != container.id else container.id[:12]
+    return f"{name} {container.id[:12]} {container.image or ''}".rstrip() if wide else name

@@ -98,8 +98,8 @@ def memory_of(part: int | None, whole: int) -> str:
     So what is shown as free can be asked for, and a refusal names the same number.
     """
     size, unit = (GiB, "GiB") if whole >= GiB else (MiB, "MiB")
-    said = UNKNOWN if part is None else _short(part * 10 // size / 10)
-    return f"{said}/{_short(whole * 10 // size / 10)} {unit}"
+    text = UNKNOWN if part is None else _short(part * 10 // size / 10)
+    return f"{text}/{_short(whole * 10 // size / 10)} {unit}"
 
 
 def _short(number: float) -> str:

@@ -134,7 +134,7 @@ def request_from(
         each = evolve(each, sm=parse_percent(sm, of="sm"))
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
-    named = tuple(ask_of_device(text, each, said="--device") for text in devices)
+    named = tuple(ask_of_device(text, each, source="--device") for text in devices)
 
     return Request(
         asks=named or (each,) * (1 if count is None else parse_count(count, of="--count")),

@@ -44,7 +44,7 @@ def json_option(function: F) -> F:
     """Add `--json` to a command: then what goes wrong is a document, too, beside the line."""
 
     @wraps(function)
-    def told(*, as_json: bool, **options: Any) -> Any:
+    def shown(*, as_json: bool, **options: Any) -> Any:
         try:
             with installed():
                 return function(as_json=as_json, **options)
@@ -54,7 +54,7 @@ def json_option(function: F) -> F:
                 click.echo(dumps(_json.failure(error), indent=indent))
             raise
 
-    return click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")(told)  # type: ignore[return-value]
+    return click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")(shown)  # type: ignore[return-value]
 
 
 def show(

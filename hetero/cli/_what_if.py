@@ -92,9 +92,9 @@ def render(answer: Answer) -> Part:
     notes = [Text(note, "yellow") for note in answer.notes]
     placed = sum(pod.node is not None for pod in answer.pods)
     refused = sum(pod.refusal is not None for pod in answer.pods)
-    said = f"{placed} of {len(answer.pods)} pods placed, {refused} refused"
+    summary = f"{placed} of {len(answer.pods)} pods placed, {refused} refused"
     parts: list[Part] = [pods, ""] if answer.pods else []
-    return [*parts, *notes, said, "", totals]
+    return [*parts, *notes, summary, "", totals]
 
 
 def _alike(pod: PodAnswer) -> tuple[str | None, ...]:
@@ -115,9 +115,9 @@ def _cells(pod: PodAnswer, answer: Answer) -> tuple[str | Text, ...]:
     )
 
 
-def _each(said: Iterable[str]) -> str:
+def _each(sentences: Iterable[str]) -> str:
     """Return what is said of each piece, once where it is the same of all."""
-    return ", ".join(dict.fromkeys(said))
+    return ", ".join(dict.fromkeys(sentences))
 
 
 def _totals(totals: Totals) -> tuple[str, ...]:

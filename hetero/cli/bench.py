@@ -19,12 +19,12 @@ def command(benchmark: str | None, arguments: tuple[str, ...]) -> int:
       hetero bench
       hetero bench isolation --help
     """
-    found = {entry.name: entry for entry in entry_points(group="hetero.bench")}
+    commands = {entry.name: entry for entry in entry_points(group="hetero.bench")}
     if benchmark is None:
-        for known in sorted(found):
+        for known in sorted(commands):
             click.echo(known)
         return 0
-    if benchmark not in found:
-        have = ", ".join(sorted(found)) or "none: in hetero's sources, pip install ./benchmarks"
+    if benchmark not in commands:
+        have = ", ".join(sorted(commands)) or "none: in hetero's sources, pip install ./benchmarks"
         raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {have})")
-    return int(found[benchmark].load()(list(arguments)))
+    return int(commands[benchmark].load()(list(arguments)))

@@ -217,11 +217,13 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
     below: dict[str, click.Command] = {}
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
-            one = command.get_command(context, name)
-            if one is not None and not one.hidden:
-                below[name] = one
+            subcommand = command.get_command(context, name)
+            if subcommand is not None and not subcommand.hidden:
+                below[name] = subcommand
     place = _Place(
-        path, command, tuple((name, one.get_short_help_str()) for name, one in below.items())
+        path,
+        command,
+        tuple((name, subcommand.get_short_help_str()) for name, subcommand in below.items()),
     )
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Option):
@@ -233,8 +235,8 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
             place.arguments.append(_kind(parameter))
             place.repeats = parameter.nargs < 0
     yield place
-    for name, one in below.items():
-        yield from _places(context, one, f"{path} {name}")
+    for name, subcommand in below.items():
+        yield from _places(context, subcommand, f"{path} {name}")
 
 
 def _kind(parameter: click.Parameter) -> str:

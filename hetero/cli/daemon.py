@@ -35,8 +35,8 @@ def command(*, before: bool) -> None:
         set_up(node)
         return
 
-    def said(found: Finding) -> None:
-        click.echo(str(found))
-        tell(node, found.subject, str(found))
+    def report(finding: Finding) -> None:
+        click.echo(str(finding))
+        tell(node, finding.subject, str(finding))
 
-    serve(node.with_threads, ready=lambda path: click.echo(f"heterod serves {path}"), tell=said)
+    serve(node.with_threads, ready=lambda path: click.echo(f"heterod serves {path}"), tell=report)

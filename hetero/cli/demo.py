@@ -61,8 +61,8 @@ def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> N
         _expect_a_demo(vendor, real=real)
     with stage(real=real, vendor=vendor) as demo:
         if not real:
-            said = "The cards in this demo are SIMULATED: no real card is used or measured."
-            put(Text(said, "yellow"))
+            notice = "The cards in this demo are SIMULATED: no real card is used or measured."
+            put(Text(notice, "yellow"))
         _title("What is there", "hetero inventory")
         put(render(demo.view()))
         if little := why_shares_say_little():
@@ -75,8 +75,8 @@ def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> N
         if not real and not vendor:
             _many_vendors(demo)
     if not real:
-        said = "The cards were SIMULATED. With a real one: hetero demo --real"
-        put(["", Text(said, "yellow"), f"To do it yourself, line by line: {_setting(vendor)}"])
+        notice = "The cards were SIMULATED. With a real one: hetero demo --real"
+        put(["", Text(notice, "yellow"), f"To do it yourself, line by line: {_setting(vendor)}"])
 
 
 def _expect_a_demo(vendor: str, *, real: bool) -> None:
@@ -85,9 +85,9 @@ def _expect_a_demo(vendor: str, *, real: bool) -> None:
     if os.environ.get("HETERO_RACK"):
         raise BadInput("--vendor: HETERO_RACK is set, and names the cards: unset it")
     if vendor not in vendors():
-        there = ", ".join(vendors())
+        installed = ", ".join(vendors())
         raise BadInput(
-            f"--vendor {vendor}: there is a demo on cards of {there}, and one without it"
+            f"--vendor {vendor}: there is a demo on cards of {installed}, and one without it"
         )
 
 
@@ -95,8 +95,8 @@ def _setting(vendor: str | None) -> str:
     """Return what a shell is told before the commands shown can be repeated in it."""
     variables = f"export HETERO_RACK={vendor or RACK}"
     if vendor and (settings := settings_for(vendor)):
-        said = settings.replace("\n", "\\n")
-        variables = f"printf '{said}' > node.toml; {variables} HETERO_CONFIG=node.toml"
+        settings_line = settings.replace("\n", "\\n")
+        variables = f"printf '{settings_line}' > node.toml; {variables} HETERO_CONFIG=node.toml"
     if which("hetero"):
         return variables
     return f'{variables} PATH="{Path(sys.executable).parent}:$PATH"'
@@ -166,5 +166,5 @@ def _title(text: str, shown: str | None = None) -> None:
 
 
 def _ending(ending: Ending) -> None:
-    said = ending.said.splitlines()
-    put([Text(f"$ {ending.command}", "dim"), *said, f"exit status {ending.code}"])
+    lines = ending.said.splitlines()
+    put([Text(f"$ {ending.command}", "dim"), *lines, f"exit status {ending.code}"])

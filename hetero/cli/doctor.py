@@ -47,10 +47,12 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
         _watch(node)
     if uninstall_check:
         standing = standing_anywhere(node)
-        found = [Finding(f"grant {e.id}", Verdict.BAD, f"stands for {e.user}") for e in standing]
+        in_the_way = [
+            Finding(f"grant {e.id}", Verdict.BAD, f"stands for {e.user}") for e in standing
+        ]
         if as_json:
-            click.echo(dumps(_json.listing("doctor")(found)))
-            return Refused.code if found else 0
+            click.echo(dumps(_json.listing("doctor")(in_the_way)))
+            return Refused.code if in_the_way else 0
         if standing:
             names = ", ".join(f"{e.id} ({e.user}: {what_for(node, e)})" for e in standing)
             raise Refused(f"grants still stand: {names}: end them before uninstalling")
@@ -65,11 +67,11 @@ def _watch(node: Node) -> NoReturn:
     click.echo(f"hetero: {acts_for(node)}", err=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it charged is taken back
 
-    def said(found: News) -> None:
-        click.echo(f"{datetime.now():%H:%M:%S} {found}")
-        tell(node, found.subject, str(found))
+    def report(news: News) -> None:
+        click.echo(f"{datetime.now():%H:%M:%S} {news}")
+        tell(node, news.subject, str(news))
 
-    watch(node, said)
+    watch(node, report)
 
 
 def render(findings: tuple[Finding, ...]) -> Part:

@@ -44,11 +44,11 @@ def _render(explained: Explained) -> list[Part]:
     """Return a table of what is given, and a line for each request that is not served."""
     answers = explained.answers
     made = table("claim", "request", "node", "device", "consumes", folds=("consumes",))
-    for one in answers:
-        for given in one.answer.given:
+    for answer in answers:
+        for given in answer.answer.given:
             amounts = " ".join(f"{name} {amount}" for name, amount in given.consumes.items())
             node = given.node or "any"
-            made.add_row(one.claim, given.request, node, given.device, amounts or "all of it")
-    lines = [f"{one.claim}: {why}" for one in answers for why in one.answer.why]
+            made.add_row(answer.claim, given.request, node, given.device, amounts or "all of it")
+    lines = [f"{answer.claim}: {why}" for answer in answers for why in answer.answer.why]
     unread = [explained.unread] if explained.unread else []
-    return [*([made] if any(one.answer.given for one in answers) else []), *lines, *unread]
+    return [*([made] if any(answer.answer.given for answer in answers) else []), *lines, *unread]

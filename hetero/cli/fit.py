@@ -45,7 +45,9 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
     if error and not as_json and not explain:
         raise error
     if not explain:
-        show(lambda: answer, render, lambda said: _json.fit(said, _cards(node)), as_json=as_json)
+        show(
+            lambda: answer, render, lambda answer: _json.fit(answer, _cards(node)), as_json=as_json
+        )
     return error.code if error else 0
 
 

@@ -26,14 +26,16 @@ def command(subject: str | None, *, as_json: bool) -> None:
     """
     show(
         lambda: events(Node.here(), subject=subject),
-        lambda told: _render(told) if told else f"no events{f' of {subject}' if subject else ''}",
+        lambda events: (
+            _render(events) if events else f"no events{f' of {subject}' if subject else ''}"
+        ),
         _json.listing("log"),
         as_json=as_json,
     )
 
 
-def _render(told: tuple[Event, ...]) -> Part:
+def _render(events: tuple[Event, ...]) -> Part:
     made = table("at", "who", "what", elides=("who",), folds=("what",), drops=("at",))
-    for event in told:
+    for event in events:
         made.add_row(event.at, event.subject, event.says)
     return made

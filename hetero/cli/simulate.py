@@ -222,16 +222,16 @@ def render_lives(summaries: tuple) -> Table:  # type: ignore[type-arg]
         folds=("refused by cards", "waited, p99 (s)"),
         right=("load", "allocated", "whole nodes"),
     )  # fmt: skip
-    for one in summaries:
+    for summary in summaries:
         made.add_row(
-            f"{one.load} %",
-            one.placement,
-            f"{one.allocated:.2f} %",
-            f"{one.whole_nodes:.1f}",
-            ", ".join(f"{size.cards}: {size.refused} of {size.arrived}" for size in one.sizes),
+            f"{summary.load} %",
+            summary.placement,
+            f"{summary.allocated:.2f} %",
+            f"{summary.whole_nodes:.1f}",
+            ", ".join(f"{size.cards}: {size.refused} of {size.arrived}" for size in summary.sizes),
             ", ".join(
                 f"{size.cards}: {size.waited:.0f}, {size.waited_p99:.0f}"
-                for size in one.sizes
+                for size in summary.sizes
                 if size.waited_p99
             ),
         )
@@ -246,16 +246,16 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
         right=("allocated", "fragmented", "placed", "decisions/s"),
         drops=("refused", "decisions/s", "from–to"),
     )  # fmt: skip
-    for one in summaries:
-        common = sorted(one.refused.items(), key=lambda item: -item[1])[:_SHOWN]
+    for summary in summaries:
+        common = sorted(summary.refused.items(), key=lambda item: -item[1])[:_SHOWN]
         made.add_row(
-            one.placement,
-            f"{one.allocated:.2f} %",
-            f"{one.lowest:.2f}–{one.highest:.2f}",
-            UNKNOWN if one.fragmented is None else f"{one.fragmented:.2f} %",
-            f"{one.placed:.0f}",
+            summary.placement,
+            f"{summary.allocated:.2f} %",
+            f"{summary.lowest:.2f}–{summary.highest:.2f}",
+            UNKNOWN if summary.fragmented is None else f"{summary.fragmented:.2f} %",
+            f"{summary.placed:.0f}",
             ", ".join(f"{count:.0f} {reason}" for reason, count in common),
-            f"{one.decisions_per_second:.0f}",
+            f"{summary.decisions_per_second:.0f}",
         )
     return made
 

@@ -37,14 +37,14 @@ def _check(vendor: str, *, as_json: bool) -> int:
     It makes and destroys slices, so nothing should stand on its cards. Exits 1
     if a promise is not kept or could not be shown.
     """
-    found = tuple(check(Node.here().registry.plugin(vendor)))
-    show(lambda: found, _clauses, _json.listing("check"), as_json=as_json)
-    return int(any(clause.failure for clause in found))
+    clauses = tuple(check(Node.here().registry.plugin(vendor)))
+    show(lambda: clauses, _clauses, _json.listing("check"), as_json=as_json)
+    return int(any(clause.failure for clause in clauses))
 
 
-def _clauses(found: tuple[Clause, ...]) -> Part:
+def _clauses(clauses: tuple[Clause, ...]) -> Part:
     made = table("promise", "is", "", folds=("",))
-    for clause in found:
+    for clause in clauses:
         made.add_row(clause.says, state("bad" if clause.failure else "ok"), clause.failure or "")
     return made
 

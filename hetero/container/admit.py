@@ -73,8 +73,8 @@ def carry_over(process: str, state: str, *, note: str) -> None:
     if given := annotations.get(note):
         described = read_json(Path(process))
         env = described.get("env") or []
-        there = {variable.partition("=")[0] for variable in env}
-        more = [f"{name}={value}" for name, value in json.loads(given).items() if name not in there]
+        names = {variable.partition("=")[0] for variable in env}
+        more = [f"{name}={value}" for name, value in json.loads(given).items() if name not in names]
         described["env"] = [*env, *more]
         Path(process).write_text(json.dumps(described))
 
@@ -156,7 +156,7 @@ def _mounts(present: Sequence[dict[str, Any]], edits: Edits) -> list[dict[str, A
         if mount.get("destination") not in taken
         and not str(mount.get("destination")).startswith(f"{PLACE}/")
     ]
-    there = {mount.get("destination") for mount in mounts}
+    targets = {mount.get("destination") for mount in mounts}
     return mounts + [
         {
             "destination": mount.target,
@@ -165,19 +165,19 @@ def _mounts(present: Sequence[dict[str, Any]], edits: Edits) -> list[dict[str, A
             "options": mount_options(writable=mount.writable),
         }
         for mount in edits.mounts
-        if mount.target not in there
+        if mount.target not in targets
     ]
 
 
 def _add_device_nodes(linux: dict[str, Any], paths: Sequence[str]) -> None:
     devices = linux.setdefault("devices", [])
     rules = linux.setdefault("resources", {}).setdefault("devices", [])
-    there = {device.get("path") for device in devices}
+    present = {device.get("path") for device in devices}
     for path in paths:
-        found = os.stat(path)
-        kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
-        number = {"major": os.major(found.st_rdev), "minor": os.minor(found.st_rdev)}
-        if path not in there:
+        status = os.stat(path)
+        kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
+        number = {"major": os.major(status.st_rdev), "minor": os.minor(status.st_rdev)}
+        if path not in present:
             devices.append(
                 {"path": path, "type": kind, **number, "fileMode": 0o666, "uid": 0, "gid": 0}
             )

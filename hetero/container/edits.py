@@ -92,13 +92,13 @@ def driver_files(
                 yield Mount(path, place or path)
             continue
         if libraries:
-            found = str(libraries / name)
+            file = str(libraries / name)
         else:
             known = _linked(root) if known is None else known
-            found = known.get(name, "")
-        if _is_there(root, found):
+            file = known.get(name, "")
+        if _is_there(root, file):
             for searched in _SEARCHED:
-                yield Mount(found, f"{searched}/{name}")
+                yield Mount(file, f"{searched}/{name}")
 
 
 def _is_there(root: Path, path: str) -> bool:
@@ -109,9 +109,9 @@ def _linked(root: Path) -> dict[str, str]:
     """Return what the machine's dynamic linker finds for each name, for its architecture."""
     import subprocess  # a container's start waits for every import; most need no library of ours
 
-    here = root == Path("/")
+    is_host_root = root == Path("/")
     cache = subprocess.run(
-        ["ldconfig", "-p", *(() if here else ("-C", str(root / "etc/ld.so.cache")))],
+        ["ldconfig", "-p", *(() if is_host_root else ("-C", str(root / "etc/ld.so.cache")))],
         env={"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"},
         capture_output=True,
         text=True,
@@ -119,7 +119,7 @@ def _linked(root: Path) -> dict[str, str]:
     ).stdout
     lines = re.findall(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", cache, re.M)
     # Another root's links are for the machine itself to follow.
-    seen: Callable[[str], str] = os.path.realpath if here else partial(_in_usr, root)
+    seen: Callable[[str], str] = os.path.realpath if is_host_root else partial(_in_usr, root)
     return {name: seen(path) for name, path in reversed(lines)}
 
 

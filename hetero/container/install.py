@@ -121,13 +121,13 @@ def installation(*, prefix: Path, real: str | None, environ: Mapping[str, str]) 
 
     `real` is the runtime behind it; runc or crun, whichever is there, when it is not given.
     """
-    found = next(filter(None, map(shutil.which, [real] if real else ["runc", "crun"])), None)
-    if found is None:
+    runtime = next(filter(None, map(shutil.which, [real] if real else ["runc", "crun"])), None)
+    if runtime is None:
         raise NotFound(f"no OCI runtime {real or 'runc or crun'} is on the PATH: install one")
     wrapper = f"/{_WRAPPER}"
     entry = json.dumps(wrapper)
     changes = [
-        _change(prefix / _WRAPPER, _script(found, environ), executable=True),
+        _change(prefix / _WRAPPER, _script(runtime, environ), executable=True),
         _change(prefix / _PODMAN, f"[engine.runtimes]\n{NAME} = [{entry}]\n"),
     ]
     docker = prefix / _DOCKER

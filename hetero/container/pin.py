@@ -122,7 +122,7 @@ def pin(
         edits = _real(node, edits, injection or without_driver)
         confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
         grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
-        node.ledger.pin(grant, instead_of=held, beside=own.grants)
+        node.ledger.pin(grant, instead_of=held, standing=own.grants)
     node.ledger.abort(held)
     return grant
 
@@ -173,8 +173,8 @@ def _real(node: Node, edits: Edits, injection: Callable[[Edits], Edits]) -> Edit
     """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
     if node.simulation is None:
         return injection(edits)
-    there = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
-    given = injection(evolve(edits, mounts=there, device_nodes=(), files=()))
+    mounts = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
+    given = injection(evolve(edits, mounts=mounts, device_nodes=(), files=()))
     drivers = str(node.simulation.drivers)
     return evolve(
         given,

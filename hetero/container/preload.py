@@ -61,9 +61,9 @@ def libraries(text: str) -> list[str]:
     return [word for line in words for word in line if not word.startswith(f"{PLACE}/")]
 
 
-def preloading(ours: Iterable[str], own: Iterable[str]) -> str:
+def preloading(limiters: Iterable[str], own: Iterable[str]) -> str:
     """Return the text of a preload file that names our libraries, then the image's own."""
-    return "".join(f"{library}\n" for library in dict.fromkeys([*ours, *own]))
+    return "".join(f"{library}\n" for library in dict.fromkeys([*limiters, *own]))
 
 
 def hook() -> dict[str, object]:
@@ -87,7 +87,7 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
     if os.path.realpath(target) != target:  # our file is mounted where the link leads
         raise OSError(errno.ELOOP, f"the image's {TARGET}: {_LINK}")
     with open(target, encoding="utf-8") as file:
-        ours = file.read()
+        contents = file.read()
     source = next(
         mount["source"]
         for mount in reversed(config.get("mounts") or ())
@@ -98,7 +98,7 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
     if own:
         source = os.path.join(bundle, "hetero-ld.so.preload")
         with open(source, "w", encoding="utf-8") as file:
-            file.write(preloading(ours.split(), own))
+            file.write(preloading(contents.split(), own))
         os.chmod(source, 0o644)  # whatever the umask
     _libc("mount", source, target, None, _BIND, None)
     sealed = _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES

@@ -30,12 +30,14 @@ def request_in(environ: Mapping[str, str]) -> Request | None:
 def _of_hetero(text: str) -> Request:
     if "=" in text.partition(":")[0]:
         known = {**SHARES, "count": "count"}
-        told = pairs(text, said=f"{HETERO}={text!r}", known=known, example="write count=1,mem=3Gi")
-        count = parse_count(told.get("count", "1"), of=f"{HETERO}={text!r}: count")
-        each = ask_from(memory=told.get("memory"), core=told.get("core"))
+        texts = pairs(
+            text, source=f"{HETERO}={text!r}", known=known, example="write count=1,mem=3Gi"
+        )
+        count = parse_count(texts.get("count", "1"), of=f"{HETERO}={text!r}: count")
+        each = ask_from(memory=texts.get("memory"), core=texts.get("core"))
         return Request(asks=(each,) * count)
     parts = [part for part in text.split(";") if part.strip()]
-    return Request(asks=tuple(ask_of_device(part, Ask(), said=HETERO) for part in parts))
+    return Request(asks=tuple(ask_of_device(part, Ask(), source=HETERO) for part in parts))
 
 
 def _of_egpu(text: str) -> Request:
@@ -43,27 +45,27 @@ def _of_egpu(text: str) -> Request:
 
     POLICY 0 is a hard limit and 1 lends idle time; ONLINE and TYPE describe how the asker runs.
     """
-    said = f"{EGPU}={text!r}"
+    source = f"{EGPU}={text!r}"
     example = "write POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
     head, *parts = text.split(":")
     words = {name: name for name in ("POLICY", "ONLINE", "TYPE")}
-    policy = pairs(head, said=said, known=words, example=example).get("POLICY", "0")
+    policy = pairs(head, source=source, known=words, example=example).get("POLICY", "0")
     policies = {"0": Policy.FIXED, "1": Policy.ELASTIC}
     if policy not in policies or not parts:
-        raise BadInput(f"{said}: {example}")
+        raise BadInput(f"{source}: {example}")
     asks = []
     for part in parts:
         words = {name: name for name in ("PGPU", "MEM", "WEIGHT")}
-        told = pairs(part, said=said, known=words, example=example)
-        memory = told.get("MEM", "")
-        if not told.get("PGPU", "").isdecimal() or not memory.isdecimal() or int(memory) < 1:
-            raise BadInput(f"{said}: {part!r} lacks PGPU or MEM (in MiB): {example}")
-        core = told.get("WEIGHT")
+        texts = pairs(part, source=source, known=words, example=example)
+        memory = texts.get("MEM", "")
+        if not texts.get("PGPU", "").isdecimal() or not memory.isdecimal() or int(memory) < 1:
+            raise BadInput(f"{source}: {part!r} lacks PGPU or MEM (in MiB): {example}")
+        core = texts.get("WEIGHT")
         asks.append(
             Ask(
                 memory=int(memory) * MiB,
                 core=None if core is None else parse_percent(core, of="WEIGHT"),
-                device=told["PGPU"],
+                device=texts["PGPU"],
             )
         )
     return Request(asks=tuple(asks), policy=policies[policy])

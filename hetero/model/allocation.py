@@ -96,7 +96,7 @@ class Shortage:
         return f"{asked_text} wanted, {noun} {free_text}"
 
     @property
-    def here(self) -> str:
+    def on_device(self) -> str:
         """What a sentence about this one device says: `20 of 100 core free, 50 asked`."""
         if self.counter != MEMORY:
             return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
@@ -147,7 +147,10 @@ class Refusal:
         counts = Counter(self.counts or {})
         counts.update(self.verdicts.values())
         total, fitting = counts.total(), counts.pop(FITS, 0)
-        ranked = sorted(counts.items(), key=lambda one: (one[0] in _LEAST_TELLING, -one[1], one[0]))
+        ranked = sorted(
+            counts.items(),
+            key=lambda counted: (counted[0] in _LEAST_TELLING, -counted[1], counted[0]),
+        )
         reasons = ", ".join(f"{count} {self._with_numbers(reason)}" for reason, count in ranked)
         noun = self.of if total == 1 else f"{self.of}s"
         if self.wanted > 1:
@@ -155,8 +158,8 @@ class Refusal:
         return f"{fitting} of {total} {noun}" + (f": {reasons}" if reasons else "")
 
     def _with_numbers(self, reason: str) -> str:
-        found = self.shortages.get(reason)
-        return reason if found is None else f"{reason} ({found.largest})"
+        shortage = self.shortages.get(reason)
+        return reason if shortage is None else f"{reason} ({shortage.largest})"
 
 
 @frozen

@@ -30,8 +30,8 @@ else:
     @recursive_repr()
     def _repr(self) -> str:
         shown = (field.name for field in attrs.fields(type(self)) if field.repr)
-        said = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
-        return f"{type(self).__qualname__.rpartition('>.')[2]}({said})"
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+        return f"{type(self).__qualname__.rpartition('>.')[2]}({fields})"
 
     def _eq(self, other: object) -> bool:
         if type(other) is not type(self):

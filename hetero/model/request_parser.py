@@ -34,19 +34,19 @@ def ask_from(*, memory: str | None, core: str | None, device: str | None = None)
     )
 
 
-def ask_of_device(text: str, each: Ask, *, said: str) -> Ask:
+def ask_of_device(text: str, each: Ask, *, source: str) -> Ask:
     """Return the ask in `0:mem=3276Mi,core=10`; what it leaves out is as `each` says.
 
-    `said` is how the text is introduced in an error. Raises `BadInput`.
+    `source` is how the text is introduced in an error. Raises `BadInput`.
     """
     name, _, shares = text.partition(":")
     if not name.strip():
-        raise BadInput(f"{said} {text!r} names no device: write 0, or 0:mem=3276Mi,core=10")
-    told = pairs(shares, said=f"{said} {text!r}", known=SHARES, example=_EXAMPLE)
-    own = ask_from(memory=told.get("memory"), core=told.get("core"), device=name.strip())
-    if "memory" not in told:
+        raise BadInput(f"{source} {text!r} names no device: write 0, or 0:mem=3276Mi,core=10")
+    asked = pairs(shares, source=f"{source} {text!r}", known=SHARES, example=_EXAMPLE)
+    own = ask_from(memory=asked.get("memory"), core=asked.get("core"), device=name.strip())
+    if "memory" not in asked:
         own = evolve(own, memory=each.memory, memory_percent=each.memory_percent)
-    if "core" not in told:
+    if "core" not in asked:
         own = evolve(own, core=each.core, open=each.open, sm=each.sm)
     return own
 
@@ -61,16 +61,16 @@ def choice_of(names: Mapping[str, tuple[str, ...]], name: str) -> Selector:
     return Selector(include=names[name], exclude=names[f"exclude_{name}"])
 
 
-def pairs(text: str, *, said: str, known: Mapping[str, str], example: str) -> dict[str, str]:
+def pairs(text: str, *, source: str, known: Mapping[str, str], example: str) -> dict[str, str]:
     """Return `name=value,name=value` by what `known` calls each name."""
-    told: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for share in filter(None, (part.strip() for part in text.split(","))):
         word, equals, value = share.partition("=")
         name = known.get(word.strip())
-        if name in told:
-            raise BadInput(f"{said}: {word.strip()} is given twice: {example}")
+        if name in texts:
+            raise BadInput(f"{source}: {word.strip()} is given twice: {example}")
         if not equals or name is None:
             names = " or ".join(f"{word}=…" for word in known if word != "memory")
-            raise BadInput(f"{said}: {share!r} is not {names}: {example}")
-        told[name] = value.strip()
-    return told
+            raise BadInput(f"{source}: {share!r} is not {names}: {example}")
+        texts[name] = value.strip()
+    return texts

@@ -53,9 +53,9 @@ def parse_memory(text: str) -> int:
         raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
     if match[2] == "m":  # thousandths, as Kubernetes has it
         raise BadInput(f"memory {text!r}: m is a thousandth: write {match[1]}Mi or {match[1]}M")
-    said = Decimal(match[1]) * factor
-    size = said.to_integral_value(ROUND_CEILING) if factor > 1 else said
-    if said < 1 or size != int(size):
+    amount = Decimal(match[1]) * factor
+    size = amount.to_integral_value(ROUND_CEILING) if factor > 1 else amount
+    if amount < 1 or size != int(size):
         raise BadInput(f"memory {text!r} is not a whole, positive number of bytes")
     if not match[2]:
         unit = "Mi" if size < MiB else "B"

@@ -98,12 +98,12 @@ def remember() -> None:
     from hetero.node.simulation import enter
 
     enter(os.environ)
-    found = Node.here().discover()
+    discovery = Node.here().discover()
     place = ledgers(os.environ, uid=os.geteuid())[0]
     prepare(place)
-    cards = [(device.uuid, device.model) for device in found.devices]
+    cards = [(device.uuid, device.model) for device in discovery.devices]
     seen = {
-        "vendors": [(row.name, row.title or "") for row in found.rows],
+        "vendors": [(row.name, row.title or "") for row in discovery.rows],
         "models": [
             (name, model) for _, model in cards for name in dict.fromkeys((model, *model.split()))
         ],

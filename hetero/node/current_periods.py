@@ -28,8 +28,8 @@ class CurrentPeriods:
         """Return it."""
         stamp = None
         with suppress(OSError, BadInput):
-            found = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            status = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if stamp != self._stamp:
                 self.last = load_settings(self.environ).periods
         self._stamp = stamp

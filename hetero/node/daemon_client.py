@@ -215,8 +215,8 @@ def _received(connection: socket.socket, descriptors: list[int]) -> str:
 
     contents, wanted = b"", LENGTH.size
     while len(contents) < wanted:
-        part, found, _, _ = socket.recv_fds(connection, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
-        descriptors += found
+        part, received, _, _ = socket.recv_fds(connection, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+        descriptors += received
         if not part:
             raise HeteroError("heterod ended the connection without an answer: try again")
         contents += part

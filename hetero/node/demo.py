@@ -70,7 +70,7 @@ class Demo:
 
     def shared(self, view: NodeView) -> bool:
         """Return whether every program of `together` is at work on the card."""
-        here = [
+        views = [
             identity
             for row in view.devices
             if row.device.uuid == self.device.uuid
@@ -79,7 +79,7 @@ class Demo:
         at_work = [
             row
             for row in view.grants
-            if row.id in here and all(each.memory_used and each.core_used for each in row.shares)
+            if row.id in views and all(each.memory_used and each.core_used for each in row.shares)
         ]
         return len(at_work) == len(SHARES)
 
@@ -230,12 +230,12 @@ class _Count:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            said = json.loads(line)
-            if "rate" in said:
-                self._final = float(said["rate"])
+            usage = json.loads(line)
+            if "rate" in usage:
+                self._final = float(usage["rate"])
             else:
-                self._seconds = said["second"]
-                self._steps += said["steps"]
+                self._seconds = usage["second"]
+                self._steps += usage["steps"]
 
 
 def tell() -> None:

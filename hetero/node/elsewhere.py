@@ -28,7 +28,7 @@ def note_elsewhere(node: Node, devices: Mapping[str, str]) -> None:
 def elsewhere(node: Node) -> dict[str, str]:
     """Return who gives out devices of this node in our place, by UUID."""
     try:
-        found = json.loads((node.ledger.path / _FILE).read_text())
+        givers = json.loads((node.ledger.path / _FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return {str(uuid): str(by) for uuid, by in found.items()} if isinstance(found, dict) else {}
+    return {str(uuid): str(by) for uuid, by in givers.items()} if isinstance(givers, dict) else {}

@@ -15,20 +15,20 @@ def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | N
     Where several users have one of that name, the one of user `uid` is meant; None is who keeps
     the ledger. Raises `NotFound`, or `BadInput` with the ids where several have the name.
     """
-    found = _meant(snapshot, name)
-    if len(found) > 1:
-        own = [entry.id for entry in snapshot.grants if entry.id in found and entry.uid == uid]
-        found = own or found
-    if len(found) > 1:
-        raise BadInput(f"grant {name!r} could be {_told(snapshot, found)}: give more of its id")
-    if not found:
+    meant = _meant(snapshot, name)
+    if len(meant) > 1:
+        own = [entry.id for entry in snapshot.grants if entry.id in meant and entry.uid == uid]
+        meant = own or meant
+    if len(meant) > 1:
+        raise BadInput(f"grant {name!r} could be {_told(snapshot, meant)}: give more of its id")
+    if not meant:
         if system and _meant(system.snapshot(), name):
             raise Refused(f"grant {name} is root's: only root can change or release it")
         every = [one for names in _names(snapshot).values() for one in names]
         raise NotFound(
             f"no grant {name!r} stands: `hetero ps` lists those that do" + did_you_mean(name, every)
         )
-    return found[0]
+    return meant[0]
 
 
 def _told(snapshot: Snapshot, identities: list[str]) -> str:

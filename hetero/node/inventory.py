@@ -15,10 +15,10 @@ from hetero.plugin.registry import Discovery
 
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
     """Return what keeps a process away from devices of the vendors it was granted none of."""
-    here = {device.vendor for device in discovery.devices}
-    others = here - allocation.vendors
-    mine = (vendor.hiding for vendor in discovery.vendors if vendor.name in others)
-    return Edits(env={name: text for hiding in mine for name, text in hiding.items()})
+    present = {device.vendor for device in discovery.devices}
+    others = present - allocation.vendors
+    hidings = (vendor.hiding for vendor in discovery.vendors if vendor.name in others)
+    return Edits(env={name: text for hiding in hidings for name, text in hiding.items()})
 
 
 def served(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[str, ...]:
@@ -58,8 +58,8 @@ def expect_mode(new: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -
 def _in_mode(device: Device, grants: Iterable[Grant]) -> Device:
     by_service = services.by_service(device)
     for entry in grants if device.enforcement.by_limiter and device.usable else ():
-        here = any(piece.device == device.uuid for piece in entry.allocation.pieces)
-        if here and (device.uuid in entry.served) != by_service:
+        holds_device = any(piece.device == device.uuid for piece in entry.allocation.pieces)
+        if holds_device and (device.uuid in entry.served) != by_service:
             why = f"cards.sharing was changed for it, which counts when grant {entry.id} has ended"
             return evolve(device, health=why)
     return device

@@ -38,19 +38,19 @@ def limiter(api: str) -> Path:
     return path
 
 
-def _expect_layouts(theirs: Mapping[str, int]) -> None:
+def _expect_layouts(built: Mapping[str, int]) -> None:
     """Raise `HeteroError` unless limiters and node agree on the files that they share."""
-    ours = {
+    expected = {
         "grant": grant_file.VERSION,
         "region": usage_region.VERSION,
         "board": board.VERSION,
     }
-    for name, version in ours.items():
-        if theirs.get(name) != version:
+    for name, version in expected.items():
+        if built.get(name) != version:
             from importlib.metadata import version as installed  # takes long to import
 
             raise HeteroError(
                 f"hetero-limiters {installed('hetero-limiters')} reads {name} layout "
-                f"{theirs.get(name)}, hetero {installed('hetero')} writes {version}: "
+                f"{built.get(name)}, hetero {installed('hetero')} writes {version}: "
                 "install both from the same sources (pip install --upgrade . ./limiters)"
             )

@@ -127,13 +127,16 @@ class Node:
 
         `names` asks these vendors alone.
         """
-        found = self.registry.discover(names=names)
-        for vendor in found.vendors:
+        discovery = self.registry.discover(names=names)
+        for vendor in discovery.vendors:
             if vendor.name in self.settings.soft and not vendor.limiter:
                 raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")
-        ours = {vendor.name for vendor in found.vendors if vendor.limiter}
+        limited = {vendor.name for vendor in discovery.vendors if vendor.limiter}
         return evolve(
-            found, devices=self.settings.offered(found.devices, ours=ours, serving=found.serving)
+            discovery,
+            devices=self.settings.offered(
+                discovery.devices, limited=limited, serving=discovery.serving
+            ),
         )
 
     def snapshot(self) -> Snapshot:

@@ -88,11 +88,11 @@ def held_of_quotas(
     entries = tuple(grants)
     users = {entry.uid: User(entry.uid, entry.user) for entry in entries if entry.uid}
     made = []
-    for said, quota, members in _quotas(settings, asker, users):
+    for owner, quota, members in _quotas(settings, asker, users):
         used = _counted([entry.allocation for entry in entries if entry.uid in members], devices)
         limits = {"grants": quota.grants, "memory": quota.memory, "core": quota.core}
         made += [
-            Held(of=said, what=what, used=used[what], most=most)
+            Held(of=owner, what=what, used=used[what], most=most)
             for what, most in limits.items()
             if most is not None
         ]
@@ -104,11 +104,13 @@ def expect_within(
 ) -> None:
     """Raise `Refused` if `allocation`, beside what is held, is more than a quota allows."""
     more = _counted([allocation], devices)
-    for one in held:
-        would = evolve(one, used=one.used + more[one.what])
+    for quota in held:
+        would = evolve(quota, used=quota.used + more[quota.what])
         if would.used > would.most:
             used, most = would.shown
-            raise Refused(f"quota {one.of}: {one.what} would be {used} and may be {most}{one.unit}")
+            raise Refused(
+                f"quota {quota.of}: {quota.what} would be {used} and may be {most}{quota.unit}"
+            )
 
 
 def _quotas(

@@ -32,9 +32,9 @@ def expect_here(request: Request, discovery: Discovery) -> None:
     if not devices:
         raise NotFound(_no_device(discovery))
     models = dict.fromkeys(device.model for device in devices)
-    _expect_parts(request.model, models, said="model", lists=f"(here: {', '.join(models)})")
+    _expect_parts(request.model, models, noun="model", lists=f"(here: {', '.join(models)})")
     uuids = [device.uuid for device in devices]
-    _expect_parts(request.uuid, uuids, said="UUID", lists="(`hetero inventory --wide` lists them)")
+    _expect_parts(request.uuid, uuids, noun="UUID", lists="(`hetero inventory --wide` lists them)")
     if any(ask.device is not None for ask in request.asks):
         twice = named_twice(devices, request)
         if twice:
@@ -43,8 +43,8 @@ def expect_here(request: Request, discovery: Discovery) -> None:
         _expect_together(ask, request, devices)
 
 
-def _expect_vendors(wanted: Selector, found: Iterable[VendorRow]) -> None:
-    rows = {row.name: row for row in found}
+def _expect_vendors(wanted: Selector, vendor_rows: Iterable[VendorRow]) -> None:
+    rows = {row.name: row for row in vendor_rows}
     installed = {name.lower(): row for name, row in rows.items()}
     for name in (*wanted.include, *wanted.exclude):
         row = installed.get(name.lower())
@@ -59,12 +59,12 @@ def _expect_vendors(wanted: Selector, found: Iterable[VendorRow]) -> None:
             raise NotFound(f"vendor {row.name} is {row.state}: {row.reason}")
 
 
-def _expect_parts(wanted: Selector, names: Iterable[str], *, said: str, lists: str) -> None:
+def _expect_parts(wanted: Selector, names: Iterable[str], *, noun: str, lists: str) -> None:
     """Raise `NotFound` when parts of names are none of any device's: one of `include` is enough."""
     for parts in filter(None, (wanted.include, *((part,) for part in wanted.exclude))):
         if not any(Selector(include=parts).allows(name) for name in names):
             unknown = ", ".join(map(repr, parts))
-            raise NotFound(f"no {said} {unknown} here {lists}{did_you_mean(parts[0], names)}")
+            raise NotFound(f"no {noun} {unknown} here {lists}{did_you_mean(parts[0], names)}")
 
 
 def _expect_together(ask: Ask, request: Request, devices: Sequence[Device]) -> None:

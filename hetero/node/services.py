@@ -41,7 +41,7 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
             f"device {device.uuid} is shared by a service, which root starts: "
             "`hetero install`, as root, has heterod do that"
         )
-    here = [entry for entry in grants if _has(entry, device)]
+    sharing = [entry for entry in grants if _has(entry, device)]
     place = directory(ledger, device.uuid)
     make(place.parent, mode=0o755)
     make(place, mode=0o755)
@@ -51,9 +51,9 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
             f"device {device.uuid}: its service is being started anew after a fault "
             f"({fault}): try again when the programs that it hurt have ended"
         )
-    most = max((limit.memory for entry in here for limit in entry.limits), default=0)
+    most = max((limit.memory for entry in sharing for limit in entry.limits), default=0)
     service = registry.serve(device, Serve.START, directory=place, memory=most)
-    users = {entry.uid or 0 for entry in here}
+    users = {entry.uid or 0 for entry in sharing}
     if service.one_user and len(users) > 1:
         raise Refused(
             f"device {device.uuid}: its driver's service has programs of one user at a time, and "

@@ -135,13 +135,13 @@ class Settings:
         self,
         devices: Iterable[Device],
         *,
-        ours: AbstractSet[str],
+        limited: AbstractSet[str],
         serving: AbstractSet[str] = frozenset(),
     ) -> tuple[Device, ...]:
-        """Return what this node gives out of its devices; our own limiter shares those of `ours`.
+        """Return what this node gives out of its devices.
 
-        The vendors in `serving` have a service that may share theirs.
-
+        A limiter of ours shares those of the vendors in `limited`; those in `serving` have a
+        service that may share theirs.
         A device that breaks a rule of the settings is there but unhealthy, for that reason.
         """
         devices = [shared_softly(d) if d.vendor in self.soft else d for d in devices]
@@ -151,7 +151,7 @@ class Settings:
         if self.partitioned is Partitioned.SINGLE:
             left = list(_alike(left))
         left = [self._shared(device, serving) for device in left]
-        return tuple(self.scaled(self._limited(device, ours)) for device in left)
+        return tuple(self.scaled(self._limited(device, limited)) for device in left)
 
     def _shared(self, device: Device, serving: AbstractSet[str]) -> Device:
         """Return a device with how it is shared; one that no limiter shares stays as it is."""
@@ -182,10 +182,10 @@ class Settings:
         }
         return evolve(device, capacity=capacity, card=device.capacity)
 
-    def _limited(self, device: Device, ours: AbstractSet[str]) -> Device:
+    def _limited(self, device: Device, limited: AbstractSet[str]) -> Device:
         if self.max_sharers is None or not isinstance(device.granularity, Fractional):
             return device
-        free = device.vendor in ours and device.enforcement is not Enforcement.PARTITION
+        free = device.vendor in limited and device.enforcement is not Enforcement.PARTITION
         slots = self.max_sharers if free else min(self.max_sharers, device.capacity[SLOTS])
         return evolve(device, capacity={**device.capacity, SLOTS: slots})
 
@@ -272,7 +272,7 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
         vendors=_texts("vendors.allow", "distributions", vendors["allow"])
         if "allow" in vendors
         else was.vendors,
-        quota=_quota(quota, was.quota, said="quota"),
+        quota=_quota(quota, was.quota, path="quota"),
         user_quotas=_quotas(quota, "users", was.user_quotas),
         group_quotas=_quotas(quota, "groups", was.group_quotas),
         on_excess=_word("heterod.on_excess", heterod.get("on_excess", was.on_excess), OnExcess),
@@ -302,27 +302,27 @@ def _periods(table: Mapping[str, Any], was: Periods) -> Periods:
 
 def _quotas(table: Mapping[str, Any], kind: str, was: Mapping[str, Quota]) -> Mapping[str, Quota]:
     """Return the quotas of the users or groups that a table names, over what was set before."""
-    said = _table(table, kind, within="quota.")
+    entries = _table(table, kind, within="quota.")
     none = _EACH if kind == "users" else Quota()
     made = dict(was)
-    for name in said:
-        one = _table(said, name, within=f"quota.{kind}.")
-        _expect(one, known=("memory", "core", "grants"))
-        made[name] = _quota(one, none, said=f"quota.{kind}.{name}")
+    for name in entries:
+        entry = _table(entries, name, within=f"quota.{kind}.")
+        _expect(entry, known=("memory", "core", "grants"))
+        made[name] = _quota(entry, none, path=f"quota.{kind}.{name}")
     return made
 
 
-def _quota(table: Mapping[str, Any], was: Quota, *, said: str) -> Quota:
+def _quota(table: Mapping[str, Any], was: Quota, *, path: str) -> Quota:
     memory = table.get("memory")
     if memory is not None and (not isinstance(memory, str) or memory.strip().endswith("%")):
-        raise BadInput(f'{said}.memory {memory!r} is not a size: write "40Gi"')
+        raise BadInput(f'{path}.memory {memory!r} is not a size: write "40Gi"')
     counts: dict[str, int | None] = {"core": was.core, "grants": was.grants}
     for name in counts:
         value = table.get(name, counts[name])
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or value < 0
         ):
-            raise BadInput(f"{said}.{name} {value!r} is not a whole number, 0 or more")
+            raise BadInput(f"{path}.{name} {value!r} is not a whole number, 0 or more")
         counts[name] = value
     return Quota(memory=was.memory if memory is None else parse_memory(memory), **counts)
 
@@ -375,8 +375,8 @@ def _sharing(value: object, was: Mapping[str, Sharing]) -> Mapping[str, Sharing]
     """Return how cards are shared, by UUID or index, over what was said before."""
     if not isinstance(value, dict):
         return {_ALL: _word("cards.sharing", value, Sharing)}
-    said = {name: _word(f"cards.sharing.{name}", one, Sharing) for name, one in value.items()}
-    return {**was, **said}
+    sharings = {name: _word(f"cards.sharing.{name}", one, Sharing) for name, one in value.items()}
+    return {**was, **sharings}
 
 
 def _texts(name: str, of: str, value: object) -> tuple[str, ...]:
@@ -386,7 +386,7 @@ def _texts(name: str, of: str, value: object) -> tuple[str, ...]:
 
 
 def _word(name: str, value: object, choices: type[E]) -> E:
-    for one in choices:
-        if value == one.value:
-            return one
-    raise BadInput(f"{name} {value!r} is none of {', '.join(one.value for one in choices)}")
+    for choice in choices:
+        if value == choice.value:
+            return choice
+    raise BadInput(f"{name} {value!r} is none of {', '.join(choice.value for choice in choices)}")

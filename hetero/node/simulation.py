@@ -130,16 +130,16 @@ def _expect_a_rack(
     """Raise `ValueError` unless the file is a rack: the drivers ignore what they do not know."""
     kind = None
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        said = _LINE.fullmatch(line.partition("#")[0].strip())
-        if said is None:
+        matched = _LINE.fullmatch(line.partition("#")[0].strip())
+        if matched is None:
             raise ValueError(f"line {number} is neither `[device]` nor `key = value`")
-        kind = said["kind"] or kind
-        if said["kind"]:
-            _expect(said["kind"], keys, f"line {number}: unknown section")
-        if said["key"] and kind:
-            _expect(said["key"], keys[kind], f"line {number}: unknown key of [{kind}]")
-        if said["key"] == "vendor":
-            _expect(said["value"], vendors, f"line {number}: no simulated driver of")
+        kind = matched["kind"] or kind
+        if matched["kind"]:
+            _expect(matched["kind"], keys, f"line {number}: unknown section")
+        if matched["key"] and kind:
+            _expect(matched["key"], keys[kind], f"line {number}: unknown key of [{kind}]")
+        if matched["key"] == "vendor":
+            _expect(matched["value"], vendors, f"line {number}: no simulated driver of")
 
 
 def _expect(word: str, known: Iterable[str], what: str) -> None:

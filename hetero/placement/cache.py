@@ -37,7 +37,7 @@ from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
 from hetero.placement.inventory import Inventory, NodeChange
 from hetero.placement.match import allocate
-from hetero.placement.node_reason import Said
+from hetero.placement.node_reason import DeviceVerdict
 from hetero.placement.node_reservations import NODES as RESERVED_NODES
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES, place_pod
@@ -142,8 +142,8 @@ class SchedulerCache:
 
     def size(self, want: RequestClass) -> int:
         """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
-        prices, one = self._priced(None), Want(want)
-        sizes = [size for kind in prices.cluster.kinds if (size := prices.size(one, kind))]
+        prices, unpriced = self._priced(None), Want(want)
+        sizes = [size for kind in prices.cluster.kinds if (size := prices.size(unpriced, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 
     def forget(self, uid: str, *, ran: bool = True) -> None:
@@ -253,7 +253,9 @@ class SchedulerCache:
                 shortages[reason] = lacking.nearer(shortages.get(reason))
         return Refusal(wanted=1, verdicts={}, counts=counts, of="node", shortages=shortages)
 
-    def _reason(self, name: str, row: PriceRow, over: Mapping[frozenset[int], str]) -> Said | None:
+    def _reason(
+        self, name: str, row: PriceRow, over: Mapping[frozenset[int], str]
+    ) -> DeviceVerdict | None:
         """Return what a node says to the row's shape, None if it serves."""
         rows = self.rows()
         number = rows.cluster.number.get(name)
@@ -355,14 +357,14 @@ class SchedulerCache:
 
         Those are the nodes with the least important, and of these the emptiest.
         """
-        cluster, standing, found = self.cluster(), self.standing, list[tuple[int, int, str]]()
+        cluster, standing, ranked = self.cluster(), self.standing, list[tuple[int, int, str]]()
         for name in names:
             least = min(
                 (standing[uid].pod.priority for uid in self._on.get(name, ())), default=None
             )
             if least is not None and least < pod.priority and name in cluster.number:
-                found.append((least, -cluster.free_milli[cluster.number[name]], name))
-        return [name for _, _, name in sorted(found)]
+                ranked.append((least, -cluster.free_milli[cluster.number[name]], name))
+        return [name for _, _, name in sorted(ranked)]
 
     def victims(
         self,

@@ -61,12 +61,12 @@ class Pod:
 
     def host(self) -> dict[str, int]:
         """Return what the pod takes of its node's own counters."""
-        beside = total(container.host for container in self.sidecars)
+        sidecars = total(container.host for container in self.sidecars)
         held = total(container.host for container in self.containers)
         for container in self.init:
             for name, amount in container.host.items():
                 held[name] = max(held.get(name, 0), amount)
-        return total((beside, held))
+        return total((sidecars, held))
 
 
 @frozen(kw_only=True)
@@ -94,8 +94,8 @@ class Placement:
 def total(counters: Iterable[Counters]) -> dict[str, int]:
     """Return the sum of counters, name by name."""
     out: dict[str, int] = {}
-    for one in counters:
-        for name, amount in one.items():
+    for amounts in counters:
+        for name, amount in amounts.items():
             out[name] = out.get(name, 0) + amount
     return out
 

@@ -108,28 +108,28 @@ class _Joins:
     _heap: list[tuple[float, int, _Sized, _Sized, _Sized]] = field(factory=list)
     _offered: int = 0
 
-    def offer(self, one: _Sized) -> None:
+    def offer(self, sized: _Sized) -> None:
         """Put a class and the next one, if there is one, among the pairs."""
-        other = one.after
+        other = sized.after
         if other is None:
             return
-        memory, percent, core = map(max, one.amounts, other.amounts)
+        memory, percent, core = map(max, sized.amounts, other.amounts)
         amounts = memory, percent, core
-        needs = tuple(map(max, one.pod[1], other.pod[1]))  # of one counter each: the larger amount
-        pod = with_size(one.bare, amounts), needs
-        both = _Sized(pod, one.bare, amounts, self.size(pod), one.weight + other.weight)
-        added = one.weight * (both.size - one.size) + other.weight * (both.size - other.size)
+        needs = tuple(map(max, sized.pod[1], other.pod[1]))  # the larger amount of each counter
+        pod = with_size(sized.bare, amounts), needs
+        both = _Sized(pod, sized.bare, amounts, self.size(pod), sized.weight + other.weight)
+        added = sized.weight * (both.size - sized.size) + other.weight * (both.size - other.size)
         self._offered += 1
-        heappush(self._heap, (added, self._offered, one, other, both))
+        heappush(self._heap, (added, self._offered, sized, other, both))
 
     def take(self) -> _Sized | None:
         """Join the pair that adds least and return what it becomes, None if no pair is left."""
         while self._heap:
-            _, _, one, other, both = heappop(self._heap)
-            if one.gone or other.gone:
+            _, _, sized, other, both = heappop(self._heap)
+            if sized.gone or other.gone:
                 continue
-            one.gone = other.gone = True
-            both.before, both.after = one.before, other.after
+            sized.gone = other.gone = True
+            both.before, both.after = sized.before, other.after
             if both.before is not None:
                 both.before.after = both
                 self.offer(both.before)
@@ -165,8 +165,8 @@ class Demand:
         self._arrived += weight
         self._since += 1
         if want.request is not None:
-            one = want, tuple(sorted(host.items()))
-            self.weights[one] = self.weights.get(one, 0.0) + weight
+            key = want, tuple(sorted(host.items()))
+            self.weights[key] = self.weights.get(key, 0.0) + weight
         for name, amount in host.items():
             self.host[name] = self.host.get(name, 0.0) + weight * amount
         if self._since < self._lesson:
@@ -213,17 +213,19 @@ class Demand:
                 weights[pod] = weight
             else:
                 kind = bare, tuple(name for name, _ in pod[1])
-                one = _Sized(pod, bare, amounts, takes(pod), weight)
-                alike.setdefault(kind, []).append(one)
+                sized = _Sized(pod, bare, amounts, takes(pod), weight)
+                alike.setdefault(kind, []).append(sized)
         joins = _Joins(takes)
         for row in alike.values():
-            row.sort(key=lambda one: (size(one.pod[0]), one.amounts, one.pod[1]))
-            for one, other in pairwise(row):
-                one.after, other.before = other, one
-                joins.offer(one)
+            row.sort(key=lambda sized: (size(sized.pod[0]), sized.amounts, sized.pod[1]))
+            for sized, other in pairwise(row):
+                sized.after, other.before = other, sized
+                joins.offer(sized)
         joined = [joins.take() for _ in range(len(self.weights) - most)]
-        for one in (one for one in (*chain(*alike.values()), *joined) if one and not one.gone):
-            weights[one.pod] = weights.get(one.pod, 0.0) + one.weight
+        for sized in (
+            sized for sized in (*chain(*alike.values()), *joined) if sized and not sized.gone
+        ):
+            weights[sized.pod] = weights.get(sized.pod, 0.0) + sized.weight
         if len(weights) > most:
             for pod in sorted(weights, key=lambda pod: weights[pod] * takes(pod))[:-most]:
                 del weights[pod]

@@ -23,7 +23,7 @@ def agreed(devices: Sequence[Device], offers: Sequence[Offers]) -> list[dict[str
             sizes[device.group] += 1
             able[device.group] += any(_all_of(device, offer) for offer in offers)
 
-    def said(device: Device, offer: Offers) -> Portion | str:
+    def verdict_on(device: Device, offer: Offers) -> Portion | str:
         if not device.group or not _all_of(device, offer):
             return offer[device.uuid]
         size = sizes[device.group]
@@ -33,7 +33,7 @@ def agreed(devices: Sequence[Device], offers: Sequence[Offers]) -> list[dict[str
             return f"in a group of {size} that is not all free"
         return offer[device.uuid]
 
-    return [{device.uuid: said(device, offer) for device in devices} for offer in offers]
+    return [{device.uuid: verdict_on(device, offer) for device in devices} for offer in offers]
 
 
 def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[Device]]:

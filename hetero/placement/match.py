@@ -58,11 +58,11 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """What the device says, in one line: `0 H200: 20 of 100 core free, 50 asked`."""
-        said = self.verdict if self.shortage is None else self.shortage.here
+        sentence = self.verdict if self.shortage is None else self.shortage.on_device
         if self.left is not None:
             memory, core = self.left
-            said += f", would have {format_memory(memory)} memory and {core} core left"
-        return f"{self.position} {self.model}: {said}" + (" (taken)" if self.chosen else "")
+            sentence += f", would have {format_memory(memory)} memory and {core} core left"
+        return f"{self.position} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
 
 
 @frozen(kw_only=True)
@@ -151,15 +151,15 @@ def _refusal(
 ) -> Refusal:
     """Return why these offers do not serve; of several vendors' devices, whose lacks what."""
     heard = [(device, *_heard(device, free, request, offers)) for device in devices]
-    several = len({device.vendor for device, said, _ in heard if said != NOT_CHOSEN}) > 1
+    several = len({device.vendor for device, verdict, _ in heard if verdict != NOT_CHOSEN}) > 1
     verdicts: dict[str, str] = {}
     shortages: dict[str, Shortage] = {}
-    for device, said, lacking in heard:
-        if several and said not in _PLAIN:
-            said = f"{device.vendor} {said}"
-        verdicts[device.uuid] = said
+    for device, verdict, lacking in heard:
+        if several and verdict not in _PLAIN:
+            verdict = f"{device.vendor} {verdict}"
+        verdicts[device.uuid] = verdict
         if lacking is not None:
-            shortages[said] = lacking.nearer(shortages.get(said))
+            shortages[verdict] = lacking.nearer(shortages.get(verdict))
     wanted = len(request.asks)
     refusal = Refusal(wanted=wanted, verdicts=verdicts, shortages=shortages)
     fitting = Counter(
@@ -177,13 +177,13 @@ def _heard(
     device: Device, free: Free, request: Request, offers: Sequence[Mapping[str, Portion | str]]
 ) -> tuple[str, Shortage | None]:
     """Return a device's verdict over all asks, with the numbers of the ask that it refuses."""
-    said = _verdict([offered[device.uuid] for offered in offers])
-    if said == NOT_CHOSEN:  # the numbers of what was asked of other devices are none of this one's
-        return said, None
+    verdict = _verdict([offered[device.uuid] for offered in offers])
+    if verdict == NOT_CHOSEN:  # the numbers are of what was asked of other devices
+        return verdict, None
     for ask, offered in zip(request.asks, offers, strict=True):
-        if offered[device.uuid] == said:
-            return said, shortage(device, ask, request, free[device.uuid])
-    return said, None
+        if offered[device.uuid] == verdict:
+            return verdict, shortage(device, ask, request, free[device.uuid])
+    return verdict, None
 
 
 def explain(
@@ -196,14 +196,14 @@ def explain(
     offers = _offers(inventory.devices, free, request)
     verdicts = []
     for position, device in enumerate(inventory.devices):
-        said, lacking = _heard(device, free, request, offers)
+        verdict, lacking = _heard(device, free, request, offers)
         heard = (offered[device.uuid] for offered in offers)
         cut = next((one for one in heard if isinstance(one, Portion)), None)
         left = free[device.uuid]
         verdicts.append(
             Verdict(
                 device=device.uuid,
-                verdict=said,
+                verdict=verdict,
                 cost=None if cut is None else _cost(device, free, cut, policy),
                 chosen=device.uuid in taken,
                 position=position,
@@ -319,7 +319,7 @@ def _sets(
         ]
     else:
         ranked = [(0, serving)]
-    yield from sorted(ranked, key=lambda one: -one[0])
+    yield from sorted(ranked, key=lambda scored: -scored[0])
 
 
 def _match(

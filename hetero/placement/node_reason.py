@@ -10,16 +10,16 @@ from hetero.placement.offer import NOT_EMPTY
 
 _TOO_FEW = "have too few devices"
 #: What a device says, with the numbers of it.
-Said = tuple[str, Shortage | None]
+DeviceVerdict = tuple[str, Shortage | None]
 
 
-def node_reason(said: Iterable[Said], *, wanted: int) -> Said:
+def node_reason(verdicts: Iterable[DeviceVerdict], *, wanted: int) -> DeviceVerdict:
     """Return what a node says whose devices say this, of which `wanted` have to serve.
 
     What is short comes before what will never be there, and what most devices say before the rest.
     The numbers are those of the last device that is needed.
     """
-    heard = list(said)
+    heard = list(verdicts)
     counts = Counter(reason for reason, _ in heard)
     fitting = counts.pop(FITS, 0)
     if fitting >= wanted:
@@ -28,9 +28,12 @@ def node_reason(said: Iterable[Said], *, wanted: int) -> Said:
         if not heard:
             return NO_DEVICE, None
         return _TOO_FEW, Shortage(counter=DEVICES, asked=wanted, free=fitting, of=fitting)
-    reason = min(counts, key=lambda one: (_class(one), -counts[one], one != "lack memory", one))
+    reason = min(
+        counts,
+        key=lambda verdict: (_class(verdict), -counts[verdict], verdict != "lack memory", verdict),
+    )
     numbers = [lacking for one, lacking in heard if one == reason and lacking is not None]
-    numbers.sort(key=lambda one: -one.free / one.asked)
+    numbers.sort(key=lambda shortage: -shortage.free / shortage.asked)
     last = numbers[min(wanted - fitting, len(numbers)) - 1] if numbers else None
     return _of_node(reason, wanted), last
 

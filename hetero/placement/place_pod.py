@@ -62,13 +62,13 @@ def place_pod(
     for counter, amount in wants.items():
         if host.get(counter, amount) < amount:
             return Refusal(wanted=1, verdicts={name: f"lack host {counter}"}, of="node")
-    beside, main, first = (_asking(c) for c in (pod.sidecars, pod.containers, pod.init))
+    sidecars, main, first = (_asking(c) for c in (pod.sidecars, pod.containers, pod.init))
     tries = _Tries(left=most)
-    found = _place_pod(devices, free, beside, main, first, policy, tries)
-    if found is None:
-        requests = [*beside, *main, *first]
+    placed = _place_pod(devices, free, sidecars, main, first, policy, tries)
+    if placed is None:
+        requests = [*sidecars, *main, *first]
         return _refusal(devices, free, requests, policy, tried=most if tries.left <= 0 else None)
-    left = iter(found)
+    left = iter(placed)
     allocations = tuple(
         None if container.request is None else next(left)
         for container in (*pod.sidecars, *pod.containers, *pod.init)
@@ -95,14 +95,14 @@ def _asking(containers: Iterable[Container]) -> list[Request]:
 def _place_pod(
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
-    beside: list[Request],
+    sidecars: list[Request],
     main: list[Request],
     first: list[Request],
     policy: PlacementPolicy,
     tries: _Tries,
 ) -> _Found | None:
     """Return the allocations of sidecars, containers and init containers, in this order."""
-    requests = [*beside, *main, *first]
+    requests = [*sidecars, *main, *first]
     if len(requests) == 1:  # the common case, which also knows about links
         answer = fit_into(devices, free, requests[0], policy=policy)
         return [answer] if isinstance(answer, Allocation) else None
@@ -119,7 +119,7 @@ def _place_pod(
         return together + [one for one in inits if isinstance(one, Allocation)]
 
     copy = {uuid: dict(counters) for uuid, counters in free.items()}
-    return _search(devices, copy, beside, policy, after_sidecars, tries, phase=_Phase.SIDECARS)
+    return _search(devices, copy, sidecars, policy, after_sidecars, tries, phase=_Phase.SIDECARS)
 
 
 def _search(
@@ -146,10 +146,10 @@ def _search(
     start = (phase, len(requests), _left_of(devices, free, told_apart=told_apart))
     if missing(devices, requests[0]) or start in tries.failed:
         return None
-    found = _try(devices, free, requests, policy, then, tries, phase=phase, told_apart=told_apart)
-    if found is None:
+    placed = _try(devices, free, requests, policy, then, tries, phase=phase, told_apart=told_apart)
+    if placed is None:
         tries.failed.add(start)
-    return found
+    return placed
 
 
 def _try(
@@ -184,16 +184,16 @@ def _try(
                 return None
             tries.left -= 1
             _add(free[device.uuid], cut.takes, times=-1)
-            found = place(group, [*chosen, (device, cut)], most)
+            placed = place(group, [*chosen, (device, cut)], most)
             _add(free[device.uuid], cut.takes, times=1)
-            if found is not None:
-                return found
+            if placed is not None:
+                return placed
         return None
 
     for most, group in product(_levels(devices, free, request), groups(devices, request)):
-        found = place(group, [], most)
-        if found is not None:
-            return found
+        placed = place(group, [], most)
+        if placed is not None:
+            return placed
     return None
 
 
@@ -239,7 +239,7 @@ def _ways(
         if isinstance(cut, Portion) and cut.conceded <= most and alike not in tried:
             tried.add(alike)
             ranked.append(((cut.conceded, *policy(device, left, cut)), position, device, cut))
-    return [(device, cut) for _, _, device, cut in sorted(ranked, key=lambda one: one[:2])]
+    return [(device, cut) for _, _, device, cut in sorted(ranked, key=lambda option: option[:2])]
 
 
 def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:
@@ -248,14 +248,14 @@ def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:
 
 
 def holds(
-    beside: Iterable[Allocation | None],
+    sidecars: Iterable[Allocation | None],
     main: Iterable[Allocation | None],
     first: Iterable[Allocation | None],
 ) -> tuple[DeviceUsage, ...]:
     """Return per device sidecars + max(containers together, each init container)."""
-    base, most = _per_device(beside), _per_device(main)
-    for one in first:
-        for uuid, takes in _per_device((one,)).items():
+    base, most = _per_device(sidecars), _per_device(main)
+    for allocation in first:
+        for uuid, takes in _per_device((allocation,)).items():
             held = most.setdefault(uuid, {})
             for name, amount in takes.items():
                 held[name] = max(held.get(name, 0), amount)

@@ -22,7 +22,7 @@ from hetero.placement.mix import (
     host_rate,
     whole_cards,
 )
-from hetero.placement.node_reason import Said, node_reason
+from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.placement.offer import cut_of, obstacle, offer, shortage
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
@@ -52,14 +52,14 @@ class Want:
     #: What one cut of it costs, by a card's state.
     costs: list[int] = field(factory=list)
     #: What cards say to it, by their state.
-    said: list[Said] = field(factory=list)
+    verdicts: list[DeviceVerdict] = field(factory=list)
     #: What it costs of a node's cards, and what they say, by the states they are in.
     nodes: dict[tuple[int, ...], int] = field(factory=dict)
     #: Where pods come and go: what a cut leaves of a card, by its state (and what it concedes); and
     #: what it costs of a node, by its cards' states and its worth before and after.
     left: list[tuple[int, int] | None] = field(factory=list)
     losses: dict[tuple[tuple[int, ...], ...], int] = field(factory=dict)
-    reasons: dict[tuple[int, ...], Said] = field(factory=dict)
+    reasons: dict[tuple[int, ...], DeviceVerdict] = field(factory=dict)
 
 
 @define(eq=False)
@@ -111,32 +111,33 @@ class Prices:
                 for container in (*group, _END)
             ]
         )
-        found = self._shapes.get(key)
-        if found is None:
+        shape = self._shapes.get(key)
+        if shape is None:
             if len(self._shapes) >= _MOST_SHAPES:
                 self._shapes.clear()
                 self._wants.clear()
-            host, one = pod.host(), wanted(pod)
-            found = self._shapes[key] = Shape(
+            host, request_class = pod.host(), wanted(pod)
+            shape = self._shapes[key] = Shape(
                 number=self._made,
                 pod=pod,
-                exact=one.plain and not (one.request and one.request.co_tenancy),
-                want=self.want(one),
+                exact=request_class.plain
+                and not (request_class.request and request_class.request.co_tenancy),
+                want=self.want(request_class),
                 host=tuple(host.get(name, 0) for name in self.cluster.counters),
             )
             self._made += 1
-        self._last = pod, found
-        return found
+        self._last = pod, shape
+        return shape
 
-    def want(self, one: RequestClass) -> Want:
+    def want(self, request_class: RequestClass) -> Want:
         """Return what is known of something wanted."""
-        return self._wants.setdefault(one, Want(one))
+        return self._wants.setdefault(request_class, Want(request_class))
 
     def forget(self) -> None:
         """Note that the lessons or the numbers of states changed."""
         for want in self._wants.values():
             want.costs.clear()
-            want.said.clear()
+            want.verdicts.clear()
             want.nodes.clear()
             want.left.clear()
             want.losses.clear()
@@ -279,11 +280,11 @@ class Prices:
             left.append((cut.conceded * _CONCEDED, state.kind.free_milli(free)))
         losses = {}
         for card in set(cards):
-            one = left[card]
+            after = left[card]
             losses[card] = (
                 NEVER
-                if one is None
-                else one[0] + worth.card(states[card].free_milli) - worth.card(one[1])
+                if after is None
+                else after[0] + worth.card(states[card].free_milli) - worth.card(after[1])
             )
         return losses
 
@@ -359,7 +360,7 @@ class Prices:
 
     # --- why not --------------------------------------------------------------------------------
 
-    def reason(self, number: int, shape: Shape) -> Said:
+    def reason(self, number: int, shape: Shape) -> DeviceVerdict:
         """Return what a node says to a shape that does not fit on it, with the numbers of it."""
         cluster, want = self.cluster, shape.want
         if cluster.closed[number]:
@@ -369,27 +370,27 @@ class Prices:
                 return f"lack host {cluster.counters[place]}", None
         states = cluster.states_of[number]
         if states not in want.reasons:
-            said = self._said(want)
+            verdicts = self._verdicts(want)
             want.reasons[states] = node_reason(
-                (said[card] for card in states), wanted=want.wanted.cards
+                (verdicts[card] for card in states), wanted=want.wanted.cards
             )
         return want.reasons[states]
 
-    def _said(self, want: Want) -> list[Said]:
+    def _verdicts(self, want: Want) -> list[DeviceVerdict]:
         """Return what a card says, by its state."""
-        said, request = want.said, want.wanted.request
-        for state in self.cluster.states[len(said) :]:
+        verdicts, request = want.verdicts, want.wanted.request
+        for state in self.cluster.states[len(verdicts) :]:
             if request is None:
-                said.append((FITS, None))
+                verdicts.append((FITS, None))
                 continue
             device, ask = state.kind.device, request.asks[0]
             offered = offer(device, ask, request, state.free)
-            said.append(
+            verdicts.append(
                 (offered, shortage(device, ask, request, state.free))
                 if isinstance(offered, str)
                 else (FITS, None)
             )
-        return said
+        return verdicts
 
     # --- what is learned ------------------------------------------------------------------------
 
@@ -426,16 +427,16 @@ class Prices:
         )
 
     def _pod_classes(self, demand: Demand) -> Iterator[PodClass]:
-        for one, needs, times in demand.pods():
-            want, host = self.want(one), dict(needs)
+        for request_class, needs, times in demand.pods():
+            want, host = self.want(request_class), dict(needs)
             sizes = {
-                kind.number: size // one.cards
+                kind.number: size // request_class.cards
                 for kind in self.cluster.kinds
                 if (size := self.size(want, kind))
             }
             if sizes:
                 needed = tuple(host.get(name, 0) for name in self.cluster.counters)
-                yield PodClass(times, one.cards, sizes, needed)
+                yield PodClass(times, request_class.cards, sizes, needed)
 
 
 def _without(host: Sequence[int], needs: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ from attrs import define, field
 from hetero.model import Refusal
 from hetero.placement.cluster import Placement, Pod
 from hetero.placement.demand import Demand
-from hetero.placement.node_reason import Said, node_reason
+from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES
 from hetero.placement.placement_policy import Weights
@@ -45,7 +45,7 @@ class PriceRow:
     #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
     heap: list[tuple[int, int]] = field(factory=list)
     #: What nodes say that it seemed to fit on and that cannot place it, by their number.
-    reasons: dict[int, Said] = field(factory=dict)
+    reasons: dict[int, DeviceVerdict] = field(factory=dict)
     upto: int = 0
 
 
@@ -200,7 +200,7 @@ def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
     return frozenset(cluster.states[card].kind.number for card in cards)
 
 
-def _reason(refusal: Refusal) -> Said:
+def _reason(refusal: Refusal) -> DeviceVerdict:
     """Return in a few words why a node does not serve, with numbers."""
     if refusal.missing is None and refusal.group is None:
         shortages = refusal.shortages

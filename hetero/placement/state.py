@@ -114,10 +114,10 @@ class Cluster:
         """Return the kind of a device, a new one if none is like it."""
         counted = (tuple(device.capacity.items()), tuple(device.card.items()))
         key = (device.vendor, device.model, device.enforcement, device.usable, counted)
-        for found in self._kinds_of.setdefault(key, []):
-            mine, its = device.granularity, found.device.granularity
-            if mine is its or mine == its:  # equality walks whole menus: asked last
-                return found
+        for kind in self._kinds_of.setdefault(key, []):
+            granularity, known = device.granularity, kind.device.granularity
+            if granularity is known or granularity == known:  # equality walks whole menus
+                return kind
         made = Kind(number=len(self.kinds), device=device)
         self._kinds_of[key].append(made)
         self.kinds.append(made)
@@ -125,9 +125,9 @@ class Cluster:
 
     def _state(self, kind: Kind, free: tuple[int, ...]) -> int:
         key = (kind.number, free)
-        found = self._state_of.get(key)
-        if found is None:
-            found = self._state_of[key] = len(self.states)
+        number = self._state_of.get(key)
+        if number is None:
+            number = self._state_of[key] = len(self.states)
             counters = dict(zip(kind.device.capacity, free, strict=True))
             usable = kind.device.usable
             self.states.append(
@@ -138,7 +138,7 @@ class Cluster:
                     empty=usable and counters == dict(kind.device.capacity),
                 )
             )
-        return found
+        return number
 
     def compact(self) -> bool:
         """Forget states no card is in any more, if they are most; whether numbers changed."""

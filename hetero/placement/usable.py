@@ -53,13 +53,13 @@ class Worth:
 
     def node(self, cards: tuple[int, ...], states: Sequence[State]) -> int:
         """Return the points of a node by the numbers of its cards' states."""
-        found = self.nodes.get(cards)
-        if found is None:
+        points = self.nodes.get(cards)
+        if points is None:
             each = [states[card] for card in cards]
-            found = sum(self.card(state.free_milli) for state in each)
-            found += self.empty[sum(state.empty for state in each)]
-            self.nodes[cards] = found
-        return found
+            points = sum(self.card(state.free_milli) for state in each)
+            points += self.empty[sum(state.empty for state in each)]
+            self.nodes[cards] = points
+        return points
 
 
 @define(eq=False)
@@ -85,53 +85,62 @@ class Usable:
         kinds = list(self._kinds)
         nothing = (0,) * len(cluster.counters)
         prior = (
-            PodClass(one.times, one.cards, dict.fromkeys(kinds, one.size), nothing) for one in PRIOR
+            PodClass(
+                pod_class.times, pod_class.cards, dict.fromkeys(kinds, pod_class.size), nothing
+            )
+            for pod_class in PRIOR
         )
         alike = _alike(cluster)
-        for one in (*prior, *classes):
-            self._count(one, alike)
+        for pod_class in (*prior, *classes):
+            self._count(pod_class, alike)
         for kind in self._kinds.values():
             columns = zip(*(needs for _, _, needs, _ in kind.classes), strict=True)
             kind.sizes = sorted({size for size, cards, _, _ in kind.classes if cards == 1})
             kind.amounts = [sorted({amount for amount in some if amount}) for some in columns]
 
-    def _count(self, one: PodClass, alike: Mapping[tuple[int, int, tuple[int, ...]], int]) -> None:
+    def _count(
+        self, pod_class: PodClass, alike: Mapping[tuple[int, int, tuple[int, ...]], int]
+    ) -> None:
         cards = able = 0
         for (kind, many, host), nodes in alike.items():
             cards += nodes * many
-            if kind in one.sizes and many >= one.cards and _covers(host, one.needs):
+            if (
+                kind in pod_class.sizes
+                and many >= pod_class.cards
+                and _covers(host, pod_class.needs)
+            ):
                 able += nodes * many
         if not able:
             return
-        for kind, size in one.sizes.items():
-            weight = one.times * isqrt(one.cards * size * cards // able)
-            self._kinds[kind].classes.append((size, one.cards, one.needs, weight))
-        self.total += one.times * isqrt(
-            one.cards * sum(one.sizes.values()) // len(one.sizes) * cards // able
+        for kind, size in pod_class.sizes.items():
+            weight = pod_class.times * isqrt(pod_class.cards * size * cards // able)
+            self._kinds[kind].classes.append((size, pod_class.cards, pod_class.needs, weight))
+        self.total += pod_class.times * isqrt(
+            pod_class.cards * sum(pod_class.sizes.values()) // len(pod_class.sizes) * cards // able
         )
 
     def worth(self, kind: int, host: Sequence[int]) -> Worth:
         """Return what a node with cards of a kind is worth that has this left of its host."""
         known = self._kinds[kind]
         key = (kind, *map(bisect_right, known.amounts, host))
-        found = known.worths.get(key)
-        if found is None:
-            found = known.worths[key] = self._worth(key, known, host)
-        return found
+        worth = known.worths.get(key)
+        if worth is None:
+            worth = known.worths[key] = self._worth(key, known, host)
+        return worth
 
     def _worth(self, key: tuple[int, ...], kind: _Kind, host: Sequence[int]) -> Worth:
-        one, several = dict.fromkeys((0, *kind.sizes), 0), [0] * (self.most + 1)
+        single, several = dict.fromkeys((0, *kind.sizes), 0), [0] * (self.most + 1)
         for size, cards, needs, weight in kind.classes:
             if not _covers(host, needs):
                 continue
             if cards == 1:
-                one[size] += weight
+                single[size] += weight
             elif cards <= self.most:
                 several[cards] += weight
         return Worth(
             key=key,
             sizes=kind.sizes,
-            weights=list(accumulate(one.values())),
+            weights=list(accumulate(single.values())),
             empty=[
                 many * CARD_MILLI * weight * POINTS // self.total
                 for many, weight in enumerate(accumulate(several))

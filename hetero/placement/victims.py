@@ -106,8 +106,13 @@ def fewest(
         # Each set is reached once, from one with less loss: a gang more, or another for its last.
         after = chosen[-1] + 1 if chosen else 0
         if after < len(ranked):
-            for one in [(*chosen, after)] * allowed + [(*chosen[:-1], after)] * bool(chosen):
-                heappush(heap, (_loss(_pods([ranked[at] for at in one]), priorities), one))
+            for chosen_next in [(*chosen, after)] * allowed + [(*chosen[:-1], after)] * bool(
+                chosen
+            ):
+                heappush(
+                    heap,
+                    (_loss(_pods([ranked[at] for at in chosen_next]), priorities), chosen_next),
+                )
     return _spared(ranked, fits=fits, may=may)
 
 

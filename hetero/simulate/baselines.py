@@ -121,7 +121,7 @@ class Mix:
         for pod in pods:
             key = (pod.cpu, pod.share, pod.count, pod.models)
             seen[key] = seen.get(key, 0) + 1
-        ranked = sorted(seen.items(), key=lambda one: (one[1], one[0]), reverse=True)
+        ranked = sorted(seen.items(), key=lambda counted: (counted[1], counted[0]), reverse=True)
         typical, so_far = [], 0
         for key, times in ranked:
             if so_far * 100 >= _TYPICAL * len(pods):

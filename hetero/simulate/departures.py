@@ -170,22 +170,22 @@ class _Replay:
 
     def _runs_alone(self, number: int) -> bool:
         """Return whether an empty cluster serves a pod."""
-        found = self.runs_alone.get(self.classes[number])
-        if found is None:
-            found = self.empty.place("", self.trace.pods[number], 0.0)
+        placement = self.runs_alone.get(self.classes[number])
+        if placement is None:
+            placement = self.empty.place("", self.trace.pods[number], 0.0)
             self.empty.end("")
-            self.runs_alone[self.classes[number]] = found
-        return found
+            self.runs_alone[self.classes[number]] = placement
+        return placement
 
     def _try_all(self) -> None:
         """Try those that wait as kube-scheduler does: by priority, then by age."""
         refused: set[object] = set()
         left = []
-        for one in self.waiting:
-            _, order, number, since = one
+        for waiting in self.waiting:
+            _, order, number, since = waiting
             if self.classes[number] in refused or not self._try(order, number, since):
                 refused.add(self.classes[number])
-                left.append(one)
+                left.append(waiting)
         self.waiting = left
 
     def _try(self, order: int, number: int, since: float) -> bool:

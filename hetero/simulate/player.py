@@ -65,8 +65,8 @@ class Player:
 
     def reason(self, pod: Pod) -> str:
         """Return why most nodes refuse the pod."""
-        _, said = self.cache.serving(pod, self._names)
-        counts = Counter(said.values())
+        _, verdicts = self.cache.serving(pod, self._names)
+        counts = Counter(verdicts.values())
         return min(counts, key=lambda reason: (-counts[reason], reason), default="")
 
     def useless(self) -> float | None:

@@ -165,18 +165,18 @@ def placements(names: str) -> list[str]:
     The list is as `fragmentation,fgd` or `fragmentation=2,host=1`: a part with a weight continues
     the weights before it. Raises `BadInput`.
     """
-    found: list[str] = []
+    faults: list[str] = []
     for part in filter(None, (part.strip() for part in names.split(","))):
-        if "=" in part and found and "=" in found[-1]:
-            found[-1] += f",{part}"
+        if "=" in part and faults and "=" in faults[-1]:
+            faults[-1] += f",{part}"
         else:
-            found.append(part)
-    for placement in found:
+            faults.append(part)
+    for placement in faults:
         if placement not in SCORES:
             _known(placement)
-    if not found:
+    if not faults:
         raise BadInput("no placement is named")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(faults))
 
 
 def _known(placement: str) -> None:

@@ -38,7 +38,7 @@ class Summary:
 def summarise(runs: Iterable[Run], placements: Sequence[str]) -> tuple[Summary, ...]:
     """Return one summary per placement, in the order given."""
     by_placement: dict[str, list[Run]] = {placement: [] for placement in placements}
-    for run in sorted(runs, key=lambda one: one.seed):
+    for run in sorted(runs, key=lambda run: run.seed):
         by_placement[run.placement].append(run)
     return tuple(_summary(placement, some) for placement, some in by_placement.items())
 
@@ -94,9 +94,9 @@ class LifeSummary:
 
 def summarise_lives(lives: Iterable[Life], placements: Sequence[str]) -> tuple[LifeSummary, ...]:
     """Return one summary per load and placement, in the order given."""
-    found: dict[tuple[int, str], list[Life]] = {}
-    for life in sorted(lives, key=lambda one: (one.load, placements.index(one.placement))):
-        found.setdefault((life.load, life.placement), []).append(life)
+    lives_of: dict[tuple[int, str], list[Life]] = {}
+    for life in sorted(lives, key=lambda life: (life.load, placements.index(life.placement))):
+        lives_of.setdefault((life.load, life.placement), []).append(life)
     return tuple(
         LifeSummary(
             placement=placement,
@@ -106,7 +106,7 @@ def summarise_lives(lives: Iterable[Life], placements: Sequence[str]) -> tuple[L
             whole_nodes=fmean(life.whole_nodes for life in some),
             sizes=_sizes(size for life in some for size in life.sizes),
         )
-        for (load, placement), some in found.items()
+        for (load, placement), some in lives_of.items()
     )
 
 
@@ -156,19 +156,19 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
     figure = _figure(10, 7)
     (allocated, whole), (refused, waited) = figure.subplots(2, 2)
     by_placement: dict[str, list[LifeSummary]] = {}
-    for one in summaries:
-        by_placement.setdefault(one.placement, []).append(one)
+    for summary in summaries:
+        by_placement.setdefault(summary.placement, []).append(summary)
     for number, (placement, some) in enumerate(by_placement.items()):
         style = {"color": f"C{number}", "linewidth": 1.2, "marker": "o", "markersize": 3}
-        load = [str(one.load) for one in some]
-        allocated.plot(load, [one.allocated for one in some], label=placement, **style)
-        whole.plot(load, [one.whole_nodes for one in some], **style)
-        for one, line in zip(some, cycle(("-", "--", ":"))):
-            cards = [str(size.cards or "share") for size in one.sizes]
-            lost = [100 * size.refused / max(size.arrived, 1) for size in one.sizes]
-            label = f"{placement}, {one.load} %"
+        load = [str(summary.load) for summary in some]
+        allocated.plot(load, [summary.allocated for summary in some], label=placement, **style)
+        whole.plot(load, [summary.whole_nodes for summary in some], **style)
+        for summary, line in zip(some, cycle(("-", "--", ":"))):
+            cards = [str(size.cards or "share") for size in summary.sizes]
+            lost = [100 * size.refused / max(size.arrived, 1) for size in summary.sizes]
+            label = f"{placement}, {summary.load} %"
             refused.plot(cards, lost, linestyle=line, label=label, **style)
-            waited.plot(cards, [size.waited_p99 for size in one.sizes], linestyle=line, **style)
+            waited.plot(cards, [size.waited_p99 for size in summary.sizes], linestyle=line, **style)
     allocated.set_title(title)
     for axes, what in (
         (allocated, "cards allocated, %"),

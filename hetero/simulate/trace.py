@@ -84,22 +84,22 @@ def _json(path: Path) -> Trace:
         raise BadInput(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadInput(f"{path}: not an object with nodes and pods")
-    found: dict[str, list[object]] = {"nodes": [], "pods": []}
+    records: dict[str, list[object]] = {"nodes": [], "pods": []}
     for key, cls in (("nodes", Node), ("pods", Pod)):
         rows = document.get(key)
         if not isinstance(rows, list) or not rows:
             raise BadInput(f"{path}: {key} is not a list of at least one")
         for row, value in enumerate(rows, start=1):
             source = f"{path}: {key} {row}"
-            found[key].append(codec.loads(json.dumps(value), cls, source=source))
-    nodes = tuple(node for node in found["nodes"] if isinstance(node, Node))
+            records[key].append(codec.loads(json.dumps(value), cls, source=source))
+    nodes = tuple(node for node in records["nodes"] if isinstance(node, Node))
     for node in nodes:
         for device in node.devices:
             _sound(f"{path}: node {node.name!r}", device)
     return Trace(
         name=path.stem,
         nodes=nodes,
-        pods=tuple(pod for pod in found["pods"] if isinstance(pod, Pod)),
+        pods=tuple(pod for pod in records["pods"] if isinstance(pod, Pod)),
     )
 
 

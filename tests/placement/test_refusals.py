@@ -8,11 +8,11 @@ from attrs import evolve
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Inventory, Refusal, Request, Shortage, codec
 from hetero.model.units import GiB, MiB, format_memories
 from hetero.placement import explain, fit
-from hetero.placement.node_reason import Said, node_reason
+from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.plugin.testing import rack
 
 
-def lack(counter: str, asked: int, free: int, of: int) -> Said:
+def lack(counter: str, asked: int, free: int, of: int) -> DeviceVerdict:
     return f"lack {counter}", Shortage(counter=counter, asked=asked, free=free, of=of)
 
 

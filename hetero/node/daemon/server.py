@@ -184,8 +184,8 @@ def _reject(connection: socket.socket) -> None:
 def peer(connection: socket.socket) -> int:
     """Return the uid of who connected."""
     size = _CREDENTIALS.size
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    uid: int = _CREDENTIALS.unpack(said)[1]
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    uid: int = _CREDENTIALS.unpack(credentials)[1]
     return uid
 
 

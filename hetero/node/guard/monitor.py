@@ -51,11 +51,11 @@ class Reaction:
     on_bypass: OnBypass
     spares_time: bool = False
 
-    def ends(self, found: Bypass | Excess) -> bool:
+    def ends(self, finding: Bypass | Excess) -> bool:
         """Return whether the process of a finding is to be ended."""
-        if isinstance(found, Excess):
-            return found.is_over and self.on_excess is OnExcess.KILL
-        return self.on_bypass is OnBypass.KILL and not (found.core and self.spares_time)
+        if isinstance(finding, Excess):
+            return finding.is_over and self.on_excess is OnExcess.KILL
+        return self.on_bypass is OnBypass.KILL and not (finding.core and self.spares_time)
 
 
 @frozen(kw_only=True)
@@ -115,7 +115,7 @@ class UnownedMemory:
 
     def sample(self, usages: Iterable[tuple[Device, Usage]], *, now: float) -> tuple[Unowned, ...]:
         """Return the memory that has been no process's for `LASTING` seconds; now is monotonic."""
-        found = []
+        unowned = []
         for device, usage in usages:
             if usage.memory is None or usage.processes is None:
                 self._since.pop(device.uuid, None)
@@ -125,8 +125,8 @@ class UnownedMemory:
             if rest - idle <= NOISE:
                 self._since.pop(device.uuid, None)
             elif now - self._since.setdefault(device.uuid, now) >= LASTING:
-                found.append(Unowned(device=device.uuid, memory=rest - idle))
-        return tuple(found)
+                unowned.append(Unowned(device=device.uuid, memory=rest - idle))
+        return tuple(unowned)
 
 
 @define
@@ -182,11 +182,11 @@ class Monitor:
         excess = tuple(seen.excess.values())
         given = {device.uuid: device for device, _ in seen.usages}
         ended = tuple(self._act(snapshot, given, bypass, excess)) if self.acts else ()
-        told = (each for each in excess if each.is_told)
-        found: tuple[Finding, ...] = (*bypass, *told, *unowned, *ended, *hurt)
+        reported = (each for each in excess if each.is_told)
+        findings: tuple[Finding, ...] = (*bypass, *reported, *unowned, *ended, *hurt)
         before = self._told
-        self._told = frozenset(each.key for each in found)
-        news = tuple(each for each in found if each.key not in before)
+        self._told = frozenset(each.key for each in findings)
+        news = tuple(each for each in findings if each.key not in before)
         self._sighting = Sighting(bypass=bypass, excess=excess, unowned=unowned, news=news)
         return self._sighting
 
@@ -209,10 +209,10 @@ class Monitor:
             before = read_excess(path, devices=len(entry.limits))
             now, counted = list(before), set[str]()
             for position, piece in enumerate(entry.allocation.pieces):
-                found = excess.get((entry.id, piece.device))
-                if found is not None:  # once, where a grant has several pieces of a device
+                charged = excess.get((entry.id, piece.device))
+                if charged is not None:  # once, where a grant has several pieces of a device
                     first = counts and piece.device not in counted
-                    now[position] = found.memory if first else 0
+                    now[position] = charged.memory if first else 0
                     counted.add(piece.device)
             if tuple(now) != before:
                 store_excess(path, now)
@@ -228,27 +228,30 @@ class Monitor:
         wanted = {entry.id: self._reaction(entry) for entry in snapshot.grants}
         pids = set[int]()
         findings: tuple[Bypass | Excess, ...] = (*bypass, *excess)
-        for found in findings:
-            wants = found.grant is not None and wanted[found.grant].ends(found)
-            if wants and found.pid not in pids and self._end(found, devices[found.device]):
-                pids.add(found.pid)
+        for finding in findings:
+            wants = finding.grant is not None and wanted[finding.grant].ends(finding)
+            if wants and finding.pid not in pids and self._end(finding, devices[finding.device]):
+                pids.add(finding.pid)
                 yield Ended(
-                    grant=found.grant or "", pid=found.pid, program=found.program, why=found.what
+                    grant=finding.grant or "",
+                    pid=finding.pid,
+                    program=finding.program,
+                    why=finding.what,
                 )
 
-    def _end(self, found: Bypass | Excess, device: Device) -> bool:
+    def _end(self, finding: Bypass | Excess, device: Device) -> bool:
         """Kill a process if it is still what was found; return whether it was killed.
 
         A pidfd stands for the process itself, not for whoever has its number by now. So what is
         read after it was opened is of that process, or the signal goes to one that is gone.
         """
         with suppress(OSError):
-            process = os.pidfd_open(found.pid)
+            process = os.pidfd_open(finding.pid)
             try:
                 seen = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
-                if _is_still(found, seen) and not self._is_ignored(found.pid):
-                    if found.grant and device.enforcement is Enforcement.SERVICE:
-                        LocalGrants(self.node).detach(found.grant, found.pid)
+                if _is_still(finding, seen) and not self._is_ignored(finding.pid):
+                    if finding.grant and device.enforcement is Enforcement.SERVICE:
+                        LocalGrants(self.node).detach(finding.grant, finding.pid)
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     return True
             finally:
@@ -268,17 +271,17 @@ class Monitor:
         return not {str(path), path.name}.isdisjoint(ignored)
 
 
-def _is_still(found: Bypass | Excess, seen: Comparison) -> bool:
+def _is_still(finding: Bypass | Excess, seen: Comparison) -> bool:
     """Whether a later look at the device finds the same of the process."""
-    if isinstance(found, Excess):
-        now = seen.excess.get((found.grant, found.device))
-        return now is not None and now.is_over and now.pid == found.pid
+    if isinstance(finding, Excess):
+        now = seen.excess.get((finding.grant, finding.device))
+        return now is not None and now.is_over and now.pid == finding.pid
     ((_, usage),) = seen.usages
-    if found.core:
-        has = (usage.busy or {}).get(found.pid)
+    if finding.core:
+        has = (usage.busy or {}).get(finding.pid)
     else:
-        has = None if found.pid in seen.limited else (usage.processes or {}).get(found.pid)
-    return bool(has) and seen.grant_of(found.pid) == found.grant
+        has = None if finding.pid in seen.limited else (usage.processes or {}).get(finding.pid)
+    return bool(has) and seen.grant_of(finding.pid) == finding.grant
 
 
 def acts_for(node: Node) -> str:
@@ -306,8 +309,8 @@ def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
                 if not shared <= devices.keys():
                     devices = {device.uuid: device for device in node.discover().devices}
                 chosen = [devices[uuid] for uuid in sorted(shared & devices.keys())]
-                for found in monitor.sample(chosen, snapshot).news:
-                    tell(found)
+                for finding in monitor.sample(chosen, snapshot).news:
+                    tell(finding)
             time.sleep(PERIOD)
     finally:
         monitor.forget()

@@ -27,10 +27,10 @@ def note_time(node: Node, grant: str, overuse: Mapping[str, Iterable[Overuse]]) 
             path.unlink(missing_ok=True)
 
 
-def note_unowned(node: Node, found: Iterable[Unowned]) -> None:
+def note_unowned(node: Node, unowned: Iterable[Unowned]) -> None:
     """Write down what memory is no process's, for those who look once."""
     path = node.ledger.path / UNOWNED
-    lines = [f"{each.memory} {each.device}\n" for each in found]
+    lines = [f"{each.memory} {each.device}\n" for each in unowned]
     with suppress(OSError):  # another user's ledger
         if lines:
             replace(path, "".join(lines).encode(), mode=0o644)

@@ -35,19 +35,19 @@ class ServicesWatch:
         uuids = {uuid for entry in snapshot.grants for uuid in entry.served}
         if not uuids:
             return ()
-        found: list[Hurt] = []
+        hurts: list[Hurt] = []
         for device in self.node.discover().devices:
             if device.uuid in uuids:
-                here = [entry for entry in snapshot.grants if device.uuid in entry.served]
+                served = [entry for entry in snapshot.grants if device.uuid in entry.served]
                 with suppress(HeteroError):  # tried again at the next look
-                    found += self._sample(device, here)
-        return tuple(found)
+                    hurts += self._sample(device, served)
+        return tuple(hurts)
 
-    def _sample(self, device: Device, here: list[Grant]) -> Iterator[Hurt]:
+    def _sample(self, device: Device, grants: list[Grant]) -> Iterator[Hurt]:
         with slices_held(self.node, {device.vendor}, within=0.0):
             place = services.directory(self.node.ledger, device.uuid)
             service = self.node.registry.serve(device, Serve.LOOK, directory=place)
-            holding = self.node.processes(entry.id for entry in here)
+            holding = self.node.processes(entry.id for entry in grants)
             served = frozenset(
                 name for name, pids in holding.items() if not set(service.clients).isdisjoint(pids)
             )
@@ -71,6 +71,6 @@ class ServicesWatch:
             since = self._failed.setdefault(device.uuid, time.monotonic())
             if service.running and service.clients and time.monotonic() - since < _DRAIN:
                 return
-            services.restart(self.node.registry, self.node.ledger, device, here)
+            services.restart(self.node.registry, self.node.ledger, device, grants)
             self._failed.pop(device.uuid, None)
             self._clients[device.uuid] = frozenset()

@@ -150,10 +150,10 @@ def light_seconds(page: Path) -> float:
     except OSError:  # none, or a tenant's lease on it
         return 0.0
     try:
-        said = os.pread(descriptor, _LIGHT.size, _LIGHT_AT)
+        contents = os.pread(descriptor, _LIGHT.size, _LIGHT_AT)
     finally:
         os.close(descriptor)
-    return _LIGHT.unpack(said)[0] / 1e9 if len(said) == _LIGHT.size else 0.0
+    return _LIGHT.unpack(contents)[0] / 1e9 if len(contents) == _LIGHT.size else 0.0
 
 
 def remove_pages(boards: Path, identity: str) -> None:

@@ -24,10 +24,10 @@ def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     for name, paths in files.items():
         for path in paths:
             try:
-                found = path.stat()
+                status = path.stat()
             except OSError:
                 continue
-            names[found.st_dev, found.st_ino] = name
+            names[status.st_dev, status.st_ino] = name
     holding: dict[str, list[int]] = {name: [] for name in files}
     if names:
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):

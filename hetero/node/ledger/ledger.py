@@ -231,17 +231,17 @@ class Ledger:
         os.close(made.descriptor)
         return evolve(made, descriptor=handle.descriptor)
 
-    def pin(self, grant: Grant, *, instead_of: GrantHandle, beside: Sequence[Grant]) -> None:
+    def pin(self, grant: Grant, *, instead_of: GrantHandle, standing: Sequence[Grant]) -> None:
         """Make `grant` stand under its own id until `unpin`; within `admission`.
 
-        It takes the place of what this process held for it. `beside` is what the admission found. A
-        kubelet waits meanwhile: nothing is read again.
+        It takes the place of what this process held for it. `standing` is what the admission
+        found. A kubelet waits meanwhile: nothing is read again.
         """
         self._remove(instead_of.grant.id)
         os.close(self._build(grant))
         try:
             with self._in_a_line():
-                others = (entry for entry in beside if entry.id != instead_of.grant.id)
+                others = (entry for entry in standing if entry.id != instead_of.grant.id)
                 self._enforce((*others, grant))
         except HeteroError:
             self._remove(grant.id)
@@ -479,8 +479,8 @@ class Ledger:
                     gang=_on(gangs.get(entry.id), limit),
                 )
                 rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
-        for name, found in rows.items():
-            write_board(self.boards / name, found, overrun=periods.overrun or 0)
+        for name, of_board in rows.items():
+            write_board(self.boards / name, of_board, overrun=periods.overrun or 0)
         for board in self.boards.glob("*"):
             if board.name not in rows:
                 remove_board(board)
@@ -531,7 +531,7 @@ def gang_rows(
     """Return the rows of those grants that are gangs, by id; `held` are the limits of each."""
     asked: dict[str, GangRow] = {}
     fixed: dict[str, GangRow] = {}
-    for entry in sorted(grants, key=lambda one: (one.since, one.id)):
+    for entry in sorted(grants, key=lambda grant: (grant.since, grant.id)):
         terms = entry.allocation
         row = gang_row(held[entry.id], policy=terms.policy, gang=terms.gang, period=periods.period)
         if row is not None:

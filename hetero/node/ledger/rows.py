@@ -95,11 +95,11 @@ def with_spare(rows: Mapping[str, GangRow], taken: Mapping[str, int]) -> dict[st
     """
 
     def spare(row: GangRow) -> int:
-        beside = (
+        shares_left = (
             (CORE_FULL - taken[device]) // sum(device in one.devices for one in rows.values())
             for device in row.devices
         )
-        return max(0, min(row.period * SPARE // 100, row.period * min(beside) // CORE_FULL))
+        return max(0, min(row.period * SPARE // 100, row.period * min(shares_left) // CORE_FULL))
 
     return {name: evolve(row, length=row.length + spare(row)) for name, row in rows.items()}
 
@@ -110,7 +110,7 @@ def place_rows(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> di
     First fit around the period, in the order of `asked`; if somebody is left without, the longest
     first. Who does not fit even so has the longest part that is free, if it is of any use.
     """
-    longest = dict(sorted(asked.items(), key=lambda one: -one[1].length))
+    longest = dict(sorted(asked.items(), key=lambda named: -named[1].length))
     placed = _first_fit(asked, fixed)
     if any(placed[name].length < row.length for name, row in asked.items()):
         other = _first_fit(longest, fixed)
@@ -127,11 +127,11 @@ def _first_fit(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> di
 
 
 def _fitted(row: GangRow, others: Iterable[GangRow]) -> GangRow:
-    beside = [one for one in others if one.length and not one.devices.isdisjoint(row.devices)]
-    ends = sorted({(one.begin + one.length) % row.period for one in beside} | {0})
+    overlapping = [one for one in others if one.length and not one.devices.isdisjoint(row.devices)]
+    ends = sorted({(one.begin + one.length) % row.period for one in overlapping} | {0})
     best = evolve(row, length=0)
     for begin in ends:
-        length = min(chain((row.length,), (_until(one, begin) for one in beside)))
+        length = min(chain((row.length,), (_until(one, begin) for one in overlapping)))
         if length > best.length:
             best = evolve(row, begin=begin, length=length)
         if best.length == row.length:

@@ -14,34 +14,34 @@ from hetero.model.errors import HeteroError
 def is_roots(path: Path) -> bool:
     """Return whether `path` is a directory that only root writes, so that what is in it is true."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o022
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and not status.st_mode & 0o022
 
 
 def check(path: Path) -> None:
     """Raise `HeteroError` unless `path` is absent or a directory only this user writes."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
     except OSError as error:
         raise HeteroError(f"state directory {path}: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise HeteroError(
             f"state directory {path} is not a directory of user {os.geteuid()}, but "
-            f"{_kind(found)}: set HETERO_STATE to a directory of yours"
+            f"{_kind(status)}: set HETERO_STATE to a directory of yours"
         )
-    if found.st_mode & 0o022:
+    if status.st_mode & 0o022:
         raise HeteroError(f"state directory {path} can be written by others: chmod go-w {path}")
 
 
-def _kind(found: os.stat_result) -> str:
+def _kind(status: os.stat_result) -> str:
     """Return what a file is, in a few words."""
-    if stat.S_ISDIR(found.st_mode):
-        return f"user {found.st_uid}'s"
-    return "a link" if stat.S_ISLNK(found.st_mode) else "a file"
+    if stat.S_ISDIR(status.st_mode):
+        return f"user {status.st_uid}'s"
+    return "a link" if stat.S_ISLNK(status.st_mode) else "a file"
 
 
 def prepare(path: Path) -> None:

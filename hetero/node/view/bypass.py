@@ -100,7 +100,7 @@ def find_bypass(node: Node, snapshot: Snapshot, seen: Comparison) -> tuple[Bypas
     looked at; a grant whose policy is off is not held to anything.
     """
     off = {entry.id for entry in snapshot.grants if entry.allocation.policy is Policy.OFF}
-    found = [
+    bypasses = [
         Bypass(device=device.uuid, pid=pid, program=program(pid), memory=memory, grant=grant)
         for device, usage in seen.usages
         if is_shared(device, snapshot)
@@ -109,7 +109,7 @@ def find_bypass(node: Node, snapshot: Snapshot, seen: Comparison) -> tuple[Bypas
         for grant in (seen.grant_of(pid),)
         if (memory and grant not in off if grant else _ours(pid))
     ]
-    return (*found, *(each for entry in snapshot.grants for each in time_past(node, entry.id)))
+    return (*bypasses, *(each for entry in snapshot.grants for each in time_past(node, entry.id)))
 
 
 def time_past(node: Node, grant: str) -> Iterator[Bypass]:

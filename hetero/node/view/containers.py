@@ -47,8 +47,10 @@ def in_use(ledger: Ledger, owners: Mapping[str, Collection[str]]) -> set[str]:
     unseen = owners.keys() - used
     if any(owners[identity] for identity in unseen):
         tasks = filter(None, map(running_task, processes()))
-        cgroups = {one for task in tasks if (one := container_cgroup(task))}
-        used |= {one for one in unseen if any(_runs_in(cgroups, uid) for uid in owners[one])}
+        cgroups = {cgroup for task in tasks if (cgroup := container_cgroup(task))}
+        used |= {
+            cgroup for cgroup in unseen if any(_runs_in(cgroups, uid) for uid in owners[cgroup])
+        }
     return used
 
 
@@ -60,8 +62,8 @@ def is_of_pod(cgroup: str, uid: str) -> bool:
 def container_cgroup(pid: int) -> str | None:
     """Return the cgroup of the container that a process is in; None for one in no container."""
     with suppress(OSError):
-        found = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
-        return found and found[1]
+        match = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
+        return match and match[1]
     return None
 
 
@@ -73,8 +75,8 @@ def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Conta
     wanted: dict[tuple[int, int], str] = {}
     for identity, path in grants.items():
         with suppress(OSError):
-            found = path.stat()
-            wanted[found.st_dev, found.st_ino] = identity
+            status = path.stat()
+            wanted[status.st_dev, status.st_ino] = identity
     seeing: dict[str, dict[str, int]] = {identity: {} for identity in grants}
     if wanted:
         for pid in sorted(processes()):
@@ -162,8 +164,8 @@ def _runs(task: int) -> bool:
 
 def _runs_in(cgroups: Collection[str], uid: str) -> bool:
     """Whether one of these cgroups is of a container of a pod, and not of its sandbox alone."""
-    mine = [one for one in cgroups if is_of_pod(one, uid)]
-    return len(mine) > 1 or any(not _BESIDE_SANDBOX.search(one) for one in mine)
+    of_pod = [one for one in cgroups if is_of_pod(one, uid)]
+    return len(of_pod) > 1 or any(not _BESIDE_SANDBOX.search(one) for one in of_pod)
 
 
 def _known() -> Iterator[tuple[str, Container]]:

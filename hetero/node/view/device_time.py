@@ -81,7 +81,7 @@ def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Ove
         for grant, part in charged.items()
     }
     idle = max(sum(each.busy for each in samples) / len(samples) - sum(charged.values()), 0.0)
-    found = []
+    bypasses = []
     for grant, part in beyond.items():
         # Of two loops that each need 13 % of an H100 its driver says that it is always busy.
         is_light = 0 < charged[grant] <= light.get(grant, 0.0) / LIGHT
@@ -89,9 +89,9 @@ def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Ove
             max(-other, 0.0) for name, other in beyond.items() if name != grant
         )
         if grant in shares and part * span >= TAKEN and missing >= MISSING * part:
-            pid = max(worked[grant], key=lambda one: worked[grant][one])
-            found.append(Overuse(grant=grant, pid=pid, part=part))
-    return tuple(found)
+            pid = max(worked[grant], key=lambda number: worked[grant][number])
+            bypasses.append(Overuse(grant=grant, pid=pid, part=part))
+    return tuple(bypasses)
 
 
 def _rates(
@@ -120,7 +120,7 @@ class DeviceTime:
         `boards` is the ledger's directory of that name.
         """
         limited = [entry for entry in grants if entry.allocation.policy is not Policy.OFF]
-        found = {}
+        times = {}
         for device, usage in usages:
             if usage.busy is not None:
                 samples = self._samples.setdefault(device.uuid, deque())
@@ -128,8 +128,8 @@ class DeviceTime:
                 samples.append(sample_of(limited, device, usage, owner, regions, boards, last))
                 while samples[0].at < samples[-1].at - WINDOW:
                     samples.popleft()
-                found[device.uuid] = overuse(samples, shares_of(limited, device))
-        return found
+                times[device.uuid] = overuse(samples, shares_of(limited, device))
+        return times
 
 
 def sample_of(

@@ -85,8 +85,8 @@ def what_for(node: Node, entry: Grant) -> str:
     """Return what a grant is for: its containers by name, its share, or its command."""
     inside = [entry.container] if entry.container else []
     if entry.share:
-        found = containers({entry.id: node.directory(entry.id) / GRANT})
-        inside += found[entry.id]
+        containers_of = containers({entry.id: node.directory(entry.id) / GRANT})
+        inside += containers_of[entry.id]
     named = [f"share {entry.share}"] if entry.share else []
     named += [f"container {container.name}" for container in inside]
     return ", ".join(named) or shlex.join(entry.command)
@@ -216,12 +216,12 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     seen = compare(node, snapshot, discovery.devices, Owners(node))
     for fault in seen.faults:
         yield Finding("usage", Verdict.BAD, f"{fault}: nothing is known of its devices' usage")
-    for found in find_bypass(node, snapshot, seen):
-        if found.grant:
-            yield Finding(found.subject, Verdict.BAD, str(found))
+    for bypass in find_bypass(node, snapshot, seen):
+        if bypass.grant:
+            yield Finding(bypass.subject, Verdict.BAD, str(bypass))
         else:
-            held = f"{found.program} holds {found.memory >> 20} MiB of {found.device[:12]}"
-            yield Finding(found.subject, Verdict.NOTE, f"{held} without a grant")
+            held = f"{bypass.program} holds {bypass.memory >> 20} MiB of {bypass.device[:12]}"
+            yield Finding(bypass.subject, Verdict.NOTE, f"{held} without a grant")
     for excess in seen.excess.values():
         if excess.is_told:
             verdict = Verdict.BAD if excess.is_over else Verdict.NOTE
@@ -250,11 +250,13 @@ def _gangs(node: Node) -> Iterator[Finding]:
         yield Finding(f"grant {grant}", Verdict.NOTE, says)
     if any(map(by_hand, node.snapshot().grants)):
         try:
-            found = clock()
+            timekeeping = clock()
         except OSError as error:
             yield Finding("clock", Verdict.NOTE, f"is not known to be kept: {error.strerror}")
             return
-        yield Finding("clock", Verdict.OK if found.synchronised else Verdict.NOTE, str(found))
+        yield Finding(
+            "clock", Verdict.OK if timekeeping.synchronised else Verdict.NOTE, str(timekeeping)
+        )
 
 
 def _ledger(node: Node) -> Iterator[Finding]:

@@ -160,24 +160,24 @@ def compare(
         return evolve(last, usages=usages, faults=faults, regions=before)
     shared = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
     named = {pid for _, usage in shared for pid in (*(usage.processes or ()), *(usage.busy or ()))}
-    found = owners.of(sorted(named), snapshot.grants)
+    owned = owners.of(sorted(named), snapshot.grants)
     after = _regions(node, snapshot.grants)
     limited = frozenset(
-        pid for pid, owner in found.items() if owner and _slots(after, before, owner)
+        pid for pid, owner in owned.items() if owner and _slots(after, before, owner)
     )
     excess = {
         (entry.id, device.uuid): made
         for device, usage in shared
         if usage.processes is not None
         for entry in snapshot.grants
-        if (made := _excess(entry, device, usage.processes, found, before, after)) is not None
+        if (made := _excess(entry, device, usage.processes, owned, before, after)) is not None
     }
     return Comparison(
         snapshot=snapshot,
         usages=usages,
         faults=faults,
         regions=after,
-        owners=found,
+        owners=owned,
         limited=limited,
         excess=excess,
         settled=_held(before) == _held(after),
@@ -206,12 +206,12 @@ def excess_of(
     return max(beyond - min(charged, limit), 0)
 
 
-def _uncharged(one: ProcessUse, contexts_are_charged: bool) -> int:
+def _uncharged(use: ProcessUse, contexts_are_charged: bool) -> int:
     """Return how much of a process's memory it need not be charged for."""
-    if not one.limited:
+    if not use.limited:
         return 0
-    context = CONTEXT if one.context is None else min(one.context, CONTEXT)
-    if contexts_are_charged and one.context is not None:
+    context = CONTEXT if use.context is None else min(use.context, CONTEXT)
+    if contexts_are_charged and use.context is not None:
         context = 0
     return context
 
@@ -226,12 +226,12 @@ def charged_at_most(before: int, granted_before: int, granted_after: int) -> int
 
 def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
     """Return what the grants' processes counted; those that cannot be read are left out."""
-    found = {}
+    regions = {}
     for entry in grants:
         with suppress(OSError, ValueError):  # it ended, is another user's, or was scribbled on
             path = f"{node.directory(entry.id)}/{USAGE}"
-            found[entry.id] = read_region(path, devices=len(entry.limits))
-    return found
+            regions[entry.id] = read_region(path, devices=len(entry.limits))
+    return regions
 
 
 def _slots(
@@ -304,7 +304,7 @@ def _use(
     memory: int, slots: Iterable[int], regions: Sequence[Region], positions: Sequence[int]
 ) -> ProcessUse:
     """Return what is known of a process that keeps these slots: the most that either look says."""
-    said = [region.slots[slot] for slot in slots for region in regions if slot in region.slots]
+    reported = [region.slots[slot] for slot in slots for region in regions if slot in region.slots]
 
     def most(of: Iterable[Sequence[int]]) -> int:
         return max((sum(one[position] for position in positions) for one in of), default=0)
@@ -312,6 +312,6 @@ def _use(
     return ProcessUse(
         memory=memory,
         limited=bool(slots),
-        charged=most(slot.used for slot in said),
-        context=most(slot.uncharged for slot in said) or None,
+        charged=most(slot.used for slot in reported),
+        context=most(slot.uncharged for slot in reported) or None,
     )

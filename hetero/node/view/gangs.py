@@ -52,13 +52,13 @@ class _Timex(ctypes.Structure):
 
 def clock() -> Clock:
     """Return what the kernel says of its clock; raises `OSError` where it says nothing."""
-    told = _Timex()
+    timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
-    state = libc.adjtimex(ctypes.byref(told))
+    state = libc.adjtimex(ctypes.byref(timex))
     if state < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return Clock(state != _TIME_ERROR, told.esterror / 1000, told.maxerror / 1000)
+    return Clock(state != _TIME_ERROR, timex.esterror / 1000, timex.maxerror / 1000)
 
 
 def by_hand(grant: Grant) -> bool:

@@ -260,7 +260,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     usages = seen.usages
     devices = []
     for number, (device, usage) in enumerate(usages):
-        here = [
+        views = [
             (entry.id, piece)
             for entry in snapshot.grants
             for piece in entry.allocation.pieces
@@ -273,8 +273,8 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
                 device=device,
                 held={name: all_ - left[name] for name, all_ in device.capacity.items()},
                 usage=usage,
-                grants=tuple(dict.fromkeys(identity for identity, _ in here)),
-                open=any(piece.core is None and not piece.takes.get(CORE) for _, piece in here),
+                grants=tuple(dict.fromkeys(identity for identity, _ in views)),
+                open=any(piece.core is None and not piece.takes.get(CORE) for _, piece in views),
             )
         )
     return NodeView(
@@ -380,18 +380,18 @@ def _views(
                 meter=meter,
                 enforcements={device.uuid: device.enforcement for device, _ in seen.usages},
                 excess=seen.excess,
-                past=_past(found for found in past if found.grant == entry.id),
+                past=_past(ordered for ordered in past if ordered.grant == entry.id),
             ),
-            bypass=tuple(found for found in past if found.grant == entry.id),
+            bypass=tuple(ordered for ordered in past if ordered.grant == entry.id),
             hurt=hurt(node, entry.id),
             unknown=region.unknown if (region := regions[entry.id]) else None,
             row=_row(rows[entry.id], regions[entry.id]) if entry.id in rows else None,
         )
         for entry in snapshot.grants
     )
-    found = sorted(views, key=_place)
-    with_lent = lending(share for view in found for share in view.shares)
-    return tuple(evolve(view, shares=tuple(map(with_lent, view.shares))) for view in found)
+    ordered = sorted(views, key=_place)
+    with_lent = lending(share for view in ordered for share in view.shares)
+    return tuple(evolve(view, shares=tuple(map(with_lent, view.shares))) for view in ordered)
 
 
 def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[str, Timeshare]:
@@ -446,8 +446,8 @@ def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
     def tell(share: Share) -> Share:
         if share.core is None or share.core_used is None:
             return share
-        there = unused[share.device] + max(nobodys[share.device], 0)
-        part = min(borrowed[share.device] / there, 1) if there else 0.0
+        lendable = unused[share.device] + max(nobodys[share.device], 0)
+        part = min(borrowed[share.device] / lendable, 1) if lendable else 0.0
         return evolve(share, core_lent=part * _unused(share))
 
     return tell
@@ -498,26 +498,26 @@ def _running(
 ) -> tuple[Process, ...]:
     path = node.directory(entry.id) / USAGE
     slots = region.slots if region else {}
-    found = []
+    shown_processes = []
     for pid in pids:
         container = entry.container or inside.get(entry.id, {}).get(space_of(pid) or "")
         # A PID in the region is what the process calls itself; the slot it keeps is its own.
-        mine = [slots[slot].used for slot in slots_of(pid, path) if slot in slots] if slots else []
-        found.append(
+        used = [slots[slot].used for slot in slots_of(pid, path) if slot in slots] if slots else []
+        shown_processes.append(
             Process(
                 pid=pid,
                 program=program(pid),
                 container=container.id if container else None,
-                memory=mine[0][: len(entry.limits)] if mine else (),
+                memory=used[0][: len(entry.limits)] if used else (),
             )
         )
-    return tuple(found)
+    return tuple(shown_processes)
 
 
-def _past(found: Iterable[Bypass]) -> dict[str, float]:
+def _past(bypasses: Iterable[Bypass]) -> dict[str, float]:
     """Return the device time that was taken past the limiter, by device."""
     past: dict[str, float] = {}
-    for each in found:
+    for each in bypasses:
         if each.core:
             past[each.device] = past.get(each.device, 0) + each.core
     return past

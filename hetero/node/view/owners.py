@@ -68,19 +68,19 @@ class Owners:
             if not task or not fields:
                 continue
             program, owner = before.get(pid, ((), None))
-            found = tuple(fields[each] for each in _BORN)
-            known = program == found and (same if owner is None else owner.grant in self._grants)
+            born = tuple(fields[each] for each in _BORN)
+            known = program == born and (same if owner is None else owner.grant in self._grants)
             if not known or (owner is not None and not owner.slots):
                 owner = self._find(task, grants)
-            self._known[pid] = found, owner
+            self._known[pid] = born, owner
         return {pid: owner for pid, (_, owner) in self._known.items()}
 
     def _find(self, task: int, grants: Collection[Grant]) -> Owner | None:
         directories = {entry.id: self.node.directory(entry.id) for entry in grants}
         grant = _holds(task, directories) or _sees(task, directories)
         if grant is None and (cgroup := container_cgroup(task)):
-            beside = (other for other in processes() if container_cgroup(other) == cgroup)
-            grant = next(filter(None, (_sees(other, directories) for other in beside)), None)
+            in_cgroup = (other for other in processes() if container_cgroup(other) == cgroup)
+            grant = next(filter(None, (_sees(other, directories) for other in in_cgroup)), None)
             grant = grant or _of_owner(cgroup, grants)
         if grant is None:
             return None
