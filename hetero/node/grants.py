@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from hetero.model import Allocation, Ask, Edits, Policy, Refusal, Request
 from hetero.model.errors import HeteroError, Refused
+from hetero.model.frozen import frozen
 from hetero.model.names import check_label
-from hetero.node import resize, services
+from hetero.node import services
 from hetero.node.confinement import persisting, reconcile, slices_held
 from hetero.node.daemon_client import DaemonClient, NoAnswer
 from hetero.node.grant_names import one_of
@@ -43,56 +43,12 @@ class Admission:
     limiters: tuple[Path, ...]
 
 
-class Grants(Protocol):
-    """What changes the grants of a node. `asker` may change only what is theirs; None: all."""
-
-    @property
-    def node(self) -> Node:
-        """The node whose grants these are."""
-
-    @property
-    def asker(self) -> User | None:
-        """Who asks, where that is not who keeps the ledger."""
-
-    def take(
-        self,
-        request: Request,
-        *,
-        command: Sequence[str] = (),
-        label: str | None = None,
-        watch: Watch | None = None,
-    ) -> Admission:
-        """Take what the request asks, for this process; `watch` as in `admit_program`.
-
-        Raises `Refused` with the reason; then, as after any error, nothing was taken.
-        """
-
-    def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
-        """Change a grant, as `resize.resize` does."""
-
-    def abort(self, handle: GrantHandle) -> None:
-        """End a grant that was admitted and never handed over."""
-
-    def sweep(self) -> tuple[str, ...]:
-        """Destroy the slices that no standing grant holds; return a sentence for each failure."""
-
-    def detach(self, identity: str) -> None:
-        """Have the services of a grant's devices end what its processes have there.
-
-        A process that is killed within a kernel can take those along that share its card. What
-        cannot be done is left: the process is ended all the same.
-        """
-
-    def unpin(self, identity: str) -> None:
-        """Stop keeping a grant that no process holds, before its processes are ended."""
-
-    def drop(self, identity: str) -> str:
-        """Remove a grant that nothing holds any more; return what was done."""
-
-
 @frozen
 class LocalGrants:
-    """The grants of a ledger that this process writes: a private one, or root's."""
+    """The grants of a ledger that this process writes: a private one, or root's.
+
+    `asker` may change only what is theirs; None: all.
+    """
 
     node: Node
     asker: User | None = None
@@ -107,7 +63,11 @@ class LocalGrants:
         share: str | None = None,
         watch: Watch | None = None,
     ) -> Admission:
-        """Take what the request asks, for this process, for a container or as a share."""
+        """Take what the request asks, for this process, for a container or as a share.
+
+        `watch` as in `admit_program`. Raises `Refused` with the reason; then, as after any error,
+        nothing was taken.
+        """
         if label is not None:
             check_label(label)
         node = self.node
@@ -155,7 +115,9 @@ class LocalGrants:
 
     def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Change a grant, as `resize.resize` does."""
-        return resize.resize(self.node, name, ask, policy=policy, asker=self.asker)
+        from hetero.node.resize import resize  # here: no admission needs it
+
+        return resize(self.node, name, ask, policy=policy, asker=self.asker)
 
     def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""
@@ -180,7 +142,11 @@ class LocalGrants:
         return tuple(dict.fromkeys(faults))
 
     def detach(self, identity: str, pid: int | None = None) -> None:
-        """Have services end what a grant's processes have on its devices, or what one has."""
+        """Have services end what a grant's processes have on its devices, or what one has.
+
+        A process that is killed within a kernel can take those along that share its card. What
+        cannot be done is left: the process is ended all the same.
+        """
         node = self.node
         with suppress(HeteroError):
             for grant in node.ledger.snapshot().grants:
@@ -268,6 +234,10 @@ class RemoteGrants:
         except NoAnswer:
             return f"ended what held grant {identity}: its entry goes when heterod is back"
         return f"released grant {identity}"
+
+
+#: What changes the grants of a node: this process, or heterod for it.
+Grants = LocalGrants | RemoteGrants
 
 
 def grants_of(node: Node) -> Grants:

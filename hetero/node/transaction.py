@@ -18,10 +18,11 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from hetero.model import Allocation, Edits
 from hetero.model.errors import HeteroError
+from hetero.model.frozen import frozen
 from hetero.node.confinement import enforce, persisting, reconcile, serve, slices_held
 from hetero.node.inventory import devices_of, numbers_of, served
 from hetero.node.ledger.ledger import Grant, GrantHandle
