@@ -45,7 +45,7 @@ def render(*, namespace: str, values: Mapping[str, Any], kubernetes: str = NEWES
     ]
     made = [one for part in parts if part.strip() for one in part.strip("\n").split("\n---\n")]
     # As Helm has it: what begins on an upgrade reads what this release says, not the one before.
-    made.sort(key=lambda one: "\nkind: ConfigMap\n" not in one)
+    made.sort(key=lambda manifest: "\nkind: ConfigMap\n" not in manifest)
     return "\n---\n".join(made) + "\n"
 
 
@@ -69,14 +69,14 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 def _fill(tokens: list[tuple[str, str]], root: Mapping[str, Any], dot: Any = None) -> str:
     out, place = [], 0
     while place < len(tokens):
-        kind, said = tokens[place]
+        kind, text = tokens[place]
         place += 1
         if kind == "text":
-            out.append(said)
+            out.append(text)
             continue
-        word, _, rest = said.partition(" ")
+        word, _, rest = text.partition(" ")
         if word not in ("if", "with", "range"):
-            out.append(str(_value(said, root, dot)))
+            out.append(str(_value(text, root, dot)))
             continue
         end = _end(tokens, place)
         body, place = tokens[place:end], end + 1
@@ -99,10 +99,10 @@ def _end(tokens: list[tuple[str, str]], place: int) -> int:
     raise ValueError("a block of the chart does not end")
 
 
-def _value(said: str, root: Mapping[str, Any], dot: Any) -> Any:
+def _value(text: str, root: Mapping[str, Any], dot: Any) -> Any:
     """Return what a pipeline comes to: each part gets the value of the one before it."""
     piped: list[Any] = []
-    for part in said.split("|"):
+    for part in text.split("|"):
         name, *words = _WORD.findall(part)
         piped = [_call(name, [*(_operand(word, root, dot) for word in words), *piped], root, dot)]
     return piped[0]
@@ -115,10 +115,10 @@ def _operand(word: str, root: Mapping[str, Any], dot: Any) -> Any:
         return word.strip('"')
     if word == ".":
         return dot
-    found: Any = root
+    value: Any = root
     for name in word[1:].split("."):
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
 def _call(name: str, values: list[Any], root: Mapping[str, Any], dot: Any) -> Any:
@@ -146,14 +146,14 @@ def _nindent(amount: str, text: str) -> str:
 
 def _compare(wanted: str, version: str) -> bool:
     """Whether a version is as wanted, by its first two numbers."""
-    found = re.fullmatch(r"(>=|<)(\d+)\.(\d+)-0", wanted)
-    if found is None:
+    bound = re.fullmatch(r"(>=|<)(\d+)\.(\d+)-0", wanted)
+    if bound is None:
         raise ValueError(f"the chart asks for {wanted}, which render.py does not know")
     has = _VERSION.match(version)
     if has is None:
         raise ValueError(f"{version} is no version of Kubernetes")
-    newer = (int(has[1]), int(has[2])) >= (int(found[2]), int(found[3]))
-    return newer if found[1] == ">=" else not newer
+    newer = (int(has[1]), int(has[2])) >= (int(bound[2]), int(bound[3]))
+    return newer if bound[1] == ">=" else not newer
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -167,9 +167,9 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quote": lambda value: f'"{value}"',
     "replace": lambda old, new, text: text.replace(old, new),
     "lower": lambda text: text.lower(),
-    "eq": lambda one, other: one == other,
+    "eq": lambda left, other: left == other,
     "not": lambda value: not value,
-    "ne": lambda one, other: one != other,
+    "ne": lambda left, other: left != other,
     "semverCompare": lambda wanted, has: all(_compare(one, has) for one in wanted.split(",")),
 }
 

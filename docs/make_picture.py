@@ -31,8 +31,10 @@ def record() -> None:
     hetero = Path(sys.executable).with_name("hetero")
     clean = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     environ = {**clean, "LANG": "C.UTF-8", "COLUMNS": "100"}
-    said = subprocess.run([hetero, "demo"], env=environ, stdout=subprocess.PIPE, check=True).stdout
-    RECORD.write_text(said.decode().replace(str(DOCS.parent), "/opt/hetero"))
+    printed = subprocess.run(
+        [hetero, "demo"], env=environ, stdout=subprocess.PIPE, check=True
+    ).stdout
+    RECORD.write_text(printed.decode().replace(str(DOCS.parent), "/opt/hetero"))
 
 
 def write() -> None:
@@ -40,9 +42,9 @@ def write() -> None:
     PICTURE.write_text(drawn(RECORD.read_text()))
 
 
-def drawn(said: str) -> str:
+def drawn(printed: str) -> str:
     """Return the picture of the demo's middle sections, as SVG."""
-    lines = said[said.index(FIRST) : said.index(BEHIND)].rstrip().splitlines()
+    lines = printed[printed.index(FIRST) : printed.index(BEHIND)].rstrip().splitlines()
     width = int(max(map(len, lines)) * _WIDTH) + 2 * _FRAME
     height = len(lines) * _HEIGHT + 2 * _FRAME
     shown = "\n".join(

@@ -58,19 +58,19 @@ def write(folder: Path) -> tuple[str, ...]:
 def commands(group: click.Group = command_line) -> Iterator[tuple[str, click.Command]]:
     """Yield every command with its name: `run`, `share create`."""
     for name in group.list_commands(click.Context(group)):
-        one = group.get_command(click.Context(group), name)
-        if one is None or one.hidden:
+        command = group.get_command(click.Context(group), name)
+        if command is None or command.hidden:
             continue
-        yield name, one
-        if isinstance(one, click.Group):
-            yield from ((f"{name} {inner}", command) for inner, command in commands(one))
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {inner}", below) for inner, below in commands(command))
 
 
 def command_line_page() -> str:
     """Return the page of all commands, options and arguments."""
     parts = ["# Command line\n", _help(command_line)]
-    for name, one in commands():
-        parts += [f"## hetero {name}\n", _usage(name, one), _help(one), _options(one)]
+    for name, command in commands():
+        parts += [f"## hetero {name}\n", _usage(name, command), _help(command), _options(command)]
     return "\n".join(part for part in parts if part)
 
 
@@ -101,18 +101,18 @@ _DEFAULT = re.compile(r"\s*Default: ([^.;]+)\.|\s+\[([^\]]+)\]$")
 def options_of(command: click.Command) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
     """Yield name, meaning, default and environment variables of each option."""
     context = click.Context(command)
-    for one in command.params:
-        record = one.get_help_record(context)
-        if not isinstance(one, click.Option) or record is None:
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if not isinstance(parameter, click.Option) or record is None:
             continue
-        extra, about = one.get_help_extra(context), one.help or ""
-        told = _DEFAULT.search(about)
+        extra, about = parameter.get_help_extra(context), parameter.help or ""
+        stated = _DEFAULT.search(about)
         default = extra.get("default") or (
-            told[1] or told[2] if told else _said(one.get_default(context))
+            stated[1] or stated[2] if stated else _said(parameter.get_default(context))
         )
         notes = [str(extra[word]) for word in ("range", "required") if word in extra]
         about = _line(_DEFAULT.sub("", about)) + (f" ({', '.join(notes)})" if notes else "")
-        yield record[0], about, default, _variables(one)
+        yield record[0], about, default, _variables(parameter)
 
 
 def _variables(option: click.Option) -> tuple[str, ...]:
@@ -122,8 +122,8 @@ def _variables(option: click.Option) -> tuple[str, ...]:
 
 def _said(default: object) -> str:
     """Return a default that no help text says: not of flags, lists and what is not set."""
-    told = isinstance(default, (str, int)) and not isinstance(default, bool)
-    return str(default) if told else ""
+    is_shown = isinstance(default, (str, int)) and not isinstance(default, bool)
+    return str(default) if is_shown else ""
 
 
 def _code(text: str) -> str:
@@ -166,9 +166,9 @@ def settings_of(
         if line.startswith("["):
             table, of_table = line, about
             continue
-        key, _, said = line.partition("=")
-        key, said = key.strip(), said.strip()
-        document = tomllib.loads(f"{table}\n{key} = {said}\n")
+        key, _, value = line.partition("=")
+        key, value = key.strip(), value.strip()
+        document = tomllib.loads(f"{table}\n{key} = {value}\n")
         changed = _changed(settings(), read(document))
         bare = key.replace("-", "_")
         names = {field.name for field in attrs.fields(settings)}
@@ -176,7 +176,7 @@ def settings_of(
         default = getattr(settings(), min(fields), None) if len(fields) == 1 else None
         said_of = "; ".join(filter(None, (of_table, about)))
         of_table = ""
-        yield f"{table} {key}".strip(), said, default, fields, said_of
+        yield f"{table} {key}".strip(), value, default, fields, said_of
 
 
 def _changed(before: Any, after: Any) -> frozenset[str]:
@@ -189,9 +189,9 @@ def _changed(before: Any, after: Any) -> frozenset[str]:
 
 def _keys(settings: type[Any], read: Any) -> str:
     rows = []
-    for key, said, default, _, about in settings_of(settings, read):
+    for key, shown, default, _, about in settings_of(settings, read):
         about = _cell(about, code=False)
-        rows.append(f"| `{_cell(key)}` | `{_cell(said)}` | {_default(default)} | {about} |")
+        rows.append(f"| `{_cell(key)}` | `{_cell(shown)}` | {_default(default)} | {about} |")
     head = "| key | example | default | meaning |\n|---|---|---|---|\n"
     return head + "\n".join(rows) + "\n"
 
@@ -215,14 +215,14 @@ def _sample(settings: type[Any]) -> str:
 
 def _commented(sample: str) -> Iterator[tuple[str, str]]:
     """Yield each line of TOML with its comment, which may go on in the lines below."""
-    found: list[tuple[str, str]] = []
+    commented: list[tuple[str, str]] = []
     for line in sample.splitlines():
         code, _, about = line.partition("#")
         if code.strip():
-            found.append((code.strip(), about.strip()))
-        elif about and found:
-            found[-1] = (found[-1][0], f"{found[-1][1]} {about.strip()}")
-    yield from found
+            commented.append((code.strip(), about.strip()))
+        elif about and commented:
+            commented[-1] = (commented[-1][0], f"{commented[-1][1]} {about.strip()}")
+    yield from commented
 
 
 # --- annotations ----------------------------------------------------------------------------------
@@ -239,9 +239,9 @@ def annotations_of_code() -> Iterator[tuple[str, str, str]]:
         for node in ast.parse(source).body:
             if not isinstance(node, ast.Assign) or NO_ANNOTATIONS & set(_targets(node)):
                 continue
-            said = _above(lines, node.lineno - 1)
+            comment = _above(lines, node.lineno - 1)
             for name in _names_in(node.value):
-                yield name, said, str(path.relative_to(CHECKOUT))
+                yield name, comment, str(path.relative_to(CHECKOUT))
 
 
 def _targets(node: ast.Assign) -> list[str]:
@@ -266,11 +266,11 @@ def _names_in(value: ast.expr) -> list[str]:
 
 def _above(lines: list[str], number: int) -> str:
     """Return the `#:` comment above a line."""
-    said: list[str] = []
+    lines_above: list[str] = []
     while number and lines[number - 1].startswith("#:"):
         number -= 1
-        said.insert(0, lines[number].removeprefix("#:").strip())
-    return " ".join(said)
+        lines_above.insert(0, lines[number].removeprefix("#:").strip())
+    return " ".join(lines_above)
 
 
 def annotations_page() -> str:
@@ -298,27 +298,27 @@ def interface_page(module: ModuleType, title: str) -> str:
 def hooks() -> str:
     """Return the hooks of a vendor, in the order of their module."""
     parts = ["\n## Hooks\n", _prose(inspect.getdoc(hookspecs) or "")]
-    for name, one in vars(hookspecs).items():
+    for name, hook in vars(hookspecs).items():
         if name.startswith("hetero_"):
-            parts += [f"### `{name}`\n", _signature(name, one), _prose(inspect.getdoc(one) or "")]
+            parts += [f"### `{name}`\n", _signature(name, hook), _prose(inspect.getdoc(hook) or "")]
     return "\n".join(parts)
 
 
-def _described(name: str, one: object) -> str:
-    if isinstance(one, (str, int, dict)):
-        return f"## `{name}`\n\n`{one!r}`\n"
-    said = _prose(inspect.getdoc(one) or "")
-    if isinstance(one, ModuleType):
-        return f"## `{name}`\n\n{said}"
-    if isinstance(one, type) and issubclass(one, enum.Enum):
-        rows = "".join(f"| `{member.name}` | `{member.value}` |\n" for member in one)
-        return f"## `{name}`\n\n{said}\n| member | value |\n|---|---|\n{rows}"
-    methods = "".join(_methods(one)) if isinstance(one, type) else ""
-    return f"## `{name}`\n\n{_signature(name, one)}\n{said}\n{methods}"
+def _described(name: str, member: object) -> str:
+    if isinstance(member, (str, int, dict)):
+        return f"## `{name}`\n\n`{member!r}`\n"
+    text = _prose(inspect.getdoc(member) or "")
+    if isinstance(member, ModuleType):
+        return f"## `{name}`\n\n{text}"
+    if isinstance(member, type) and issubclass(member, enum.Enum):
+        rows = "".join(f"| `{each.name}` | `{each.value}` |\n" for each in member)
+        return f"## `{name}`\n\n{text}\n| member | value |\n|---|---|\n{rows}"
+    methods = "".join(_methods(member)) if isinstance(member, type) else ""
+    return f"## `{name}`\n\n{_signature(name, member)}\n{text}\n{methods}"
 
 
-def _methods(one: type) -> Iterator[str]:
-    for name, member in vars(one).items():
+def _methods(kind: type) -> Iterator[str]:
+    for name, member in vars(kind).items():
         plain = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         about = inspect.getdoc(plain)
         if name.startswith("_") or not about:
@@ -333,20 +333,20 @@ def _line(about: str) -> str:
     return " ".join(about.split())
 
 
-def _arguments(one: object) -> str:
-    text = str(inspect.signature(one))  # type: ignore[arg-type]
+def _arguments(member: object) -> str:
+    text = str(inspect.signature(member))  # type: ignore[arg-type]
     text = re.sub(r"\(self, \*, |\(self, /, |\(self, |\(cls, ", "(", text).replace("(self)", "()")
     return re.sub(
         r"<([\w.]+): '?([^'>]*)'?>|<function (\w+) at [^>]*>", r"\1\3", text.replace("'", "")
     )
 
 
-def _signature(name: str, one: object) -> str:
+def _signature(name: str, member: object) -> str:
     try:
-        arguments = _arguments(one)
+        arguments = _arguments(member)
     except (TypeError, ValueError):
         return ""
-    if isinstance(one, type):
+    if isinstance(member, type):
         arguments = arguments.removesuffix(" -> None")
     if len(arguments) > 80:
         arguments = re.sub(r", (?=\w+: |\*)", ",\n    ", arguments.replace("(", "(\n    ", 1))

@@ -106,10 +106,10 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
         return
 
-    def led(found: re.Match[str]) -> str:
-        picture, text, link, anchor = found.groups()
+    def led(match: re.Match[str]) -> str:
+        picture, text, link, anchor = match.groups()
         if not link:
-            return found.group()
+            return match.group()
         page = on_the_site((source.parent / link).resolve())
         if page is None:  # a file or folder of the repository: the site has none of them
             return text
@@ -132,10 +132,10 @@ def on_the_site(path: Path) -> Path | None:
 def outside(pages: Path) -> list[str]:
     """Return what is wrong between the pages and the navigation: nothing, if all is well."""
     named = list(_leaves(navigation()["nav"]))
-    there = {str(path.relative_to(pages)) for path in pages.rglob("*.md")}
+    present = {str(path.relative_to(pages)) for path in pages.rglob("*.md")}
     return [
-        *(f"{page}: is in no navigation (docs/mkdocs.yml)" for page in sorted(there - {*named})),
-        *(f"{page}: is in the navigation, and nowhere else" for page in sorted({*named} - there)),
+        *(f"{page}: is in no navigation (docs/mkdocs.yml)" for page in sorted(present - {*named})),
+        *(f"{page}: is in the navigation, and nowhere else" for page in sorted({*named} - present)),
         *(
             f"{page}: is twice in the navigation"
             for page in sorted({*named})
@@ -149,11 +149,11 @@ def _leaves(nav: Any) -> Iterator[str]:
         case str():
             yield nav
         case list():
-            for one in nav:
-                yield from _leaves(one)
+            for entry in nav:
+                yield from _leaves(entry)
         case dict():
-            for one in nav.values():
-                yield from _leaves(one)
+            for entry in nav.values():
+                yield from _leaves(entry)
 
 
 if __name__ == "__main__":

@@ -47,14 +47,14 @@ def units(
 
 def included(root: Path) -> Graph:
     """Return what each unit includes of other units."""
-    found: dict[str, set[str]] = {}
+    needs_of: dict[str, set[str]] = {}
     for unit, path in units(root, "*.[ch]"):
-        needs = found.setdefault(unit, set())
+        needs = needs_of.setdefault(unit, set())
         for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', path.read_text(), re.MULTILINE):
             target = (path.parent / name).resolve()
             if target.suffix == ".h" and target.is_relative_to(root.resolve()):
                 needs.add(f"{target.parent.name}/{target.stem}")
-    return {unit: frozenset(needs - {unit}) for unit, needs in found.items()}
+    return {unit: frozenset(needs - {unit}) for unit, needs in needs_of.items()}
 
 
 def linked(root: Path, build: Path, api: str) -> Graph:
@@ -139,26 +139,26 @@ def violations(root: Path, build: Path) -> Iterator[str]:
     yield from unbuilt(root, build)
     graphs = [("includes", included(root))]
     graphs += [("needs a symbol of", linked(root, build, api)) for api in ("cuda", "hip", "musa")]
-    found: dict[str, None] = {}  # each once, where both limiters have it
+    violated: dict[str, None] = {}  # each once, where both limiters have it
     for verb, graph in graphs:
         for unit, need in upward(graph):
-            found[f"layer: {unit} {verb} {need}"] = None
+            violated[f"layer: {unit} {verb} {need}"] = None
         for group in circles(graph):
-            found[f"circle: {' '.join(group)}: each {verb} another"] = None
-    yield from found
+            violated[f"circle: {' '.join(group)}: each {verb} another"] = None
+    yield from violated
 
 
 def main() -> int:
     """Print the violations; 1 if there is one."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     parser = argparse.ArgumentParser(description="Checks the layers of the limiters.")
-    parser.add_argument("--root", type=Path, default=here)
-    parser.add_argument("--build", type=Path, default=here / "build")
+    parser.add_argument("--root", type=Path, default=folder)
+    parser.add_argument("--build", type=Path, default=folder / "build")
     asked = parser.parse_args()
-    found = list(violations(asked.root, asked.build))
-    for line in found:
+    violated = list(violations(asked.root, asked.build))
+    for line in violated:
         print(line)
-    return 1 if found else 0
+    return 1 if violated else 0
 
 
 if __name__ == "__main__":

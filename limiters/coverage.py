@@ -37,23 +37,23 @@ KINDS = {"limited": r"\w*OWN\w*|\w*GATED\w*|\w*LAUNCH", "harmless": "HARMLESS", 
 def tables(api: str) -> dict[str, str]:
     """Return each function that the tables of an API name, with its kind."""
     text = (HERE / api / "api.def").read_text() + (HERE / api / "others.def").read_text()
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for kind, macros in KINDS.items():
         for name in re.findall(rf"^(?:{macros})\((\w+),", text, re.MULTILINE):
-            found |= dict.fromkeys((name, *(name + end for end in VARIANTS[api])), kind)
-    return found
+            kinds |= dict.fromkeys((name, *(name + end for end in VARIANTS[api])), kind)
+    return kinds
 
 
 def called(wheel: Path, api: str, known: dict[str, str]) -> set[str]:
     """Return the functions of an API that the programs and libraries in a wheel call."""
     named = re.compile(rf"(?:_Z\d+)?{PREFIX[api]}[A-Z]\w*")
-    found: set[str] = set()
+    names: set[str] = set()
     for data in elves(wheel):
         symbols, defined = symbols_of(data)
         texts = {text.decode() for text in re.findall(rb"(?<=\0)\w{4,128}(?=\0)", data)}
-        found |= {name for name in symbols if named.fullmatch(name)}
-        found |= (texts & known.keys()) - defined
-    return found
+        names |= {name for name in symbols if named.fullmatch(name)}
+        names |= (texts & known.keys()) - defined
+    return names
 
 
 def elves(wheel: Path) -> Iterator[bytes]:

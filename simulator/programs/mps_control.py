@@ -37,14 +37,14 @@ class Daemon:
 
     def clients(self) -> list[int]:
         """Return the programs that use the driver with this pipe directory."""
-        mine, found = f"CUDA_MPS_PIPE_DIRECTORY={PIPE}".encode(), []
+        variable, clients = f"CUDA_MPS_PIPE_DIRECTORY={PIPE}".encode(), []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if mine not in (path / "environ").read_bytes().split(b"\0"):
+                if variable not in (path / "environ").read_bytes().split(b"\0"):
                     continue
                 if DRIVER in (path / "maps").read_text() and int(path.name) not in self.ended:
-                    found.append(int(path.name))
-        return sorted(found)
+                    clients.append(int(path.name))
+        return sorted(clients)
 
     def refresh(self) -> None:
         """Have a server where there is a client, as the driver's first call would."""
@@ -115,13 +115,13 @@ class Daemon:
             with connection:
                 command = connection.makefile().readline().strip()
                 quits = command.split()[:1] == ["quit"]
-                said = "" if quits else self.answer(command)
+                answer = "" if quits else self.answer(command)
                 if quits:
                     self.stop_server()
                     listener.close()
                     (PIPE / "control").unlink(missing_ok=True)
                 with suppress(OSError):
-                    connection.sendall(said.encode())
+                    connection.sendall(answer.encode())
             if quits:
                 return
         self.stop_server()
