@@ -36,7 +36,9 @@ KINDS = {"limited": r"\w*OWN\w*|\w*GATED\w*|\w*LAUNCH", "harmless": "HARMLESS", 
 
 def tables(api: str) -> dict[str, str]:
     """Return each function that the tables of an API name, with its kind."""
-    text = (HERE / api / "api.def").read_text() + (HERE / api / "others.def").read_text()
+    made = HERE / "build" / api  # MUSA's tables are made of CUDA's by the build
+    folder = made if (made / "api.def").exists() else HERE / api
+    text = (folder / "api.def").read_text() + (folder / "others.def").read_text()
     kinds: dict[str, str] = {}
     for kind, macros in KINDS.items():
         for name in re.findall(rf"^(?:{macros})\((\w+),", text, re.MULTILINE):

@@ -24,6 +24,9 @@ from simulated import MIB as MIB
 from simulated import Machine
 
 LIMITER = hetero_limiters.library("cuda")
+#: Where the tables of each driver API are. MUSA's are made of CUDA's by the build.
+TABLES = {api: LIMITER.parents[2] / api for api in ("cuda", "hip", "hsa", "nvml")}
+TABLES |= {"musa": LIMITER.parents[2] / "build/musa"}
 REGION_BYTES = 600320
 UUIDS = (
     "GPU-11111111-2222-3333-4444-555555555555",

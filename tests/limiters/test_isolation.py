@@ -254,12 +254,7 @@ DEFECTS |= {
     for api in ("hip", "musa")
     for what in ("charge", "end", "part of the time")
 }
-DEFECTS["musa", "gate"] = (
-    SHARES,
-    "musa/api.def",
-    DEFECTS["cuda", "gate"][2].replace("(cu", "(mu").replace("CU", "MU"),
-    "",
-)
+DEFECTS["musa", "gate"] = DEFECTS["cuda", "gate"]  # whose tables are made of CUDA's
 #: Those whose limiter it is.
 TENANTS: dict[str, tuple[type[OnACard], ...]] = {
     "cuda": (TestCuda, TestCorex),

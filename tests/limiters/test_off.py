@@ -10,10 +10,9 @@ from typing import Any
 
 import hetero_limiters
 import pytest
-from tenancy import LIMITER, MIB, REGION_BYTES, UUIDS, Rack, Terms, packed_grant
+from tenancy import LIMITER, MIB, REGION_BYTES, TABLES, UUIDS, Rack, Terms, packed_grant
 
-LIMITERS = LIMITER.parents[2]
-APIS = {"cuda": ("libcuda.so.1", LIMITERS / "cuda"), "musa": ("libmusa.so.1", LIMITERS / "musa")}
+APIS = {"cuda": "libcuda.so.1", "musa": "libmusa.so.1"}
 
 PROGRAM = """
 import ctypes, json, sys
@@ -44,9 +43,9 @@ print(json.dumps(told))
 
 
 def _heard(tmp_path: Path, api: str, **environment: str) -> dict[str, Any]:
-    library, sources = APIS[api]
-    flags = ["-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{sources}"]
-    names = [f'-DAPI="{sources / "api.def"}"', f"-Wl,-soname,{library}"]
+    library, included = APIS[api], (f"-I{TABLES[api]}", f"-I{LIMITER.parents[2] / api}")
+    flags = ["-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", *included]
+    names = [f'-DAPI="{TABLES[api] / "api.def"}"', f"-Wl,-soname,{library}"]
     echo = Path(__file__).parent / "echo.c"
     subprocess.run(["cc", *flags, *names, "-o", tmp_path / library, echo], check=True)
     command = [sys.executable, "-c", PROGRAM, library, str(hetero_limiters.library(api))]
