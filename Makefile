@@ -135,6 +135,10 @@ test-cluster: setup ## run the tests on a real cluster of each version; root, an
 	$(BIN)/pytest -m "cluster and not late and not soak and not measured" $(CLUSTER); oldest=$$?; \
 	wait $$late; late=$$?; cat .late.log; exit $$((oldest | late))
 
+# The shared bodies of limiters that are compiled as HIP's.
+include limiters/hip/features.mk
+OF_HIP = $(HIP_FEATURES:%=limiters/shared/%.c)
+
 # The C that runs beside users' programs and kube-scheduler, the limiters' with the types of a driver API; what is wrong
 # goes to stdout.
 tidy = printf '%s\n' $(2) | xargs -P $(shell nproc) -n 1 sh -c \
@@ -148,8 +152,8 @@ check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer
 	$(BIN)/pytest tests/test_layers.py
 	$(BIN)/python limiters/check_layers.py
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
-	$(call tidy,cuda,deploy/supervisor.c $(filter-out limiters/shared/no_%,$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
-	$(call tidy,hip,$(filter-out %/no_graph_nodes.c,$(wildcard limiters/hip/*.c limiters/hsa/*.c limiters/shared/no_*.c)))
+	$(call tidy,cuda,deploy/supervisor.c $(filter-out $(OF_HIP),$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
+	$(call tidy,hip,$(wildcard limiters/hip/*.c limiters/hsa/*.c) $(OF_HIP))
 	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
 	$(BIN)/pytest tests/docs/test_prose.py tests/test_words.py
 

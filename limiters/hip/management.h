@@ -2,6 +2,6 @@
 #ifndef HETERO_HIP_MANAGEMENT_H
 #define HETERO_HIP_MANAGEMENT_H
 
-#include "../shared/no_management.h"
+#include "../shared/management_absent.h"
 
 #endif

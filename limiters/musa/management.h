@@ -2,6 +2,6 @@
 #ifndef HETERO_MUSA_MANAGEMENT_H
 #define HETERO_MUSA_MANAGEMENT_H
 
-#include "../shared/no_management.h"
+#include "../shared/management_absent.h"
 
 #endif

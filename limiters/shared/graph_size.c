@@ -1,4 +1,4 @@
-/* What the driver keeps on a device for the nodes of an executable graph (graph_nodes.c).
+/* What the driver keeps on a device for the nodes of an executable graph (graph_nodes.h).
  *
  * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-26), by what the card had less: 100 to 112 KiB for each branch
  * of a graph, that is for each node that cannot follow another one; 2.3 to 3 KiB more for a kernel or a copy; and for a

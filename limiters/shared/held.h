@@ -13,13 +13,13 @@ enum {
     CONTEXT_ATTACHED, /* key: context; bytes: how often beyond its making */
     CONTEXT_LIMIT,    /* + one of the first three limit; key: context; bytes: charged; link: what it had by itself */
     HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: &piece, or NULL */
-    HELD_FREED,                     /* the same of one that was freed, and may be kept (no_order.c) */
+    HELD_FREED,                     /* the same of one that was freed, and may be kept (pools.h) */
     HELD_MODULE,      /* key: module or library; bytes: what is charged for it; link: bytes of code that it may have */
     HELD_READER,      /* key: reader of an image; bytes: what that takes (../hsa) */
     HELD_LOADED,      /* key: executable and device; bytes: what is charged for its images (../hsa) */
     HELD_SCRATCH,     /* key: the kernel driver's handle (../hsa) */
     CARD_SCRATCH,     /* key: the kernel driver's number of a card; bytes: where addresses of scratch begin (../hsa) */
-    HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.c) */
+    HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.h) */
     HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
     STANDING_CONTEXT, /* key, owner: context */
     HELD_NODES,       /* key, owner: context; bytes: charged for nodes of graphs; link: what they take now */
@@ -35,7 +35,7 @@ enum {
     HELD_TILES,       /* key: array and block; owner: array; link: block */
     HELD_GREEN,       /* key: greenCtx; owner: its device's primary context */
     GREEN_CONTEXT,    /* key: the context of one; owner: as that one's; link: greenCtx */
-    HELD_TABLE,       /* key: of a page table (page_tables.c); bytes: pages that it is for */
+    HELD_TABLE,       /* key: of a page table (page_tables.h); bytes: pages that it is for */
     HELD_HOST,        /* key: address of memory of the host; link: bits of the devices that have page tables of it */
     HELD_ACCESS,      /* the same of a mapped block */
     STREAM_DEVICE,    /* key: stream */

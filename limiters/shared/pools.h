@@ -51,8 +51,8 @@ result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
 /* False: the pool took more than was charged, and more than the limit leaves. It is charged all the same. */
 bool pool_grown(struct growth *growth);
 
-/* Free what is of a pool, in the order of a stream: of an API whose pools are charged by what they gave (no_order.c).
- */
+/* Free what is of a pool, in the order of a stream: of an API whose pools are charged by what they gave
+ * (pools_allocation_charged.c). */
 result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream);
 
 /* The same by a call that waits for the device. */

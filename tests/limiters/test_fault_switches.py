@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,18 +12,24 @@ from tenancy import LIMITER
 
 LIMITERS = LIMITER.parents[2]
 C = ("cc", "-D_GNU_SOURCE", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
+#: The shared sources that are chosen for HIP.
+FEATURES = (LIMITERS / "hip/features.mk").read_text()
+HIP = [
+    LIMITERS / f"shared/{name}.c"
+    for line in re.findall(r"^HIP_FEATURES \S= (.*)", FEATURES, re.M)
+    for name in line.split()
+]
 #: By driver API: the sources of its limiter that no other API's has before it in this table.
 SOURCES = {
     "cuda": [
         source
         for folder in ("core", "timeshare", "shared", "cuda", "nvml")
         for source in (LIMITERS / folder).glob("*.c")
-        if not source.name.startswith("no_")
+        if source not in HIP
     ],
     "hip": [
-        source
-        for pattern in ("hip/*.c", "hsa/*.c", "shared/no_*.c")
-        for source in LIMITERS.glob(pattern)
+        *(source for folder in ("hip", "hsa") for source in (LIMITERS / folder).glob("*.c")),
+        *HIP,
     ],
 }
 

@@ -52,28 +52,32 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shared/room.c", " && DRIVER(EventSynchronize)(freed->event) == RESULT_OK", ""),
     ),
     "libraries count in one context": (
-        ("shared/libraries.c", "!is_first(library->key, context, device)", "false"),
+        ("shared/libraries_lazy.c", "!is_first(library->key, context, device)", "false"),
     ),
     "libraries do not count in contexts that are made later": (
         (
-            "shared/libraries.c",
+            "shared/libraries_lazy.c",
             "    table_put(&standing, &previous);\n    while (fits &&",
             "    table_put(&standing, &previous);\n    while (false &&",
         ),
     ),
     "libraries that are unloaded count in contexts": (
         (
-            "shared/libraries.c",
+            "shared/libraries_lazy.c",
             "    if (table_take(HELD_LIBRARY, key, &entry))\n        give_back_all",
             "    if (false)\n        give_back_all",
         ),
     ),
     "a context that is retained again is forgotten": (
-        ("shared/uncounted.c", "bool news = context != NULL &&", "bool news = context != NULL || "),
+        (
+            "shared/uncounted_measured.c",
+            "bool news = context != NULL &&",
+            "bool news = context != NULL || ",
+        ),
     ),
     "contexts stay known when they end": (
         (
-            "shared/uncounted.c",
+            "shared/uncounted_measured.c",
             ".kind = CONTEXT_BYTES, .device = device}",
             ".kind = CONTEXT_BYTES, .device = device, .owner = context}",
         ),
@@ -120,13 +124,17 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "exported pools are given back": (
         (
-            "shared/pools.c",
+            "shared/pools_reservation_charged.c",
             "!pool->exported || card_got_back(pool->device, before, back)",
             "true",
         ),
     ),
     "an exported pool is charged what it reserves now": (
-        ("shared/pools.c", "known && pool->exported && !pool->over &&", "false &&"),
+        (
+            "shared/pools_reservation_charged.c",
+            "known && pool->exported && !pool->over &&",
+            "false &&",
+        ),
     ),
     "imported blocks are exported": (
         ("shared/virtual.c", "!block->imported && !atomic", "!atomic"),
@@ -242,7 +250,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("shared/shim.c", "    give_back_by(HELD_GREEN, give_back_bytes);\n", ""),
     ),
     "managed memory is taken to be in the process's figure": (
-        ("shared/uncounted.c", "of_managed = managed_charged(device);", "of_managed = 0;"),
+        ("shared/uncounted_measured.c", "of_managed = managed_charged(device);", "of_managed = 0;"),
     ),
 }
 #: Steps of a random run that `make test` makes, beside those of hypothesis.

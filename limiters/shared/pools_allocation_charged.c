@@ -1,8 +1,5 @@
 /* Pools of an API that charges them by what they gave: they keep what is freed into them, and nothing of theirs comes
- * back when a stream gets there. What they hold stays charged until they give it back. Of ours HIP alone is such; this
- * is here because nothing of it is HIP's own, and what it does is told by the figures of any such pool.
- *
- * Over 400 lines because what is taken and what is freed share a lock and a list. */
+ * back when a stream gets there. What they hold stays charged until they give it back. */
 #include "pools.h"
 
 #include "blocks.h"
@@ -233,7 +230,7 @@ static result_t take_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memory
 static result_t from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
                           size_t bytes, TYPE(memoryPool) pool, stream_t stream, int device)
 {
-    if (counted(device) && stream_capturing(stream)) /* memory of the graph (no_graphs.c) */
+    if (counted(device) && stream_capturing(stream)) /* memory of the graph (graph_memory_refused.c) */
         return ERROR(STREAM_CAPTURE_UNSUPPORTED);
     result_t answer = charge(device, blocks_for(bytes));
     if (answer != RESULT_OK)

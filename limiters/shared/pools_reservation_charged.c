@@ -1,5 +1,5 @@
-/* The pools, what is charged for each, and the streams that they wait for (pools.h). Over 400 lines because all of it
- * is one list under one lock. */
+/* The pools, what is charged for each, and the streams that they wait for (pools.h). All of
+ * it is one list under one lock. */
 #include "pools.h"
 
 #include "blocks.h"

@@ -1,5 +1,4 @@
-/* How memory ends of an API without contexts: devices are reset, and a pool keeps what is freed. Of ours HIP alone is
- * such; what it does is told by figures that any such runtime has, and so this is here.
+/* How memory ends of an API without contexts: devices are reset, and a pool keeps what is freed.
  *
  * AMD's runtime 5.2.3 forgets all memory of a device that is reset and gives none back: hipFree does not know it any
  * more, and the card has it until the process ends. Whether another gives it back, its figure of what is free tells.

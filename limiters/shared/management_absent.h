@@ -1,7 +1,7 @@
 /* What the bodies ask of a management library that tells neither power nor a process's memory: time is charged at unity
  * and contexts do not count. */
-#ifndef HETERO_SHARED_NO_MANAGEMENT_H
-#define HETERO_SHARED_NO_MANAGEMENT_H
+#ifndef HETERO_SHARED_MANAGEMENT_ABSENT_H
+#define HETERO_SHARED_MANAGEMENT_ABSENT_H
 
 #include "../timeshare/power.h"
 
