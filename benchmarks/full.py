@@ -20,8 +20,7 @@ faults  on a card that MPS shares: a program that is killed, one that is release
 A configuration is started once. With hetero each figure is in percent of the same processes without
 a limit, before and after ("paired"): a program of PyTorch has up to 1.8 times the speed of another
 start of it. A line is printed as soon as its run has ended. What cannot be had (MPS, PyTorch) is
-"not run". Exit status 1: a figure misses what the limiter promises. Over 400 lines because each of
-its steps stands alone, and their cells are all that is in it.
+"not run". Exit status 1: a figure misses what the limiter promises.
 """
 
 from __future__ import annotations

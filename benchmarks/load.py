@@ -7,8 +7,6 @@
 containers (tests/cluster/hollow.py), and more pods than fit. All through it the extender that
 leads, an agent, the API server, and that with all extenders are killed by kill -9, one after the
 other. The clusters are those of the tests (tests/cluster); needs root.
-
-Over 400 lines because both loads are judged by one reader of the API and the ledgers.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ cards each, and a program of two processes runs in one of them alone, then in bo
 
 pods.sh brings up the cluster and calls this in its network. Services are served from here, because
 kube-proxy needs iptables.
-
-Over 400 lines because it is carried to machines that have nothing of the tests' cluster.
 """
 
 from __future__ import annotations

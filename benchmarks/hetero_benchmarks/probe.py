@@ -5,7 +5,7 @@ its name alone it is run without hetero, and prints `{"taken": bytes}`, which is
 
 A probe prints one JSON line `{"check": …, "passed": …, "saw": …}` for each truth it tried. While it
 holds all it could get it prints `{"holding": bytes}` and waits for a line, so that the card can be
-looked at from outside. Over 400 lines because each probe is a program, as users write it.
+looked at from outside.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""hetero top: how busy the devices are, and what each grant, container and process uses of them.
-
-Over 400 lines because the frames that keys change and those that are printed once are the same.
-"""
+"""hetero top: how busy the devices are, and what each grant, container and process uses of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a placement costs on every node, by the weights and by what was learned of the demand.
-
-Over 400 lines because both prices, where pods only arrive and where they also end, choose the same
-cards of the same nodes.
-"""
+"""What a placement costs on every node, by the weights and by what was learned of the demand."""
 
 from __future__ import annotations
 

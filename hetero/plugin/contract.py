@@ -7,8 +7,6 @@ A vendor's whole test is
 
     class TestAcme(VendorContract):
         plugin = hetero_acme
-
-Over 400 lines because a vendor's author reads all promises in one place.
 """
 
 from __future__ import annotations

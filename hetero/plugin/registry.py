@@ -1,7 +1,4 @@
-"""Finds the vendors and asks them, one at a time, so that a broken one is a row and no outage.
-
-Over 400 lines because each question has its place beside what is remembered of who answers.
-"""
+"""Finds the vendors and asks them, one at a time, so that a broken one is a row and no outage."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@
  * is listed where 64-bit programs can still call it (cuCtxCreate, cuStreamBeginCapture, ...). CU_PTSZ and CU_PTDS add
  * the variants for programs whose default stream is per-thread: _ptsz takes a stream, _ptds has an implicit one.
  * A few names differ by number between ways in: cuGetProcAddress("cuMemAlloc", 12000, ...) is cuMemAlloc_v2.
- *
- * Over 400 lines because it is the whole of a foreign interface, in one place to compare with its reference.
  */
 #ifndef HETERO_CUDA_ABI_H
 #define HETERO_CUDA_ABI_H

@@ -1,6 +1,6 @@
 /* HIP's ABI as the limiter meets it: our own declarations of what libamdhip64.so exports. The public reference is
  * hip_runtime_api.h of ROCm 5.2, and of 6.0 for the names with R0600. tests/limiters compares them with the header
- * where it is installed. Over 200 lines because it has each function that is answered.
+ * where it is installed.
  */
 #ifndef HETERO_HIP_ABI_H
 #define HETERO_HIP_ABI_H

@@ -1,5 +1,4 @@
-/* What the member of a gang that has the lead decides (gang.h). Over 400 lines because a row, its end and what both
- * cost are decided from one count of the members. */
+/* What the member of a gang that has the lead decides (gang.h). */
 #include "gang.h"
 
 #include "budget.h"

@@ -1,5 +1,4 @@
-/* The gate (gate.h): launchers pass it, set fences to see how far the device has come, and wait for it. Over 400 lines
- * because all of it is under one lock. */
+/* The gate (gate.h): launchers pass it, set fences to see how far the device has come, and wait for it. */
 #include "gate.h"
 
 #include "futex.h"

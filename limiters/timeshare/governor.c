@@ -1,7 +1,5 @@
 /* The governor's thread (governor.h): waits out debt, takes the time slice, opens the gate, closes it and charges. A
  * program that needs little of the device runs without a time slice (light_run.h).
- *
- * Over 400 lines because what is in flight is charged at every step of that.
  */
 #include "governor.h"
 

@@ -1,8 +1,7 @@
 /* What is known of a program that leaves the device idle between its launches: how long the device works for one of
  * them, and so how much of the device the program needs (docs/decisions/busy-time.md).
  *
- * It is learnt from streams that are held now and then (hold.h). Over 400 lines because each constant stands beside
- * what it decides.
+ * It is learnt from streams that are held now and then (hold.h).
  */
 #ifndef HETERO_LIGHT_H
 #define HETERO_LIGHT_H

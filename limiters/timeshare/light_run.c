@@ -1,5 +1,4 @@
-/* Lets a program run that needs little of the device (light_run.h). Over 400 lines because what is charged by number,
- * by holds and by looks is taken off each other. */
+/* Lets a program run that needs little of the device (light_run.h). */
 #include "light_run.h"
 
 #include "budget.h"

@@ -1,7 +1,4 @@
-/* Reads the board and the pages of a device's tenants, and writes our own (pages.h).
- *
- * Over 400 lines because nothing that others wrote is used unchecked.
- */
+/* Reads the board and the pages of a device's tenants, and writes our own (pages.h). */
 #include "pages.h"
 
 #include "../core/log.h"

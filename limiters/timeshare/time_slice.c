@@ -3,8 +3,6 @@
  *
  * Waiters poll: seldom, and often once the time slice is about to be free. Waking up takes 50 to 200 us in which the
  * device is idle.
- *
- * Over 400 lines because each step of taking a time slice is about siblings and neighbours at once.
  */
 #include "time_slice.h"
 

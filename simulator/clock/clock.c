@@ -11,8 +11,6 @@
  *
  * A limiter finds libc's functions in libc's files by name, so that no preload comes between (limiters/core/libc.c). It
  * looks in libpthread's first: hence the name of this library. No limiter is built or linked otherwise for it.
- *
- * Over 400 lines because all of it moves one clock.
  */
 #include <dlfcn.h>
 #include <errno.h>

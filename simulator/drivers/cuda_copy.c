@@ -1,6 +1,4 @@
-/* Copies and fills: bytes really move, and the card is busy for as long as its bandwidth says.
- *
- * Over 400 lines because each of the driver's many names for a copy or a fill is a function of a few lines here. */
+/* Copies and fills: bytes really move, and the card is busy for as long as its bandwidth says. */
 #include "driver.h"
 
 #include <string.h>

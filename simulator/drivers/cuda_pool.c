@@ -1,5 +1,4 @@
-/* Memory pools, and allocation in stream order from them. Over 400 lines because what a stream is yet to free may be
- * the next allocation's. */
+/* Memory pools, and allocation in stream order from them. */
 #include "driver.h"
 
 #include <stdlib.h>

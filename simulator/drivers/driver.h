@@ -1,5 +1,4 @@
-/* Inside the fake libcuda.so.1: its objects and what its files ask of each other. Over 400 lines because each file may
- * meet each object.
+/* Inside the fake libcuda.so.1: its objects and what its files ask of each other.
  *
  * One lock guards all of this process's state (LOCKED takes it until the function returns); nobody waits for the card
  * while holding it. Handles are cells of one arena, so a stale or made-up handle is recognised and answered with the

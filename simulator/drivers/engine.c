@@ -1,5 +1,5 @@
-/* Cards that share their time in slices and count memory, in one file under /dev/shm. Over 400 lines because all of it
- * reads or changes one state under one lock. Behind the state the file has the bytes of exported blocks. */
+/* Cards that share their time in slices and count memory, in one file under /dev/shm: one state under one lock. Behind
+ * the state the file has the bytes of exported blocks. */
 #include "engine.h"
 #include "process_number.h"
 

@@ -4,8 +4,6 @@
  * the parameters, too, of functions that the limiter has no line for.
  *
  * A thread has a current device and no contexts: each call enters the primary context of that.
- *
- * Over 400 lines because it has each function.
  */
 #include "amd.h"
 #include "driver.h"

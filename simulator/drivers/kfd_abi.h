@@ -1,7 +1,7 @@
 /* The ABI of libhsakmt.so.1, the library between AMD's HSA runtime and its kernel driver, and of what the runtime
  * writes into queues: our own declarations. The public references are ROCm's hsakmttypes.h, hsa.h, amd_hsa_signal.h
  * and hsa_ven_amd_loader.h (5.2); SDMA's packets are those of the runtime's sdma_registers.h. tests/limiters
- * compares them with those headers where they are installed. Over 200 lines because the runtime's structures are long.
+ * compares them with those headers where they are installed.
  */
 #ifndef HETERO_FAKE_KFD_ABI_H
 #define HETERO_FAKE_KFD_ABI_H

@@ -1,6 +1,5 @@
 /* hetero-job-cuda: a small program that keeps a CUDA device busy and says how fast it went, for demonstrations, tests
- * and measurements, on real cards and simulated ones alike. It needs the driver only. Over 300 lines because it is all
- * of a program: two kernels, its options, and the ways to run. */
+ * and measurements, on real cards and simulated ones alike. It needs the driver only. */
 #include "cuda/abi.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,4 @@
-"""What a demanding user met on a first tour of the command line, by the number of its row.
-
-Over 400 lines because each row is a test, and rows are looked up here by their numbers.
-"""
+"""What a demanding user met on a first tour of the command line, by the number of its row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A card that its programs share by a service: NVIDIA's MPS, whose command line is simulated.
-
-Over 400 lines because one simulated service stands behind all of it.
-"""
+"""A card that its programs share by a service: NVIDIA's MPS, whose command line is simulated."""
 
 from __future__ import annotations
 

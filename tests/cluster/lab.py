@@ -3,9 +3,6 @@
 Nodes, networks and images are made by the script of tests/kube/binaries.py. Here each node gets
 directories and simulated cards of its own, Services get their addresses, and whatever runs may be
 killed. What runs on it is release.py's.
-
-Over 400 lines because the tests know one object, the running cluster, by its machines, its API, its
-pods and its ledgers.
 """
 
 from __future__ import annotations

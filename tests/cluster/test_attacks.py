@@ -3,8 +3,6 @@
 On the real API server, scheduler and kubelet, oldest and late. What is written of claims is in
 test_claim_rights.py, what is done to signed allocations in test_security.py; docs/security.md has
 the table.
-
-Over 400 lines because all of it is tried by one tenant, with one set of rights.
 """
 
 from __future__ import annotations

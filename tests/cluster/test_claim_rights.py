@@ -1,7 +1,4 @@
-"""Who may say what of claims on a real Kubernetes 1.36: tenants, agents, administrators.
-
-Over 400 lines because each right is tried by who has it and by who has not.
-"""
+"""Who may say what of claims on a real Kubernetes 1.36: tenants, agents, administrators."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A node whose devices are given by claims: claims as the kubelet asks for them.
-
-Over 400 lines because all of it is one conversation: of the kubelet, the driver and the ledger.
-"""
+"""A node whose devices are given by claims: claims as the kubelet asks for them."""
 
 from __future__ import annotations
 

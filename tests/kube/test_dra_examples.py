@@ -1,7 +1,4 @@
-"""The examples of claims, each applied to a real API server and served by its kube-scheduler.
-
-Over 400 lines because one control plane, which takes seconds to start, serves them all.
-"""
+"""The examples of claims, each applied to a real API server and served by its kube-scheduler."""
 
 from __future__ import annotations
 

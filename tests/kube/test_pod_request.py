@@ -1,7 +1,4 @@
-"""What pods ask for, by annotations and resources.
-
-Over 400 lines because all that a pod can say is read in one place.
-"""
+"""What pods ask for, by annotations and resources."""
 
 from __future__ import annotations
 

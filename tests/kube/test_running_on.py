@@ -1,7 +1,4 @@
-"""What a container holds that runs on after its pod is over, deleted by force for one.
-
-Over 400 lines because shares and claims are kept, and taken back, by the same rule.
-"""
+"""What a container holds that runs on after its pod is over, deleted by force for one."""
 
 from __future__ import annotations
 

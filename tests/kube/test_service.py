@@ -1,7 +1,4 @@
-"""The services over HTTPS, with certificates made as a cluster's are.
-
-Over 400 lines because who makes, renews, serves and reads certificates and keys is one story.
-"""
+"""The services over HTTPS, with certificates made as a cluster's are."""
 
 from __future__ import annotations
 

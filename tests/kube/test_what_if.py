@@ -1,7 +1,4 @@
-"""What a cluster would do: its own scheduler on a copy of what the API says.
-
-Over 400 lines because each thing that may be different needs a cluster, a question and an answer.
-"""
+"""What a cluster would do: its own scheduler on a copy of what the API says."""
 
 from __future__ import annotations
 

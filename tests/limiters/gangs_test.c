@@ -1,9 +1,7 @@
 /* Gangs in virtual time: programs whose processes wait for each other on several cards.
  *
  * gangs_test TEST [SEED [COUNT [POINTS]]]: grants at random of so many seeds, from this one on, which are so far from
- * their shares at most (1, 12 of them, 1).
- *
- * Over 400 lines because all are of the same programs, and what one of them has alone is measured once. */
+ * their shares at most (1, 12 of them, 1). */
 #include "machine/gangs.h"
 
 static void (*const bodies[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce};

@@ -1,5 +1,4 @@
-/* The gate and the governor with their threads, in real time. Over 400 lines because all are of one simulated engine,
- * whose fences pass as each test says. */
+/* The gate and the governor with their threads, in real time. */
 #include "machine/check.h"
 
 #include "../../limiters/timeshare/governor.h"

@@ -1,5 +1,4 @@
-/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. Over 400 lines
- * because all of it is that one law. */
+/* Programs that leave the card idle for part of the time, in virtual time: a share is of what they use. */
 #include "machine/programs.h"
 
 /* 25 ms of products, and 25 ms elsewhere. */

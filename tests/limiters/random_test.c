@@ -1,8 +1,7 @@
 /* Machines at random, in virtual time: tenants of all kinds that stop, die, come back and lie.
  *
  * random_test TEST [SEED [COUNT]]: the machines of so many seeds, from this one on (1, and as many as take some
- * seconds). A seed makes one machine, always. Over 400 lines because all kinds of machines are drawn from the same
- * rolls and held to the same law.
+ * seconds). A seed makes one machine, always.
  */
 #include "machine/programs.h"
 

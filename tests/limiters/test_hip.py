@@ -3,8 +3,6 @@
 The runtime, its HSA runtime and its compiler are Debian's packages; what is simulated is the
 library below them (simulator/drivers/kfd.h). So what is asserted of memory is asserted on the card.
 What the limiter holds as all of ours do is in test_isolation.py.
-
-Over 400 lines because its programs are texts in it.
 """
 
 import os

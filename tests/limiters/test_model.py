@@ -2,8 +2,6 @@
 
 The model is in C, with the program that drives the processes: one model serves the random runs of
 `make soak` and the steps that hypothesis chooses, and shrinks, here.
-
-Over 400 lines because the mutations are the table of what the model finds.
 """
 
 import subprocess

@@ -1,7 +1,4 @@
-"""Under a grant NVML shows the grant: its cards in its order, its memory and processes.
-
-Over 400 lines because each kind of NVML's answers needs a program that asks it, on the same cards.
-"""
+"""Under a grant NVML shows the grant: its cards in its order, its memory and processes."""
 
 import json
 import subprocess

@@ -1,7 +1,4 @@
-"""What a driver counts beyond the charges is charged, told of and acted upon; nobody else is.
-
-Over 400 lines because all of it stands on one card, with processes that hold grants of it.
-"""
+"""What a driver counts beyond the charges is charged, told of and acted upon; nobody else is."""
 
 from __future__ import annotations
 

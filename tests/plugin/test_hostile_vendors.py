@@ -1,7 +1,4 @@
-"""A vendor whose library crashes, exits, hangs or prints harms nobody: each deed at each hook.
-
-Over 400 lines because each deed and each hook is held against the same others.
-"""
+"""A vendor whose library crashes, exits, hangs or prints harms nobody: each deed at each hook."""
 
 from __future__ import annotations
 

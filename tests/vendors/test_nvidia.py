@@ -1,7 +1,4 @@
-"""NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack.
-
-Over 400 lines because each fact of a card is read from the driver by a call of its own.
-"""
+"""NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack."""
 
 from __future__ import annotations
 

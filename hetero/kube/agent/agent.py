@@ -1,7 +1,4 @@
-"""The node agent: offers this node's devices to its kubelet and publishes them to the scheduler.
-
-Over 400 lines because all its tasks act on one state: what there is, and who may be given it.
-"""
+"""The node agent: offers this node's devices to its kubelet and publishes them to the scheduler."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ starts, the same list says who got the devices, and a start that does not match 
 A kubelet waits for each answer before it goes on to the next pod. So a pod's grants are made when
 the API says that it is on this node, which the kubelet hears at the same moment: Allocate hands out
 what stands by then, and notes in the grant for which devices it did.
-
-Over 400 lines because whose a share is and whether it stands must agree at every step.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 The ledger is the checkpoint. A claim's grant has an id that is made of the claim's UID, so what was
 prepared is found again whoever was killed meanwhile, and is prepared only once. The order is grant,
 spec, status; back it is spec, grant. Each step may be done again.
-
-Over 400 lines because all of it keeps the same grants, each under its claim's lock.
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ it; a pod that is not bound gives it back. Where filter answers all that serve, 
 before kube-scheduler binds the pod. The binding carries the signed share, which the API writes to
 the pod as it binds it. The names of the verbs' fields are those of
 k8s.io/kube-scheduler/extender/v1; Go reads them whatever their case, and so do we.
-
-Over 400 lines because what the API says and what kube-scheduler asks change one state between two
-awaits: one file shows where a change may be interrupted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reads what a pod asks for: resources and annotations by the names that vendors declare.
-
-Over 400 lines because one pod is read once, from all of what it says.
-"""
+"""Reads what a pod asks for: resources and annotations by the names that vendors declare."""
 
 from __future__ import annotations
 

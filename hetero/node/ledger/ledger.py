@@ -1,8 +1,5 @@
 """The ledger of standing grants: one directory each, standing exactly as long as somebody holds it.
 
-Over 400 lines because every step that adds, changes or removes a grant may be killed, and the sweep
-beside it must undo or finish each of them.
-
     lock                    locked by whoever admits, changes or sweeps
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth

@@ -1,7 +1,4 @@
-"""Looks at the node for people: what stands on each device, and what each grant uses of it.
-
-Over 400 lines because all that ps and top say of a moment comes from one look.
-"""
+"""Looks at the node for people: what stands on each device, and what each grant uses of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-/* The machine of virtual.h: a scheduler of coroutines, and beneath it what of the kernel the core uses. Over 400 lines
- * because all of it moves one clock. */
+/* The machine of virtual.h: a scheduler of coroutines, and beneath it what of the kernel the core uses. */
 /* The system's own, by their own names. */
 #undef clock_gettime
 #undef close

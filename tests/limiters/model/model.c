@@ -5,8 +5,7 @@
  *
  * After each call: the answer; what the usage region says is charged for each process; what the card says it holds for
  * each process and in all. What is held is charged, what is charged is held, but for what docs/charges.md says of
- * each kind, and when all is freed and all processes ended both are 0. Over 400 lines because choosing a call, making
- * it and judging it share one state.
+ * each kind, and when all is freed and all processes ended both are 0.
  */
 #include "books.h"
 #include "call.h"

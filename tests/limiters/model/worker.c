@@ -1,5 +1,4 @@
-/* A process under the limiter: it makes the calls that it is told to make. Over 400 lines because each kind of call is
- * made here. */
+/* A process under the limiter: it makes the calls that it is told to make. */
 #include "call.h"
 
 #include "../../../limiters/cuda/abi.h"
