@@ -3,8 +3,9 @@
 
     limiters/check_layers.py [--root limiters] [--build limiters/build]
 
-A unit is a source with its header (x.c and x.h). What a unit needs is told in two ways: by what it
-includes, and by the symbols of its object that other objects define (`nm`).
+A unit is a source with its header (x.c and x.h). Sources that a driver API chooses from (its
+features.mk), and the header they share, are a unit each. What a unit needs is told in two ways: by
+what it includes, and by the symbols of its object that other objects define (`nm`).
 
 1. Includes between folders go down only: LAYERS.
 2. The units' includes have no circle.

@@ -22,19 +22,24 @@ typedef CUdeviceptr pointer_t;
 #define MADE_TYPES(made)                                                                                               \
     made(CUdeviceptr) made(void *) made(CUarray) made(CUmipmappedArray) made(CUmemoryPool) made(CUgraphExec)           \
         made(CUcontext) made(CUgreenCtx) made(CUstream) made(CUmodule) made(CUlibrary)
+
+/* What the driver does, where one condition tells it apart from others; features.mk chooses whole bodies. */
 #define CALLS_NEST           0 /* no launch of the driver's calls another by its exported name */
 #define ANY_CALL_IS_FIRST    0
-#define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */
-#define CONTEXTS_HAVE_BLOCKS 1
+#define CONTEXTS_HAVE_BLOCKS 1 /* blocks.h */
 #define BLOCKS_ARE_KEPT      0
 #define MANAGED_IN_BATCHES   1
 #define FREES_WAIT           0
-#define ARRAYS_SHARE_UP_TO   PIECE_BELOW
-#define MIPMAP_SHAPE         const CUDA_ARRAY3D_DESCRIPTOR
-#define LAUNCH_COUNT         unsigned
 #define UUID_IS_TEXT         0
+
+/* In what sizes it takes memory. */
+#define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */
+#define ARRAYS_SHARE_UP_TO   PIECE_BELOW
 #define PITCH_STEP           512u
 #define VIRTUAL_TAKES(bytes) (bytes) /* blocks of physical memory are whole ones */
+
+#define MIPMAP_SHAPE         const CUDA_ARRAY3D_DESCRIPTOR
+#define LAUNCH_COUNT         unsigned
 #define DRIVER_NAMES         "libcuda.so.1"
 #define FUNCTION_PREFIX      "cu"
 #define FUNCTION_VARIANTS    "_ptsz", "_ptds"

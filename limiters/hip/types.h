@@ -75,20 +75,24 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED  hipErrorStreamCaptureUnsupported
 #define HIP_ERROR_CAPTURED_EVENT              hipErrorCapturedEvent
 
+/* What the runtime does, where one condition tells it apart from others; features.mk chooses whole bodies. */
 #define CALLS_NEST           1 /* hipMemAllocPitch calls hipMallocPitch */
 #define ANY_CALL_IS_FIRST    1
-#define PIECE_BELOW          (BLOCK + 1) /* blocks.h */
-#define CONTEXTS_HAVE_BLOCKS 0
+#define CONTEXTS_HAVE_BLOCKS 0 /* blocks.h */
 #define BLOCKS_ARE_KEPT      1
 #define MANAGED_IN_BATCHES   0
 #define FREES_WAIT           1 /* of what is no pool's, as the runtime itself does */
+#define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
+
+/* In what sizes it takes memory. */
+#define PIECE_BELOW          (BLOCK + 1) /* blocks.h */
 #define ARRAYS_SHARE_UP_TO   0
+#define PITCH_STEP           256u
+#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK - 1) / BLOCK * BLOCK)
+
 #define MIPMAP_SHAPE         HIP_ARRAY3D_DESCRIPTOR
 #define LAUNCH_COUNT         int
 #define LAUNCHED_FUNCTION    hipFunctionLaunchParams
-#define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
-#define PITCH_STEP           256u
-#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK - 1) / BLOCK * BLOCK)
 #define DRIVER_NAMES         "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libgalaxyhip.so.5"
 #define FUNCTION_PREFIX      "hip"
 #define FUNCTION_VARIANTS    "_spt"

@@ -2,14 +2,17 @@
  * larger batches.
  *
  * Memory from PIECE_BELOW on has blocks of its own. Smaller pieces share blocks, and a block is taken for as long as it
- * has one piece. What differs between APIs is in types.h:
+ * has one piece. What differs between APIs is in types.h.
  *
- * PIECE_BELOW           1 MiB for CUDA
- * CONTEXTS_HAVE_BLOCKS  the first block that a context shares out is part of the context and costs nothing
- * BLOCKS_ARE_KEPT       the driver may keep a block that has become empty, and gives it back when the card has no
- * memory for it: it stays charged until another piece lies in it, or until the grant needs the room MANAGED_IN_BATCHES
- * managed memory is taken in batches; otherwise charged in full like other memory, for only the kernel knows what of it
- * is on the card
+ * PIECE_BELOW: 1 MiB for CUDA.
+ *
+ * CONTEXTS_HAVE_BLOCKS: the first block that a context shares out is part of the context and costs nothing.
+ *
+ * BLOCKS_ARE_KEPT: the driver may keep a block that has become empty, and gives it back when the card has no memory for
+ * it. It stays charged until another piece lies in it, or until the grant needs the room.
+ *
+ * MANAGED_IN_BATCHES: managed memory is taken in batches. Otherwise it is charged in full like other memory, for only
+ * the kernel knows what of it is on the card.
  *
  * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): 1, 512 and 65536 bytes in one block, 1 MiB takes 2, 2 MiB
  * and a byte takes 4; of forty pieces of 1 MiB less 512 bytes, which took 21 blocks, every second was freed and all 21
