@@ -12,9 +12,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef void *(*dlsym_function)(void *, const char *);
-typedef void *(*dlvsym_function)(void *, const char *, const char *);
-
 /* ------------------------------------------------------------------------------------------------------- our tables */
 
 /* What the linker puts around this library and around the section of its tables (SYMBOLS). */
@@ -152,6 +149,12 @@ static bool find_ours(const char *name, struct place *place)
     return false;
 }
 
+/* Whether the whole program is looked through, rather than one object and what it was linked to. */
+static bool is_everywhere(const void *handle)
+{
+    return handle == RTLD_NEXT || handle == RTLD_DEFAULT;
+}
+
 /* Whether this handle leads to a driver's function that no table has and that is not to be had. Then dlerror says so:
  * programs count on it to say something. */
 static bool hidden(void *handle, const char *name)
@@ -159,7 +162,7 @@ static bool hidden(void *handle, const char *name)
     for (const struct symbols *const *at = __start_hetero_symbols; name != NULL && at < __stop_hetero_symbols; at++) {
         struct library *library = (*at)->library;
         if (library->hides == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1] ||
-            handle == RTLD_NEXT || handle == RTLD_DEFAULT || tenancy() == TENANCY_FREE)
+            is_everywhere(handle) || tenancy() == TENANCY_FREE)
             continue;
         const struct link_map *object = object_of(libc_dlsym(handle, name));
         if (object == NULL || !is_called(object, library) || !library->hides(name))
@@ -206,6 +209,18 @@ static void *found_everywhere(const struct place *place, bool next)
     return found == NULL && there ? place->ours : found;
 }
 
+/* What a handle has under a name of ours: our function, where the loader would find it or the driver's. */
+static void *found_by(void *handle, const struct place *place, const char *version, bool versioned)
+{
+    const char *name = place->row->name;
+    void *found = place->ours;
+    if (!is_everywhere(handle))
+        found = versioned ? libc_dlvsym(handle, name, version) : libc_dlsym(handle, name);
+    if (is_of_this_library(found))
+        found = found_everywhere(place, handle == RTLD_NEXT);
+    return is_the_drivers(place->library, found) ? place->ours : found;
+}
+
 __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *handle, const char *name,
                                                                          const char *version, long versioned)
 {
@@ -214,17 +229,12 @@ __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *h
     if (name == NULL || !find_ours(name, &place) || (FAULT(loader_calls_unanswered) && place.library == &loader))
         return (struct lookup){NULL, hidden(handle, name) ? NULL : pass};
     /* A sanitizer asks for these before anything of it works: nothing is called but what passes such a call on. */
-    bool early = place.library == &loader && (handle == RTLD_NEXT || handle == RTLD_DEFAULT);
+    bool early = place.library == &loader && is_everywhere(handle);
     if (early && atomic_load(&process.tenancy) != TENANCY_FREE)
         return (struct lookup){place.ours, NULL};
     if (early || tenancy() == TENANCY_FREE)
         return (struct lookup){NULL, pass};
-    void *found = place.ours;
-    if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
-        found = versioned ? ((dlvsym_function)pass)(handle, name, version) : ((dlsym_function)pass)(handle, name);
-    if (is_of_this_library(found))
-        found = found_everywhere(&place, handle == RTLD_NEXT);
-    return (struct lookup){is_the_drivers(place.library, found) ? place.ours : found, NULL};
+    return (struct lookup){found_by(handle, &place, version, versioned), NULL};
 }
 
 /* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */

@@ -175,16 +175,22 @@ static unsigned shown(const char *family, const void *function, bool *is_one)
 /* A program built for a CUDA before this means the forms of 32 bits, where there were others. */
 #define SECOND_FORMS 4000
 
-/* Ours for what the driver found under `name`: the address tells which variant and version the driver chose. One that
- * is another's, of a function that we answer, is refused: ours takes what another version does not. Should a driver
- * hand out addresses that it does not show to dlsym, the name decides, if it leaves no choice. NULL: refused. */
-static void *ours_for(void *found, const char *name, int version, uint64_t flags)
+/* Ours for the driver's address of a function: it tells which variant and version the driver chose. What is not
+ * answered stays the driver's. NULL: the driver shows this address under no name of the table. */
+static void *ours_by_address(void *found)
 {
-    unsigned row, last;
-    for (row = 0; row < ROWS; row++)
+    for (unsigned row = 0; row < ROWS; row++)
         if (found == symbol_known(&driver_rows[row]) || found == local_driver(row) ||
             found == ours[row]) /* whose names lead to us in itself, too */
             return ours[row] != NULL && !FAULT(raw_lookup_unanswered) ? ours[row] : found;
+    return NULL;
+}
+
+/* Ours for an address that the driver found under `name` and does not show to dlsym: the name decides, if it leaves no
+ * choice. NULL: refused, since ours takes what another version does not. */
+static void *ours_by_name(void *found, const char *name, int version, uint64_t flags)
+{
+    unsigned row = 0, last;
     bool per_thread = (flags & VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)) != 0, is_shown;
     unsigned versions = versions_of(name, per_thread, &row);
     if (versions == 0 && versions_of(name, !per_thread, &last) == 0)
@@ -195,6 +201,12 @@ static void *ours_for(void *found, const char *name, int version, uint64_t flags
     log_line(certain ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
              certain ? driver_rows[row].name : "its version is not one that is limited: refused");
     return certain ? ours[row] : NULL;
+}
+
+static void *ours_for(void *found, const char *name, int version, uint64_t flags)
+{
+    void *known = ours_by_address(found);
+    return known != NULL ? known : ours_by_name(found, name, version, flags);
 }
 
 static result_t answer(result_t found, const char *name, void **function, int version, uint64_t flags)
