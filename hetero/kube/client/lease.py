@@ -14,6 +14,9 @@ from time import monotonic
 from attrs import define, field
 
 from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.objects.kinds import Lease as LeaseObject
+from hetero.kube.objects.kinds import LeaseSpec
+from hetero.kube.objects.reading import read
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +94,7 @@ class Lease:
                 raise
             # Somebody wrote meanwhile; perhaps we did, and the answer was lost.
             await self._read()
-            self.leads = self._holder() == self.identity
+            self.leads = self._spec.holder_identity == self.identity
             return
         self.leads, self.trusted_until = True, asked_at + TRUSTED
 
@@ -100,24 +103,26 @@ class Lease:
         await self._read()
         if self._lease is None:
             return True
-        spec = self._lease.get("spec") or {}
-        renewal = (self._holder(), spec.get("renewTime") or "")
+        spec = self._spec
+        renewal = (spec.holder_identity, spec.renew_time)
         if renewal != self._renewal or self._seen_at is None:
             self._renewal, self._seen_at = renewal, monotonic()
-        self._lasts = spec.get("leaseDurationSeconds") or LASTS
+        self._lasts = spec.lease_duration_seconds or LASTS
         return renewal[0] in ("", self.identity) or monotonic() - self._seen_at > self._lasts
 
-    def _holder(self) -> str:
-        return ((self._lease or {}).get("spec") or {}).get("holderIdentity") or ""
+    @property
+    def _spec(self) -> LeaseSpec:
+        """What the Lease said as last read or written."""
+        return read(LeaseObject, self._lease).spec
 
     def _taken(self) -> Plain:
         """Return what the Lease says once it is ours."""
         now = _now()
         spec = {"holderIdentity": self.identity, "leaseDurationSeconds": LASTS, "renewTime": now}
-        was = (self._lease or {}).get("spec") or {}
-        if self._lease is not None and self._holder() == self.identity:
-            return {**was, **spec}
-        return {**spec, "acquireTime": now, "leaseTransitions": was.get("leaseTransitions", 0) + 1}
+        was = self._spec
+        if self._lease is not None and was.holder_identity == self.identity:
+            return {**(self._lease.get("spec") or {}), **spec}
+        return {**spec, "acquireTime": now, "leaseTransitions": was.lease_transitions + 1}
 
     async def _read(self) -> None:
         try:
