@@ -29,6 +29,7 @@ from typing import Any
 from attrs import evolve
 
 from hetero.kube.client.api import Access, Api, Plain
+from hetero.kube.objects.kinds import Pod as PodObject
 from hetero.kube.scheduler.kubelet_watches import BROKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.words.signing import SigningKey
@@ -110,11 +111,11 @@ def simulated(trace: Trace) -> dict[str, str]:
     return {name: placement.node for name, placement in player.cache.standing.items()}
 
 
-def over_capacity(trace: Trace, pods: Iterable[Plain]) -> int:
+def over_capacity(trace: Trace, pods: Iterable[PodObject]) -> int:
     """Return how many cards have given more memory than they have, by the pods' allocations."""
     given = Counter[str]()
     for pod in pods:
-        text = (pod["metadata"].get("annotations") or {}).get(ALLOCATION)
+        text = pod.metadata.annotations.get(ALLOCATION)
         for _, allocation in json.loads(text)["containers"] if text else ():
             for piece in allocation["pieces"]:
                 given[piece["device"]] += piece["takes"]["memory"]
@@ -127,20 +128,19 @@ class Watched:
 
     def __init__(self) -> None:
         self.nodes: dict[str, str] = {}
-        self.pods: dict[str, Plain] = {}
+        self.pods: dict[str, PodObject] = {}
         self.bound: list[float] = []  # when each was heard to be bound
         self.news = time.monotonic()
 
-    def listed(self, pods: list[Plain]) -> None:
+    def listed(self, pods: list[PodObject]) -> None:
         """Note all pods there are."""
         for pod in pods:
             self.changed("ADDED", pod)
 
-    def changed(self, _: str, pod: Plain) -> None:
+    def changed(self, _: str, pod: PodObject) -> None:
         """Note what became of a pod."""
-        name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
-        conditions = (pod.get("status") or {}).get("conditions") or ()
-        if node is None and not any(one["status"] == "False" for one in conditions):
+        name, node = pod.metadata.name, pod.spec.node_name
+        if node is None and not any(one.status == "False" for one in pod.status.conditions):
             return
         if node and not self.nodes.get(name):
             self.bound.append(time.monotonic())
@@ -312,7 +312,7 @@ class session:  # noqa: N801 - used as a context manager
         api = await self.opened.__aenter__()
         seen = self.watched
         self.following = asyncio.ensure_future(
-            api.follow(PODS, listed=seen.listed, changed=seen.changed, lost=print)
+            api.follow(PODS, PodObject, listed=seen.listed, changed=seen.changed, lost=print)
         )
         return api, seen
 

@@ -30,8 +30,10 @@ from signal import SIGKILL
 from typing import Any
 
 from attrs import define, field
+from msgspec import to_builtins
 
 from hetero.kube.client.api import Access, Api, ApiError, Plain
+from hetero.kube.objects.kinds import Pod
 from hetero.model import SLOTS
 from tests.cluster.books import Books, given
 from tests.cluster.conftest import share
@@ -283,7 +285,13 @@ async def session(
         seen = Watched(api, Books(lab, nodes), hollow or {})
         for node in nodes:
             await asyncio.to_thread(seen.books.capacity, node)
-        follow = api.follow(PODS, listed=seen.listed, changed=seen.changed, lost=lambda _: None)
+        follow = api.follow(
+            PODS,
+            Pod,
+            listed=lambda pods: seen.listed([to_builtins(pod) for pod in pods]),
+            changed=lambda event, pod: seen.changed(event, to_builtins(pod)),
+            lost=lambda _: None,
+        )
         tasks = [asyncio.ensure_future(one) for one in (follow, seen.check())]
         try:
             yield seen

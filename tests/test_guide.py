@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from hetero import plugin
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Ask
 from hetero.model.units import MiB
@@ -185,6 +187,6 @@ def test_pods_ask_by_the_resource_names_that_the_guide_declares() -> None:
     words = Vocabulary(vendors=(vendor,))
     limits = {"zephyr.example/card": 2, "zephyr.example/memory": 3000, "zephyr.example/core": 30}
     container = {"name": "main", "resources": {"limits": limits}}
-    (asked,) = words.asked({"metadata": {}, "spec": {"containers": [container]}})
+    (asked,) = words.asked(read(Pod, {"spec": {"containers": [container]}}))
 
     assert 2 * (Ask(memory=3000 * MiB, core=30),) == asked.request.asks

@@ -14,9 +14,12 @@ from time import monotonic
 from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError, Plain
+from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
+from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.reading import read_all
 from hetero.kube.server.delegated import AUDIENCE, TOKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
+from hetero.kube.words.pod import ended
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Inventory, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.node.view.observe import DeviceView, Share, lending
@@ -87,17 +90,16 @@ def read_cluster(*, seconds: float | None = None) -> ClusterView:
 
 async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     """Return the cluster behind an API, as `read_cluster`."""
-    nodes, pods = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
-    holding = tuple(view for pod in pods["items"] for view in _holding(pod))
+    answers = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
+    nodes, pods = read_all(Node, answers[0]["items"]), read_all(Pod, answers[1]["items"])
+    holding = tuple(view for pod in pods for view in _holding(pod))
     members = tuple(
-        _member(node, holding)
-        for node in nodes["items"]
-        if INVENTORY in (node["metadata"].get("annotations") or {})
+        _member(node, holding) for node in nodes if INVENTORY in node.metadata.annotations
     )
     before: dict[str, _Heard] = {}
     now: dict[str, _Heard] = {}
     if seconds is not None:
-        agents = dict(filter(None, map(_agent, pods["items"])))
+        agents = dict(filter(None, map(_agent, pods)))
         before = await _hear(api, agents)
         await asyncio.sleep(seconds)
         now = await _hear(api, agents)
@@ -116,17 +118,16 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
 # --- what is used -----------------------------------------------------------------------------
 
 
-def _agent(pod: Plain) -> tuple[str, str] | None:
+def _agent(pod: Pod) -> tuple[str, str] | None:
     """Return an agent's node and where the API serves its metrics; None for any other pod."""
-    about, node = pod["metadata"], pod["spec"].get("nodeName")
-    labels = about.get("labels") or {}
-    if node is None or not _AGENTS.items() <= labels.items():
+    about, node = pod.metadata, pod.spec.node_name
+    if node is None or not _AGENTS.items() <= about.labels.items():
         return None
-    found = (port for one in pod["spec"]["containers"] for port in one.get("ports") or ())
-    ports = {port.get("name"): port["containerPort"] for port in found}
+    found = (port for one in pod.spec.containers for port in one.ports)
+    ports = {port.name: port.container_port for port in found}
     name = next((name for name in _PORTS if name in ports), "metrics")
-    at = f"{_PORTS[name]}{about['name']}:{ports.get(name, 80)}"
-    return node, f"/api/v1/namespaces/{about['namespace']}/pods/{at}/proxy/metrics"
+    at = f"{_PORTS[name]}{about.name}:{ports.get(name, 80)}"
+    return node, f"/api/v1/namespaces/{about.namespace}/pods/{at}/proxy/metrics"
 
 
 async def _token(api: Api, agents: Iterable[str]) -> dict[str, str]:
@@ -223,10 +224,10 @@ def _share(
 # --- what stands ------------------------------------------------------------------------------
 
 
-def _member(node: Plain, holding: tuple[PodView, ...]) -> MemberView:
-    name = node["metadata"]["name"]
+def _member(node: Node, holding: tuple[PodView, ...]) -> MemberView:
+    name = node.metadata.name
     try:
-        devices = published_devices(node["metadata"]["annotations"][INVENTORY], node=name)
+        devices = published_devices(node.metadata.annotations[INVENTORY], node=name)
     except BadInput as error:
         return MemberView(name=name, devices=(), fault=str(error))
     here = tuple(view for view in holding if view.node == name)
@@ -254,24 +255,23 @@ def _member(node: Plain, holding: tuple[PodView, ...]) -> MemberView:
     )
 
 
-def _holding(pod: Plain) -> tuple[PodView, ...]:
+def _holding(pod: Pod) -> tuple[PodView, ...]:
     """Return what the pod's containers hold; nothing when it ended or is not bound."""
-    about, phase = pod["metadata"], (pod.get("status") or {}).get("phase", "Unknown")
-    text = (about.get("annotations") or {}).get(ALLOCATION)
-    node = pod["spec"].get("nodeName")
-    if text is None or node is None or phase in ("Succeeded", "Failed"):
+    about, node = pod.metadata, pod.spec.node_name
+    text = about.annotations.get(ALLOCATION)
+    if text is None or node is None or ended(pod):
         return ()
     view = PodView(
-        namespace=about["namespace"],
-        pod=about["name"],
+        namespace=about.namespace,
+        pod=about.name,
         container="",
         node=node,
-        phase=phase,
+        phase=pod.status.phase or "Unknown",
         allocation=Allocation(pieces=()),
     )
     try:
         # Not verified here, where there is no key: what is shown decides nothing.
-        given = codec.loads(text, Assignment, source=f"pod {about['name']}")
+        given = codec.loads(text, Assignment, source=f"pod {about.name}")
     except BadInput:
         return ()
     return tuple(

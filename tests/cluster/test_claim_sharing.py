@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from hetero.kube.objects.kinds import Container
+from hetero.kube.objects.reading import read
 from hetero.kube.words.pod import expect_unhidden
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
@@ -210,7 +212,7 @@ def test_no_pod_of_a_claim_hides_what_limits_it_wherever_the_webhook_does_not_lo
 
 def hides(container: Plain) -> bool:
     try:
-        expect_unhidden(container)
+        expect_unhidden(read(Container, container))
     except BadInput:
         return True
     return False

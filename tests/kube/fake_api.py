@@ -11,6 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from hetero.kube.client.api import RETRY, ApiError
+from hetero.kube.objects.reading import read
 from hetero.kube.server.delegated import AUDIENCE as METRICS
 from hetero.kube.words.annotations import AUDIENCE
 
@@ -115,6 +116,7 @@ class FakeApi:
     async def follow(
         self,
         path: str,
+        kind: type[Any],
         *,
         query: Any = None,
         metadata: bool = False,
@@ -125,17 +127,17 @@ class FakeApi:
     ) -> None:
         self.retries[path] = retry
 
-        def seen(item: Plain) -> Plain:
-            return {"metadata": item["metadata"]} if metadata else item
+        def seen(item: Plain) -> Any:
+            return read(kind, {"metadata": item["metadata"]} if metadata else item)
 
-        kind = path.rpartition("/")[2]
+        name = path.rpartition("/")[2]
 
         def relist() -> None:
-            listed([seen(o) for p, o in self.objects.items() if p.split("/")[-2] == kind])
+            listed([seen(o) for p, o in self.objects.items() if p.split("/")[-2] == name])
 
         relist()
         self._lists.append(relist)
-        self._watchers.append((kind, lambda event, item: changed(event, seen(item))))
+        self._watchers.append((name, lambda event, item: changed(event, seen(item))))
         self._lost.append(lost)
         await asyncio.Event().wait()
 

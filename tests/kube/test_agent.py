@@ -126,7 +126,7 @@ def test_a_pod_that_the_kubelet_refused_for_another_reason_takes_nobodys_devices
             at.api.put("pods", refused)
             changed = refused["metadata"]["resourceVersion"]
             known = at.agent.allocator.pods
-            await until(lambda: known["uid-one"]["metadata"]["resourceVersion"] == changed)
+            await until(lambda: known["uid-one"].metadata.resource_version == changed)
             answer = (await at.kubelet.admit(waits))["main"]
             assert "memory-1" == answer.envs["MEMORY_VISIBLE_DEVICES"]
 

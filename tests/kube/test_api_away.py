@@ -12,6 +12,7 @@ import pytest
 
 from hetero.kube.agent import allocator
 from hetero.kube.client.api import RETRY, Access, Api
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
 from hetero.kube.scheduler.extender import AGAIN
@@ -236,6 +237,7 @@ def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server
             following = asyncio.ensure_future(
                 client.follow(
                     "/api/v1/pods",
+                    Pod,
                     listed=lambda _: listed.set(),
                     changed=lambda *_: None,
                     lost=lost.append,

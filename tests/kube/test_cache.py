@@ -6,6 +6,8 @@ from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hetero.kube.objects.kinds import Pod as PodObject
+from hetero.kube.objects.reading import read
 from hetero.kube.words.quota import Quotas
 from hetero.model.units import GiB
 from hetero.placement.cache import Quotas as QuotaRules
@@ -28,7 +30,7 @@ QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
 
 
 def asking(number: int) -> Pod:
-    found = WORDS.pod_request(pod(ASKS[number]))
+    found = WORDS.pod_request(read(PodObject, pod(ASKS[number])))
     assert found is not None
     return found.pod
 

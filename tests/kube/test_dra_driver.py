@@ -256,7 +256,7 @@ def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared(
         assert ({}, {}) == (at.standing(), specs(at))
 
         at.api.put("pods", {**pod, "status": {"phase": "Failed"}}, event="MODIFIED")
-        await until(lambda: at.agent.allocator.pods[f"uid-{name}"]["status"].get("phase"))
+        await until(lambda: at.agent.allocator.pods[f"uid-{name}"].status.phase)
         assert "" == (await prepare(at, "one")).error
 
     story(act)
@@ -411,7 +411,7 @@ def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> Non
         await until(lambda: "uid-third" in at.agent.allocator.pods)
         (entry,) = at.node.snapshot().grants
 
-        told = [pod["metadata"]["name"] for pod in at.agent._pods_of(entry)]
+        told = [pod.metadata.name for pod in at.agent._pods_of(entry)]
         assert ["first", "second"] == told
 
     story(act)

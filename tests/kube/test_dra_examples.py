@@ -35,6 +35,8 @@ from hetero.kube.dra.way import (
     slice_probe,
     template_probe,
 )
+from hetero.kube.objects.kinds import DeviceConfig, DeviceResult, ResourceClaim
+from hetero.kube.objects.reading import read
 from hetero.kube.what_if.claims import read_claims
 from hetero.kube.words.quantity import quantity
 from hetero.model import (
@@ -257,7 +259,7 @@ def _placed(plane: ControlPlane, pod: str) -> Any:
 def given(plane: ControlPlane, pod: str) -> Allocation:
     """Return what a pod's claim is on its node, as the agent there reads it."""
     node = plane.pod(pod)["spec"]["nodeName"]
-    claim = claim_of(plane, pod)
+    claim = read(ResourceClaim, claim_of(plane, pod))
     return prepared(claim, node=node, offers=offers(NODES[node])).allocation
 
 
@@ -510,7 +512,7 @@ def test_the_api_server_and_the_agent_agree_on_what_a_claim_may_say(
 
     def agent() -> bool:
         with suppress(BadInput):
-            config_of([{"source": "FromClaim", **one} for one in config])
+            config_of([read(DeviceConfig, {"source": "FromClaim", **one}) for one in config])
             return True
         return False
 
@@ -548,7 +550,10 @@ def test_configuration_is_for_all_requests_of_a_claim_that_mean_our_devices(
 
     def agent() -> bool:
         with suppress(BadInput):
-            config_of([{"source": "FromClaim", **one} for one in config], results)
+            config_of(
+                [read(DeviceConfig, {"source": "FromClaim", **one}) for one in config],
+                [read(DeviceResult, one) for one in results],
+            )
             return True
         return False
 

@@ -6,9 +6,20 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+from msgspec.structs import replace
 
 from hetero.kube.dra.claims import config_of, prepared
 from hetero.kube.dra.offers import Plain, device_name, offers, slices
+from hetero.kube.objects.kinds import (
+    ClaimAllocation,
+    ClaimStatus,
+    DeviceAllocations,
+    DeviceConfig,
+    DeviceResult,
+    OpaqueConfig,
+    ResourceClaim,
+)
+from hetero.kube.objects.reading import read
 from hetero.model import (
     CORE,
     MEMORY,
@@ -51,19 +62,22 @@ def policies(device: Device) -> dict[str, Plain]:
     return {name: one["requestPolicy"] for name, one in entry(device)["capacity"].items()}
 
 
-def claim(*results: Plain, config: tuple[Plain, ...] = ()) -> Plain:
+def claim(*results: Plain, config: tuple[DeviceConfig, ...] = ()) -> ResourceClaim:
     made = [{"driver": "hetero.io", "pool": "n1", "request": "card", **one} for one in results]
-    return {"status": {"allocation": {"devices": {"results": made, "config": list(config)}}}}
+    found = tuple(read(DeviceResult, one) for one in made)
+    devices = DeviceAllocations(results=found, config=config)
+    return ResourceClaim(status=ClaimStatus(allocation=ClaimAllocation(devices=devices)))
 
 
-def takes(claimed: Plain, *devices: Device) -> list[dict[str, int]]:
+def takes(claimed: ResourceClaim, *devices: Device) -> list[dict[str, int]]:
     held = prepared(claimed, node="n1", offers=offers(devices))
     return [dict(piece.takes) for piece in held.allocation.pieces]
 
 
-def config(source: str, **words: Any) -> Plain:
+def config(source: str, **words: Any) -> DeviceConfig:
     parameters = {"apiVersion": "hetero.io/v1", "kind": "Share", **words}
-    return {"source": source, "opaque": {"driver": "hetero.io", "parameters": parameters}}
+    opaque = OpaqueConfig(driver="hetero.io", parameters=parameters)
+    return DeviceConfig(source=source, opaque=opaque)
 
 
 def test_a_fractional_device_is_one_that_many_claims_share_by_its_steps() -> None:
@@ -336,15 +350,17 @@ def test_configuration_that_says_nonsense_is_refused(words: dict[str, Any], sent
 
 
 def test_configuration_for_some_of_a_claims_requests_is_refused() -> None:
-    for_one = {**config("FromClaim", policy="elastic"), "requests": ["one"]}
+    for_one = replace(config("FromClaim", policy="elastic"), requests=("one",))
 
     with pytest.raises(BadInput, match="a claim is one grant"):
-        config_of([for_one], [{"request": "one"}, {"request": "two"}])
-    assert Policy.ELASTIC == config_of([for_one], [{"request": "one/sub"}]).policy
+        config_of([for_one], [DeviceResult(request="one"), DeviceResult(request="two")])
+    part = DeviceResult(request="one/sub")
+    assert Policy.ELASTIC == config_of([for_one], [part]).policy
 
 
 def test_configuration_of_another_driver_is_not_ours_to_read() -> None:
-    other = {"source": "FromClaim", "opaque": {"driver": "other.io", "parameters": {"a": 1}}}
+    opaque = OpaqueConfig(driver="other.io", parameters={"a": 1})
+    other = DeviceConfig(source="FromClaim", opaque=opaque)
 
     assert Policy.FIXED == config_of([other]).policy
 

@@ -14,6 +14,8 @@ from attrs import evolve
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.templates import ASKED, template_name, templates, templates_again
 from hetero.kube.dra.way import AllocationWay
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.model.errors import BadInput
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
@@ -31,7 +33,7 @@ HOOK = evolve(webhook(FakeApi()), way=AllocationWay.BOTH)
 
 def devices(limits: Mapping[str, str], **rest: Any) -> Any:
     """Return what the template of a pod's only container says."""
-    (made,) = templates(WORDS, pod(dict(limits), **rest))
+    (made,) = templates(WORDS, read(Pod, pod(dict(limits), **rest)))
     return made.spec["devices"]
 
 
@@ -172,7 +174,7 @@ def test_what_claims_cannot_say_is_refused(
     limits: dict[str, str], notes: dict[str, str], why: str
 ) -> None:
     with pytest.raises(BadInput, match=f"container main: .*{why}"):
-        templates(WORDS, pod(limits, notes=notes))
+        templates(WORDS, read(Pod, pod(limits, notes=notes)))
 
 
 def admitted(plain: dict[str, Any], *, way: AllocationWay = AllocationWay.BOTH) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def by_claims(limits: dict[str, str]) -> dict[str, Any]:
 
 def test_the_webhook_says_by_a_claim_what_a_pod_asks_for() -> None:
     made = admitted(by_claims({**BENCHMARK, "cpu": "2"}))
-    (template,) = templates(WORDS, pod(BENCHMARK))
+    (template,) = templates(WORDS, read(Pod, pod(BENCHMARK)))
     (container,) = made["spec"]["containers"]
 
     assert [{"name": "hetero-0", "resourceClaimTemplateName": template.name}] == (
@@ -210,7 +212,8 @@ def test_the_webhook_says_by_a_claim_what_a_pod_asks_for() -> None:
 def test_what_a_pod_asked_is_read_again_from_what_the_webhook_wrote() -> None:
     made = admitted(by_claims(SHARE))
 
-    assert templates(WORDS, by_claims(SHARE)) == templates_again(WORDS, made)
+    again = templates_again(WORDS, read(Pod, made))
+    assert templates(WORDS, read(Pod, by_claims(SHARE))) == again
 
 
 def test_a_pod_that_does_not_say_so_is_served_in_the_classic_way() -> None:
@@ -231,14 +234,15 @@ def test_with_claims_alone_a_schedulers_name_is_the_clusters_own() -> None:
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"main": "3000"}'])
 def test_words_that_nobody_wrote_so_are_refused(text: str) -> None:
-    made = pod({}, notes={ASKED: text})
+    made = read(Pod, pod({}, notes={ASKED: text}))
 
     with pytest.raises(BadInput, match=f"{ASKED} is no"):
         templates_again(WORDS, made)
 
 
 def test_a_name_is_of_what_a_template_says() -> None:
-    (one,), (other,) = templates(WORDS, pod(BENCHMARK)), templates(WORDS, pod(SHARE))
+    (one,) = templates(WORDS, read(Pod, pod(BENCHMARK)))
+    (other,) = templates(WORDS, read(Pod, pod(SHARE)))
 
     assert template_name(one.spec) == one.name != other.name
     assert len(one.name) <= 63

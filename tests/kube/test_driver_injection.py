@@ -13,6 +13,8 @@ from attrs import evolve
 from hetero.container.edits import driver_files
 from hetero.kube.agent.device_plugin import answered
 from hetero.kube.agent.driver_injection import DriverInjection
+from hetero.kube.objects.kinds import NodeInfo, Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
 from hetero.plugin.vendor import Vendor
@@ -43,8 +45,8 @@ def root(tmp_path: Path) -> Path:
 
 def brought(way: InjectionWay, root: Path, *, kubelet: str = "v1.34.1", **spec: Any) -> Edits:
     injection = DriverInjection(way=way, root=root)
-    injection.note_kubelet({"kubeletVersion": kubelet})
-    return injection.into({"spec": spec}, EDITS)
+    injection.note_kubelet(NodeInfo(kubelet_version=kubelet))
+    return injection.into(read(Pod, {"spec": spec}), EDITS)
 
 
 def test_the_agent_brings_what_the_vendor_declares_and_the_node_has(root: Path) -> None:
@@ -74,8 +76,8 @@ OWN = Vendor(
 
 def told(way: InjectionWay, root: Path, seen: str = "card-1,card-2") -> Edits:
     injection = DriverInjection(way=way, root=root)
-    injection.note_kubelet({"kubeletVersion": "v1.34.1"})
-    return injection.into({"spec": {}}, evolve(EDITS, env={"VISIBLE": seen}), (OWN,))
+    injection.note_kubelet(NodeInfo(kubelet_version="v1.34.1"))
+    return injection.into(Pod(), evolve(EDITS, env={"VISIBLE": seen}), (OWN,))
 
 
 def test_a_vendors_runtime_is_told_by_a_variable_or_by_mounts(root: Path) -> None:
@@ -114,7 +116,7 @@ def test_an_image_asks_a_runtime_for_nothing_beside_its_cards(
     untold = evolve(vendor, runtime=(), visible=("SEEN",), runtime_options=("ALL",))
     by_hook = evolve(untold, visible=("ALSO",), runtime_options=("CUT",), runtime_by_hook=True)
     vendors = (vendor, other, untold, by_hook)
-    made = DriverInjection(way=way, root=root).into({"spec": {}}, edits, vendors).env
+    made = DriverInjection(way=way, root=root).into(Pod(), edits, vendors).env
 
     assert ("", "a", "") == (made["SWITCHES"], made["SLICE"], made["ALL"])
     assert made.keys().isdisjoint({"NOBODYS", "CUT"})
@@ -132,8 +134,8 @@ def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
     spec.parent.mkdir(parents=True)
     spec.write_text(f'{{"kind": "nvidia.com/gpu", "devices": [{{"name": "{mig}"}}]}}')
     injection = DriverInjection(way=way, root=tmp_path)
-    injection.note_kubelet({"kubeletVersion": "v1.34.1"})
-    made = injection.into({"spec": {}}, edits, (hetero_nvidia.VENDOR,))
+    injection.note_kubelet(NodeInfo(kubelet_version="v1.34.1"))
+    made = injection.into(Pod(), edits, (hetero_nvidia.VENDOR,))
     said = answered(made, injection.annotations(made, grant="a1b2"))
 
     by_spec = way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
@@ -150,8 +152,8 @@ def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
 
 def test_annotations_name_devices_where_the_kubelet_does_not(root: Path) -> None:
     by = DriverInjection(way=InjectionWay.CDI_ANNOTATIONS, root=root)
-    by.note_kubelet({"kubeletVersion": "v1.20.2"})
-    edits = by.into({"spec": {}}, EDITS)
+    by.note_kubelet(NodeInfo(kubelet_version="v1.20.2"))
+    edits = by.into(Pod(), EDITS)
     said = answered(edits, by.annotations(edits, grant="a1b2"))
 
     assert {"cdi.k8s.io/hetero_a1b2": "vendor.com/card=card-1"} == dict(said.annotations)

@@ -19,6 +19,8 @@ import pytest
 from attrs import field, frozen
 
 from hetero.kube.dra.templates import templates
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.model import (
     CORE,
     MEMORY,
@@ -385,7 +387,7 @@ def test_an_example_of_hami_is_said_by_claims_or_refused_with_a_sentence(file: s
                 for number, limits in enumerate(asks)
             ]
             about = {"name": "p", "annotations": dict(EXAMPLES[file].notes)}
-            templates(WORDS, {"metadata": about, "spec": {"containers": containers}})
+            templates(WORDS, read(Pod, {"metadata": about, "spec": {"containers": containers}}))
 
     if file not in NOT_BY_CLAIMS:
         made()

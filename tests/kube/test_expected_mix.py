@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import extender
 from hetero.kube.scheduler.expected_mix import MOST_BYTES, restore, written
 from hetero.model.errors import BadInput
@@ -34,7 +36,7 @@ def learned(count: int) -> SchedulerCache:
             "nvidia.com/gpumem": str(1000 + 13 * number),
             "nvidia.com/gpucores": str(1 + number % 100),
         }
-        asked = WORDS.pod_request(pod(limits))
+        asked = WORDS.pod_request(read(Pod, pod(limits)))
         assert asked is not None
         made.arrive(f"uid-{number}", asked.pod, 1000.0 + number)
     return made
@@ -208,7 +210,7 @@ def test_it_is_written_after_ten_minutes_and_only_when_a_weight_moved_by_a_tenth
 
 
 def asked(limits: dict[str, str]) -> Any:
-    found = WORDS.pod_request(pod(limits))
+    found = WORDS.pod_request(read(Pod, pod(limits)))
     assert found is not None
     return found.pod
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import preemption
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_groups import NODES, WHOLE, ask, bound, grouped, member, schedule
@@ -113,7 +115,7 @@ def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
         await ask(it, "high")
         await until(lambda: it.api.evicted)
         it.api.delete(f"{PODS}/high")
-        await until(lambda: it.scheduler.preemption.wanted(high))
+        await until(lambda: it.scheduler.preemption.wanted(read(Pod, high)))
         it.api.protected = set()
         await asyncio.sleep(0.2)
 

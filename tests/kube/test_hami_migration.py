@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler.hami_migration import given
 
 
@@ -8,7 +10,7 @@ def test_devices_belong_to_containers_by_their_order_whether_or_not_init_contain
 
     def said(text: str) -> dict[str, tuple[str, ...]]:
         notes = {"hami.io/vgpu-devices-allocated": text, "hami.io/vgpu-devices-to-allocate": ";"}
-        return given({"metadata": {"annotations": notes}, "spec": spec})
+        return given(read(Pod, {"metadata": {"annotations": notes}, "spec": spec}))
 
     two = "GPU-1,NVIDIA,2000,20:GPU-2,NVIDIA,2000,20:"
     assert {"a": ("GPU-1", "GPU-2")} == said(f";{two};;")

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import extender
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.kube.words.host import node_host, pod_host
@@ -39,19 +41,23 @@ def test_a_pod_requests_the_most_that_it_needs_at_any_time() -> None:
         "overhead": {"cpu": "10m"},
     }
 
-    assert {"cpu": 4510, "memory": GiB} == pod_host({"spec": spec})
-    assert {"cpu": 1510, "memory": GiB} == pod_host({"spec": {**spec, "initContainers": None}})
+    assert {"cpu": 4510, "memory": GiB} == pod_host(read(Pod, {"spec": spec}))
+    assert {"cpu": 1510, "memory": GiB} == pod_host(
+        read(Pod, {"spec": {**spec, "initContainers": None}})
+    )
     whole = {**spec, "resources": {"requests": {"cpu": "8"}}}
-    assert {"cpu": 8010, "memory": GiB} == pod_host({"spec": whole})
+    assert {"cpu": 8010, "memory": GiB} == pod_host(read(Pod, {"spec": whole}))
 
 
 def test_parts_of_a_unit_are_rounded_up() -> None:
     allocatable = {"cpu": "1500001u", "memory": "1073741824100m", "pods": "110"}
 
-    assert {"cpu": 1501, "memory": GiB + 1} == node_host({"status": {"allocatable": allocatable}})
-    assert {} == node_host({})
+    assert {"cpu": 1501, "memory": GiB + 1} == node_host(
+        read(Node, {"status": {"allocatable": allocatable}})
+    )
+    assert {} == node_host(read(Node, {}))
     with pytest.raises(BadInput, match="cpu 'many' is not a number"):
-        pod_host({"spec": {"containers": [asking("many")]}})
+        pod_host(read(Pod, {"spec": {"containers": [asking("many")]}}))
 
 
 def test_a_pod_without_devices_that_stands_takes_processors_until_it_ends() -> None:

@@ -17,6 +17,8 @@ from hetero.kube.client.api import Access, Api, ApiError
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.templates import ASKED, PREFIX, templates
 from hetero.kube.dra.way import AllocationWay
+from hetero.kube.objects.kinds import Object, Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, SIGNATURE, inventory_text
 from hetero.kube.words.pod_request import (
     DEVICE_PLACEMENT,
@@ -177,7 +179,7 @@ def test_templates_are_made_whatever_other_pods_say() -> None:
     well = admitted(by_claims(BENCHMARK))
     well["metadata"] |= {"name": "well", "uid": "uid-well", "namespace": "default"}
     api.objects[f"{PODS}/well"] = well
-    (template,) = templates(WORDS, pod(BENCHMARK))
+    (template,) = templates(WORDS, read(Pod, pod(BENCHMARK)))
 
     async def act() -> None:
         task = asyncio.create_task(TemplateController(cast(Any, api), WORDS).follow())
@@ -255,6 +257,7 @@ def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alo
                     following = asyncio.ensure_future(
                         api.follow(
                             "/things",
+                            Object,
                             metadata=metadata,
                             listed=told.put_nowait,
                             changed=lambda *_: None,

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import extender, pod_groups
 from hetero.kube.words.annotations import Row
 from hetero.kube.words.pod import POD_GROUP
@@ -376,6 +378,6 @@ def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"schedulingGroup": {"podGroupName": "g"}},
     }
-    found = pod_groups.group_of(plain)
+    found = pod_groups.group_of(read(Pod, plain))
 
     assert pod_groups.Group("scheduling.k8s.io/v1alpha2", "default", "g") == found

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.settings import Settings, load
 from hetero.model import Ask, OnBypass, OnExcess, Policy, Priority, Selector
@@ -46,7 +48,7 @@ def pod(
 
 
 def asked(limits: dict[str, str], words: Vocabulary = WORDS, **rest: Any) -> Any:
-    (found,) = words.asked(pod(limits, **rest))
+    (found,) = words.asked(read(Pod, pod(limits, **rest)))
     return found
 
 
@@ -156,7 +158,8 @@ def test_one_core_group_of_sixteen_is_enough_for_one() -> None:
 
 
 def test_a_pod_without_our_words_asks_nothing() -> None:
-    assert (None, ()) == (WORDS.pod_request(pod({"cpu": "1"})), WORDS.asked(pod({"cpu": "1"})))
+    other = read(Pod, pod({"cpu": "1"}))
+    assert (None, ()) == (WORDS.pod_request(other), WORDS.asked(other))
 
 
 def test_nothing_of_what_else_pods_say_stays_in_memory() -> None:
@@ -165,7 +168,7 @@ def test_nothing_of_what_else_pods_say_stays_in_memory() -> None:
     for number in range(50):
         said = pod({"nvidia.com/gpu": "1"})
         said["metadata"]["annotations"] = {"mine": str(number) * 100_000}
-        WORDS.asked(said)
+        WORDS.asked(read(Pod, said))
     remaining, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -200,7 +203,7 @@ def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
         "hami.io/node-scheduler-policy": "spread",
         "hami.io/gpu-scheduler-policy": "numa,binpack",
     }
-    pod_request = WORDS.pod_request(pod({"nvidia.com/gpu": "1"}, notes=theirs))
+    pod_request = WORDS.pod_request(read(Pod, pod({"nvidia.com/gpu": "1"}, notes=theirs)))
 
     assert pod_request is not None
     assert ("spread", "binpack") == (pod_request.node_placement, pod_request.device_placement)

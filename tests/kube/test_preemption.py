@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import preemption
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
 from hetero.model.units import GiB
@@ -235,10 +237,8 @@ def test_a_budget_counts_the_ready_pods_of_its_namespace_that_its_selector_choos
 ) -> None:
     def pod(name: str, namespace: str = "default", ready: str = "True", **labels: str) -> Any:
         metadata = {"name": name, "namespace": namespace, "uid": name, "labels": labels}
-        return {
-            "metadata": metadata,
-            "status": {"conditions": [{"type": "Ready", "status": ready}]},
-        }
+        status = {"conditions": [{"type": "Ready", "status": ready}]}
+        return read(Pod, {"metadata": metadata, "status": status})
 
     pods = [pod("a", app="x", tier="1"), pod("b", app="x")]
     pods += [pod("c", "other", app="x"), pod("d", ready="False", app="x")]
@@ -265,7 +265,8 @@ def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPa
         await standing(it, "n1", a=1, b=9)
         await ask(it, "high", priority=10)
         await until(lambda: any("disruption budget" in said for said in it.api.events))
-        await until(lambda: it.scheduler.preemption.wanted(it.api.objects[f"{PODS}/high"]))
+        high = read(Pod, it.api.objects[f"{PODS}/high"])
+        await until(lambda: it.scheduler.preemption.wanted(high))
 
         assert nominated(it, "high") is None
         assert ["uid-a", "uid-b"] == sorted(it.scheduler.cache.standing)

@@ -10,6 +10,8 @@ import pytest
 
 from hetero.kube.client.api import ApiError
 from hetero.kube.client.events import Events
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
 from tests.kube.fake_api import PODS, FakeApi
@@ -31,7 +33,7 @@ async def follow(api: FakeApi, *pods: dict[str, Any], leads: bool = True) -> Ref
     made = RefusedPods(api, Events(api), lambda: leads)
     for one in pods:
         api.put_now(f"{PODS}/{one['metadata']['name']}", one)
-        made.pod_ended(one)
+        made.pod_ended(read(Pod, one))
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(made.follow(), 0.1)
     return made

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.model.units import GiB
 from tests.kube.world import run, until, world
 
@@ -46,7 +48,7 @@ def test_a_link_to_a_lost_grant_stays_until_the_api_tells_of_its_pod() -> None:
             await early.reconcile()
             assert remembered == at.remembered() != set()
             del pod["metadata"]["annotations"]  # as if its grant could not be made yet
-            early.replace_pods([pod])
+            early.replace_pods([read(Pod, pod)])
             await early.reconcile()
             assert remembered == at.remembered()
             early.replace_pods([])

@@ -12,6 +12,8 @@ from attrs import evolve
 
 from hetero.kube.dra.templates import ASKED, templates
 from hetero.kube.dra.way import AllocationWay
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.webhook.rights import POLICIES
 from hetero.kube.words.pod_request import Defaults
 from tests.kube.fake_api import FakeApi
@@ -170,7 +172,7 @@ PUT_ASIDE = {ASKED: json.dumps({"main": SHARE})}
 
 def by_claim(notes: Mapping[str, str], scheduler: str = "default-scheduler") -> dict[str, Any]:
     """Return a pod that names the template of what asks for MPS, as its maker may write it."""
-    (template,) = templates(WORDS, pod(SHARE, notes=SHARING))
+    (template,) = templates(WORDS, read(Pod, pod(SHARE, notes=SHARING)))
     made = pod({}, notes={**notes})
     made["spec"]["schedulerName"] = scheduler
     made["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": template.name}]

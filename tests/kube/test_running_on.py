@@ -13,6 +13,8 @@ from hetero.kube.agent import agent, allocator
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra import node_claims
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import extender
 from hetero.kube.scheduler.extender import AGAIN
 from hetero.kube.words import pod
@@ -391,7 +393,7 @@ def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_
         less = {"nvidia.com/gpumem": "3000"}
         answer = await it.call("filter", Pod=it.pod("less", less), NodeNames=["n1"])
         assert ["n1"] == answer["NodeNames"]
-        it.scheduler._pods_listed([it.api.objects[f"{PODS}/next"]])
+        it.scheduler._pods_listed([read(Pod, it.api.objects[f"{PODS}/next"])])
         answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
         assert [] == answer["NodeNames"]
         it.publish("n1", card("GPU-1"))

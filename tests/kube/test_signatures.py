@@ -8,6 +8,8 @@ from contextlib import suppress
 
 import pytest
 
+from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import signatures
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.words import signing
@@ -52,10 +54,10 @@ def test_a_scheduler_counts_what_the_one_before_it_signed_with_a_former_key() ->
 
     async def play(it: Running) -> None:
         await it.bind_all("n1", count=1)
-        pods = [it.api.objects[f"{PODS}/n1-0"]]
+        pods = [read(Pod, it.api.objects[f"{PODS}/n1-0"])]
         for former, held in ((KEY.public, 8192), (PublicKeys(), 0)):
             after = Scheduler(it.api, WORDS, key, former)
-            after._node_changed("ADDED", it.api.objects["/api/v1/nodes/n1"])
+            after._node_changed("ADDED", read(Node, it.api.objects["/api/v1/nodes/n1"]))
             after._pods_listed(pods)
             assert held == Running(it.api, after, it.client).held("GPU-1")
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from attrs import define, field
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler.untried_pods import SILENT, STARTS, UntriedPods
 
 OURS = "hetero-scheduler"
@@ -32,13 +34,14 @@ class Scene:
         self.pods.pod_changed("ADDED", pod(name, **more))
 
 
-def pod(name: str, *, tried: bool = False, gone: bool = False, **spec: Any) -> dict[str, Any]:
+def pod(name: str, *, tried: bool = False, gone: bool = False, **spec: Any) -> Pod:
     conditions = [{"type": "PodScheduled", "status": "False"}] if tried else []
-    return {
+    made = {
         "metadata": {"uid": name, **({"deletionTimestamp": "now"} if gone else {})},
         "spec": {"schedulerName": OURS, **spec},
         "status": {"phase": "Pending", "conditions": conditions},
     }
+    return read(Pod, made)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from attrs import evolve
 
 from hetero.kube.dra.templates import ASKED
 from hetero.kube.dra.way import AllocationWay
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.webhook.admission import Webhook
 from hetero.kube.words.annotations import ALLOCATION
 from tests.kube.fake_api import FakeApi
@@ -298,7 +300,7 @@ def test_what_init_containers_ask_of_a_card_is_noted_where_kubelets_would_refuse
     moved["metadata"]["annotations"] = old["/metadata/annotations"]
     moved["spec"]["initContainers"][0]["resources"] = old[resources]
     made["spec"]["initContainers"][0]["resources"] = new[resources]
-    assert WORDS.asked(made) == WORDS.asked(moved)
+    assert WORDS.asked(read(Pod, made)) == WORDS.asked(read(Pod, moved))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"first": 1}'])

@@ -18,6 +18,7 @@ from hetero.container.edits import confine
 from hetero.container.pin import Libraries, pin
 from hetero.kube.agent.device_plugin import answered
 from hetero.kube.agent.driver_injection import DriverInjection
+from hetero.kube.objects.kinds import Pod
 from hetero.model import Allocation, Ask, Edits
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Grant, Ledger
@@ -192,7 +193,7 @@ def test_the_agent_gives_a_container_all_of_that(tmp_path: Path, vendor: str) ->
             label="pod",
             owner={"pod": "uid"},
             libraries=Libraries(tmp_path / "libraries"),
-            injection=partial(DriverInjection().into, {"spec": {}}),
+            injection=partial(DriverInjection().into, Pod()),
         )
         said = answered(kept.edits)
         mounts = {(mount.host_path, mount.container_path) for mount in said.mounts}

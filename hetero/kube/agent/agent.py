@@ -22,13 +22,15 @@ from hetero.kube.agent.device_plugin import Plugin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.metrics import Metrics
-from hetero.kube.client.api import Access, Api, Plain
+from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.driver import Driver, Sockets
 from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
+from hetero.kube.objects.kinds import Node as NodeObject
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.server.delegated import Gate, metrics_app
 from hetero.kube.server.key_pair import own_context
 from hetero.kube.server.sources import opened
@@ -71,12 +73,6 @@ _REASONS: dict[type[Finding], str] = {
     Bypass: "PastLimiter",
     Excess: "MemoryExcess",
     Ended: "EndedPastLimiter",
-}
-#: What of a pod is kept, by the part it is in.
-_NEEDED = {
-    "metadata": ("annotations", "deletionTimestamp", "name", "namespace", "resourceVersion", "uid"),
-    "spec": ("containers", "initContainers", "nodeName", "resourceClaims", "runtimeClassName"),
-    "status": ("conditions", "extendedResourceClaimStatus", "phase", "resourceClaimStatuses"),
 }
 
 
@@ -204,6 +200,7 @@ class Agent:
             self._reconcile(),
             self.api.follow(
                 "/api/v1/pods",
+                Pod,
                 query={"fieldSelector": f"spec.nodeName={name}"},
                 listed=self._pods_listed,
                 changed=self._pod_changed,
@@ -211,6 +208,7 @@ class Agent:
             ),
             self.api.follow(
                 "/api/v1/nodes",
+                NodeObject,
                 query={"fieldSelector": f"metadata.name={name}"},
                 listed=self._nodes_listed,
                 changed=self._node_changed,
@@ -293,9 +291,11 @@ class Agent:
             tell(self.node, found.subject, str(found))
             entry = grants.get(found.grant or "")
             for pod in self._pods_of(entry) if entry else ():
-                await self._events.tell(pod, _REASONS.get(type(found), "ServiceEnded"), str(found))
+                await self._events.tell(
+                    pod.metadata, _REASONS.get(type(found), "ServiceEnded"), str(found)
+                )
 
-    def _pods_of(self, entry: Grant) -> list[Plain]:
+    def _pods_of(self, entry: Grant) -> list[Pod]:
         """Return the pods of this node that a grant is for: of a claim's, all that use it."""
         pod = self.allocator.pod_of(entry)
         return [one for one in self.allocator.pods.values() if one is pod or uses(one, entry)]
@@ -355,37 +355,36 @@ class Agent:
 
     # --- what the API says ------------------------------------------------------------------------
 
-    def _pods_listed(self, items: list[Plain]) -> None:
-        self.allocator.replace_pods(map(_needed, items))
+    def _pods_listed(self, pods: list[Pod]) -> None:
+        self.allocator.replace_pods(pods)
         self._listed_at = self._listed_at or monotonic()
         self._note_users(self.allocator.pods.values())
 
-    def _pod_changed(self, event: str, pod: Plain) -> None:
+    def _pod_changed(self, event: str, pod: Pod) -> None:
         if event == "DELETED":
-            self.allocator.remove_pod(pod["metadata"]["uid"])
+            self.allocator.remove_pod(pod.metadata.uid)
             if self.driver:
-                self.driver.claims.forget_user(pod["metadata"]["uid"])
+                self.driver.claims.forget_user(pod.metadata.uid)
         else:
-            self.allocator.update_pod(_needed(pod))
+            self.allocator.update_pod(pod)
             self._note_users([pod])
 
-    def _note_users(self, pods: Iterable[Plain]) -> None:
+    def _note_users(self, pods: Iterable[Pod]) -> None:
         if self.driver:
             for pod in pods:
                 self.driver.claims.note_user(pod)
 
-    def _nodes_listed(self, items: list[Plain]) -> None:
-        for node in items:
+    def _nodes_listed(self, nodes: list[NodeObject]) -> None:
+        for node in nodes:
             self._node_changed("ADDED", node)
 
-    def _node_changed(self, event: str, node: Plain) -> None:
+    def _node_changed(self, event: str, node: NodeObject) -> None:
         if event != "DELETED":
-            about = node["metadata"].get("annotations") or {}
-            self._published = about.get(INVENTORY, "")
+            self._published = node.metadata.annotations.get(INVENTORY, "")
             self.by_claims = by_claims(self.options.allocation, node)
             if self.publisher:
-                self.publisher.uid = node["metadata"]["uid"]
-            self.allocator.driver.note_kubelet((node.get("status") or {}).get("nodeInfo") or {})
+                self.publisher.uid = node.metadata.uid
+            self.allocator.driver.note_kubelet(node.status.node_info)
 
     async def _reconcile(self) -> None:
         while True:
@@ -397,7 +396,7 @@ class Agent:
                 for entry, why in await self.driver.claims.reconcile() if self.driver else ():
                     log.warning("%s", why)
                     for pod in self._pods_of(entry):
-                        await self._events.tell(pod, "NotResized", why)
+                        await self._events.tell(pod.metadata, "NotResized", why)
             except (HeteroError, OSError) as error:
                 log.warning("reconcile: %s", error)
                 if not self.allocator.reconciled:
@@ -422,14 +421,6 @@ class Agent:
                     said = str(error)
                     log.warning("%s", said)
             await asyncio.sleep(seconds)
-
-
-def _needed(pod: Plain) -> Plain:
-    """Return what shares are given by of a pod: of hundreds, all of it would take megabytes."""
-    return {
-        part: {name: pod[part][name] for name in names if name in (pod.get(part) or ())}
-        for part, names in _NEEDED.items()
-    }
 
 
 def _health(discovery: Discovery) -> dict[str, str | None]:

@@ -27,17 +27,16 @@ from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.remembered_paths import RememberedPaths
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.annotations import ALLOCATION, Held, RunsOn, device_of
 from hetero.kube.words.pod import (
     SignedContainer,
     active,
     asking,
-    containers_of,
     ended,
     ending,
     expect_unhidden,
-    full_name,
     identity_of,
     initialized,
     named,
@@ -82,7 +81,7 @@ class Allocator:
     libraries: Libraries
     discovery: Discovery
     driver: DriverInjection = field(factory=DriverInjection)
-    pods: dict[str, Plain] = field(init=False, factory=dict)  # on this node, by UID
+    pods: dict[str, Pod] = field(init=False, factory=dict)  # on this node, by UID
     _listed: bool = field(init=False, default=False)  # whether the API told of all of them once
     # What containers hold whose pods are over, by grant.
     running_on: Held = field(init=False, factory=dict)
@@ -104,18 +103,18 @@ class Allocator:
 
     # --- what the API says ------------------------------------------------------------------------
 
-    def update_pod(self, pod: Plain) -> None:
+    def update_pod(self, pod: Pod) -> None:
         """Note what the API says of a pod of this node; give it what is signed, ahead of its start.
 
         What cannot be given is the kubelet's to hear, when it asks.
         """
-        uid = pod["metadata"]["uid"]
+        uid = pod.metadata.uid
         self.pods[uid] = pod
-        if ALLOCATION in (pod["metadata"].get("annotations") or ()):
-            self._bound.setdefault(uid, int(pod["metadata"]["resourceVersion"]))
+        if ALLOCATION in pod.metadata.annotations:
+            self._bound.setdefault(uid, int(pod.metadata.resource_version))
         if ended(pod):  # then alone: while pods start, their admission has the processor
             self.reconcile_due.set()
-        elif active(pod) and ALLOCATION in (pod["metadata"].get("annotations") or ()):
+        elif active(pod) and ALLOCATION in pod.metadata.annotations:
             with suppress(HeteroError):
                 self._made(pod)
 
@@ -126,9 +125,9 @@ class Allocator:
         self._making.pop(uid, None)
         self.reconcile_due.set()
 
-    def replace_pods(self, pods: Iterable[Plain]) -> None:
+    def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Note all the pods of this node."""
-        known = {pod["metadata"]["uid"]: pod for pod in pods}
+        known = {pod.metadata.uid: pod for pod in pods}
         for uid in self.pods.keys() - known.keys():
             self.remove_pod(uid)
         for pod in known.values():
@@ -194,7 +193,7 @@ class Allocator:
             raise Refused(f"the kubelet does not say which container got {_list(names)}")
         for entry in served:
             # An init container's devices are handed on to a later container of the same pod.
-            if entry.owner["uid"] != pod["metadata"]["uid"]:
+            if entry.owner["uid"] != pod.metadata.uid:
                 raise Refused(
                     f"{named(pod)}, container {container}, got {_list(names)}, which was given "
                     f"for {entry.label}: it is not started (delete the pod and create it anew)"
@@ -229,17 +228,16 @@ class Allocator:
             found = [one for one in found if await self._still_active(one.pod)] or found
         return max(found, key=lambda one: self._order(one.pod))
 
-    async def _still_active(self, pod: Plain) -> bool:
+    async def _still_active(self, pod: Pod) -> bool:
         """Whether the API itself says that a pod may still start containers."""
         try:
-            now = await self._ask(*full_name(pod))
+            now = await self._ask(*pod.full_name)
         except ApiError:
             return True
-        return now is not None and active(now) and now["metadata"]["uid"] == pod["metadata"]["uid"]
+        return now is not None and active(now) and now.metadata.uid == pod.metadata.uid
 
-    def _order(self, pod: Plain) -> int:
-        about = pod["metadata"]
-        return self._bound.get(about["uid"], int(about["resourceVersion"]))
+    def _order(self, pod: Pod) -> int:
+        return self._bound.get(pod.metadata.uid, int(pod.metadata.resource_version))
 
     def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
         """Return whom these very ids were chosen for by the call before this one, if they were.
@@ -254,7 +252,7 @@ class Allocator:
         return wanted if monotonic() - at < _AT_ONCE else None
 
     def _next(
-        self, pod: Plain, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
+        self, pod: Pod, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
     ) -> SignedContainer | None:
         """Return the pod's first container that asks for `resource` and does not hold it yet."""
         for container in asking(pod, resource):
@@ -266,13 +264,13 @@ class Allocator:
                 return wanted
         return None
 
-    def _signed(self, pod: Plain, container: str) -> SignedContainer:
+    def _signed(self, pod: Pod, container: str) -> SignedContainer:
         """Return what the scheduler gave the container.
 
         Raises `BadInput` on a forgery, and where the container hides what would limit it.
         """
-        for one in containers_of(pod):
-            if one["name"] == container:
+        for one in pod.containers:
+            if one.name == container:
                 expect_unhidden(one)
         for wanted in signed(pod, PublicKeys.read(self.public_keys), node=self.name):
             if wanted.container == container:
@@ -283,7 +281,7 @@ class Allocator:
             "create it anew)"
         )
 
-    async def _pod_until(self, until: float, namespace: str, name: str) -> Plain | None:
+    async def _pod_until(self, until: float, namespace: str, name: str) -> Pod | None:
         """Return such a pod once the API server can be asked. Raises `ApiError` after a time.
 
         One that just started refuses for a while, too: 401, 403 or 429.
@@ -296,28 +294,27 @@ class Allocator:
                     raise
             await asyncio.sleep(_PAUSE)
 
-    async def pod_named(self, namespace: str, name: str) -> Plain | None:
+    async def pod_named(self, namespace: str, name: str) -> Pod | None:
         """Return the pod if the API says that it is on this node."""
         for pod in self.pods.values():
-            about = pod["metadata"]
-            if (about["namespace"], about["name"]) == (namespace, name):
+            if pod.full_name == (namespace, name):
                 return pod
         return await self._ask(namespace, name)
 
-    async def _ask(self, namespace: str, name: str) -> Plain | None:
+    async def _ask(self, namespace: str, name: str) -> Pod | None:
         pod = await read_pod(self.api, namespace, name)
-        return pod if pod and pod["spec"].get("nodeName") == self.name else None
+        return pod if pod and pod.spec.node_name == self.name else None
 
-    def pod_of(self, entry: Grant) -> Plain | None:
+    def pod_of(self, entry: Grant) -> Pod | None:
         """Return the pod that a grant is for, None for one that has none any more."""
         return self.pods.get(entry.owner.get("uid", ""))
 
     def variable(self, entry: Grant, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
         pod = self.pod_of(entry)
-        for container in containers_of(pod) if pod else ():
-            if container["name"] == entry.owner["container"]:
-                variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+        for container in pod.containers if pod else ():
+            if container.name == entry.owner["container"]:
+                variables = {one.name: one.value for one in container.env}
                 return variables.get(name)
         return None
 
@@ -328,9 +325,9 @@ class Allocator:
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
         return tuple(entry for entry in snapshot.grants if entry.owner.get("uid"))
 
-    def _notes(self, pod: Plain, container: str) -> tuple[str, ...]:
+    def _notes(self, pod: Pod, container: str) -> tuple[str, ...]:
         """Return for which devices a container was given its grant."""
-        return self.node.ledger.notes(identity_of(pod["metadata"]["uid"], container))
+        return self.node.ledger.notes(identity_of(pod.metadata.uid, container))
 
     async def _give(self, wanted: SignedContainer, line: str) -> Grant:
         """Return the grant of a container, and note for which devices it is given."""
@@ -341,7 +338,7 @@ class Allocator:
                 grant = made.get(wanted.container)
                 if grant and self.node.ledger.note(grant.id, line):
                     return grant
-                self._making.pop(wanted.pod["metadata"]["uid"], None)
+                self._making.pop(wanted.pod.metadata.uid, None)
                 why = "its grant was unpinned"
             except Refused as error:
                 why = str(error)
@@ -350,9 +347,9 @@ class Allocator:
             await self.reconcile()
             await asyncio.sleep(_PAUSE)
 
-    def _made(self, pod: Plain) -> asyncio.Future[dict[str, Grant]]:
+    def _made(self, pod: Pod) -> asyncio.Future[dict[str, Grant]]:
         """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
-        uid = pod["metadata"]["uid"]
+        uid = pod.metadata.uid
         making = self._making.get(uid)
         if making is None:
             given = signed(pod, PublicKeys.read(self.public_keys), node=self.name)
@@ -379,7 +376,7 @@ class Allocator:
                 wanted.allocation,
                 discovery=self.discovery,
                 identity=wanted.identity,
-                label="/".join((*full_name(wanted.pod), wanted.container)),
+                label="/".join((*wanted.pod.full_name, wanted.container)),
                 owner=wanted.owner,
                 libraries=self.libraries,
                 taken=partial(self._taken, wanted.pod),
@@ -388,22 +385,22 @@ class Allocator:
             for wanted in given
         }
 
-    def inject(self, pod: Plain, edits: Edits) -> Edits:
+    def inject(self, pod: Pod, edits: Edits) -> Edits:
         """Return what a container of the pod is given of the vendors' edits."""
         return self.driver.into(pod, edits, self.discovery.vendors)
 
-    def _taken(self, pod: Plain, grants: Sequence[Grant]) -> Iterator[tuple[str, Counters]]:
+    def _taken(self, pod: Pod, grants: Sequence[Grant]) -> Iterator[tuple[str, Counters]]:
         """Yield what grants take: of a pod whose init containers run, the most at any time."""
         by_pod: defaultdict[str, list[Grant]] = defaultdict(list)
         for entry in grants:
             by_pod[entry.owner.get("uid", "")].append(entry)
         for uid, mine in by_pod.items():
-            owner = pod if uid == pod["metadata"]["uid"] else self.pods.get(uid)
+            owner = pod if uid == pod.metadata.uid else self.pods.get(uid)
             if owner is None:
                 yield from each(mine)
                 continue
             first = ending(owner)
-            main = {one["name"] for one in owner["spec"]["containers"]}
+            main = {one.name for one in owner.spec.containers}
             beside = {one.owner["container"] for one in mine} - first - main
             resting = set() if initialized(owner) else first
             for usage in holds(*(_of(mine, names) for names in (beside, main, resting))):
@@ -466,15 +463,15 @@ class Allocator:
                 pod = await self._ask(about["namespace"], about["pod"])
             except ApiError:
                 return None
-        return pod is None or pod["metadata"]["uid"] != about["uid"] or ended(pod)
+        return pod is None or pod.metadata.uid != about["uid"] or ended(pod)
 
     def _may_start(self) -> set[str]:
         """Return the grants of all containers that a kubelet may start on this node."""
         return {
-            identity_of(uid, container["name"])
+            identity_of(uid, container.name)
             for uid, pod in self.pods.items()
             if not ended(pod)
-            for container in containers_of(pod)
+            for container in pod.containers
         }
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from attrs import define, evolve, field
@@ -12,7 +12,7 @@ from attrs import define, evolve, field
 from hetero.container.cdi import Specs
 from hetero.container.edits import driver_files
 from hetero.container.pin import without_driver
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import NodeInfo, Pod
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
 from hetero.plugin.vendor import Vendor
@@ -31,13 +31,12 @@ class DriverInjection:
     root: Path = Path("/")
     _by_name: bool = field(init=False, default=False)  # whether the kubelet passes CDI names on
 
-    def note_kubelet(self, kubelet: Mapping[str, str]) -> None:
-        """Note what the node says of its kubelet (`nodeInfo`)."""
-        version = kubelet.get("kubeletVersion", "")
-        found = re.match(r"v(\d+)\.(\d+)", version)
+    def note_kubelet(self, kubelet: NodeInfo) -> None:
+        """Note what the node says of its kubelet."""
+        found = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
         self._by_name = found is not None and tuple(map(int, found.groups())) >= _KNOWS_CDI
 
-    def into(self, pod: Plain, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
+    def into(self, pod: Pod, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
         """Return what a container of the pod is given of the vendors' edits.
 
         What an image says of a runtime's further devices counts less than what is said here.
@@ -50,7 +49,7 @@ class DriverInjection:
         unsaid = dict.fromkeys((name for one in told for name in one.runtime_unsaid), "")
         edits = evolve(edits, env={**unsaid, **edits.env})
         by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
-        if by_runtime or pod["spec"].get("runtimeClassName"):
+        if by_runtime or pod.spec.runtime_class_name:
             return without_driver(self._told(edits, vendors))
         if self.way is not InjectionWay.FILES and self._described(edits):
             env = dict(edits.env)

@@ -1,4 +1,4 @@
-"""The Kubernetes API over one HTTP session: plain JSON, and lists that are followed for ever."""
+"""The Kubernetes API over one HTTP session: JSON, and lists that are followed for ever."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import aiohttp
 from attrs import define, field, frozen
 from msgspec import DecodeError, json
 
+from hetero.kube.objects.kinds import Object
+from hetero.kube.objects.reading import Page, Reader, plain_page, reader
 from hetero.model.errors import BadInput, HeteroError
 
 #: Seconds that somebody who looks on waits for a connection.
@@ -22,6 +24,7 @@ IMPATIENT = 1.5
 
 Plain = dict[str, Any]
 _T = TypeVar("_T")
+_O = TypeVar("_O", bound=Object)
 
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -114,10 +117,11 @@ class ApiCalls(Protocol):
     async def follow(
         self,
         path: str,
+        kind: type[_O],
         *,
         query: Mapping[str, str] | None = None,
-        listed: Callable[[list[Plain]], None],
-        changed: Callable[[str, Plain], None],
+        listed: Callable[[list[_O]], None],
+        changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
         retry: float = RETRY,
     ) -> None:
@@ -150,7 +154,7 @@ class Api:
 
     async def items(self, path: str, query: Mapping[str, str] | None = None) -> list[Plain]:
         """Return all objects of a list, which comes in pages. Raises `ApiError`."""
-        items, _ = await self._list(path, query or {})
+        items, _ = await self._list(path, query or {}, plain_page)
         return items
 
     async def text(self, path: str, headers: Mapping[str, str] | None = None) -> str:
@@ -222,55 +226,64 @@ class Api:
     async def follow(
         self,
         path: str,
+        kind: type[_O],
         *,
         query: Mapping[str, str] | None = None,
         metadata: bool = False,
-        listed: Callable[[list[Plain]], None],
-        changed: Callable[[str, Plain], None],
+        listed: Callable[[list[_O]], None],
+        changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
         retry: float = RETRY,
     ) -> None:
         """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
 
-        With `metadata` objects are their metadata alone: what anybody may have written into some,
-        nested past what a parser follows, is not read. After a failure (told to `lost`) the list is
-        read anew, later each time, after `retry` seconds on average in the end, and never at a beat
-        that others share.
+        What is no object of the kind is passed over. With `metadata` objects are their metadata
+        alone: what anybody may have written into some, nested past what a parser follows, is not
+        read. After a failure (told to `lost`) the list is read anew, later each time, after `retry`
+        seconds on average in the end, and never at a beat that others share.
         """
-        wait = 0.5
+        wait, read = 0.5, reader(kind)
         while True:
             try:
-                items, version = await self._list(path, query or {}, metadata=metadata)
+                items, version = await self._list(path, query or {}, read.page, metadata=metadata)
                 listed(items)
                 wait = 0.5
                 upto: str | None = version
                 while upto is not None:
-                    upto = await self._watch(path, query or {}, upto, changed, metadata=metadata)
+                    upto = await self._watch(
+                        path, query or {}, upto, read, changed, metadata=metadata
+                    )
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))
             wait = min(wait * 2, retry)
 
     async def _list(
-        self, path: str, query: Mapping[str, str], *, metadata: bool = False
-    ) -> tuple[list[Plain], str]:
-        items: list[Plain] = []
+        self,
+        path: str,
+        query: Mapping[str, str],
+        read: Callable[[str], Page[_T]],
+        *,
+        metadata: bool = False,
+    ) -> tuple[list[_T], str]:
+        items: list[_T] = []
         more = ""
         while True:
-            page = {**query, "limit": str(_PAGE), **({"continue": more} if more else {})}
+            part = {**query, "limit": str(_PAGE), **({"continue": more} if more else {})}
             headers = _accept("PartialObjectMetadataList", metadata=metadata)
-            answer = await self._call("GET", path, _plain, query=page, headers=headers)
-            items += answer["items"] or ()  # null where metadata alone was asked for
-            more = answer["metadata"].get("continue", "")
+            page = await self._call("GET", path, read, query=part, headers=headers)
+            items += page.items or ()
+            more = page.metadata.more
             if not more:
-                return items, answer["metadata"]["resourceVersion"]
+                return items, page.metadata.resource_version
 
     async def _watch(
         self,
         path: str,
         query: Mapping[str, str],
         version: str,
-        changed: Callable[[str, Plain], None],
+        read: Reader[_O],
+        changed: Callable[[str, _O], None],
         *,
         metadata: bool,
     ) -> str | None:
@@ -296,12 +309,12 @@ class Api:
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in filter(None, lines):
-                    event = json.decode(line)
-                    if event["type"] == "ERROR":
+                    event = read.event(line)
+                    if event.type == "ERROR":
                         return None  # what we know is too old
-                    version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] != "BOOKMARK":
-                        changed(event["type"], event["object"])
+                    version = event.object.metadata.resource_version or version
+                    if event.type != "BOOKMARK" and event.object.is_named:
+                        changed(event.type, event.object)
         return version
 
 

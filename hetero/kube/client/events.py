@@ -11,6 +11,7 @@ from typing import Any
 from attrs import define, field
 
 from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.objects.kinds import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -27,22 +28,22 @@ class Events:
     api: ApiCalls
     _told: dict[tuple[str, str], float] = field(factory=dict)
 
-    async def tell(self, about: Plain, reason: str, sentence: str, *, kind: str = "Pod") -> None:
+    async def tell(self, about: Metadata, reason: str, sentence: str, *, kind: str = "Pod") -> None:
         """Put a sentence into the events of a pod, or a node, unless it was just told."""
-        metadata, now = about["metadata"], monotonic()
-        said = (metadata["uid"], sentence)
+        now = monotonic()
+        said = (about.uid, sentence)
         if now - self._told.get(said, -_SAID) < _SAID:
             return
         self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
         self._told[said] = now
-        namespace = metadata.get("namespace", "default")  # where the API wants those of nodes
-        involved = {"apiVersion": "v1", "kind": kind, "name": metadata["name"]}
-        involved |= {name: metadata[name] for name in ("namespace", "uid") if name in metadata}
+        namespace = about.namespace or "default"  # where the API wants those of nodes
+        involved = {"apiVersion": "v1", "kind": kind, "name": about.name, "uid": about.uid}
+        involved |= {"namespace": about.namespace} if about.namespace else {}
         try:
             event = _event(involved, namespace, reason, sentence)
             await self.api.post(f"/api/v1/namespaces/{namespace}/events", event)
         except ApiError as error:
-            log.warning("event for %s/%s: %s", namespace, metadata["name"], error)
+            log.warning("event for %s/%s: %s", namespace, about.name, error)
 
 
 def timestamp() -> str:

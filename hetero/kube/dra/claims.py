@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from attrs import evolve, frozen
 
 from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, published
-from hetero.kube.words.pod import containers_of
+from hetero.kube.objects.kinds import (
+    Amounts,
+    Container,
+    DeviceConfig,
+    DeviceResult,
+    Pod,
+    ResourceClaim,
+)
 from hetero.kube.words.quantity import quantity
 from hetero.model import (
     CORE,
@@ -31,7 +38,6 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput, NotFound
 
-Plain = dict[str, Any]
 _E = TypeVar("_E", bound=Enum)
 
 CONFIG_VERSION, CONFIG_KIND = f"{DRIVER}/v1", "Share"
@@ -62,14 +68,12 @@ class Prepared:
     admin: bool = False  # it sees the devices and consumes nothing of them
 
 
-def results_of(claim: Plain) -> list[Plain]:
+def results_of(claim: ResourceClaim) -> list[DeviceResult]:
     """Return the devices of ours that a claim was allocated."""
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or ()
-    return [one for one in results if one["driver"] == DRIVER]
+    return [one for one in claim.status.allocation.devices.results if one.driver == DRIVER]
 
 
-def prepared(claim: Plain, *, node: str, offers: Mapping[str, Offer]) -> Prepared:
+def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) -> Prepared:
     """Return what a claim holds of a node's devices, given what they offer.
 
     Raises `BadInput` or `NotFound` with what is wrong with the claim or its allocation.
@@ -78,25 +82,25 @@ def prepared(claim: Plain, *, node: str, offers: Mapping[str, Offer]) -> Prepare
     if not results:
         raise BadInput("it has no allocation of this driver's devices")
     for one in results:
-        if one["pool"] != node:
-            raise BadInput(f"it was allocated devices of node {one['pool']}, and this is {node}")
-        if one["device"] not in offers:
-            raise NotFound(f"device {one['device']} is not on this node (any more)")
-    admin = {bool(one.get("adminAccess")) for one in results}
+        if one.pool != node:
+            raise BadInput(f"it was allocated devices of node {one.pool}, and this is {node}")
+        if one.device not in offers:
+            raise NotFound(f"device {one.device} is not on this node (any more)")
+    admin = {one.admin_access for one in results}
     if len(admin) > 1:
         raise BadInput("some of its requests have adminAccess and some not: make two claims")
-    config = config_of(claim["status"]["allocation"]["devices"].get("config") or (), results)
+    config = config_of(claim.status.allocation.devices.config, results)
     policy = config.policy
     pieces: dict[str, DeviceAllocation] = {}
     devices: dict[str, Device] = {}
     for one in results:
-        offer = offers[one["device"]]
+        offer = offers[one.device]
         for device in offer.devices:
             devices[device.uuid] = device
             if admin == {True}:
                 pieces[device.uuid] = _all_of(device)
                 continue
-            piece = _piece(offer, device, one.get("consumedCapacity") or {}, policy)
+            piece = _piece(offer, device, one.consumed_capacity, policy)
             pieces[device.uuid] = _sum(device, pieces.get(device.uuid), piece)
     _expect_several(list(pieces.values()), devices)
     allocation = evolve(config, pieces=tuple(pieces.values()))
@@ -104,71 +108,68 @@ def prepared(claim: Plain, *, node: str, offers: Mapping[str, Offer]) -> Prepare
         admin=admin == {True},
         allocation=allocation,
         results=tuple(
-            Result(request=one["request"], device=one["device"], share=one.get("shareID"))
-            for one in results
+            Result(request=one.request, device=one.device, share=one.share_id) for one in results
         ),
     )
 
 
-def used_by(pod: Plain) -> dict[str, str]:
+def used_by(pod: Pod) -> dict[str, str]:
     """Return the claims that a pod uses, by what the pod calls them.
 
     The one that kube-scheduler made for its extended resources has no such name: "".
     """
-    status = pod.get("status") or {}
-    named = (
-        *(pod["spec"].get("resourceClaims") or ()),
-        *(status.get("resourceClaimStatuses") or ()),
-        {"name": "", **(status.get("extendedResourceClaimStatus") or {})},
-    )
-    return {one["name"]: one["resourceClaimName"] for one in named if one.get("resourceClaimName")}
+    status = pod.status
+    named = [
+        *((one.name, one.resource_claim_name) for one in pod.spec.resource_claims),
+        *((one.name, one.resource_claim_name) for one in status.resource_claim_statuses),
+        ("", status.extended_resource_claim_status.resource_claim_name),
+    ]
+    return {name: claim for name, claim in named if claim}
 
 
-def beside(pod: Plain, claim: str) -> dict[str, str]:
+def beside(pod: Pod, claim: str) -> dict[str, str]:
     """Return the other claims that containers use beside one of their pod's, and which do."""
     found: dict[str, str] = {}
     for container, claims in _by_container(pod):
         if claim in claims:
-            user: str = container["name"]
-            found |= dict.fromkeys(claims - {claim}, user)
+            found |= dict.fromkeys(claims - {claim}, container.name)
     return found
 
 
-def users(pod: Plain, claim: str) -> Iterator[Plain]:
+def users(pod: Pod, claim: str) -> Iterator[Container]:
     """Yield the containers of a pod that use one of its claims by name."""
     return (container for container, claims in _by_container(pod) if claim in claims)
 
 
-def _by_container(pod: Plain) -> Iterator[tuple[Plain, set[str]]]:
+def _by_container(pod: Pod) -> Iterator[tuple[Container, set[str]]]:
     """Yield each container of a pod with the claims that it uses."""
     named = used_by(pod)
-    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    served = {one["containerName"] for one in extended.get("requestMappings") or ()}
-    for container in containers_of(pod):
-        used = [one["name"] for one in (container.get("resources") or {}).get("claims") or ()]
-        used += [""] if container["name"] in served else []
+    extended = pod.status.extended_resource_claim_status
+    served = {one.container_name for one in extended.request_mappings}
+    for container in pod.containers:
+        used = [one.name for one in container.resources.claims]
+        used += [""] if container.name in served else []
         yield container, {named[name] for name in used if name in named}
 
 
-def config_of(entries: Iterable[Plain], results: Iterable[Plain] = ()) -> Allocation:
+def config_of(entries: Iterable[DeviceConfig], results: Iterable[DeviceResult] = ()) -> Allocation:
     """Return an allocation of nothing, enforced as a claim's configuration says.
 
     What a claim says goes before what its DeviceClass says. `results` are those of the claim,
     where it has any. Raises `BadInput`.
     """
     said: dict[str, Enum] = {}
-    ours = {one["request"].partition("/")[0] for one in results}
-    for entry in sorted(entries, key=lambda one: one.get("source") != "FromClass"):
-        opaque = entry.get("opaque") or {}
-        if opaque.get("driver") != DRIVER:
+    ours = {one.request.partition("/")[0] for one in results}
+    for entry in sorted(entries, key=lambda one: one.source != "FromClass"):
+        if entry.opaque.driver != DRIVER:
             continue
-        meant = {name.partition("/")[0] for name in entry.get("requests") or ours}
+        meant = {name.partition("/")[0] for name in entry.requests or ours}
         if not ours <= meant:
             raise BadInput(
                 "its configuration is for some of its requests: a claim is one grant, so write it "
                 "for all of them, or make two claims"
             )
-        said |= _read(opaque.get("parameters"))
+        said |= _read(entry.opaque.parameters)
     made = Allocation(pieces=(), context=True)
     return evolve(
         made,
@@ -185,7 +186,7 @@ def _of(said: Mapping[str, Enum], name: str, kind: type[_E]) -> _E | None:
     return found if isinstance(found, kind) else None
 
 
-def _read(parameters: Any) -> dict[str, Enum]:
+def _read(parameters: object) -> dict[str, Enum]:
     """Return what configuration of ours says. Raises `BadInput`.
 
     Who may say what takes from neighbours was asked when the claim was made, and what a claim says
@@ -213,9 +214,7 @@ def _read(parameters: Any) -> dict[str, Enum]:
     return found
 
 
-def _piece(
-    offer: Offer, device: Device, consumed: Mapping[str, str], policy: Policy
-) -> DeviceAllocation:
+def _piece(offer: Offer, device: Device, consumed: Amounts, policy: Policy) -> DeviceAllocation:
     """Return the piece of a device that one result is."""
     made = _all_of(device)
     if offer.template is not None:

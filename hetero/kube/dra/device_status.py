@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from hetero.kube.client.api import Plain
 from hetero.kube.dra.claims import Prepared
 from hetero.kube.dra.offers import DRIVER, Offer, amount_of
+from hetero.kube.objects.kinds import ResourceClaim
 from hetero.model import CORE, MEMORY, DeviceAllocation
 from hetero.node.ledger.ledger import Grant
 
@@ -21,7 +22,7 @@ _TEXT = 1024
 
 
 def statuses(
-    claim: Plain,
+    claim: ResourceClaim,
     held: Prepared,
     offers: Mapping[str, Offer],
     entry: Grant | None,
@@ -54,14 +55,14 @@ def statuses(
     return made
 
 
-def differ(claim: Plain, said: list[Plain], *, node: str) -> bool:
+def differ(claim: ResourceClaim, said: list[Plain], *, node: str) -> bool:
     """Return whether a claim's status says anything else of this node's devices."""
     return sorted(_own(claim, node), key=_key) != sorted(said, key=_key)
 
 
-def _own(claim: Plain, node: str) -> list[Plain]:
-    devices = (claim.get("status") or {}).get("devices") or ()
-    return [one for one in devices if (one["driver"], one["pool"]) == (DRIVER, node)]
+def _own(claim: ResourceClaim, node: str) -> list[Plain]:
+    own = (DRIVER, node)
+    return [one for one in claim.status.devices if (one["driver"], one["pool"]) == own]
 
 
 def _key(said: Plain) -> tuple[str, ...]:

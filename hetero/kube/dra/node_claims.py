@@ -20,13 +20,15 @@ from attrs import define, evolve, field
 
 from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
 from hetero.kube.dra.device_status import differ, statuses
 from hetero.kube.dra.offers import DRIVER, offers
 from hetero.kube.dra.proto import dra_pb2 as wire
 from hetero.kube.dra.resizing import resize_claim
+from hetero.kube.objects.kinds import Pod, ResourceClaim
+from hetero.kube.objects.reading import read
 from hetero.kube.words.pod import ended, expect_unhidden
 from hetero.kube.words.pod import named as pod_name
 from hetero.model import Edits
@@ -64,8 +66,8 @@ class NodeClaims:
     api: Api
     libraries: Libraries
     discovery: Callable[[], Discovery]
-    pod: Callable[[str, str], Awaitable[Plain | None]]
-    injection: Callable[[Plain, Edits], Edits]
+    pod: Callable[[str, str], Awaitable[Pod | None]]
+    injection: Callable[[Pod, Edits], Edits]
     cdi: Path = Path("/var/run/cdi")
     # By a claim's UID, while somebody is at it.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
@@ -91,8 +93,8 @@ class NodeClaims:
 
     async def prepare(self, asked: wire.Claim) -> wire.NodePrepareResourceResponse:
         """Make a claim's grant stand and its CDI device be there. Raises `HeteroError`."""
-        claim = await self.api.get(_path(asked.namespace, asked.name))
-        if claim["metadata"]["uid"] != asked.uid:
+        claim = await self._claim(asked.namespace, asked.name)
+        if claim.metadata.uid != asked.uid:
             raise Refused("another claim of this name has taken its place")
         held = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
         pods = await self._reserved(claim)
@@ -122,7 +124,7 @@ class NodeClaims:
             ]
         )
 
-    async def _granted(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> Grant:
+    async def _granted(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> Grant:
         """Make the grant of a claim stand, once what one before it still holds is free."""
         began = monotonic()
         while True:
@@ -133,43 +135,43 @@ class NodeClaims:
                     raise
             await asyncio.sleep(_PAUSE)
 
-    async def _tell(self, claim: Plain, held: Prepared) -> None:
+    async def _tell(self, claim: ResourceClaim, held: Prepared) -> None:
         """Have the claim's status say of its devices what is so; it may be told later, too."""
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
         standing = {entry.id: entry for entry in snapshot.grants}
-        entry = standing.get(identity_of(claim["metadata"]["uid"]))
+        entry = standing.get(identity_of(claim.metadata.uid))
         found = offers(self.discovery().devices)
         said = statuses(claim, held, found, entry, node=self.name)
         if not differ(claim, said, node=self.name):
             return
-        about = claim["metadata"]
+        about = claim.metadata
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
-            "metadata": {name: about[name] for name in ("name", "namespace", "uid")},
+            "metadata": {"name": about.name, "namespace": about.namespace, "uid": about.uid},
             "status": {"devices": said},
         }
-        path = f"{_path(about['namespace'], about['name'])}/status"
+        path = f"{_path(*claim.full_name)}/status"
         try:
             await self.api.apply(path, body, owner=_OWNER)
         except ApiError as error:
-            log.warning("claim %s/%s: its status: %s", about["namespace"], about["name"], error)
+            log.warning("claim %s/%s: its status: %s", *claim.full_name, error)
 
-    async def _reserved(self, claim: Plain) -> list[Plain]:
+    async def _reserved(self, claim: ResourceClaim) -> list[Pod]:
         """Return the pods of this node that a claim is reserved for. Raises `ApiError`.
 
         All of them: a kubelet asks once, however many pods use the claim.
         """
         found = []
-        for one in claim["status"].get("reservedFor") or ():
-            if one.get("resource") != "pods":
+        for one in claim.status.reserved_for:
+            if one.resource != "pods":
                 continue
-            pod = await self.pod(claim["metadata"]["namespace"], one["name"])
-            if pod is not None and pod["metadata"]["uid"] == one["uid"] and not ended(pod):
+            pod = await self.pod(claim.metadata.namespace, one.name)
+            if pod is not None and pod.metadata.uid == one.uid and not ended(pod):
                 found.append(pod)
         return found
 
-    def _grant(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> Grant:
+    def _grant(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> Grant:
         """Make the grant of a claim stand, and write its CDI spec.
 
         A grant that stands for an allocation that the claim had before goes first.
@@ -192,7 +194,7 @@ class NodeClaims:
         )
         self._write_spec(asked.uid, grant)
         for pod in pods:
-            self._note(grant, pod["metadata"]["uid"])
+            self._note(grant, pod.metadata.uid)
         return grant
 
     def _write_spec(self, uid: str, grant: Grant) -> None:
@@ -200,12 +202,12 @@ class NodeClaims:
         edits = evolve(grant.edits, cdi=())
         self.specs.put(_device(uid), edits, owner=self.node.ledger.path)
 
-    def note_user(self, pod: Plain) -> None:
+    def note_user(self, pod: Pod) -> None:
         """Note in the grants of its claims that a pod of this node uses them.
 
         A kubelet asks for the first pod of a claim alone.
         """
-        uid = pod["metadata"]["uid"]
+        uid = pod.metadata.uid
         claims = used_by(pod).values()
         if not claims or ended(pod) or uid in self._noted:
             return
@@ -223,7 +225,7 @@ class NodeClaims:
         if uid not in self.node.ledger.notes(entry.id):
             self.node.ledger.note(entry.id, uid)
 
-    def _show(self, asked: wire.Claim, held: Prepared, pods: Sequence[Plain]) -> tuple[str, ...]:
+    def _show(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> tuple[str, ...]:
         """Write the CDI spec of a claim that has admin access; return its CDI devices."""
         self._beside(asked, pods)
         if self.node.ledger.stands(identity_of(asked.uid)):  # of an allocation that it had before
@@ -237,7 +239,7 @@ class NodeClaims:
             injection=lambda edits: self.injection(pods[0], edits),
         )
 
-    def _beside(self, asked: wire.Claim, pods: Sequence[Plain]) -> tuple[Grant, ...]:
+    def _beside(self, asked: wire.Claim, pods: Sequence[Pod]) -> tuple[Grant, ...]:
         """Return all grants. Raises `BadInput` if a container of a pod uses two claims."""
         grants = self.node.ledger.snapshot().grants
         others = {other: user for pod in pods for other, user in beside(pod, asked.name).items()}
@@ -329,7 +331,7 @@ class NodeClaims:
                 else:  # somebody freed the grant
                     await asyncio.to_thread(self.unprepare, uid)
 
-    async def _allocated(self, uid: str, namespace: str, name: str) -> Plain | None:
+    async def _allocated(self, uid: str, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim that is allocated here; take back what stands for one that is not.
 
         Its lock is held: an answer from before it was prepared says nothing.
@@ -337,8 +339,8 @@ class NodeClaims:
         claim = await self._found(namespace, name)
         if claim is None:
             return None
-        pools = {one["pool"] for one in results_of(claim)}
-        if claim["metadata"]["uid"] != uid or self.name not in pools:
+        pools = {one.pool for one in results_of(claim)}
+        if claim.metadata.uid != uid or self.name not in pools:
             await asyncio.to_thread(self.unprepare, uid)
             return None
         if uid in self._unprepared:
@@ -357,23 +359,28 @@ class NodeClaims:
                 found[about[CLAIM_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
         return found
 
-    async def _found(self, namespace: str, name: str) -> Plain | None:
+    async def _claim(self, namespace: str, name: str) -> ResourceClaim:
+        """Return a claim as the API has it. Raises `ApiError`."""
+        return read(ResourceClaim, await self.api.get(_path(namespace, name)))
+
+    async def _found(self, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim, one of no UID where it is gone, None where the API does not say."""
         try:
-            return await self.api.get(_path(namespace, name))
+            claim = await self._claim(namespace, name)
         except ApiError as error:
-            return {"metadata": {"uid": None}} if error.status == 404 else None
+            return ResourceClaim() if error.status == 404 else None
+        return claim if claim.is_named else None
 
-    async def _attend(self, claim: Plain, entry: Grant | None) -> None:
+    async def _attend(self, claim: ResourceClaim, entry: Grant | None) -> None:
         """Have a claim's grant be of the size that the claim says, note its pods, and tell of it.
 
         A spec that somebody removed is written again: a container may start anew with it.
         Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
         """
         if entry is not None:
-            await asyncio.to_thread(self._write_spec, claim["metadata"]["uid"], entry)
-            for one in claim["status"].get("reservedFor") or ():
-                self._note(entry, one["uid"])
+            await asyncio.to_thread(self._write_spec, claim.metadata.uid, entry)
+            for one in claim.status.reserved_for:
+                self._note(entry, one.uid)
         discovery = self.discovery()
         held = prepared(claim, node=self.name, offers=offers(discovery.devices))
         try:
@@ -394,13 +401,13 @@ def identity_of(uid: str) -> str:
     return hashlib.sha256(f"claim/{uid}".encode()).hexdigest()[:12]
 
 
-def uses(pod: Plain, entry: Grant) -> bool:
+def uses(pod: Pod, entry: Grant) -> bool:
     """Return whether a pod uses the claim that a grant is for."""
     claim, namespace = entry.owner.get(_CLAIM), entry.owner.get(_NAMESPACE)
-    return claim in used_by(pod).values() and pod["metadata"]["namespace"] == namespace
+    return claim in used_by(pod).values() and pod.metadata.namespace == namespace
 
 
-def _expect_unhidden(pod: Plain, claim: str) -> None:
+def _expect_unhidden(pod: Pod, claim: str) -> None:
     """Raise `BadInput` if a container that uses the claim hides what would limit it."""
     try:
         for container in users(pod, claim):

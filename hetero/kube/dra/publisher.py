@@ -13,6 +13,8 @@ from attrs import define, field
 
 from hetero.kube.client.api import Api, ApiError, Plain
 from hetero.kube.dra.offers import DRIVER, slices
+from hetero.kube.objects.kinds import ResourceSlice
+from hetero.kube.objects.reading import read
 from hetero.model import Device
 from hetero.plugin.resource_names import ResourceNames
 
@@ -38,8 +40,10 @@ class Publisher:
     effect: str = "NoSchedule"
     uid: str | None = field(init=False, default=None)  # the node's, once the API told
     writes: int = field(init=False, default=0)
-    _found: dict[str, Plain] | None = field(init=False, default=None)  # what the API has, by name
-    _others: dict[str, Plain] = field(init=False, factory=dict)  # slices of other drivers
+    _found: dict[str, ResourceSlice] | None = field(
+        init=False, default=None
+    )  # what the API has, by name
+    _others: dict[str, ResourceSlice] = field(init=False, factory=dict)  # slices of other drivers
     # By UUID, the drivers that publish devices of this node in our place.
     elsewhere: dict[str, str] = field(init=False, factory=dict)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -49,6 +53,7 @@ class Publisher:
         """Hear for ever of what becomes of this node's slices, ours and others'."""
         await self.api.follow(
             SLICES,
+            ResourceSlice,
             query={"fieldSelector": f"spec.nodeName={self.node}"},
             listed=self._listed,
             changed=self._slice_changed,
@@ -89,9 +94,9 @@ class Publisher:
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; which are left out is logged once."""
         published = {
-            value["string"].lower(): item["spec"]["driver"]
+            value["string"].lower(): item.spec["driver"]
             for item in self._others.values()
-            for device in item["spec"].get("devices") or ()
+            for device in item.spec.get("devices") or ()
             for value in (device.get("attributes") or {}).values()
             if "string" in value
         }
@@ -109,14 +114,14 @@ class Publisher:
 
     async def _write(self, wanted: list[Plain]) -> None:
         """Write a pool; of another generation than the one that is there, if any of it differs."""
-        found: dict[str, Plain] = {} if self._found is None else self._found
+        found: dict[str, ResourceSlice] = {} if self._found is None else self._found
         names = [f"{self.node}-{DRIVER}-{number}" for number in range(len(wanted))]
         if [_said(found[name]) if name in found else None for name in names] == wanted and (
             len(found) == len(wanted)
-            and len({one["spec"]["pool"]["generation"] for one in found.values()}) == 1
+            and len({one.spec["pool"]["generation"] for one in found.values()}) == 1
         ):
             return
-        there = [one["spec"]["pool"]["generation"] for one in found.values()]
+        there = [one.spec["pool"]["generation"] for one in found.values()]
         generation = max(there, default=0) + 1
         owner = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
         for name, spec in zip(names, wanted, strict=True):
@@ -128,12 +133,12 @@ class Publisher:
                 "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
             }
             if name in found:
-                metadata["resourceVersion"] = found[name]["metadata"]["resourceVersion"]
+                metadata["resourceVersion"] = found[name].metadata.resource_version
                 made = await self.api.put(f"{SLICES}/{name}", body)
             else:
                 made = await self.api.post(SLICES, body)
             self.writes += 1
-            found[name] = made
+            found[name] = read(ResourceSlice, made)
         for name in found.keys() - set(names):
             await self._remove(name)
         log.info("published %d slices, generation %d", len(names), generation)
@@ -159,20 +164,20 @@ class Publisher:
                 return next((part for part in Path(link).parts if part.startswith("pci")), None)
         return None
 
-    def _listed(self, items: list[Plain]) -> None:
+    def _listed(self, items: list[ResourceSlice]) -> None:
         self._found, self._others = {}, {}
         for one in items:
-            self._of(one)[one["metadata"]["name"]] = one
+            self._of(one)[one.metadata.name] = one
         self._changed.set()
 
-    def _of(self, item: Plain) -> dict[str, Plain]:
+    def _of(self, item: ResourceSlice) -> dict[str, ResourceSlice]:
         """Return where slices like this one are kept: ours, or others'."""
-        if item["spec"]["driver"] == DRIVER and self._found is not None:
+        if item.spec.get("driver") == DRIVER and self._found is not None:
             return self._found
         return self._others
 
-    def _slice_changed(self, event: str, item: Plain) -> None:
-        there, name = self._of(item), item["metadata"]["name"]
+    def _slice_changed(self, event: str, item: ResourceSlice) -> None:
+        there, name = self._of(item), item.metadata.name
         if name in there and _version(item) <= _version(there[name]):
             return  # of our own writing
         if event == "DELETED":
@@ -195,14 +200,14 @@ def counted(
     return found
 
 
-def _version(item: Plain) -> int:
+def _version(item: ResourceSlice) -> int:
     """Return how late an object was written: of one kind, that can be compared (1.35 and later)."""
-    return int(item["metadata"]["resourceVersion"])
+    return int(item.metadata.resource_version)
 
 
-def _said(item: Plain) -> Plain:
+def _said(item: ResourceSlice) -> Plain:
     """Return the spec of a slice as `slices` makes it: without what the API adds."""
-    spec = item["spec"]
+    spec = item.spec
     made = {**spec, "pool": {k: v for k, v in spec["pool"].items() if k != "generation"}}
     if "devices" in spec:
         made["devices"] = [_without_times(device) for device in spec["devices"]]

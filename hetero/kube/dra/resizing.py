@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import ResourceClaim
 from hetero.kube.words.quantity import bytes_of, quantity
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Fractional
 from hetero.model.errors import BadInput, Refused
@@ -26,13 +26,13 @@ _WORDS = ("memory", "cores")
 
 
 def resize_claim(
-    node: Node, entry: Grant, claim: Plain, consumed: Allocation, discovery: Discovery
+    node: Node, entry: Grant, claim: ResourceClaim, consumed: Allocation, discovery: Discovery
 ) -> bool:
     """Bring a claim's grant to the size that the claim says; return whether that changed it.
 
     `consumed` is what the claim was allocated. Raises `BadInput` or `Refused` with the reason.
     """
-    text = (claim["metadata"].get("annotations") or {}).get(RESIZE, "")
+    text = claim.metadata.annotations.get(RESIZE, "")
     (held, *others), (piece, *_) = entry.allocation.pieces, consumed.pieces
     device = devices_of(discovery).get(piece.device)
     if others or piece.template is not None or piece.part is not None:

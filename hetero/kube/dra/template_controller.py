@@ -23,6 +23,9 @@ from hetero.kube.dra.templates import (
     template_name,
     templates_again,
 )
+from hetero.kube.objects.kinds import Object, Pod
+from hetero.kube.objects.reading import read
+from hetero.kube.words.pod import ended
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model.errors import BadInput
 
@@ -35,7 +38,6 @@ _PODS = "/api/v1/pods"
 UNNAMED, _PERIOD = 3600.0, 60.0
 #: How many templates of ours a namespace may have.
 MOST = 100
-_ENDED = ("Succeeded", "Failed")
 
 _Key = tuple[str, str]  # a namespace and a name
 
@@ -50,8 +52,8 @@ class TemplateController:
     period: float = _PERIOD
     most: int = MOST
     _events: Events = field(init=False)
-    _pods: dict[str, Plain] = field(init=False, factory=dict)  # that name templates, by UID
-    _found: dict[_Key, Plain] = field(init=False, factory=dict)  # what the API has
+    _pods: dict[str, Pod] = field(init=False, factory=dict)  # that name templates, by UID
+    _found: dict[_Key, Object] = field(init=False, factory=dict)  # what the API has
     _true: dict[_Key, str] = field(init=False, factory=dict)  # versions that say what they are to
     _last: dict[_Key, float] = field(init=False, factory=dict)  # when each was named last
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -64,10 +66,11 @@ class TemplateController:
         """Keep templates as pods name them, for ever."""
         await asyncio.gather(
             self.api.follow(
-                _PODS, listed=self._pods_listed, changed=self._pod_changed, lost=_lost("pods")
+                _PODS, Pod, listed=self._pods_listed, changed=self._pod_changed, lost=_lost("pods")
             ),
             self.api.follow(
                 TEMPLATES,
+                Object,
                 metadata=True,
                 listed=self._templates_listed,
                 changed=self._template_changed,
@@ -87,7 +90,7 @@ class TemplateController:
 
     async def reconcile(self) -> None:
         """Replace what others made, make what is named and missing, remove what nobody names."""
-        wanted: dict[_Key, tuple[Plain, Plain]] = {}
+        wanted: dict[_Key, tuple[Plain, Pod]] = {}
         for pod in tuple(self._pods.values()):
             wanted |= {key: (spec, pod) for key, spec in (await self._wanted(pod)).items()}
         now = monotonic()
@@ -107,13 +110,13 @@ class TemplateController:
                 await self._make(key, spec)
                 continue
             sentence = f"namespace {key[0]} has {self.most} templates of {PREFIX}…, its most"
-            await self._events.tell(pod, "NoTemplate", f"{sentence}: {key[1]} is not made")
+            await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: {key[1]} is not made")
         self._last = {key: at for key, at in self._last.items() if key in {*wanted, *self._found}}
         self._true = {key: at for key, at in self._true.items() if key in self._found}
 
-    async def _says_so(self, key: _Key, made: Plain) -> bool:
+    async def _says_so(self, key: _Key, made: Object) -> bool:
         """Whether a template says what its name does; what cannot be read now stays."""
-        version = made["metadata"].get("resourceVersion", "")
+        version = made.metadata.resource_version
         if self._true.get(key) == version:
             return True
         try:
@@ -126,13 +129,13 @@ class TemplateController:
         self._true[key] = version
         return True
 
-    async def _wanted(self, pod: Plain) -> dict[_Key, Plain]:
+    async def _wanted(self, pod: Pod) -> dict[_Key, Plain]:
         """Return what the templates say that a pod names, if its own words come to them."""
-        namespace = pod["metadata"]["namespace"]
+        namespace = pod.metadata.namespace
         try:
             known = {one.name: one.spec for one in templates_again(self.vocabulary, pod)}
         except BadInput as error:
-            await self._events.tell(pod, "NoTemplate", str(error))
+            await self._events.tell(pod.metadata, "NoTemplate", str(error))
             return {}
         found: dict[_Key, Plain] = {}
         for name in named_templates(pod):
@@ -140,7 +143,7 @@ class TemplateController:
                 found[namespace, name] = known[name]
             elif (namespace, name) not in self._found:
                 sentence = f"template {name} is not what the pod's annotation {ASKED} comes to"
-                await self._events.tell(pod, "NoTemplate", f"{sentence}: nothing is made")
+                await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: nothing is made")
         return found
 
     async def _make(self, key: _Key, spec: Plain) -> None:
@@ -157,7 +160,7 @@ class TemplateController:
             if error.status != 409:  # another controller's is as good
                 log.warning("template %s/%s: %s", namespace, name, error)
             return
-        self._found[key] = made
+        self._found[key] = read(Object, made)
         log.info("template %s/%s: made", namespace, name)
 
     async def _remove(self, key: _Key) -> None:
@@ -171,34 +174,34 @@ class TemplateController:
         self._found.pop(key, None)
         log.info("template %s/%s: removed", namespace, name)
 
-    def _pods_listed(self, items: list[Plain]) -> None:
+    def _pods_listed(self, items: list[Pod]) -> None:
         self._pods = {}
         for pod in items:
             self._note(pod)
         self._listed("pods")
 
-    def _pod_changed(self, event: str, pod: Plain) -> None:
-        known = self._pods.pop(pod["metadata"]["uid"], None)
+    def _pod_changed(self, event: str, pod: Pod) -> None:
+        known = self._pods.pop(pod.metadata.uid, None)
         if event != "DELETED":
             self._note(pod)
-        if known is not None or pod["metadata"]["uid"] in self._pods:
+        if known is not None or pod.metadata.uid in self._pods:
             self._changed.set()
 
-    def _note(self, pod: Plain) -> None:
-        if pod.get("status", {}).get("phase") not in _ENDED and any(named_templates(pod)):
-            self._pods[pod["metadata"]["uid"]] = pod
+    def _note(self, pod: Pod) -> None:
+        if not ended(pod) and any(named_templates(pod)):
+            self._pods[pod.metadata.uid] = pod
 
-    def _templates_listed(self, items: list[Plain]) -> None:
-        self._found = {_key(one): one for one in items if _is_ours(one)}
+    def _templates_listed(self, items: list[Object]) -> None:
+        self._found = {one.full_name: one for one in items if _is_ours(one)}
         self._listed("templates")
 
-    def _template_changed(self, event: str, item: Plain) -> None:
+    def _template_changed(self, event: str, item: Object) -> None:
         if not _is_ours(item):
             return
         if event == "DELETED":
-            self._found.pop(_key(item), None)
+            self._found.pop(item.full_name, None)
         else:
-            self._found[_key(item)] = item
+            self._found[item.full_name] = item
         self._changed.set()
 
     def _listed(self, what: str) -> None:
@@ -206,12 +209,8 @@ class TemplateController:
         self._changed.set()
 
 
-def _is_ours(item: Plain) -> bool:
-    return bool(item["metadata"]["name"].startswith(PREFIX))
-
-
-def _key(item: Plain) -> _Key:
-    return item["metadata"]["namespace"], item["metadata"]["name"]
+def _is_ours(item: Object) -> bool:
+    return item.metadata.name.startswith(PREFIX)
 
 
 def _path(namespace: str) -> str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
+from msgspec.structs import replace
 
 from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
+from hetero.kube.objects.kinds import Container, Pod, Resources
 from hetero.kube.words.annotations import read_note
-from hetero.kube.words.pod import containers_of
 from hetero.kube.words.pod_request import Asked, Vocabulary
 from hetero.model import (
     CORE,
@@ -76,10 +77,10 @@ class _Kind:
     models: tuple[str, ...] = ()
 
 
-def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
+def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
     """Return the claims of a pod's containers, as they ask by resource names. Raises `BadInput`."""
     made = []
-    said = {one["name"]: _said(one, vocabulary) for one in containers_of({**pod})}
+    said = {one.name: _said(one, vocabulary) for one in pod.containers}
     for asked in vocabulary.asked(pod):
         name = asked.container
         try:
@@ -91,40 +92,41 @@ def templates(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template,
     return tuple(made)
 
 
-def templates_again(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> tuple[Template, ...]:
+def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
     """Return `templates` of a pod whose words `patches` has put aside. Raises `BadInput`."""
     return templates(vocabulary, with_words(pod))
 
 
-def with_words(pod: Mapping[str, Any]) -> Plain:
+def with_words(pod: Pod) -> Pod:
     """Return a pod with the words again that `patches` has put aside. Raises `BadInput`."""
-    text = (pod["metadata"].get("annotations") or {}).get(ASKED, "{}")
+    text = pod.metadata.annotations.get(ASKED, "{}")
     said = read_note(ASKED, text)
     if not isinstance(said, dict) or not all(map(_is_amounts, said.values())):
         raise BadInput(f"annotation {ASKED} is not what the webhook wrote")
-    spec = dict(pod["spec"])
-    for kind in ("containers", "initContainers"):
-        spec[kind] = [
-            {**one, "resources": {"limits": said.get(one["name"], {})}}
-            for one in spec.get(kind) or ()
-        ]
-    return {**pod, "spec": spec}
+
+    def meant(containers: Iterable[Container]) -> tuple[Container, ...]:
+        return tuple(
+            replace(one, resources=Resources(limits=said.get(one.name, {}))) for one in containers
+        )
+
+    spec = pod.spec
+    spec = replace(
+        spec, containers=meant(spec.containers), init_containers=meant(spec.init_containers)
+    )
+    return replace(pod, spec=spec)
 
 
 def _is_amounts(said: object) -> bool:
     return isinstance(said, dict) and all(isinstance(amount, str) for amount in said.values())
 
 
-def named_templates(pod: Mapping[str, Any]) -> tuple[str, ...]:
+def named_templates(pod: Pod) -> tuple[str, ...]:
     """Return the templates with names of ours that a pod names."""
-    names = (
-        one.get("resourceClaimTemplateName") or ""
-        for one in pod["spec"].get("resourceClaims") or ()
-    )
+    names = (one.resource_claim_template_name or "" for one in pod.spec.resource_claims)
     return tuple(name for name in names if name.startswith(PREFIX))
 
 
-def expect_own(vocabulary: Vocabulary, pod: Mapping[str, Any]) -> None:
+def expect_own(vocabulary: Vocabulary, pod: Pod) -> None:
     """Raise `BadInput` if a pod names a template of ours that its own words do not come to.
 
     One that was made for a pod with a right says what that right is for.
@@ -144,13 +146,13 @@ def template_name(spec: Plain) -> str:
     return f"{PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
-def patches(vocabulary: Vocabulary, pod: Plain) -> Iterator[Plain]:
+def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
     """Yield what makes a pod ask by claims for what it asks for by resource names.
 
-    Raises `BadInput` for what claims cannot say.
+    `spec` is the pod's as it was written. Raises `BadInput` for what claims cannot say.
     """
     made = {one.container: one for one in templates(vocabulary, pod)}
-    notes, spec = pod["metadata"].get("annotations") or {}, pod["spec"]
+    notes = pod.metadata.annotations
     said: dict[str, Plain] = {}
     claims: list[Plain] = list(spec.get("resourceClaims") or ())
     for kind in ("containers", "initContainers"):
@@ -169,9 +171,8 @@ def patches(vocabulary: Vocabulary, pod: Plain) -> Iterator[Plain]:
     yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
 
 
-def _said(container: Plain, vocabulary: Vocabulary) -> Plain:
-    resources = container.get("resources") or {}
-    amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+def _said(container: Container, vocabulary: Vocabulary) -> Plain:
+    amounts = container.resources.amounts
     return {name: str(amounts[name]) for name in sorted(vocabulary.resources & amounts.keys())}
 
 

@@ -11,6 +11,7 @@ from attrs import frozen
 from hetero.kube.client.api import Api, ApiError, Plain
 from hetero.kube.dra.offers import DRIVER
 from hetero.kube.dra.publisher import SLICES
+from hetero.kube.objects.kinds import Node, Pod
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -27,18 +28,17 @@ class AllocationWay(str, Enum):
     BOTH = "both"  # by claims on nodes that are labelled so, on others in the classic way
 
 
-def by_claims(way: AllocationWay, node: Plain | None) -> bool | None:
+def by_claims(way: AllocationWay, node: Node | None) -> bool | None:
     """Return whether the devices of a node are given by claims; None if that is its own to say."""
     if way is not AllocationWay.BOTH:
         return way is AllocationWay.DRA
     name, value = BY_CLAIMS
     if node is None:
         return None
-    labels: dict[str, str] = node["metadata"].get("labels") or {}
-    return labels.get(name) == value
+    return node.metadata.labels.get(name) == value
 
 
-def asks_by_claims(way: AllocationWay, pod: Plain) -> bool:
+def asks_by_claims(way: AllocationWay, pod: Pod) -> bool:
     """Return whether what a pod asks by resource names is for claims to say.
 
     Where a cluster has both ways a pod says so, by the annotation that is a node's label.
@@ -46,8 +46,7 @@ def asks_by_claims(way: AllocationWay, pod: Plain) -> bool:
     if way is not AllocationWay.BOTH:
         return way is AllocationWay.DRA
     name, value = BY_CLAIMS
-    notes: dict[str, str] = pod["metadata"].get("annotations") or {}
-    return notes.get(name) == value
+    return pod.metadata.annotations.get(name) == value
 
 
 @frozen

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import Pod
 
 #: What the other nodes say.
 AWAY = "have no agent that serves"
@@ -27,31 +27,30 @@ class Agents:
         for mine in self._serving.values():
             mine &= uids
 
-    def pod_changed(self, event: str, pod: Plain) -> str | None:
+    def pod_changed(self, event: str, pod: Pod) -> str | None:
         """Note a pod; return its node if it is an agent."""
-        about, spec = pod["metadata"], pod["spec"]
-        user = f"system:serviceaccount:{about['namespace']}:{spec.get('serviceAccountName')}"
-        node = spec.get("nodeName")
+        about, node = pod.metadata, pod.spec.node_name
+        user = f"system:serviceaccount:{about.namespace}:{pod.spec.service_account_name}"
         if user != self.account or not node:
             return None
         mine = self._serving.setdefault(node, set())
         if event != "DELETED" and _ready(pod):
-            mine.add(about["uid"])
+            mine.add(about.uid)
         else:
-            mine.discard(about["uid"])
-        return str(node)
+            mine.discard(about.uid)
+        return node
 
     def why_shut(self, node: str) -> str | None:
         """Return why a node is to take nobody, None if its agent serves."""
         return None if self._serving.get(node) else AWAY
 
 
-def _ready(pod: Plain) -> bool:
+def _ready(pod: Pod) -> bool:
     """Whether a pod's containers are ready, by its kubelet, and it is not being ended.
 
     Its condition `Ready` also says what the node controller takes for true of a node that was not
     heard of, all of them after the API server was away. Such nodes are kube-scheduler's to avoid.
     """
-    containers = (pod.get("status") or {}).get("containerStatuses") or ()
-    ready = bool(containers) and all(one.get("ready") for one in containers)
-    return ready and "deletionTimestamp" not in pod["metadata"]
+    containers = pod.status.container_statuses
+    ready = bool(containers) and all(one.ready for one in containers)
+    return ready and pod.metadata.deletion_timestamp is None

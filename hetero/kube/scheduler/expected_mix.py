@@ -19,6 +19,8 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import ConfigMap
+from hetero.kube.objects.reading import read
 from hetero.model import Request, codec
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache
@@ -89,7 +91,7 @@ class ExpectedMix:
                     return
                 log.warning("expected mix: %s", error)
                 await asyncio.sleep(1)
-        text = (found.get("data") or {}).get(_KEY)
+        text = read(ConfigMap, found).data.get(_KEY)
         if text is None:
             return
         try:

@@ -15,17 +15,18 @@ import logging
 from collections import ChainMap, Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from datetime import datetime
 from time import monotonic, time
 from typing import Any
 
 from aiohttp import web
 from attrs import define, evolve, field
-from msgspec import Raw, convert, json
+from msgspec import Raw, json
 
 from hetero.kube.client.api import ApiCalls, ApiError, Plain
 from hetero.kube.client.events import Events, timestamp
 from hetero.kube.client.leadership import Leadership
+from hetero.kube.objects.kinds import Node, Object, Pod, ResourceQuota
+from hetero.kube.objects.reading import read_all, reader
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.expected_mix import ExpectedMix
@@ -46,7 +47,7 @@ from hetero.kube.words.annotations import (
     without_core_limit,
 )
 from hetero.kube.words.host import node_host, pod_host
-from hetero.kube.words.pod import containers_of, identity_of, read_pod, running
+from hetero.kube.words.pod import ended, identity_of, read_pod, running
 from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.kube.words.quota import Quotas, limits
 from hetero.kube.words.runtime_variables import notes_of_variables
@@ -54,7 +55,9 @@ from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Counters, Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Container, DeviceUsage, Node, Placement, Pod
+from hetero.placement.cluster import Container, DeviceUsage, Placement
+from hetero.placement.cluster import Node as PlacedNode
+from hetero.placement.cluster import Pod as PlacedPod
 from hetero.placement.demand import HALF_LIFE, Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
@@ -79,9 +82,9 @@ _PATIENCE, _PAUSE = 5.0, 0.05
 _MOST_FILTERED = 1024
 #: The best score a node can get.
 _BEST = 10
-_OVER, _RUNS = ("Succeeded", "Failed"), "Running"
+_RUNS = "Running"
 #: A pod that holds no device: nobody is served by its end, so it is more important than any.
-_WITHOUT = Pod(containers=(Container(),), priority=2**31 - 1)
+_WITHOUT = PlacedPod(containers=(Container(),), priority=2**31 - 1)
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NAMES = json.Decoder(list[str])
@@ -134,9 +137,9 @@ class Scheduler:
     mix: ExpectedMix | None = field(init=False, default=None)
     quotas: Quotas = field(init=False)
     cache: SchedulerCache = field(init=False)
-    _pods: dict[str, Plain] = field(factory=dict)  # those that hold or are being given something
+    _pods: dict[str, Pod] = field(factory=dict)  # those that hold or are being given something
     _ours: set[str] = field(factory=set)  # those of them that this process reserved for
-    _hami_pods: dict[str, Plain] = field(factory=dict)  # pods that were there before us
+    _hami_pods: dict[str, Pod] = field(factory=dict)  # pods that were there before us
     # What nodes publish that others have, as it was told.
     _others: dict[str, str | None] = field(factory=dict)
     # What stands in the cache on a node for containers whose pods are over.
@@ -144,7 +147,7 @@ class Scheduler:
     # Pods that were deleted by force and may run on, and the names of their grants there.
     _unsaid: dict[str, set[str]] = field(factory=dict)
     # Pods that may be bound next, oldest first, and what they want.
-    _filtered: dict[str, tuple[Plain, PodRequest]] = field(factory=dict)
+    _filtered: dict[str, tuple[Pod, PodRequest]] = field(factory=dict)
     # Places that filter took for pods, by UID and oldest first, and until when.
     _taken: dict[str, tuple[Placement, float]] = field(factory=dict)
     _named: NodeNames = field(factory=lambda: NodeNames(_NULL, []))  # that came or went last
@@ -179,8 +182,8 @@ class Scheduler:
                 led=lambda: self.lease is None or self.lease.led,
             )
 
-        def again(pod: Plain) -> None:
-            self._later(self._touch(_path(pod), pod["metadata"]["uid"]))
+        def again(pod: Pod) -> None:
+            self._later(self._touch(_path(pod), pod.metadata.uid))
 
         self.groups = PodGroups(
             api=self.api,
@@ -204,6 +207,7 @@ class Scheduler:
         """Keep the cache's nodes as the API has them."""
         await self.api.follow(
             "/api/v1/nodes",
+            Node,
             listed=self._nodes_listed,
             changed=self._node_changed,
             lost=lambda error: log.warning("nodes: %s", error),
@@ -213,6 +217,7 @@ class Scheduler:
         """Keep what stands on the nodes as the pods say."""
         await self.api.follow(
             "/api/v1/pods",
+            Pod,
             listed=self._pods_listed,
             changed=self._pod_changed,
             lost=self._pods_lost,
@@ -223,13 +228,14 @@ class Scheduler:
         """Keep what namespaces may hold as their quotas say."""
         await self.api.follow(
             "/api/v1/resourcequotas",
+            ResourceQuota,
             listed=self._quotas_listed,
             changed=self._quota_changed,
             lost=lambda error: log.warning("quotas: %s", error),
         )
 
-    def _quotas_listed(self, quotas: list[Plain]) -> None:
-        listed = {(_full_name(quota)) for quota in quotas}
+    def _quotas_listed(self, quotas: list[ResourceQuota]) -> None:
+        listed = {quota.full_name for quota in quotas}
         for namespace, mine in list(self.quotas.most.items()):
             for name in set(mine) - {name for space, name in listed if space == namespace}:
                 self._quota_allows(namespace, name, {})
@@ -237,9 +243,9 @@ class Scheduler:
             self._quota_changed("ADDED", quota)
         self._ready.add("quotas")
 
-    def _quota_changed(self, event: str, quota: Plain) -> None:
-        hard = quota["spec"].get("hard") or {} if event != "DELETED" else {}
-        self._quota_allows(*_full_name(quota), limits(hard, self.vocabulary.resources))
+    def _quota_changed(self, event: str, quota: ResourceQuota) -> None:
+        hard = quota.spec.hard if event != "DELETED" else {}
+        self._quota_allows(*quota.full_name, limits(hard, self.vocabulary.resources))
 
     def _quota_allows(self, namespace: str, name: str, most: dict[str, int]) -> None:
         """Note what a quota allows; pods that wait for it are tried again."""
@@ -250,20 +256,20 @@ class Scheduler:
     def _wake_in(self, namespace: str) -> None:
         """Have the pods of a namespace tried again that wait."""
         for uid, (pod, _) in self._filtered.items():
-            if pod["metadata"]["namespace"] == namespace:
+            if pod.metadata.namespace == namespace:
                 self._later(self._again(_path(pod), uid))
 
-    def _nodes_listed(self, nodes: list[Plain]) -> None:
+    def _nodes_listed(self, nodes: list[Node]) -> None:
         if self.lease:
             self.lease.busy()
-        names = {node["metadata"]["name"] for node in nodes}
+        names = {node.metadata.name for node in nodes}
         for name in set(self.cache.inventory.nodes) - names:
             self._count_running_on(name, {})
             self.cache.remove_node(name)
         for node in nodes:  # in this order they are counted, whichever is older
-            name, notes = node["metadata"]["name"], node["metadata"].get("annotations") or {}
+            name, notes = node.metadata.name, node.metadata.annotations
             if name not in self.cache.inventory.nodes and INVENTORY in notes:
-                self.cache.update_node(Node(name=name))
+                self.cache.update_node(PlacedNode(name=name))
         for node in sorted(nodes, key=_created):  # of two that publish one card it is the older's
             self._node_changed("ADDED", node)
         self.cache.cluster()  # no pod waits for it
@@ -273,9 +279,8 @@ class Scheduler:
         gc.freeze()
         self._ready.add("nodes")
 
-    def _node_changed(self, event: str, node: Plain) -> None:
-        name = node["metadata"]["name"]
-        text = (node["metadata"].get("annotations") or {}).get(INVENTORY)
+    def _node_changed(self, event: str, node: Node) -> None:
+        name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
         if event == "DELETED" or text is None:
             self._count_running_on(name, {})
             self.cache.remove_node(name)
@@ -285,11 +290,11 @@ class Scheduler:
         try:
             devices, held = published(text, node=name)
             host = {counter: min(all_, UNLIMITED) for counter, all_ in node_host(node).items()}
-            others = self.cache.update_node(Node(name=name, devices=devices, host=host))
+            others = self.cache.update_node(PlacedNode(name=name, devices=devices, host=host))
         except Exception as error:  # whatever its agent wrote, it harms this node alone
             log.error("node %s: %s", name, error, exc_info=not isinstance(error, BadInput))
             self.cache.update_node(
-                Node(name=name), fault="publish an inventory that this version cannot read"
+                PlacedNode(name=name), fault="publish an inventory that this version cannot read"
             )
             others = None
         self._tell_of_others(node, others)
@@ -299,13 +304,13 @@ class Scheduler:
             self._wake_for(name)
         self._agent_changed(name)
 
-    def _tell_of_others(self, node: Plain, sentence: str | None) -> None:
+    def _tell_of_others(self, node: Node, sentence: str | None) -> None:
         """Tell of a node that publishes what another has, when that is new."""
-        name = node["metadata"]["name"]
+        name = node.metadata.name
         if sentence is not None and self._others.get(name) != sentence:
             log.error("node %s: %s", name, sentence)
             said = f"hetero uses no device of two nodes at both: this node {sentence}"
-            self._later(self.events.tell(node, "PublishedTwice", said, kind="Node"))
+            self._later(self.events.tell(node.metadata, "PublishedTwice", said, kind="Node"))
         self._others[name] = sentence
 
     def _count_running_on(self, node: str, held: Held) -> bool:
@@ -337,14 +342,14 @@ class Scheduler:
             self._running_on[node] = {*names}
         return bool(was - names.keys())
 
-    def _count_unsaid(self, uid: str, pod: Plain, held: Placement) -> None:
+    def _count_unsaid(self, uid: str, pod: Pod, held: Placement) -> None:
         """Count what a pod held that was deleted by force until its node says what runs on.
 
         A kubelet waits no longer for containers to end than their pod said.
         """
-        names = (one["name"] for one in containers_of(pod))
-        seconds = min(_UNSAID, pod["spec"].get("terminationGracePeriodSeconds", _UNSAID))
-        self._unsaid[uid] = {f"{held.node}/{identity_of(uid, name)}" for name in names}
+        grace = pod.spec.termination_grace_period_seconds
+        seconds = _UNSAID if grace is None else min(_UNSAID, grace)
+        self._unsaid[uid] = {f"{held.node}/{identity_of(uid, one.name)}" for one in pod.containers}
         over = evolve(_WITHOUT, namespace=held.pod.namespace)
         self.cache.restore(uid, evolve(held, pod=over, allocations=(None,)))
 
@@ -385,11 +390,11 @@ class Scheduler:
         log.warning("pods: %s", error)
         self.kubelet_watches.api_lost()
 
-    def _pods_listed(self, pods: list[Plain]) -> None:
+    def _pods_listed(self, pods: list[Pod]) -> None:
         self.kubelet_watches.api_back()
         if self.lease:
             self.lease.busy()
-        uids = {pod["metadata"]["uid"] for pod in pods}
+        uids = {pod.metadata.uid for pod in pods}
         uids.update(self._unsaid, *self._running_on.values())
         for uid in {*self.cache.standing, *self._hami_pods} - uids:
             self._forget(uid, ran=uid not in self._taken)
@@ -406,39 +411,38 @@ class Scheduler:
         for node in self.cache.inventory.nodes:
             self._agent_changed(node)
 
-    def _pod_changed(self, event: str, pod: Plain) -> None:
-        uid, metadata = pod["metadata"]["uid"], pod["metadata"]
+    def _pod_changed(self, event: str, pod: Pod) -> None:
+        uid = pod.metadata.uid
         self.groups.pod_changed(event, pod)
         self.untried.pod_changed(event, pod)
         self.kubelet_watches.pod_changed(event, pod)
         of_agent = self.agents.pod_changed(event, pod) if self.agents else None
         if of_agent is not None:
             self._agent_changed(of_agent)
-        if event == "DELETED" or (pod.get("status") or {}).get("phase") in _OVER:
+        if event == "DELETED" or ended(pod):
             self._pod_over(event, pod)
             return
-        notes = metadata.get("annotations") or {}
-        node = pod["spec"].get("nodeName")
+        node = pod.spec.node_name
         known = self._pods.get(uid)
         if known is not None:
             self._pods[uid] = pod
         if uid in self._ours:
             return
-        if node and ALLOCATION in notes:
+        if node and ALLOCATION in pod.metadata.annotations:
             if known is None or _given(known) != _given(pod):
                 self._restore(uid, pod)
             return
-        runs = node and (pod.get("status") or {}).get("phase") == _RUNS
+        runs = node and pod.status.phase == _RUNS
         if runs and uid not in self._hami_pods and hami_migration.given(pod):
             self._hami_pods[uid] = pod
             self._count(uid, pod)
         if node and uid not in self._hami_pods:
             self._count_host(uid, pod)
 
-    def _pod_over(self, event: str, pod: Plain) -> None:
-        uid = pod["metadata"]["uid"]
+    def _pod_over(self, event: str, pod: Pod) -> None:
+        uid = pod.metadata.uid
         held = self.cache.standing.get(uid)
-        self._forget(uid, ran=bool(pod["spec"].get("nodeName")))
+        self._forget(uid, ran=bool(pod.spec.node_name))
         if event == "DELETED":
             if held is not None and held.holds and running(pod):
                 self._count_unsaid(uid, pod, held)
@@ -447,7 +451,7 @@ class Scheduler:
             self.refused_pods.pod_ended(pod)
         self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
 
-    def _restore(self, uid: str, pod: Plain) -> None:
+    def _restore(self, uid: str, pod: Pod) -> None:
         """Count what the pod's allocation gives it, unless it is forged."""
         given = pod_request = None
         try:
@@ -469,12 +473,12 @@ class Scheduler:
         """Count the pods of a node that HAMi gave something and that could not be counted yet."""
         for uid, pod in self._hami_pods.items():
             standing = self.cache.standing.get(uid)
-            if pod["spec"]["nodeName"] == node and not (standing and standing.holds):
+            if pod.spec.node_name == node and not (standing and standing.holds):
                 self._count(uid, pod)
 
-    def _count(self, uid: str, pod: Plain) -> None:
+    def _count(self, uid: str, pod: Pod) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
-        node = pod["spec"]["nodeName"]
+        node = pod.spec.node_name or ""
         if not self.cache.inventory.devices(node) or self.cache.inventory.is_cordoned(node):
             return  # not known yet, or nobody is placed there meanwhile
         try:
@@ -489,16 +493,16 @@ class Scheduler:
             fault = answer.sentence
         except BadInput as error:
             fault = str(error)
-        log.warning("pod %s/%s, which HAMi started: not counted: %s", *_full_name(pod), fault)
+        log.warning("pod %s/%s, which HAMi started: not counted: %s", *pod.full_name, fault)
 
-    def _count_host(self, uid: str, pod: Plain) -> None:
+    def _count_host(self, uid: str, pod: Pod) -> None:
         """Count what a bound pod without devices requests of its node."""
         try:
             host = pod_host(pod)
         except BadInput as error:
-            log.warning("pod %s/%s: not counted: %s", *_full_name(pod), error)
+            log.warning("pod %s/%s: not counted: %s", *pod.full_name, error)
             return
-        node = pod["spec"]["nodeName"]
+        node = pod.spec.node_name or ""
         self.cache.restore(
             uid, Placement(node=node, pod=_WITHOUT, allocations=(None,), holds=(), host=host)
         )
@@ -546,7 +550,8 @@ class Scheduler:
         """Return the arguments of a call, by their names in lower case."""
         given = {name.lower(): text for name, text in _ARGS.decode(said).items() if text != _NULL}
         names = given.pop("nodenames", None)
-        args = {name: json.decode(text) for name, text in given.items()}
+        read = {"pod": reader(Pod).object}
+        args = {name: read.get(name, json.decode)(text) for name, text in given.items()}
         if names is not None:
             if names != self._named.text:  # they are when scored right after they were filtered
                 self._named = NodeNames(names)
@@ -577,46 +582,46 @@ class Scheduler:
 
     async def filter(self, args: Plain) -> Plain:
         """Return the nodes that can serve the pod, and what each of the others said."""
-        plain, names = args["pod"], args.get("nodenames")
+        pod, names = args["pod"], args.get("nodenames")
         if names is None:
             raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
-        pod_request = self.vocabulary.pod_request(plain)
+        pod_request = self.vocabulary.pod_request(pod)
         if pod_request is None:
             return {"NodeNames": names.text, "FailedNodes": {}}
-        self._filtered[plain["metadata"]["uid"]] = plain, pod_request
+        self._filtered[pod.metadata.uid] = pod, pod_request
         if len(self._filtered) > _MOST_FILTERED:
             del self._filtered[next(iter(self._filtered))]
         self._release_overdue()
         if not pod_request.devices:
-            return self._without_devices(plain, pod_request, names)
-        self._arrive(plain, pod_request, time())
-        chosen = self._held(plain, pod_request, names)
+            return self._without_devices(pod, pod_request, names)
+        self._arrive(pod, pod_request, time())
+        chosen = self._held(pod, pod_request, names)
         if chosen is None and self.choose == "one":
-            chosen = self._take(plain["metadata"]["uid"], pod_request, names)
+            chosen = self._take(pod.metadata.uid, pod_request, names)
         if isinstance(chosen, str):
             return {"NodeNames": [chosen], "FailedNodes": {}}
         if chosen is not None:
-            self._later(self.events.tell(plain, "Unfit", chosen.sentence))
+            self._later(self.events.tell(pod.metadata, "Unfit", chosen.sentence))
             return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
-        return self._serving(plain, pod_request, names)
+        return self._serving(pod, pod_request, names)
 
-    def _serving(self, plain: Plain, pod_request: PodRequest, names: NodeNames) -> Plain:
+    def _serving(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:
         """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
         fits, failed = self.cache.serving(pod_request.pod, names.each)
         counts = Counter(failed.values())
         self.scheduler_metrics.refused(counts)
         if not fits:
             refusal = self.cache.refusal(pod_request.pod, names.each)
-            self._later(self.events.tell(plain, "Unfit", refusal.sentence))
-            if self.groups.group(plain) is None:
-                self.cache.reserve_nodes(plain["metadata"]["uid"], pod_request.pod, names.each)
-            if self.preemption.wanted(plain) and self.groups.group(plain) is None:
-                self._later(self.preemption.make_room(plain, pod_request.pod, names.each))
+            self._later(self.events.tell(pod.metadata, "Unfit", refusal.sentence))
+            if self.groups.group(pod) is None:
+                self.cache.reserve_nodes(pod.metadata.uid, pod_request.pod, names.each)
+            if self.preemption.wanted(pod) and self.groups.group(pod) is None:
+                self._later(self.preemption.make_room(pod, pod_request.pod, names.each))
         if failed:
             names = self._named = NodeNames.of(fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
 
-    def _without_devices(self, plain: Plain, pod_request: PodRequest, names: NodeNames) -> Plain:
+    def _without_devices(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:
         """Return the offered nodes without devices, else the one whose devices lose least.
 
         kube-scheduler knows whether a node has the processors: none of them is refused here.
@@ -624,16 +629,16 @@ class Scheduler:
         known = self.cache.inventory.nodes
         others = [name for name in names.each if name not in known]
         if not others:
-            self._arrive(plain, pod_request, time())
-            uid = plain["metadata"]["uid"]
+            self._arrive(pod, pod_request, time())
+            uid = pod.metadata.uid
             chosen = self._take(uid, pod_request, names) if self.choose == "one" else None
             others = [chosen] if chosen else names.each
         return {"NodeNames": others, "FailedNodes": {}}
 
-    def _arrive(self, plain: Plain, pod_request: PodRequest, now: float) -> None:
+    def _arrive(self, pod: Pod, pod_request: PodRequest, now: float) -> None:
         """Count a pod in the expected mix, unless the mix that was read has it."""
-        if self.mix is None or _created(plain) > self.mix.until:
-            self.cache.arrive(plain["metadata"]["uid"], pod_request.pod, now)
+        if self.mix is None or _created(pod) > self.mix.until:
+            self.cache.arrive(pod.metadata.uid, pod_request.pod, now)
 
     def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
@@ -666,14 +671,12 @@ class Scheduler:
         policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
         return self.cache.reserve(uid, pod_request.pod, node, policy=policy)
 
-    def _held(
-        self, plain: Plain, pod_request: PodRequest, names: NodeNames
-    ) -> str | Refusal | None:
+    def _held(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> str | Refusal | None:
         """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
-        uid = plain["metadata"]["uid"]
+        uid = pod.metadata.uid
         node = self.preemption.node(uid)
         if node is None:
-            return self.groups.place(plain, names.each) if self.groups.group(plain) else None
+            return self.groups.place(pod, names.each) if self.groups.group(pod) else None
         if node in names and self.cache.has_room(uid, pod_request.pod, node):
             return node
         waits = f"waits for those that it preempts on node {node} to end"
@@ -697,10 +700,10 @@ class Scheduler:
         scores = ((name, _BEST * (high - c) // (high - low or 1)) for name, c in costs.items())
         return [{"Host": name, "Score": score} for name, score in scores if score]
 
-    def _pod_request(self, plain: Plain) -> PodRequest | None:
+    def _pod_request(self, pod: Pod) -> PodRequest | None:
         """Return what a pod wants, if it was just filtered without reading it anew."""
-        known, pod_request = self._filtered.get(plain["metadata"]["uid"], (None, None))
-        return pod_request if known == plain else self.vocabulary.pod_request(plain)
+        known, pod_request = self._filtered.get(pod.metadata.uid, (None, None))
+        return pod_request if known == pod else self.vocabulary.pod_request(pod)
 
     def _weights(self, pod_request: PodRequest) -> Weights:
         """Return what nodes are chosen by; other schedulers' words mean nothing here."""
@@ -713,28 +716,28 @@ class Scheduler:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         # Nothing is awaited between the call and the reservation, so that the pod that is filtered
         # next, perhaps at this very moment, sees what this one took.
-        plain, pod_request = self._filtered.pop(uid, (None, None))
-        if plain is None:
-            plain = await read_pod(self.api, namespace, name)
-            if plain is None:
+        pod, pod_request = self._filtered.pop(uid, (None, None))
+        if pod is None:
+            pod = await read_pod(self.api, namespace, name)
+            if pod is None:
                 raise HeteroError(f"pod {namespace}/{name} is gone")
-            if plain["metadata"]["uid"] != uid:
+            if pod.metadata.uid != uid:
                 raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
-            pod_request = self.vocabulary.pod_request(plain)
+            pod_request = self.vocabulary.pod_request(pod)
         notes: dict[str, str] = {}
         if pod_request is not None:
-            await self.groups.gather(plain)
-            notes = self._give(plain, pod_request, node, path)
+            await self.groups.gather(pod)
+            notes = self._give(pod, pod_request, node, path)
         place = self.cache.standing.get(uid)
         try:
             if notes:
-                await self._until_watched(plain, node, path)
+                await self._until_watched(pod, node, path)
             if self.cache.standing.get(uid) is not place:
                 # kube-scheduler gave up after its 10 s and asked again, or the pod is gone.
                 raise HeteroError(f"pod {namespace}/{name}: its place was given anew meanwhile")
             self._check()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
-            await self.api.post(f"{path}/binding", _binding(plain, node, notes))
+            await self.api.post(f"{path}/binding", _binding(pod, node, notes))
         except HeteroError:
             if not await self._bound(namespace, name, uid, node):
                 self.kubelet_watches.pass_on(node, uid)
@@ -745,9 +748,9 @@ class Scheduler:
                 raise
         return {}
 
-    def _give(self, plain: Plain, pod_request: PodRequest, node: str, path: str) -> dict[str, str]:
+    def _give(self, pod: Pod, pod_request: PodRequest, node: str, path: str) -> dict[str, str]:
         """Return the annotations that give a pod its share, which is taken from now on."""
-        uid = plain["metadata"]["uid"]
+        uid = pod.metadata.uid
         taken, _ = self._taken.pop(uid, (None, 0.0))
         stands = taken is not None and self.cache.standing.get(uid) is taken
         answer: Placement | Refusal
@@ -765,9 +768,9 @@ class Scheduler:
         if not pod_request.devices:
             return {}
         if isinstance(answer, Refusal):
-            raise self._unfit(plain, f"node {node}: {answer.sentence}", path)
-        self._pods[uid] = plain
-        row = self.groups.row(plain)
+            raise self._unfit(pod, f"node {node}: {answer.sentence}", path)
+        self._pods[uid] = pod
+        row = self.groups.row(pod)
         assignment = Assignment(
             node=node,
             uid=uid,
@@ -775,28 +778,28 @@ class Scheduler:
             rows=row.rows if row else None,
             containers=tuple(
                 (name, without_core_limit(given) if name in pod_request.unlimited else given)
-                for name, given in zip(_names(plain), answer.allocations, strict=True)
+                for name, given in zip(_names(pod), answer.allocations, strict=True)
                 if given is not None
             ),
         )
         told = notes_of_variables(
-            plain,
+            pod,
             dict(assignment.containers),
             vendors=self.vocabulary.vendors,
             devices=self.cache.inventory.devices(node),
         )
         return {**told, **self.signatures.sign(assignment)}
 
-    async def _until_watched(self, plain: Plain, node: str, path: str) -> None:
+    async def _until_watched(self, pod: Pod, node: str, path: str) -> None:
         """Wait until a node's kubelet takes up pods. Raises `HeteroError` if it is shut by then."""
-        await self.kubelet_watches.until_watched(node, plain["metadata"]["uid"])
+        await self.kubelet_watches.until_watched(node, pod.metadata.uid)
         if self.agents and self.cache.inventory.is_cordoned(node):
-            raise self._unfit(plain, f"node {node}: {self.agents.why_shut(node)}", path)
+            raise self._unfit(pod, f"node {node}: {self.agents.why_shut(node)}", path)
 
-    def _unfit(self, plain: Plain, sentence: str, path: str) -> HeteroError:
+    def _unfit(self, pod: Pod, sentence: str, path: str) -> HeteroError:
         """Tell a pod why it is not bound, and have it tried again soon; return the error."""
-        self._later(self.events.tell(plain, "Unfit", sentence))
-        self._later(self._again(path, plain["metadata"]["uid"]))
+        self._later(self.events.tell(pod.metadata, "Unfit", sentence))
+        self._later(self._again(path, pod.metadata.uid))
         return HeteroError(sentence)
 
     async def _again(self, path: str, uid: str) -> None:
@@ -813,10 +816,10 @@ class Scheduler:
             await asyncio.sleep(_PAUSE)
         waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
         with suppress(HeteroError):
-            for pod in (await self.api.get("/api/v1/pods", waiting))["items"]:
+            for pod in read_all(Pod, (await self.api.get("/api/v1/pods", waiting))["items"]):
                 with suppress(BadInput):
                     if self.vocabulary.pod_request(pod) is not None:
-                        await self._touch(_path(pod), pod["metadata"]["uid"])
+                        await self._touch(_path(pod), pod.metadata.uid)
 
     async def _touch(self, path: str, uid: str) -> None:
         """Change a pod in what means nothing: kube-scheduler tries whatever changed again."""
@@ -834,18 +837,18 @@ class Scheduler:
             except ApiError:
                 await asyncio.sleep(1)  # until we know, the reservation stands
         return pod is not None and (uid, node) == (
-            pod["metadata"]["uid"],
-            pod["spec"].get("nodeName"),
+            pod.metadata.uid,
+            pod.spec.node_name,
         )
 
     async def preempt(self, args: Plain) -> Plain:
         """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
-        plain = args["pod"]
-        pod_request = self.vocabulary.pod_request(plain)
+        pod = args["pod"]
+        pod_request = self.vocabulary.pod_request(pod)
         offered = args.get("nodenametometavictims", {})
         if pod_request is None:
             return {"NodeNameToMetaVictims": offered}
-        uid = plain["metadata"]["uid"]
+        uid = pod.metadata.uid
         held = self.preemption.node(uid)
         answer = {}
         for node, kind in offered.items():
@@ -873,20 +876,14 @@ def _response(made: Any, *, status: int = 200) -> web.Response:
     return web.Response(body=json.encode(made), status=status, content_type="application/json")
 
 
-def _full_name(plain: Plain) -> tuple[str, str]:
-    return plain["metadata"]["namespace"], plain["metadata"]["name"]
+def _path(pod: Pod) -> str:
+    return "/api/v1/namespaces/{}/pods/{}".format(*pod.full_name)
 
 
-def _path(pod: Plain) -> str:
-    return "/api/v1/namespaces/{}/pods/{}".format(*_full_name(pod))
-
-
-def _created(plain: Plain) -> float:
+def _created(one: Object) -> float:
     """Return when an object was made, in seconds since 1970, to the second as the API has it."""
-    said = plain["metadata"].get("creationTimestamp")
-    if said is None:
-        return time()
-    return convert(said, datetime).timestamp()
+    at = one.metadata.creation_timestamp
+    return time() if at is None else at.timestamp()
 
 
 def _taken_of(left: dict[str, int], takes: Counters) -> Counters:
@@ -897,33 +894,33 @@ def _taken_of(left: dict[str, int], takes: Counters) -> Counters:
     return taken
 
 
-def _without_host(pod: Pod) -> Pod:
+def _without_host(pod: PlacedPod) -> PlacedPod:
     return evolve(pod, containers=tuple(evolve(one, host={}) for one in pod.containers))
 
 
-def _given(pod: Plain) -> tuple[str | None, str | None]:
-    notes = pod["metadata"].get("annotations") or {}
+def _given(pod: Pod) -> tuple[str | None, str | None]:
+    notes = pod.metadata.annotations
     return notes.get(ALLOCATION), notes.get(SIGNATURE)
 
 
-def _names(pod: Plain) -> list[str]:
+def _names(pod: Pod) -> list[str]:
     """Return the containers' names in a placement's order: sidecars, containers, init."""
-    first = pod["spec"].get("initContainers") or ()
-    beside = [one for one in first if one.get("restartPolicy") == "Always"]
-    rest = [one for one in first if one not in beside]
-    return [one["name"] for one in (*beside, *pod["spec"]["containers"], *rest)]
+    first = pod.spec.init_containers
+    beside = [one for one in first if one.is_sidecar]
+    rest = [one for one in first if not one.is_sidecar]
+    return [one.name for one in (*beside, *pod.spec.containers, *rest)]
 
 
-def _binding(pod: Plain, node: str, notes: dict[str, str]) -> Plain:
+def _binding(pod: Pod, node: str, notes: dict[str, str]) -> Plain:
     """Return the Binding of a pod to a node; the API adds its annotations to the pod's."""
-    metadata = pod["metadata"]
+    metadata = pod.metadata
     return {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": {
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
             "annotations": notes,
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.annotations import HAMI_ALLOCATION
 
 
-def given(pod: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def given(pod: Pod) -> dict[str, tuple[str, ...]]:
     """Return the UUIDs that HAMi gave each container of a pod, by the container's name.
 
     Its annotation has `uuid,type,MiB,percent:` for each device of a container and `;` after each
     container, init containers first (older versions leave those out).
     """
-    notes = pod["metadata"].get("annotations") or {}
-    containers = pod["spec"]["containers"]
-    every = [*(pod["spec"].get("initContainers") or ()), *containers]
+    containers, every = pod.spec.containers, pod.containers
     found: dict[str, tuple[str, ...]] = {}
-    for note, text in notes.items():
+    for note, text in pod.metadata.annotations.items():
         if not fnmatchcase(note, HAMI_ALLOCATION):
             continue
         parts = text.split(";")[:-1]
@@ -27,5 +24,5 @@ def given(pod: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         for container, part in zip(named, parts, strict=False):
             uuids = tuple(device.split(",")[0] for device in part.split(":") if device)
             if uuids:
-                found[container["name"]] = uuids
+                found[container.name] = uuids
     return found

@@ -14,7 +14,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import Pod
 
 #: Seconds after which all kubelets watch again, and for which a pod waits for one at most, whoever
 #: goes first meanwhile: kube-scheduler waits 10 s for a binding, which itself takes a while.
@@ -54,13 +54,13 @@ class KubeletWatches:
             if uid not in uids and not decided.is_set():
                 self.pass_on(node, uid)
 
-    def pod_changed(self, event: str, pod: Plain) -> None:
+    def pod_changed(self, event: str, pod: Pod) -> None:
         """Note a pod that was bound, or that its kubelet took up: then it says since when.
 
         One that is listed may have been bound, and taken up, before the API server was away.
         """
-        uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
-        if (pod.get("status") or {}).get("startTime"):
+        uid, node = pod.metadata.uid, pod.spec.node_name or ""
+        if pod.status.start_time:
             first, decided = self._first.get(node, ("", None))
             if decided and first == uid and not decided.is_set():
                 if event == "ADDED":

@@ -10,23 +10,22 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Pod, PodGroup
 from hetero.kube.words.annotations import Row
-from hetero.kube.words.pod import POD_GROUP, ended, full_name
+from hetero.kube.words.pod import POD_GROUP, ended
 from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.model import Refusal, Request
 from hetero.model.errors import HeteroError
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Placement, Pod
+from hetero.placement.cluster import Placement
+from hetero.placement.cluster import Pod as PlacedPod
 
 log = logging.getLogger(__name__)
 
-#: Where PodGroups are, and the field of their spec that says how many pods are the least: the
-#: plugin's, and Kubernetes' own from 1.36 on, which a pod names in `spec.schedulingGroup`.
-_PLUGIN, _KUBERNETES = "scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2"
-_LEAST = {_PLUGIN: ("minMember",), _KUBERNETES: ("schedulingPolicy", "gang", "minCount")}
-#: The APIs that PodGroups are read from.
-APIS = tuple(_LEAST)
+#: The APIs that PodGroups are read from: the plugin's, and Kubernetes' own from 1.36 on, which a
+#: pod names in `spec.schedulingGroup`.
+_PLUGIN, _KUBERNETES = APIS = ("scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2")
 #: Seconds that room is held for a group's pods until all of them were to be bound, and that the
 #: first of them waits for the others (kube-scheduler gives a binding ten).
 HELD, _GATHER = 30.0, 8.0
@@ -70,9 +69,9 @@ class PodGroups:
     vocabulary: Vocabulary
     cache: SchedulerCache
     choose: Choose
-    again: Callable[[Plain], Any]
+    again: Callable[[Pod], Any]
     _least: dict[Group, int] = field(factory=dict)
-    _members: dict[Group, dict[str, Plain]] = field(factory=dict)  # that have not ended, by UID
+    _members: dict[Group, dict[str, Pod]] = field(factory=dict)  # that have not ended, by UID
     _of: dict[str, Group] = field(factory=dict)  # of each of them: its label may say another later
     _plans: dict[Group, _Plan] = field(factory=dict)
     _rows: dict[Group, Row] = field(factory=dict)
@@ -89,6 +88,7 @@ class PodGroups:
             *(
                 self.api.follow(
                     f"/apis/{api}/podgroups",
+                    PodGroup,
                     listed=partial(self._listed, api),
                     changed=partial(self._changed, api),
                     lost=_lost,
@@ -97,30 +97,28 @@ class PodGroups:
             )
         )
 
-    def _listed(self, api: str, groups: list[Plain]) -> None:
+    def _listed(self, api: str, groups: list[PodGroup]) -> None:
         for group in [group for group in self._least if group.api == api]:
             del self._least[group]
-        for plain in groups:
-            self._changed(api, "ADDED", plain)
+        for one in groups:
+            self._changed(api, "ADDED", one)
 
-    def _changed(self, api: str, event: str, plain: Plain) -> None:
-        group = Group(api, *full_name(plain))
-        found: Any = plain.get("spec") or {}
-        for name in _LEAST[api]:
-            found = (found or {}).get(name)
+    def _changed(self, api: str, event: str, found: PodGroup) -> None:
+        group, spec = Group(api, *found.full_name), found.spec
+        gang = spec.scheduling_policy.gang.min_count
         # A group of Kubernetes' own without a gang policy is no more than a name.
-        self._least[group] = found or 1
+        self._least[group] = (spec.min_member if api == _PLUGIN else gang) or 1
         if event == "DELETED":
             del self._least[group]
         elif group in self._refused:
             self._try_again(group)
 
-    def pod_changed(self, event: str, pod: Plain) -> None:
+    def pod_changed(self, event: str, pod: Pod) -> None:
         """Note what became of a pod, and in which group it is, by what it says now.
 
         One that holds something stays in its group, whose row it has, whatever it says.
         """
-        uid, gone = pod["metadata"]["uid"], event == "DELETED" or ended(pod)
+        uid, gone = pod.metadata.uid, event == "DELETED" or ended(pod)
         former, group = self._of.get(uid), group_of(pod)
         if former is not None and not gone and uid in self.cache.standing:
             group = former
@@ -138,9 +136,9 @@ class PodGroups:
         if new and group in self._refused:
             self._try_again(group)
 
-    def _join(self, group: Group, pod: Plain) -> dict[str, Plain]:
+    def _join(self, group: Group, pod: Pod) -> dict[str, Pod]:
         """Note a pod as one of a group; return all of its pods."""
-        uid = pod["metadata"]["uid"]
+        uid = pod.metadata.uid
         self._of[uid] = group
         members = self._members.setdefault(group, {})
         members[uid] = pod
@@ -167,7 +165,7 @@ class PodGroups:
                 if uid not in uids:
                     self.pod_changed("DELETED", pod)
 
-    def restore(self, pod: Plain, row: Row | None) -> None:
+    def restore(self, pod: Pod, row: Row | None) -> None:
         """Note the row that a group has by the allocation of one of its pods."""
         group = self.group(pod)
         if group is not None and row is not None:
@@ -175,12 +173,12 @@ class PodGroups:
 
     # --- what kube-scheduler asks ---------------------------------------------------------------
 
-    def place(self, pod: Plain, nodes: Collection[str]) -> str | Refusal | None:
+    def place(self, pod: Pod, nodes: Collection[str]) -> str | Refusal | None:
         """Return the node that is held for a pod, or why its group cannot be placed.
 
         None for a pod that is in no group, or in one that has as many as it needs.
         """
-        group, uid = self.group(pod), pod["metadata"]["uid"]
+        group, uid = self.group(pod), pod.metadata.uid
         if group is None:
             return None
         if uid in self._gone:  # kube-scheduler has not heard of it yet
@@ -206,11 +204,11 @@ class PodGroups:
         return self._place_all(group, pod, waiting, needed, nodes)
 
     def _place_all(
-        self, group: Group, asking: Plain, waiting: list[Plain], needed: int, nodes: Collection[str]
+        self, group: Group, asking: Pod, waiting: list[Pod], needed: int, nodes: Collection[str]
     ) -> str | Refusal:
         """Hold room for all pods that wait, or else for as many as are needed; or for none."""
-        uid = asking["metadata"]["uid"]
-        ranked = sorted(waiting, key=lambda one: (one is not asking, full_name(one)))
+        uid = asking.metadata.uid
+        ranked = sorted(waiting, key=lambda one: (one is not asking, one.full_name))
         answer = self._hold(group, ranked, {**self._allowed, uid: nodes})
         if isinstance(answer, Refusal) and len(ranked) > needed:
             answer = self._hold(group, ranked[:needed], {**self._allowed, uid: nodes})
@@ -222,12 +220,12 @@ class PodGroups:
         asyncio.get_running_loop().call_later(HELD, self._expire, group, plan)
         self._give_row(group, answer)
         for one in waiting:
-            if one is not asking and one["metadata"]["uid"] in answer:
+            if one is not asking and one.metadata.uid in answer:
                 self.again(one)
         return answer[uid]
 
     def _hold(
-        self, group: Group, pods: list[Plain], allowed: dict[str, Collection[str]]
+        self, group: Group, pods: list[Pod], allowed: dict[str, Collection[str]]
     ) -> dict[str, str] | Refusal:
         """Hold room for each of the pods, the largest first, or for none of them."""
         requests = [(pod, self.vocabulary.pod_request(pod)) for pod in pods]
@@ -235,7 +233,7 @@ class PodGroups:
         ours.sort(key=lambda one: -_devices(one[1]))
         placed: dict[str, str] = {}
         for pod, request in ours:
-            uid = pod["metadata"]["uid"]
+            uid = pod.metadata.uid
             answer = self.choose(request, allowed.get(uid))
             if isinstance(answer, str):
                 held = self.cache.reserve(uid, request.pod, answer)
@@ -245,16 +243,13 @@ class PodGroups:
                 answer = held
             for other in placed:
                 self.cache.release(other)
-            name = pod["metadata"]["name"]
-            return self._no(
-                group,
-                f"room for {len(placed)} of {len(ours)} pods; pod {name}: {answer.sentence}",
-            )
+            room = f"room for {len(placed)} of {len(ours)} pods"
+            return self._no(group, f"{room}; pod {pod.metadata.name}: {answer.sentence}")
         return placed
 
-    async def gather(self, pod: Plain) -> None:
+    async def gather(self, pod: Pod) -> None:
         """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
-        group, uid = self.group(pod), pod["metadata"]["uid"]
+        group, uid = self.group(pod), pod.metadata.uid
         plan = self._plans.get(group) if group else None
         if group is None or plan is None or uid not in plan.nodes:
             return
@@ -272,16 +267,16 @@ class PodGroups:
             self.again(pod)
             raise HeteroError(f"{group}: its other pods did not come in time")
 
-    def group(self, pod: Plain) -> Group | None:
+    def group(self, pod: Pod) -> Group | None:
         """Return the group that a pod is known in, or else says that it is in."""
-        return self._of.get(pod["metadata"]["uid"]) or group_of(pod)
+        return self._of.get(pod.metadata.uid) or group_of(pod)
 
-    def row(self, pod: Plain) -> Row | None:
+    def row(self, pod: Pod) -> Row | None:
         """Return the row of a pod's group, None if it has none.
 
         Or if the pod, that came later, shares a device with another group of that row.
         """
-        group, held = self.group(pod), self.cache.standing.get(pod["metadata"]["uid"])
+        group, held = self.group(pod), self.cache.standing.get(pod.metadata.uid)
         row = self._rows.get(group) if group else None
         if row is None or held is None:
             return row
@@ -289,29 +284,27 @@ class PodGroups:
         others = [one for one in self._rows if one != group and mine & self._devices(one)]
         return None if any(row.overlaps(self._rows[one]) for one in others) else row
 
-    def gang(self, pod: Plain) -> frozenset[str]:
+    def gang(self, pod: Pod) -> frozenset[str]:
         """Return the UIDs of all that hold something and go with a pod, if one of them has to go.
 
         A group that is no more than a name is no gang; one that is not known here may be.
         """
-        group, uid = self.group(pod), pod["metadata"]["uid"]
+        group, uid = self.group(pod), pod.metadata.uid
         if group is None or self._least.get(group, 2) < 2:
             return frozenset({uid})
         members = self._members.get(group, {})
         return frozenset(
             one
             for one, member in members.items()
-            if one in self.cache.standing and "deletionTimestamp" not in member["metadata"]
+            if one in self.cache.standing and member.metadata.deletion_timestamp is None
         ) | {uid}
 
     # --- what follows from it -------------------------------------------------------------------
 
-    def _settled(self, pod: Plain) -> bool:
+    def _settled(self, pod: Pod) -> bool:
         """Return whether a pod is bound, or is being bound with its group."""
-        uid = pod["metadata"]["uid"]
-        return bool(pod["spec"].get("nodeName")) or (
-            uid in self._going and uid in self.cache.standing
-        )
+        uid = pod.metadata.uid
+        return bool(pod.spec.node_name) or (uid in self._going and uid in self.cache.standing)
 
     def _held(self, group: Group) -> dict[str, str]:
         plan = self._plans.get(group)
@@ -367,7 +360,7 @@ class PodGroups:
         return {usage.device for uid in uids for usage in standing[uid].holds}
 
 
-def _requests(pod: Pod) -> list[Request]:
+def _requests(pod: PlacedPod) -> list[Request]:
     containers = (*pod.sidecars, *pod.containers, *pod.init)
     return [one.request for one in containers if one.request is not None]
 
@@ -376,14 +369,13 @@ def _devices(request: PodRequest) -> int:
     return max((len(one.asks) for one in _requests(request.pod)), default=0)
 
 
-def group_of(pod: Plain) -> Group | None:
+def group_of(pod: Pod) -> Group | None:
     """Return the group that a pod is in."""
-    metadata = pod["metadata"]
-    own = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
-    if own:
-        return Group(_KUBERNETES, metadata["namespace"], own)
-    name = (metadata.get("labels") or {}).get(POD_GROUP)
-    return Group(_PLUGIN, metadata["namespace"], name) if name else None
+    own, namespace = pod.spec.scheduling_group, pod.metadata.namespace
+    if own is not None and own.pod_group_name:
+        return Group(_KUBERNETES, namespace, own.pod_group_name)
+    name = pod.metadata.labels.get(POD_GROUP)
+    return Group(_PLUGIN, namespace, name) if name else None
 
 
 def _lost(error: Exception) -> None:

@@ -13,10 +13,11 @@ from attrs import define, field, frozen
 
 from hetero.kube.client.api import ApiCalls, ApiError, Plain
 from hetero.kube.client.events import Events
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
-from hetero.kube.words.pod import full_name
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Placement, Pod
+from hetero.placement.cluster import Placement
+from hetero.placement.cluster import Pod as PlacedPod
 from hetero.placement.victims import Victims
 
 log = logging.getLogger(__name__)
@@ -55,9 +56,9 @@ class Preemption:
     api: ApiCalls
     cache: SchedulerCache
     events: Events
-    pods: Mapping[str, Plain]
-    gang: Callable[[Plain], frozenset[str]]
-    again: Callable[[Plain], Any]
+    pods: Mapping[str, Pod]
+    gang: Callable[[Pod], frozenset[str]]
+    again: Callable[[Pod], Any]
     _rooms: dict[str, _Room | None] = field(factory=dict)  # by UID; None: still being chosen
     _version: str = ""
 
@@ -69,12 +70,12 @@ class Preemption:
     def _ends(self, uid: str) -> bool:
         """Return whether a pod was told to end: what it holds comes free by itself."""
         pod = self.pods.get(uid)
-        return pod is not None and "deletionTimestamp" in pod["metadata"]
+        return pod is not None and pod.metadata.deletion_timestamp is not None
 
     def victims(
         self,
         uid: str,
-        pod: Pod,
+        wanted: PlacedPod,
         node: str,
         *,
         given: Sequence[str] = (),
@@ -93,7 +94,7 @@ class Preemption:
         gangs = {one: self.gang(self.pods[one]) for one in known.difference(ending)}
         unbound = here.union(*gangs.values()).difference(self.pods)
         return self.cache.victims(
-            pod,
+            wanted,
             node,
             given=given,
             ending=ending,
@@ -102,44 +103,45 @@ class Preemption:
             may=may,
         )
 
-    def wanted(self, plain: Plain) -> bool:
+    def wanted(self, pod: Pod) -> bool:
         """Return whether a pod may have others evicted, and has none being evicted."""
-        polite = plain["spec"].get("preemptionPolicy") == "Never"
-        return not polite and plain["metadata"]["uid"] not in self._rooms
+        polite = pod.spec.preemption_policy == "Never"
+        return not polite and pod.metadata.uid not in self._rooms
 
-    async def make_room(self, plain: Plain, pod: Pod, nodes: Iterable[str]) -> None:
+    async def make_room(self, pod: Pod, wanted: PlacedPod, nodes: Iterable[str]) -> None:
         """Evict for the pod where the fewest and least important hold its room, and hold that.
 
         Returns when the pod is bound, is gone, or did not come for its room in time.
         """
-        uid = plain["metadata"]["uid"]
+        uid = pod.metadata.uid
         self._rooms[uid] = None
         try:
-            plan = await self._choose(plain, pod, nodes)
+            plan = await self._choose(pod, wanted, nodes)
             if plan is None:
                 return
             self._rooms[uid] = plan
             try:
-                await self._nominate(plain, plan.held.node)
-                await self._evict(plain, plan)
-                await self._wait(plain, plan)
+                await self._nominate(pod, plan.held.node)
+                await self._evict(pod, plan)
+                await self._wait(pod, plan)
             finally:
                 if self._is_held(uid, plan):  # nobody came for it
                     self.cache.release(uid)
                     with suppress(ApiError):  # the pod is gone
-                        await self._nominate(plain, None)
+                        await self._nominate(pod, None)
         except ApiError as error:
-            await self.events.tell(plain, "PreemptionRefused", f"preemption: {error}")
+            await self.events.tell(pod.metadata, "PreemptionRefused", f"preemption: {error}")
         finally:
             del self._rooms[uid]
 
-    async def _choose(self, plain: Plain, pod: Pod, nodes: Iterable[str]) -> _Room | None:
+    async def _choose(self, pod: Pod, wanted: PlacedPod, nodes: Iterable[str]) -> _Room | None:
         """Return the room to be made, already held, None if there is none to be had.
 
         Raises `ApiError` if the API does not say who may be evicted.
         """
-        uid, spared, protected = plain["metadata"]["uid"], set[str](), set[str]()
-        found = await self._on_each(uid, pod, self.cache.preemptible(pod, nodes)[:_MOST_NODES])
+        uid, spared, protected = pod.metadata.uid, set[str](), set[str]()
+        some = self.cache.preemptible(wanted, nodes)[:_MOST_NODES]
+        found = await self._on_each(uid, wanted, some)
         if not found:
             return None
         budgets = await DisruptionBudgets.read(self.api, await self._policy_version())
@@ -149,7 +151,7 @@ class Preemption:
             protected.update(over)
             return not over
 
-        choices = await self._on_each(uid, pod, [one.node for one in found], may)
+        choices = await self._on_each(uid, wanted, [one.node for one in found], may)
         for _ in range(_MOST_TRIED):
             choice = min(choices, key=lambda one: one.loss, default=None)
             if choice is None:
@@ -157,31 +159,31 @@ class Preemption:
             choices.remove(choice)
             refused = await self._refused(choice.uids)
             spared.update(refused)
-            now = self.victims(uid, pod, choice.node, spared=spared, may=may)
+            now = self.victims(uid, wanted, choice.node, spared=spared, may=may)
             if now is not None and (refused or now.uids != choice.uids):
                 choices.append(now)  # the node has others, or changed while we asked
             elif now is not None:
                 going = (*now.uids, *now.ending)
-                held = self.cache.hold(uid, pod, choice.node, without=going)
+                held = self.cache.hold(uid, wanted, choice.node, without=going)
                 if isinstance(held, Placement):
                     return _Room(now, held)
         protected |= spared
         if protected:
             told = f"preemption: PodDisruptionBudgets protect {len(protected)} pods"
-            await self.events.tell(plain, "PreemptionRefused", told)
+            await self.events.tell(pod.metadata, "PreemptionRefused", told)
         return None
 
     async def _on_each(
         self,
         uid: str,
-        pod: Pod,
+        wanted: PlacedPod,
         nodes: Iterable[str],
         may: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> list[Victims]:
         """Return the victims on those of the nodes where there are any."""
         found = []
         for node in nodes:
-            victims = self.victims(uid, pod, node, may=may)
+            victims = self.victims(uid, wanted, node, may=may)
             if victims is not None:
                 found.append(victims)
             await asyncio.sleep(0)  # others are scheduled meanwhile
@@ -195,30 +197,30 @@ class Preemption:
                 return [uid]
         return []
 
-    async def _evict(self, plain: Plain, plan: _Room) -> None:
+    async def _evict(self, pod: Pod, plan: _Room) -> None:
         """Evict all victims, one after the other.
 
         If the first may not be evicted nobody is. After it one that may not is tried again for
         `HELD` seconds while the room is held: half a gang serves nobody. Raises `ApiError`.
         """
-        name = "/".join(full_name(plain))
+        name = "/".join(pod.full_name)
         for done, uid in enumerate(plan.victims.uids):
             victim = self.pods.get(uid)
             end = monotonic() + (HELD if done else 0.0)
             while error := await self._post_eviction(uid):
-                if monotonic() >= end or not self._is_held(plain["metadata"]["uid"], plan):
+                if monotonic() >= end or not self._is_held(pod.metadata.uid, plan):
                     some = f"{done} of {len(plan.victims.uids)} evicted"
                     raise ApiError(some, 0, str(error)) if done else error
                 await asyncio.sleep(RETRY)
             if victim is not None:
-                log.info("preemption: %s: evicted %s", name, "/".join(full_name(victim)))
+                log.info("preemption: %s: evicted %s", name, "/".join(victim.full_name))
                 told = f"preempted by pod {name} on node {plan.held.node}"
-                await self.events.tell(victim, "Preempted", told)
+                await self.events.tell(victim.metadata, "Preempted", told)
         if plan.victims.uids:
             told = f"evicts {len(plan.victims.uids)} of lower priority on node {plan.held.node}"
-            await self.events.tell(plain, "Preempting", told)
+            await self.events.tell(pod.metadata, "Preempting", told)
 
-    async def _wait(self, plain: Plain, plan: _Room) -> None:
+    async def _wait(self, pod: Pod, plan: _Room) -> None:
         """Wait until the victims are gone, and then until the pod is bound or its time is over.
 
         Those of a gang that are on other nodes are not waited for.
@@ -227,17 +229,15 @@ class Preemption:
         going = here.intersection((*plan.victims.uids, *plan.victims.ending))
         grace = max((self._grace(victim) for victim in going), default=0)
         gone = await self._until(
-            lambda: self.cache.standing.keys().isdisjoint(going), plain, plan, grace + _LATE
+            lambda: self.cache.standing.keys().isdisjoint(going), pod, plan, grace + _LATE
         )
         if gone:
-            self.again(plain)
-            await self._until(lambda: False, plain, plan, HELD)
+            self.again(pod)
+            await self._until(lambda: False, pod, plan, HELD)
 
-    async def _until(
-        self, done: Callable[[], bool], plain: Plain, plan: _Room, seconds: float
-    ) -> bool:
+    async def _until(self, done: Callable[[], bool], pod: Pod, plan: _Room, seconds: float) -> bool:
         """Return whether something came true within a time while the room was held."""
-        uid, end = plain["metadata"]["uid"], monotonic() + seconds
+        uid, end = pod.metadata.uid, monotonic() + seconds
         while self._is_held(uid, plan) and monotonic() < end:
             if done():
                 return True
@@ -250,15 +250,15 @@ class Preemption:
 
     def _grace(self, uid: str) -> int:
         pod = self.pods.get(uid)
-        seconds = pod["spec"].get("terminationGracePeriodSeconds") if pod else 0
-        return _GRACE if seconds is None else int(seconds)
+        seconds = pod.spec.termination_grace_period_seconds if pod else 0
+        return _GRACE if seconds is None else seconds
 
     async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> ApiError | None:
         """Ask the API to evict a pod; return why it did not, None for one that is gone already."""
         pod = self.pods.get(uid)
         if pod is None:
             return None
-        namespace, name = full_name(pod)
+        namespace, name = pod.full_name
         options: Plain = {"preconditions": {"uid": uid}}
         if dry_run:
             options["dryRun"] = ["All"]
@@ -283,11 +283,11 @@ class Preemption:
                     self._version = resource["version"]
         return self._version
 
-    async def _nominate(self, plain: Plain, node: str | None) -> None:
+    async def _nominate(self, pod: Pod, node: str | None) -> None:
         """Have the pod's status say for which node it waits. Raises `ApiError`."""
-        namespace, name = full_name(plain)
+        namespace, name = pod.full_name
         body = {
-            "metadata": {"uid": plain["metadata"]["uid"]},
+            "metadata": {"uid": pod.metadata.uid},
             "status": {"nominatedNodeName": node},
         }
         await self.api.patch(f"/api/v1/namespaces/{namespace}/pods/{name}/status", body)

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from attrs import define, field
 
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.client.events import Events
+from hetero.kube.objects.kinds import Pod, PodStatus
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
-from hetero.kube.words.pod import full_name
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,12 @@ class RefusedPods:
     api: ApiCalls
     events: Events
     ready: Callable[[], bool]
-    _pods: dict[str, Plain] = field(factory=dict)  # by UID
+    _pods: dict[str, Pod] = field(factory=dict)  # by UID
 
-    def pod_ended(self, pod: Plain) -> None:
+    def pod_ended(self, pod: Pod) -> None:
         """Note a pod that ended, if its node refused it and it holds an allocation."""
-        uid, notes = pod["metadata"]["uid"], pod["metadata"].get("annotations") or {}
-        if ALLOCATION in notes and _refused(pod.get("status") or {}):
-            self._pods[uid] = pod
+        if ALLOCATION in pod.metadata.annotations and _refused(pod.status):
+            self._pods[pod.metadata.uid] = pod
 
     def pod_gone(self, uid: str) -> None:
         """Forget a pod that was deleted."""
@@ -54,31 +53,32 @@ class RefusedPods:
                     self._pods.pop(uid, None)
             await asyncio.sleep(PERIOD)
 
-    async def _take_back(self, pod: Plain) -> bool:
+    async def _take_back(self, pod: Pod) -> bool:
         """Return whether that is done."""
-        namespace, name = full_name(pod)
-        about, status = pod["metadata"], pod["status"]
+        namespace, name = pod.full_name
+        about, status = pod.metadata, pod.status
         gone = {ALLOCATION: None, SIGNATURE: None}
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:
-            await self.api.patch(path, {"metadata": {"uid": about["uid"], "annotations": gone}})
+            await self.api.patch(path, {"metadata": {"uid": about.uid, "annotations": gone}})
         except ApiError as error:
             if error.status in (404, 409):
                 return True  # it is gone, or another pod of its name is there
             log.warning("pod %s/%s: not taken back: %s", namespace, name, error)
             return False
-        owned = any(one.get("controller") for one in about.get("ownerReferences") or ())
+        owned = any(one.controller for one in about.owner_references)
         then = "its controller makes another" if owned else "create it anew: nothing else will"
-        why = status.get("message") or status["reason"]
-        node = pod["spec"].get("nodeName")
-        sentence = f"node {node} did not admit it ({why}); its share is given back; {then}"
-        await self.events.tell(pod, "NotAdmitted", sentence)
+        why = status.message or status.reason
+        sentence = (
+            f"node {pod.spec.node_name} did not admit it ({why}); its share is given back; {then}"
+        )
+        await self.events.tell(about, "NotAdmitted", sentence)
         log.info("pod %s/%s: %s", namespace, name, sentence)
         return True
 
 
-def _refused(status: Plain) -> bool:
+def _refused(status: PodStatus) -> bool:
     """Whether a kubelet refused a pod, for whatever reason: one that ran has containers."""
-    reason, message = status.get("reason") or "", status.get("message") or ""
-    before = bool(reason) and (reason not in _ADMITTED or message.startswith(_REJECTED))
-    return status.get("phase") == "Failed" and before and not status.get("containerStatuses")
+    reason = status.reason
+    before = bool(reason) and (reason not in _ADMITTED or status.message.startswith(_REJECTED))
+    return status.phase == "Failed" and before and not status.container_statuses

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 from attrs import define, field
 
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.annotations import (
     ALLOCATION,
     SIGNATURE,
@@ -16,7 +17,6 @@ from hetero.kube.words.annotations import (
     read_assignment,
     signed_assignment,
 )
-from hetero.kube.words.pod import full_name
 from hetero.kube.words.signing import PublicKeys, SigningKey
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Signatures:
     api: ApiCalls
     key: SigningKey
     previous: PublicKeys
-    pods: Mapping[str, Plain]
+    pods: Mapping[str, Pod]
     ready: Callable[[], bool]
     _older: set[str] = field(factory=set)  # pods whose allocation a former key signed
 
@@ -43,17 +43,17 @@ class Signatures:
         """Return the annotations that give a pod its allocation."""
         return signed_assignment(assignment, self.key)
 
-    def read(self, pod: Plain) -> Assignment | None:
+    def read(self, pod: Pod) -> Assignment | None:
         """Return what a bound pod was given, None if nothing was. Raises `BadInput`."""
-        about = pod["metadata"]
+        about = pod.metadata
         given = read_assignment(
-            about.get("annotations") or {},
+            about.annotations,
             self.key.public + self.previous,
-            pod="/".join(full_name(pod)),
-            uid=about["uid"],
-            node=pod["spec"]["nodeName"],
+            pod="/".join(pod.full_name),
+            uid=about.uid,
+            node=pod.spec.node_name or "",
         )
-        self._note(about["uid"], pod)
+        self._note(about.uid, pod)
         return given
 
     def use(self, key: SigningKey, previous: PublicKeys) -> None:
@@ -65,9 +65,9 @@ class Signatures:
         for uid, pod in self.pods.items():
             self._note(uid, pod)
 
-    def _note(self, uid: str, pod: Plain) -> None:
+    def _note(self, uid: str, pod: Pod) -> None:
         """Note that a pod's allocation is to be signed anew, if another key signed it."""
-        notes, node = pod["metadata"].get("annotations") or {}, pod["spec"].get("nodeName")
+        notes, node = pod.metadata.annotations, pod.spec.node_name
         text, signature = notes.get(ALLOCATION), notes.get(SIGNATURE, "")
         if text and node and not self.key.public.signed(text, signature, uid=uid, node=node):
             self._older.add(uid)
@@ -83,8 +83,8 @@ class Signatures:
         pod = self.pods.get(uid)
         if pod is None:
             return
-        namespace, name = full_name(pod)
-        text, node = pod["metadata"]["annotations"][ALLOCATION], pod["spec"]["nodeName"]
+        namespace, name = pod.full_name
+        text, node = pod.metadata.annotations[ALLOCATION], pod.spec.node_name or ""
         notes = {SIGNATURE: self.key.sign(text, uid=uid, node=node)}
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:

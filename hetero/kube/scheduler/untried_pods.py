@@ -12,7 +12,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import Pod
 
 #: Seconds for which a kube-scheduler may try none of the pods that wait, and in which one starts.
 SILENT, STARTS = 10.0, 60.0
@@ -33,9 +33,9 @@ class UntriedPods:
         """Forget all pods but these."""
         self._uids &= uids
 
-    def pod_changed(self, event: str, pod: Plain) -> None:
+    def pod_changed(self, event: str, pod: Pod) -> None:
         """Note a pod that came, went, or was tried."""
-        uid = pod["metadata"]["uid"]
+        uid = pod.metadata.uid
         if event != "DELETED" and self._waits(pod):
             if not self._uids:
                 self.heard()
@@ -64,17 +64,17 @@ class UntriedPods:
         self._since = now + STARTS - SILENT
         return True
 
-    def _waits(self, pod: Plain) -> bool:
+    def _waits(self, pod: Pod) -> bool:
         """Whether kube-scheduler is to try a pod at once.
 
         It waits itself with pods that have gates, whose claims are not there, or of groups.
         """
-        spec, status = pod["spec"], pod.get("status") or {}
-        waits = ("nodeName", "schedulingGates", "resourceClaims", "schedulingGroup", "workloadRef")
+        spec, status = pod.spec, pod.status
         return (
-            spec.get("schedulerName") in self.schedulers
-            and not any(spec.get(name) for name in waits)
-            and status.get("phase", "Pending") == "Pending"
-            and "deletionTimestamp" not in pod["metadata"]
-            and not any(one.get("type") == "PodScheduled" for one in status.get("conditions") or ())
+            spec.scheduler_name in self.schedulers
+            and not (spec.node_name or spec.scheduling_gates or spec.resource_claims)
+            and not (spec.scheduling_group or spec.workload_ref)
+            and status.phase in (None, "Pending")
+            and pod.metadata.deletion_timestamp is None
+            and not any(one.type == "PodScheduled" for one in status.conditions)
         )

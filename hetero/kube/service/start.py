@@ -17,6 +17,7 @@ from hetero.kube.client.events import Events
 from hetero.kube.client.leadership import Leadership
 from hetero.kube.dra.template_controller import TemplateController
 from hetero.kube.dra.way import AllocationWay, served, template_probe
+from hetero.kube.objects.kinds import Metadata
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.scheduler.kubelet_watches import KubeletWatches
@@ -278,12 +279,13 @@ def _expiry(
     registry.register(ExpiryMetric(certificates=listen.certificates))
     events = Events(api)
     names = ("namespace", "name", "uid")
-    pod = {name: environ.get(f"POD_{name.upper()}", "") for name in names}
+    namespace, name, uid = (environ.get(f"POD_{name.upper()}", "") for name in names)
+    pod = Metadata(namespace=namespace, name=name, uid=uid)
 
     async def tell(sentence: str) -> None:
         log.warning("%s", sentence)
-        if all(pod.values()):
-            await events.tell({"metadata": pod}, "CertificateEnds", sentence)
+        if namespace and name and uid:
+            await events.tell(pod, "CertificateEnds", sentence)
 
     return (listen.certificates.warn(tell),)
 

@@ -20,6 +20,8 @@ from attrs import field, frozen
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.dra import templates
 from hetero.kube.dra.way import AllocationWay, asks_by_claims
+from hetero.kube.objects.kinds import Container, Pod, ResourceQuota
+from hetero.kube.objects.reading import expect, read_all
 from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
 from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
@@ -101,7 +103,7 @@ class Webhook:
     async def admit(self, asked: Plain) -> Plain:
         """Return the response to an admission request for a pod."""
         try:
-            _expect_few(asked["object"])
+            _expect_few(asked["object"].get("spec") or {})
             if asked["operation"] == "CREATE":
                 patches = await self._create(asked)
             elif asked.get("subResource") == "ephemeralcontainers":
@@ -117,8 +119,8 @@ class Webhook:
         return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
 
     async def _update(self, asked: Plain) -> None:
-        old, new = asked["oldObject"], asked["object"]
-        was, notes = _notes(old), _notes(new)
+        old, new = expect(Pod, asked["oldObject"]), expect(Pod, asked["object"])
+        was, notes = old.metadata.annotations, new.metadata.annotations
         self._expect_writer(
             asked, {name for name in {*was, *notes} if was.get(name) != notes.get(name)}
         )
@@ -132,7 +134,7 @@ class Webhook:
         _expect_group(old, new)
         if self._understood(old) != self._understood(new):
             every = self.vocabulary.asked(new)
-            _expect_limited(new["spec"], every)
+            _expect_limited(new, every)
             await self.rights.expect(asked, used(every, self.vocabulary.defaults))
 
     async def _debugged(self, asked: Plain) -> list[Plain]:
@@ -140,10 +142,10 @@ class Webhook:
 
         The rest of the pod cannot be changed so.
         """
-        pod = asked["object"]
-        if "spec" not in pod:  # before Kubernetes 1.22 it is another object, and alpha
+        if "spec" not in asked["object"]:  # before Kubernetes 1.22 it is another object, and alpha
             return []
-        before = [one["name"] for _, one in containers(asked["oldObject"])]
+        pod, old = expect(Pod, asked["object"]), expect(Pod, asked["oldObject"])
+        before = [one.name for _, one in containers(old)]
         named = self.visible.named(pod, known=before)
         await self.rights.expect(asked, ((name, POLICY) for name in named))
         every = self._understood(pod) or self._understood(templates.with_words(pod)) or ()
@@ -162,14 +164,14 @@ class Webhook:
                 "leave it out"
             )
 
-    def _understood(self, pod: Plain) -> tuple[Asked, ...] | None:
+    def _understood(self, pod: Pod) -> tuple[Asked, ...] | None:
         """Return what a pod's containers ask, None if that is nonsense."""
         try:
             return self.vocabulary.asked(pod)
         except BadInput:
             return None
 
-    def _put_aside(self, pod: Plain) -> tuple[Asked, ...]:
+    def _put_aside(self, pod: Pod) -> tuple[Asked, ...]:
         """Return what a pod asks by words that are put aside, nothing if that is nonsense.
 
         Whoever schedules it, templates that it names are made of them, and none of nonsense.
@@ -181,15 +183,15 @@ class Webhook:
         except BadInput:
             return ()
 
-    def _named(self, pod: Plain) -> str:
-        return pod["spec"].get("schedulerName") or _RESERVED
+    def _named(self, pod: Pod) -> str:
+        return pod.spec.scheduler_name or _RESERVED
 
     async def _create(self, request: Plain) -> list[Plain]:
-        pod, namespace = request["object"], request.get("namespace", "default")
-        labels, spec, named = pod["metadata"].get("labels") or {}, pod["spec"], self._named(pod)
+        pod, namespace = expect(Pod, request["object"]), request.get("namespace", "default")
+        spec, named = request["object"]["spec"], self._named(pod)
         ours = named in (self.scheduler, *self.adopt_schedulers)
-        opted_out = any(labels.get(name) == "ignore" for name in IGNORE)
-        self._expect_writer(request, _notes(pod))
+        opted_out = any(pod.metadata.labels.get(name) == "ignore" for name in IGNORE)
+        self._expect_writer(request, pod.metadata.annotations)
         # By a vendor's runtime a pod gets cards whoever schedules it.
         await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(pod)))
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
@@ -198,7 +200,7 @@ class Webhook:
         if not ours and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
-        _expect_limited(spec, every)
+        _expect_limited(pod, every)
         said = every
         if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
             said = self.vocabulary.asked(templates.with_words(pod))
@@ -207,32 +209,32 @@ class Webhook:
         hidden = [*self.visible.patches(pod, said, runtime_class=chosen)]
         if not every:
             return hidden
-        if spec.get("nodeName"):
+        if pod.spec.node_name:
             raise BadInput(
                 "nodeName is set, which passes the scheduler by: use a nodeSelector with "
-                f"kubernetes.io/hostname: {spec['nodeName']} instead"
+                f"kubernetes.io/hostname: {pod.spec.node_name} instead"
             )
         _expect_kept(pod)
-        await _within_quota(self.api, self.vocabulary, namespace, spec, every)
+        await _within_quota(self.api, self.vocabulary, namespace, pod, every)
         if opted_out:  # it says by itself who schedules it, which puts no rule aside
             return hidden
         if asks_by_claims(self.way, pod):
-            return [*self._by_claims(pod, named), *hidden]
-        return [*self._resources(pod, every), *self._names(spec, every), *hidden]
+            return [*self._by_claims(pod, spec, named), *hidden]
+        return [*self._resources(pod, spec, every), *self._names(pod, every), *hidden]
 
-    def _by_claims(self, pod: Plain, named: str) -> list[Plain]:
+    def _by_claims(self, pod: Pod, spec: Plain, named: str) -> list[Plain]:
         """Say by claims what a pod asks; of whole cards kube-scheduler makes claims by itself."""
         made = templates.templates(self.vocabulary, pod)
         known = self.way is AllocationWay.DRA and all(one.whole for one in made)
         return [
             *([] if named == _RESERVED else [_scheduled_by(_RESERVED)]),
-            *(() if known else templates.patches(self.vocabulary, pod)),
+            *(() if known else templates.patches(self.vocabulary, pod, spec)),
         ]
 
-    def _names(self, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+    def _names(self, pod: Pod, every: tuple[Asked, ...]) -> list[Plain]:
         """Name the scheduler, and the runtime class."""
         patches, value = [_scheduled_by(self.scheduler)], self._runtime_class(every)
-        if value and not spec.get("runtimeClassName"):
+        if value and not pod.spec.runtime_class_name:
             patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": value})
         return patches
 
@@ -242,7 +244,7 @@ class Webhook:
         classes = {self.runtime_classes.get(vendor) for vendor in vendors}
         return classes.pop() if len(classes) == 1 else None
 
-    def _resources(self, pod: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+    def _resources(self, pod: Pod, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
         """Write out how many cards are meant, where that was not said or is a part of a module.
 
         What init containers ask of each card is noted beside, where kubelets would take it for
@@ -250,8 +252,7 @@ class Webhook:
         """
         patches, noted = [], {}
         for asked in every:
-            where, container = _container(pod["spec"], asked.container)
-            resources = container.get("resources") or {}
+            where, resources = _resources_of(spec, asked.container)
             made = _with_count(resources, asked)
             if self.old_kubelets and where.startswith("/spec/initContainers"):
                 parts = {*asked.resource_names.resources} - {asked.resource_names.count}
@@ -266,7 +267,7 @@ class Webhook:
             if made != resources:
                 patches.append({"op": "add", "path": f"{where}/resources", "value": made})
         if any(noted.values()):
-            notes = {**_notes(pod), INIT_PARTS: json.dumps(noted, sort_keys=True)}
+            notes = {**pod.metadata.annotations, INIT_PARTS: json.dumps(noted, sort_keys=True)}
             patches.append({"op": "add", "path": "/metadata/annotations", "value": notes})
         return patches
 
@@ -275,30 +276,33 @@ def _denied(why: str) -> Plain:
     return {"allowed": False, "status": {"code": 403, "message": f"hetero: {why}"}}
 
 
-def _expect_few(pod: Plain) -> None:
+def _expect_few(spec: Plain) -> None:
     """Raise `BadInput` for a pod that nobody runs, and that would keep the webhook from others."""
-    count = sum(1 for _ in containers(pod)) if "spec" in pod else 0
+    kinds = ("containers", "initContainers", "ephemeralContainers")
+    count = sum(len(spec.get(kind) or ()) for kind in kinds)
     if count > _MOST_CONTAINERS:
         raise BadInput(f"{count} containers: a pod may have at most {_MOST_CONTAINERS}")
 
 
-def _expect_group(old: Plain, new: Plain) -> None:
+def _expect_group(old: Pod, new: Pod) -> None:
     """Raise `BadInput` if a pod that is bound says another group, by which its row is found."""
-    former, group = ((pod["metadata"].get("labels") or {}).get(POD_GROUP) for pod in (old, new))
-    if old["spec"].get("nodeName") and former != group:
+    former, group = (pod.metadata.labels.get(POD_GROUP) for pod in (old, new))
+    if old.spec.node_name and former != group:
         raise BadInput(
             f"label {POD_GROUP} stays as it is once a pod is bound, since the pod runs in step "
             "with its group: delete the pod and create it anew"
         )
 
 
-def _expect_limited(spec: Plain, every: tuple[Asked, ...]) -> None:
+def _expect_limited(pod: Pod, every: tuple[Asked, ...]) -> None:
     """Raise `BadInput` if a container that asks, by names or claims, passes what limits it."""
-    asking = {asked.container for asked in every}
-    for asked in every:
-        _refuse_privileged(asked, _container(spec, asked.container))
-    for one in (*spec["containers"], *(spec.get("initContainers") or ())):
-        if one["name"] in asking or (one.get("resources") or {}).get("claims"):
+    asking = {asked.container: asked for asked in every}
+    started = (*pod.spec.containers, *pod.spec.init_containers)
+    for one in started:
+        if one.name in asking:
+            _refuse_privileged(asking[one.name], one)
+    for one in started:
+        if one.name in asking or one.resources.claims:
             expect_unhidden(one)
 
 
@@ -313,21 +317,21 @@ def _with_count(resources: Plain, asked: Asked) -> Plain:
     return {**resources, **meant}
 
 
-def _expect_kept(pod: Plain) -> None:
+def _expect_kept(pod: Pod) -> None:
     """Raise `BadInput` for a sidecar that this Kubernetes took for an init container.
 
     Before 1.28 it leaves the word out that makes a sidecar; what `kubectl apply` notes has it.
     """
     try:
-        applied = read_note(_APPLIED, _notes(pod).get(_APPLIED) or "{}")
+        applied = read_note(_APPLIED, pod.metadata.annotations.get(_APPLIED) or "{}")
         inits = applied["spec"]["initContainers"]
         meant = [one["name"] for one in inits if one.get("restartPolicy") == "Always"]
     except (AttributeError, BadInput, KeyError, TypeError):
         return  # whoever wrote it, it is no pod with init containers
-    for one in pod["spec"].get("initContainers") or ():
-        if one["name"] in meant and "restartPolicy" not in one:
+    for one in pod.spec.init_containers:
+        if one.name in meant and one.restart_policy is None:
             raise BadInput(
-                f"container {one['name']}: with restartPolicy Always it is a sidecar, which this "
+                f"container {one.name}: with restartPolicy Always it is a sidecar, which this "
                 "Kubernetes does not know (1.28 and later do): move it to containers"
             )
 
@@ -336,22 +340,18 @@ def _scheduled_by(name: str) -> Plain:
     return {"op": "add", "path": "/spec/schedulerName", "value": name}
 
 
-def _notes(pod: Plain) -> Mapping[str, str]:
-    return pod["metadata"].get("annotations") or {}
-
-
-def _container(spec: Plain, name: str) -> tuple[str, Plain]:
-    """Return a container's path in the pod, and the container."""
+def _resources_of(spec: Plain, name: str) -> tuple[str, Plain]:
+    """Return a container's path in the pod, and what is written of its resources."""
     return next(
-        (f"/spec/{kind}/{number}", container)
+        (f"/spec/{kind}/{number}", container.get("resources") or {})
         for kind in ("containers", "initContainers")
         for number, container in enumerate(spec.get(kind) or ())
         if container["name"] == name
     )
 
 
-def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
-    if (found[1].get("securityContext") or {}).get("privileged"):
+def _refuse_privileged(asked: Asked, container: Container) -> None:
+    if container.security_context.privileged:
         raise BadInput(
             f"container {asked.container}: is privileged, so it sees every card and no share "
             f"can hold it: drop privileged, or {asked.resource_names.count}"
@@ -359,7 +359,7 @@ def _refuse_privileged(asked: Asked, found: tuple[str, Plain]) -> None:
 
 
 async def _within_quota(
-    api: ApiCalls, vocabulary: Vocabulary, namespace: str, spec: Plain, every: tuple[Asked, ...]
+    api: ApiCalls, vocabulary: Vocabulary, namespace: str, pod: Pod, every: tuple[Asked, ...]
 ) -> None:
     """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:
@@ -367,23 +367,23 @@ async def _within_quota(
     except ApiError as error:
         raise BadInput(f"the quotas of namespace {namespace} cannot be read: {error}") from None
     quotas = Quotas(vocabulary)
-    for quota in listed["items"]:
-        hard = quota["spec"].get("hard") or {}
-        quotas.allow(namespace, quota["metadata"]["name"], limits(hard, vocabulary.resources))
-    over = quotas.over(namespace, _charge(spec, every))
+    for quota in read_all(ResourceQuota, listed["items"]):
+        allowed = limits(quota.spec.hard, vocabulary.resources)
+        quotas.allow(namespace, quota.metadata.name, allowed)
+    over = quotas.over(namespace, _charge(pod, every))
     if over:
         raise BadInput(over)
 
 
-def _charge(spec: Plain, every: tuple[Asked, ...]) -> Counter[str]:
+def _charge(pod: Pod, every: tuple[Asked, ...]) -> Counter[str]:
     """Return what the pod asks of memory and core in so many words, over all its cards."""
     charges = {asked.container: _charge_of(asked) for asked in every}
 
-    def of(kind: str) -> list[Counter[str]]:
-        return [charges.get(one["name"], Counter()) for one in spec.get(kind) or ()]
+    def of(some: tuple[Container, ...]) -> list[Counter[str]]:
+        return [charges.get(one.name, Counter()) for one in some]
 
-    held = sum(of("containers"), Counter[str]())
-    for one in of("initContainers"):
+    held = sum(of(pod.spec.containers), Counter[str]())
+    for one in of(pod.spec.init_containers):
         held |= one  # name by name the larger
     return held
 

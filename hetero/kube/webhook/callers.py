@@ -18,8 +18,11 @@ from aiohttp import web
 from attrs import define, field
 
 from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Address, Pod
+from hetero.kube.objects.reading import read_all
 from hetero.kube.server.answers import Answers
 from hetero.kube.server.sources import FORWARDED
+from hetero.kube.words.pod import ended
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -31,7 +34,6 @@ Network = IPv4Network | IPv6Network
 UNKNOWN = 30.0
 #: Seconds for which answers are good while the API server gives none, and addresses kept.
 _STALE, _MOST = 300.0, 4096
-_OVER = ("Failed", "Succeeded")
 _SERVERS = "/api/v1/namespaces/default/endpoints/kubernetes"
 _REFUSED = "this is for the API server, not for pods nor who has it ask: webhook.allowedNetworks"
 
@@ -131,14 +133,12 @@ class Callers:
         """
         query = {**selector, "resourceVersion": "0"}
         found: dict[str, str] = {}
-        for pod in (await self.api.get("/api/v1/pods", query))["items"]:
-            status, namespace = pod.get("status") or {}, pod["metadata"]["namespace"]
-            if pod["spec"].get("hostNetwork") or status.get("phase") in _OVER:
+        for pod in read_all(Pod, (await self.api.get("/api/v1/pods", query))["items"]):
+            if pod.spec.host_network or ended(pod):
                 continue
-            first = [{"ip": status["podIP"]}] if status.get("podIP") else []
-            for one in (*first, *(status.get("podIPs") or ())):
-                if found.get(one["ip"]) not in self.namespaces:
-                    found[one["ip"]] = namespace
+            for one in (Address(ip=pod.status.pod_ip), *pod.status.pod_ips):
+                if one.ip and found.get(one.ip) not in self.namespaces:
+                    found[one.ip] = pod.metadata.namespace
         return found
 
 

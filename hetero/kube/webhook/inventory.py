@@ -15,6 +15,8 @@ from attrs import field, frozen
 
 from hetero.kube.client.access_review import User, user_of
 from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.server.answers import Answers, TooManyRefusals
 from hetero.kube.server.sources import passed_on_by
 from hetero.kube.words.annotations import AUDIENCE, INVENTORY, published_devices
@@ -64,13 +66,13 @@ class Inventories:
         name, uid = (_single(user, f"{_POD}{part}") for part in ("name", "uid"))
         namespace = user.name.removeprefix(_ACCOUNT).partition(":")[0]
         try:
-            pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            answer = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        node = str(pod["spec"].get("nodeName") or "")
-        return node if node and pod["metadata"]["uid"] == uid else None
+        pod = read(Pod, answer)
+        return pod.spec.node_name or None if pod.metadata.uid == uid else None
 
     async def _agent_of(self, token: str) -> User | None:
         """Return the agent whose token this is, None for whoever else's it is."""

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from hetero.kube.client.access_review import User
 from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import expect
 from hetero.kube.webhook import visible
 from hetero.kube.words.pod_request import Asked, Defaults
 from hetero.model import Enforcement, OnBypass, OnExcess, Policy, Priority
@@ -107,10 +109,10 @@ def _askers(request: Plain, namespace: str) -> tuple[User, ...]:
     Who makes pods for others would lend everybody its right: Kubernetes' components, controllers,
     and programs of other namespaces. Whoever makes pods in a namespace may use its accounts anyway.
     """
-    pod, user = request["object"], User.read(request.get("userInfo") or {})
-    own = User.service_account(namespace, pod["spec"].get("serviceAccountName") or "default")
-    owners = pod["metadata"].get("ownerReferences") or ()
-    controlled = request["operation"] == "CREATE" and any(one.get("controller") for one in owners)
+    pod, user = expect(Pod, request["object"]), User.read(request.get("userInfo") or {})
+    own = User.service_account(namespace, pod.spec.service_account_name or "default")
+    owners = pod.metadata.owner_references
+    controlled = request["operation"] == "CREATE" and any(one.controller for one in owners)
     stranger = user.name.startswith(_ACCOUNT) and not user.name.startswith(
         f"{_ACCOUNT}{namespace}:"
     )

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from hetero.kube.client.api import Plain
 from hetero.kube.dra.offers import DRIVER
+from hetero.kube.objects.kinds import Container, Pod
 from hetero.kube.words.pod import mounted
 from hetero.kube.words.pod_request import Asked
 from hetero.kube.words.runtime_variables import InjectionWay, is_noted, noted_variable
@@ -25,7 +26,6 @@ from hetero.plugin.vendor import Vendor
 POLICY = "visible-devices"
 #: Where pods' annotations name CDI devices to runtimes that look there, or below a domain of it.
 _CDI = "cdi.k8s.io"
-_KINDS = ("containers", "initContainers", "ephemeralContainers")
 
 
 @frozen(kw_only=True)
@@ -41,31 +41,30 @@ class VisibleDevices:
     runtime_classes: Collection[str] = ()
     way: InjectionWay = InjectionWay.FILES
 
-    def named(self, pod: Plain, *, known: Iterable[str] = ()) -> Iterator[str]:
+    def named(self, pod: Pod, *, known: Iterable[str] = ()) -> Iterator[str]:
         """Yield the containers that name cards by themselves, but for those that are known.
 
         What annotations name is the first container's.
         """
         by_annotation = bool(self.annotated(pod))
         for number, (_, container) in enumerate(containers(pod)):
-            if container["name"] not in known and (
+            if container.name not in known and (
                 (by_annotation and not number)
                 or any(self._names(vendor, container) for vendor in self.vendors)
             ):
-                yield container["name"]
+                yield container.name
 
-    def annotated(self, pod: Plain) -> dict[str, str]:
+    def annotated(self, pod: Pod) -> dict[str, str]:
         """Return the pod's annotations that name CDI devices of the vendors'."""
-        notes = (pod["metadata"].get("annotations") or {}).items()
         return {
             name: said
-            for name, said in notes
+            for name, said in pod.metadata.annotations.items()
             if f".{name.partition('/')[0]}".endswith(f".{_CDI}") and self._cdi(said)
         }
 
     def patches(
         self,
-        pod: Plain,
+        pod: Pod,
         every: Iterable[Asked],
         *,
         known: Collection[str] = (),
@@ -82,21 +81,21 @@ class VisibleDevices:
         asking = {
             (vendor, one.container): one for one in every for vendor in one.request.vendor.include
         }
-        runtime_class = pod["spec"].get("runtimeClassName") or runtime_class
+        runtime_class = pod.spec.runtime_class_name or runtime_class
         by_runtime = runtime_class in self.runtime_classes
         all_hidden = self.hide or by_runtime
         asked = {vendor for vendor, _ in asking}
         for where, container in containers(pod):
-            if container["name"] in known:
+            if container.name in known:
                 continue
-            from_maps = self.way.by_default_runtime and container.get("envFrom")
+            from_maps = self.way.by_default_runtime and container.env_from
             if not (asked or all_hidden or from_maps):
                 continue
-            variables = [one["name"] for one in container.get("env") or ()]
+            variables = [one.name for one in container.env]
             told = (
                 one
                 for vendor in self.vendors
-                if (asks := asking.get((vendor.name, container["name"])))
+                if (asks := asking.get((vendor.name, container.name)))
                 or not _served(vendor, pod, container)
                 for one in self._told(
                     vendor,
@@ -114,13 +113,19 @@ class VisibleDevices:
                 yield {"op": "add", "path": f"{where}/env/-", "value": one}
 
     def _told(
-        self, vendor: Vendor, container: Plain, asks: Asked | None, *, meant: bool, by_class: bool
+        self,
+        vendor: Vendor,
+        container: Container,
+        asks: Asked | None,
+        *,
+        meant: bool,
+        by_class: bool,
     ) -> Iterator[Plain]:
         """Yield the variables of a vendor's runtime that a container has to name.
 
         What a vendor's hook says, on the node, a container that asks for its devices does not name.
         """
-        from_maps = bool(container.get("envFrom"))
+        from_maps = bool(container.env_from)
         if not asks:
             yield from _hiding(vendor, meant=meant or from_maps)
             return
@@ -134,17 +139,17 @@ class VisibleDevices:
             elif self.way.by_cdi and vendor.runtime_none and not by_class:
                 yield {"name": name, "value": vendor.runtime_none[0]}
             else:
-                yield noted_variable(container["name"], name)
+                yield noted_variable(container.name, name)
         if vendor.runtime_template and _takes_template(vendor, asks):
-            yield noted_variable(container["name"], vendor.runtime_template)
+            yield noted_variable(container.name, vendor.runtime_template)
 
-    def _names(self, vendor: Vendor, container: Plain) -> bool:
+    def _names(self, vendor: Vendor, container: Container) -> bool:
         harmless = ("", *vendor.runtime_none, vendor.runtime_mounts)
-        for one in container.get("env") or ():
-            if one["name"] in (*vendor.runtime, *vendor.runtime_options) and (
-                not is_noted(container["name"], one)
-                if one.get("valueFrom")
-                else (one.get("value") or "") not in harmless
+        for one in container.env:
+            if one.name in (*vendor.runtime, *vendor.runtime_options) and (
+                not is_noted(container.name, one)
+                if one.value_from
+                else (one.value or "") not in harmless
             ):
                 return True
         below = vendor.runtime_mounts
@@ -162,26 +167,24 @@ class VisibleDevices:
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
 
 
-def _served(vendor: Vendor, pod: Plain, container: Plain) -> bool:
+def _served(vendor: Vendor, pod: Pod, container: Container) -> bool:
     """Whether somebody else's plugin gives a container cards of the vendor's.
 
     What such a plugin says counts less than the container's own variables. A scheduler has found
     the resource on a node, which passes over those that only add to a number of cards. Who names
     the node is started there whether it has the resource or not.
     """
-    if pod["spec"].get("nodeName"):
+    if pod.spec.node_name:
         return False
     names = vendor.resource_names
     adding = {name for one in names for name in one.resources} - {one.count for one in names}
     domains = {*vendor.resource_domains, *(one.count.partition("/")[0] for one in names)}
-    resources = container.get("resources") or {}
-    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     return any(
         "/" in name
         and name not in adding
         and amount != "0"
         and any(f".{name.partition('/')[0]}".endswith(f".{domain}") for domain in domains)
-        for name, amount in asked.items()
+        for name, amount in container.resources.amounts.items()
     )
 
 
@@ -215,8 +218,13 @@ def _takes_template(vendor: Vendor, asked: Asked) -> bool:
     )
 
 
-def containers(pod: Plain) -> Iterator[tuple[str, Plain]]:
+def containers(pod: Pod) -> Iterator[tuple[str, Container]]:
     """Yield each container of a pod with its path there."""
-    for kind in _KINDS:
-        for number, container in enumerate(pod["spec"].get(kind) or ()):
+    spec = pod.spec
+    for kind, some in (
+        ("containers", spec.containers),
+        ("initContainers", spec.init_containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        for number, container in enumerate(some):
             yield f"/spec/{kind}/{number}", container

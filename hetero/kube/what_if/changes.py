@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from hetero.kube.client.api import Plain
 from hetero.kube.client.events import timestamp
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.what_if.manifests import Shape, pods_of_file, pods_of_shape
 from hetero.kube.what_if.snapshot import NODES, PODS, PRIORITY_CLASSES, Snapshot
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
-from hetero.kube.words.pod import active, full_name
+from hetero.kube.words.pod import active
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Device
 from hetero.model.errors import BadInput
@@ -42,28 +44,32 @@ class Question:
 
 @frozen(kw_only=True, eq=False)
 class Queued:
-    """A pod that is to be placed, and where it comes from."""
+    """A pod that is to be placed, also as it is written, and where it comes from."""
 
-    pod: Plain
+    plain: Plain
     origin: str
     from_node: str | None = None
+    pod: Pod = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "pod", read(Pod, self.plain))
 
 
-def place_in_queue(one: Queued) -> tuple[int, int, str]:
+def place_in_queue(one: Queued) -> tuple[int, int, float]:
     """Return what pods are sorted by: kube-scheduler's queue goes by priority, then by age."""
-    pod = one.pod
-    priority = pod["spec"].get("priority") or 0
-    return -priority, _ORIGINS.index(one.origin), pod["metadata"].get("creationTimestamp") or ""
+    at = one.pod.metadata.creation_timestamp
+    return -one.pod.spec.priority, _ORIGINS.index(one.origin), at.timestamp() if at else 0.0
 
 
 def waiting(snapshot: Snapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
     """Yield the pods that wait for devices already."""
-    for pod in snapshot.all(PODS):
-        if active(pod) and not pod["spec"].get("nodeName"):
+    for plain in snapshot.all(PODS):
+        pod = read(Pod, plain)
+        if active(pod) and not pod.spec.node_name:
             with suppress(BadInput):
                 if vocabulary.pod_request(pod) is None:
                     continue
-            yield Queued(pod=pod, origin=WAITING)
+            yield Queued(plain=plain, origin=WAITING)
 
 
 def without(snapshot: Snapshot, node: str) -> Iterator[Queued]:
@@ -74,12 +80,13 @@ def without(snapshot: Snapshot, node: str) -> Iterator[Queued]:
     if ("", node) not in snapshot.objects[NODES]:
         known = (name for _, name in snapshot.objects[NODES])
         raise BadInput(f"--without {node}: no such node{did_you_mean(node, known)}")
-    for pod in snapshot.all(PODS):
-        if pod["spec"].get("nodeName") != node:
+    for plain in snapshot.all(PODS):
+        pod = read(Pod, plain)
+        if pod.spec.node_name != node:
             continue
-        snapshot.change("DELETED", PODS, pod)
+        snapshot.change("DELETED", PODS, plain)
         if active(pod) and not _of_node(pod):
-            about, spec = pod["metadata"], dict(pod["spec"])
+            about, spec = plain["metadata"], dict(plain["spec"])
             notes = {**(about.get("annotations") or {})}
             for name in (ALLOCATION, SIGNATURE):
                 notes.pop(name, None)
@@ -90,14 +97,13 @@ def without(snapshot: Snapshot, node: str) -> Iterator[Queued]:
                 "status": {"phase": "Pending"},
             }
             snapshot.change("ADDED", PODS, again)
-            yield Queued(pod=again, origin=MOVED, from_node=node)
+            yield Queued(plain=again, origin=MOVED, from_node=node)
     snapshot.change("DELETED", NODES, snapshot.objects[NODES]["", node])
 
 
-def _of_node(pod: Plain) -> bool:
+def _of_node(pod: Pod) -> bool:
     """Return whether a pod goes with its node: a DaemonSet's, or one of the kubelet's own."""
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(owner["kind"] in ("DaemonSet", "Node") for owner in owners)
+    return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
 def added(
@@ -108,24 +114,24 @@ def added(
     if question.shape is not None:
         pods += pods_of_shape(question.shape, vocabulary, devices.values())
     classes = {plain["metadata"]["name"]: plain for plain in snapshot.all(PRIORITY_CLASSES)}
-    for number, pod in enumerate(pods):
-        name = "/".join(full_name(pod))
+    for number, plain in enumerate(pods):
+        pod = read(Pod, plain)
         try:
             vocabulary.pod_request(pod)
-            priority = _priority(pod["spec"], classes)
+            priority = _priority(plain["spec"], classes)
         except BadInput as error:
-            raise BadInput(f"pod {name}: {error}") from None
+            raise BadInput(f"pod {'/'.join(pod.full_name)}: {error}") from None
         made = {
             "metadata": {
-                **pod["metadata"],
+                **plain["metadata"],
                 "uid": f"what-if-{number}",
                 "creationTimestamp": timestamp(),
             },
-            "spec": {**pod["spec"], "priority": priority},
+            "spec": {**plain["spec"], "priority": priority},
             "status": {"phase": "Pending"},
         }
         snapshot.change("ADDED", PODS, made)
-        yield Queued(pod=made, origin=ADDED)
+        yield Queued(plain=made, origin=ADDED)
 
 
 def _priority(spec: Plain, classes: Mapping[str, Plain]) -> int:

@@ -13,8 +13,9 @@ from hetero.kube.client.api import Access, Api, ApiError, Plain
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.explanation import Answer, explain
 from hetero.kube.dra.templates import templates
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.words import settings
-from hetero.kube.words.pod import containers_of
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model.errors import BadInput
 
@@ -127,12 +128,13 @@ def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dic
             kind: [_as_kept(one) for one in pod["spec"].get(kind) or ()]
             for kind in ("containers", "initContainers")
         }
-        name, asking = pod["metadata"]["name"], [*map(_amounts, containers_of({"spec": spec}))]
+        name = pod["metadata"]["name"]
+        asking = [_amounts(one) for containers in spec.values() for one in containers]
     except (KeyError, TypeError, AttributeError):
         raise BadInput(f"{path}: a Pod without a name or containers") from None
     if not any("/" in resource for amounts in asking for resource in amounts):
         return {}
-    made = templates(vocabulary(), {**pod, "spec": spec})
+    made = templates(vocabulary(), read(Pod, {**pod, "spec": spec}))
     return {name if len(made) == 1 else f"{name}/{one.container}": one.spec for one in made}
 
 

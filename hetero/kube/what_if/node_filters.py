@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from attrs import define, field
 
 from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import Pod, Requirement
+from hetero.kube.objects.reading import read
 from hetero.kube.words.host import amounts, pod_host
 from hetero.kube.words.label_selector import meets
 from hetero.model import Refusal, Shortage
@@ -74,7 +76,7 @@ class NodeFilters:
         containers = (*spec["containers"], *(spec.get("initContainers") or ()))
         said = ((one.get("resources") or {}).get("requests") or {} for one in containers)
         names = set().union(*said, spec.get("overhead") or {}) - set(self.ignored)
-        return {_PODS: 1, **pod_host(pod, names=names)}
+        return {_PODS: 1, **pod_host(read(Pod, pod), names=names)}
 
     def _closed_to(self, spec: Plain) -> dict[str, str]:
         """Return why nodes are closed to a pod, whatever they have left."""
@@ -137,4 +139,4 @@ def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) ->
         *((one, labels) for one in term.get("matchExpressions") or ()),
         *((one, fields) for one in term.get("matchFields") or ()),
     ]
-    return bool(said) and all(meets(one, of) for one, of in said)
+    return bool(said) and all(meets(read(Requirement, one), of) for one, of in said)

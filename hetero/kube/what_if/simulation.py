@@ -16,7 +16,10 @@ from queue import SimpleQueue
 
 from attrs import evolve, field, frozen
 from msgspec import json
+from msgspec.structs import replace
 
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read
 from hetero.kube.scheduler.extender import NodeNames, Scheduler
 from hetero.kube.scheduler.pod_groups import group_of
 from hetero.kube.what_if.changes import (
@@ -46,7 +49,7 @@ from hetero.kube.words.annotations import (
     SIGNATURE,
     Assignment,
 )
-from hetero.kube.words.pod import ended, full_name
+from hetero.kube.words.pod import ended
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.model import Allocation, Device, codec
@@ -236,18 +239,19 @@ async def _place_all(
     counted = {names.count for vendor in vocabulary.vendors for names in vendor.resource_names}
     nodes = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
     filters = NodeFilters(nodes, vocabulary.resources - counted)
-    for pod in snapshot.all(PODS):
-        if pod["spec"].get("nodeName") and not ended(pod):
-            filters.count(pod, pod["spec"]["nodeName"])
+    for plain in snapshot.all(PODS):
+        pod = read(Pod, plain)
+        if pod.spec.node_name and not ended(pod):
+            filters.count(plain, pod.spec.node_name)
     answers: dict[str, PodAnswer] = {}
     left = list(queue)
     while left:
         binding = []
         for one in left:
             answer = await _filter(snapshot, scheduler, filters, one)
-            answers.setdefault(one.pod["metadata"]["uid"], answer)
+            answers.setdefault(one.pod.metadata.uid, answer)
             if answer.node is not None:
-                filters.count(one.pod, answer.node)
+                filters.count(one.plain, answer.node)
                 binding.append(asyncio.ensure_future(_bind(snapshot, scheduler, one, answer)))
                 if group_of(one.pod) is None:  # a group's pods are bound together
                     await binding[-1]
@@ -256,7 +260,7 @@ async def _place_all(
         left = [
             one
             for one in left
-            if binding and group_of(one.pod) and answers[one.pod["metadata"]["uid"]].refusal
+            if binding and group_of(one.pod) and answers[one.pod.metadata.uid].refusal
         ]
     return list(answers.values())
 
@@ -266,8 +270,8 @@ async def _filter(
 ) -> PodAnswer:
     """Return the node that a pod gets, or why it gets none."""
     # Evictions are not simulated: what they would end is not known before they are tried.
-    pod = {**one.pod, "spec": {**one.pod["spec"], "preemptionPolicy": "Never"}}
-    namespace, name = full_name(pod)
+    pod = replace(one.pod, spec=replace(one.pod.spec, preemption_policy="Never"))
+    namespace, name = pod.full_name
     answer = PodAnswer(
         namespace=namespace,
         pod=name,
@@ -275,7 +279,7 @@ async def _filter(
         from_node=one.from_node,
         notes=tuple(_notes(one)),
     )
-    names, refusal = filters.offered(pod)
+    names, refusal = filters.offered(one.plain)
     if not names:
         return evolve(answer, refusal=refusal.sentence)
     try:
@@ -288,7 +292,7 @@ async def _filter(
     chosen = json.decode(json.encode(said["NodeNames"]))
     if not chosen:
         await asyncio.sleep(0)  # the pod's event is written by then
-        return evolve(answer, refusal=snapshot.events[pod["metadata"]["uid"]])
+        return evolve(answer, refusal=snapshot.events[pod.metadata.uid])
     if len(chosen) > 1 and not request.devices:
         return evolve(answer, notes=(*answer.notes, _NOT_OURS))
     return evolve(answer, node=chosen[0])
@@ -298,7 +302,7 @@ async def _bind(
     snapshot: Snapshot, scheduler: Scheduler, one: Queued, answer: PodAnswer
 ) -> tuple[str, PodAnswer]:
     """Bind a pod to its node; return its UID, and its answer with what it holds there."""
-    uid, name = one.pod["metadata"]["uid"], full_name(one.pod)
+    uid, name = one.pod.metadata.uid, one.pod.full_name
     asked = dict(zip(("podnamespace", "podname"), name, strict=True))
     try:
         await scheduler.bind({**asked, "poduid": uid, "node": answer.node})
@@ -314,7 +318,7 @@ _NOT_OURS = "kube-scheduler places it: it asks for no device"
 
 def _notes(one: Queued) -> Iterator[str]:
     """Yield what a pod says that kube-scheduler goes by, and that is not known here."""
-    spec, about = one.pod["spec"], one.pod["metadata"]
+    spec, about = one.plain["spec"], one.plain["metadata"]
     if one.origin == MOVED and not about.get("ownerReferences"):
         yield "nothing makes it again: it has no controller"
     affinity = spec.get("affinity") or {}

@@ -6,10 +6,13 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from attrs import define, field
 
 from hetero.kube.client.api import IMPATIENT, RETRY, Access, Api, ApiError, Plain
+from hetero.kube.objects.kinds import Object
+from hetero.kube.objects.reading import read_all
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
 from hetero.kube.what_if.saved_objects import expect_list
 from hetero.model.errors import BadInput
@@ -34,6 +37,7 @@ _PLURALS = {"PriorityClass": "priorityclasses"}
 
 _Name = tuple[str, str]  # namespace (empty: none) and name
 _Changed = Callable[[str, Plain], None]
+_O = TypeVar("_O", bound=Object)
 
 
 @define(eq=False)
@@ -112,16 +116,22 @@ class Snapshot:
     async def follow(
         self,
         path: str,
+        kind: type[_O],
         *,
         query: Mapping[str, str] | None = None,  # noqa: ARG002
-        listed: Callable[[list[Plain]], None],
-        changed: _Changed,
+        listed: Callable[[list[_O]], None],
+        changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],  # noqa: ARG002
         retry: float = RETRY,  # noqa: ARG002
     ) -> None:
         """List, and return; `changed` gets every change from now on."""
-        self._followers[path] = changed
-        listed(self.all(path))
+
+        def told(event: str, plain: Plain) -> None:
+            for one in read_all(kind, (plain,)):
+                changed(event, one)
+
+        self._followers[path] = told
+        listed(read_all(kind, self.all(path)))
 
 
 async def read_api() -> Snapshot:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
 
+from hetero.kube.objects.kinds import Amounts, Container, Node, Pod, PodSpec
 from hetero.kube.words.quantity import rounded_up
 from hetero.placement.cluster import CPU, HOST_MEMORY, total
 
@@ -13,42 +13,39 @@ from hetero.placement.cluster import CPU, HOST_MEMORY, total
 _ONE = Decimal(1)
 _UNITS = {CPU: Decimal("0.001"), HOST_MEMORY: _ONE}
 
-Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
 
-
-def node_host(node: Plain) -> dict[str, int]:
+def node_host(node: Node) -> dict[str, int]:
     """Return what all pods together may request of a node; nothing of what it does not say."""
-    return amounts((node.get("status") or {}).get("allocatable"))
+    return amounts(node.status.allocatable)
 
 
-def pod_host(pod: Plain, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
+def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return what a pod requests, by the rules of kube-scheduler. Raises `BadInput`.
 
     That is the most it requests at any time. A sidecar counts from its start on. What the pod says
     as a whole (Kubernetes 1.34) goes before what its containers say. `names` are the resources.
     """
 
-    def requests(of: Plain) -> dict[str, int]:
-        return amounts((of.get("resources") or {}).get("requests"), names=names)
+    def requests(of: Container | PodSpec) -> dict[str, int]:
+        return amounts(of.resources.requests, names=names)
 
-    spec = pod["spec"]
     beside, most = dict[str, int](), dict[str, int]()
-    for container in spec.get("initContainers") or ():
+    for container in pod.spec.init_containers:
         asked = total((beside, requests(container)))
         most = _larger(most, asked)
-        if container.get("restartPolicy") == "Always":
+        if container.is_sidecar:
             beside = asked
-    running = total((beside, *map(requests, spec["containers"])))
-    held = {**_larger(most, running), **requests(spec)}
-    return total((held, amounts(spec.get("overhead"), names=names)))
+    running = total((beside, *map(requests, pod.spec.containers)))
+    held = {**_larger(most, running), **requests(pod.spec)}
+    return total((held, amounts(pod.spec.overhead, names=names)))
 
 
-def amounts(said: Mapping[str, Any] | None, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
+def amounts(said: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return what is said of some resources: processors in thousandths, all else as it counts."""
     return {
         name: rounded_up(name, said[name], unit=_UNITS.get(name, _ONE))
         for name in names
-        if said and name in said
+        if name in said
     }
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import LabelSelector, Requirement
 
 
-def meets(requirement: Plain, labels: Mapping[str, str]) -> bool:
+def meets(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     """Return whether labels meet one of a selector's `matchExpressions`."""
-    of, values = labels.get(requirement["key"]), requirement.get("values") or ()
-    return _OPERATORS[requirement["operator"]](of, values)
+    meets_values = _OPERATORS[requirement.operator]
+    return meets_values(labels.get(requirement.key), requirement.values)
 
 
-def selects(selector: Plain, labels: Mapping[str, str]) -> bool:
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Return whether a selector chooses what has these labels; one that says nothing does."""
-    return (selector.get("matchLabels") or {}).items() <= labels.items() and all(
-        meets(one, labels) for one in selector.get("matchExpressions") or ()
+    return selector.match_labels.items() <= labels.items() and all(
+        meets(one, labels) for one in selector.match_expressions
     )
 
 

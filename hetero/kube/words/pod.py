@@ -10,7 +10,9 @@ from posixpath import normpath
 from attrs import evolve, frozen
 
 from hetero.container.preload import PLACE, TARGET
-from hetero.kube.client.api import ApiCalls, Plain
+from hetero.kube.client.api import ApiCalls
+from hetero.kube.objects.kinds import Container, Pod
+from hetero.kube.objects.reading import read_all
 from hetero.kube.words.annotations import read_assignment
 from hetero.kube.words.signing import PublicKeys
 from hetero.model import Allocation, Gang
@@ -22,86 +24,73 @@ POD_GROUP = "scheduling.x-k8s.io/pod-group"
 _TO_ROOT = re.compile(r"/proc/(self|thread-self|[0-9]+)/")
 
 
-async def read_pod(api: ApiCalls, namespace: str, name: str) -> Plain | None:
+async def read_pod(api: ApiCalls, namespace: str, name: str) -> Pod | None:
     """Return a pod as the API has it, None if it is gone. Raises `ApiError`.
 
     It is listed: who follows pods may do that, and needs no right to get them.
     """
     query = {"fieldSelector": f"metadata.name={name}"}
-    items = (await api.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
-    return items[0] if items else None
+    answer = await api.get(f"/api/v1/namespaces/{namespace}/pods", query)
+    return next(iter(read_all(Pod, answer["items"])), None)
 
 
 @frozen(kw_only=True)
 class SignedContainer:
     """A container that was given an allocation."""
 
-    pod: Plain
+    pod: Pod
     container: str
     allocation: Allocation
 
     @property
     def identity(self) -> str:
         """The id of its grant."""
-        return identity_of(self.pod["metadata"]["uid"], self.container)
+        return identity_of(self.pod.metadata.uid, self.container)
 
     @property
     def owner(self) -> dict[str, str]:
         """What the ledger notes of it."""
-        about = self.pod["metadata"]
-        names = (about["namespace"], about["name"], about["uid"], self.container)
+        names = (*self.pod.full_name, self.pod.metadata.uid, self.container)
         return dict(zip(("namespace", "pod", "uid", "container"), names, strict=True))
 
     def __str__(self) -> str:
         return f"{named(self.pod)}, container {self.container}"
 
 
-def signed(pod: Plain, keys: PublicKeys, *, node: str) -> list[SignedContainer]:
+def signed(pod: Pod, keys: PublicKeys, *, node: str) -> list[SignedContainer]:
     """Return what the scheduler gave the pod's containers, in the order they are admitted.
 
     Raises `BadInput` on a forgery.
     """
-    about = pod["metadata"]
+    about = pod.metadata
     given = read_assignment(
-        about.get("annotations") or {},
-        keys,
-        pod="/".join(full_name(pod)),
-        uid=about["uid"],
-        node=node,
+        about.annotations, keys, pod="/".join(pod.full_name), uid=about.uid, node=node
     )
     of = dict(given.containers if given else ())
     row = given.place_in_time if given else None
     # The name is for people: rows are told apart by where they are.
-    gang = Gang(name=full_name(pod)[1], row=row.row, rows=row.rows) if row else None
+    gang = Gang(name=about.name, row=row.row, rows=row.rows) if row else None
     return [
-        SignedContainer(
-            pod=pod, container=one["name"], allocation=evolve(of[one["name"]], gang=gang)
-        )
-        for one in containers_of(pod)
-        if one["name"] in of
+        SignedContainer(pod=pod, container=one.name, allocation=evolve(of[one.name], gang=gang))
+        for one in pod.containers
+        if one.name in of
     ]
 
 
-def containers_of(pod: Plain) -> tuple[Plain, ...]:
-    """Return the containers of a pod in the order the kubelet admits them."""
-    return (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
-
-
-def mounted(container: Plain) -> Iterator[str]:
+def mounted(container: Container) -> Iterator[str]:
     """Yield where a container has files of its pod's own, as containerd reads the paths."""
     return (normpath(f"/{path.lstrip('/')}") for path in _own(container))
 
 
-def _own(container: Plain) -> Iterator[str]:
+def _own(container: Container) -> Iterator[str]:
     """Yield the paths of a container's own files as the pod has them."""
-    yield from (one["mountPath"] for one in container.get("volumeMounts") or ())
-    yield from (one["devicePath"] for one in container.get("volumeDevices") or ())
-    last_words = container.get("terminationMessagePath")
-    if last_words:
-        yield last_words
+    yield from (one.mount_path for one in container.volume_mounts)
+    yield from (one.device_path for one in container.volume_devices)
+    if container.termination_message_path:
+        yield container.termination_message_path
 
 
-def expect_unhidden(container: Plain) -> None:
+def expect_unhidden(container: Container) -> None:
     """Raise `BadInput` if a container's own mounts could hide what limits its cards.
 
     Below ours, since a kubelet mounts them after ours. Above ours, since what ours are mounted on
@@ -110,7 +99,7 @@ def expect_unhidden(container: Plain) -> None:
     root, since runtimes follow it; and by `..`, which some of them read after such links.
     """
     for said, path in zip(_own(container), mounted(container), strict=True):
-        own, mounts = f"{path.rstrip('/')}/", f"container {container['name']}: mounts its own at"
+        own, mounts = f"{path.rstrip('/')}/", f"container {container.name}: mounts its own at"
         if ".." in said.split("/"):
             raise BadInput(
                 f"{mounts} {said}: `..` may lead to what limits its cards: write the path without"
@@ -123,44 +112,37 @@ def expect_unhidden(container: Plain) -> None:
             )
 
 
-def asking(pod: Plain, resource: str) -> Iterator[str]:
+def asking(pod: Pod, resource: str) -> Iterator[str]:
     """Yield the containers that ask for the resource, in the order the kubelet admits them."""
-    for container in containers_of(pod):
-        limits = (container.get("resources") or {}).get("limits") or {}
-        if limits.get(resource, "0") != "0":
-            yield container["name"]
+    for container in pod.containers:
+        if container.resources.limits.get(resource, "0") != "0":
+            yield container.name
 
 
-def ending(pod: Plain) -> set[str]:
+def ending(pod: Pod) -> set[str]:
     """Return the init containers that end before the others start."""
-    starting = pod["spec"].get("initContainers") or ()
-    return {one["name"] for one in starting if one.get("restartPolicy") != "Always"}
+    return {one.name for one in pod.spec.init_containers if not one.is_sidecar}
 
 
-def initialized(pod: Plain) -> bool:
+def initialized(pod: Pod) -> bool:
     """Return whether those containers have ended."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Initialized" and one["status"] == "True" for one in conditions)
+    return pod.status.is_true("Initialized")
 
 
-def ended(pod: Plain) -> bool:
+def ended(pod: Pod) -> bool:
     """Return whether a pod's containers have ended for good."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return pod.status.phase in ("Succeeded", "Failed")
 
 
-def running(pod: Plain) -> bool:
+def running(pod: Pod) -> bool:
     """Return whether a container of a pod runs, as its kubelet said last."""
-    status = pod.get("status") or {}
-    return any(
-        "running" in (one.get("state") or {})
-        for kind in ("containerStatuses", "initContainerStatuses")
-        for one in status.get(kind) or ()
-    )
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    return any(one.state.running is not None for one in statuses)
 
 
-def active(pod: Plain) -> bool:
+def active(pod: Pod) -> bool:
     """Return whether a pod may still start containers."""
-    return not ended(pod) and "deletionTimestamp" not in pod["metadata"]
+    return not ended(pod) and pod.metadata.deletion_timestamp is None
 
 
 def identity_of(uid: str, container: str) -> str:
@@ -168,11 +150,6 @@ def identity_of(uid: str, container: str) -> str:
     return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:12]
 
 
-def full_name(pod: Plain) -> tuple[str, str]:
-    """Return a pod's namespace and name."""
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
-
-
-def named(pod: Plain) -> str:
+def named(pod: Pod) -> str:
     """Return a pod's name, for people."""
-    return f"pod {'/'.join(full_name(pod))}"
+    return f"pod {'/'.join(pod.full_name)}"

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
+from hetero.kube.objects.kinds import Amounts, Pod
+from hetero.kube.objects.kinds import Container as PodContainer
 from hetero.kube.words.annotations import read_note
 from hetero.kube.words.host import pod_host
 from hetero.kube.words.quantity import bytes_of, quantity
@@ -27,7 +29,8 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
-from hetero.placement.cluster import Container, Pod
+from hetero.placement.cluster import Container
+from hetero.placement.cluster import Pod as PlacedPod
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 
@@ -88,9 +91,6 @@ _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
 
 
-Plain = Mapping[str, Any]  # an object of the API, as its JSON has it
-
-
 @frozen(kw_only=True)
 class Defaults:
     """What a pod gets that does not say: cards, bytes and percent of each, and a policy.
@@ -126,7 +126,7 @@ class PodRequest:
     own.
     """
 
-    pod: Pod
+    pod: PlacedPod
     devices: bool
     unlimited: frozenset[str]
     node_placement: str | None
@@ -161,10 +161,10 @@ class Vocabulary:
         """Every resource name with a meaning."""
         return self._resources
 
-    def asked(self, pod: Plain) -> tuple[Asked, ...]:
+    def asked(self, pod: Pod) -> tuple[Asked, ...]:
         """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
-        notes = pod["metadata"].get("annotations") or {}
-        containers = (*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ()))
+        notes, init = pod.metadata.annotations, pod.spec.init_containers
+        containers = (*pod.spec.containers, *init)
         asking = [(one, amounts) for one in containers if (amounts := self._names(one))]
         # Before any of it is read: the API server asks before it has looked at how much there is.
         if len(asking) > _MOST_ASKING:
@@ -176,21 +176,21 @@ class Vocabulary:
                 f"{len(notes)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
             )
         noted, found = _noted(notes) if asking else {}, []
-        first = [one["name"] for one in pod["spec"].get("initContainers") or ()]
+        first = [one.name for one in init]
         for container, amounts in asking:
             # Whoever wrote the note, it only adds to what the container itself leaves out.
-            added = noted.get(container["name"], {}) if container["name"] in first else {}
+            added = noted.get(container.name, {}) if container.name in first else {}
             parts = {name: added[name] for name in self._parts.intersection(added)}
             try:
                 asked = self._asked(container, {**parts, **amounts}, notes)
             except BadInput as error:
-                raise BadInput(f"container {container['name']}: {error}") from None
+                raise BadInput(f"container {container.name}: {error}") from None
             if asked is not None:
                 found.append(asked)
         return tuple(found)
 
     def pod_request(
-        self, pod: Plain, given: Mapping[str, Sequence[str]] | None = None
+        self, pod: Pod, given: Mapping[str, Sequence[str]] | None = None
     ) -> PodRequest | None:
         """Return what the pod wants, None if it names none of our resources. Raises `BadInput`.
 
@@ -198,34 +198,31 @@ class Vocabulary:
         the devices that containers hold already, and so ask for.
         """
         asked = self.asked(pod)
-        if not asked and not any(self._names(one) for one in pod["spec"]["containers"]):
+        if not asked and not any(map(self._names, pod.spec.containers)):
             return None
         held = given or {}
         requests = {
             one.container: _pinned(one.request, held.get(one.container, ())) for one in asked
         }
-        spec, metadata = pod["spec"], pod["metadata"]
-        first = spec.get("initContainers") or ()
-        beside = [one for one in first if one.get("restartPolicy") == "Always"]
+        spec, notes = pod.spec, pod.metadata.annotations
 
         def containers(
-            plain: Iterable[Plain], host: Mapping[str, int] | None = None
+            some: Iterable[PodContainer], host: Mapping[str, int] | None = None
         ) -> tuple[Container, ...]:
-            made = [Container(request=requests.get(one["name"])) for one in plain]
+            made = [Container(request=requests.get(one.name)) for one in some]
             if host:
                 made[0] = evolve(made[0], host=host)
             return tuple(made)
 
-        notes = metadata.get("annotations") or {}
         placements = names(_first(notes, DEVICE_PLACEMENT))
         return PodRequest(
-            pod=Pod(
-                name=metadata["name"],
-                namespace=metadata.get("namespace", "default"),
-                containers=containers(spec["containers"], pod_host(pod)),
-                init=containers(one for one in first if one not in beside),
-                sidecars=containers(beside),
-                priority=spec.get("priority") or 0,
+            pod=PlacedPod(
+                name=pod.metadata.name,
+                namespace=pod.metadata.namespace or "default",
+                containers=containers(spec.containers, pod_host(pod)),
+                init=containers(one for one in spec.init_containers if not one.is_sidecar),
+                sidecars=containers(one for one in spec.init_containers if one.is_sidecar),
+                priority=spec.priority,
             ),
             devices=bool(asked),
             unlimited=frozenset(one.container for one in asked if one.unlimited),
@@ -235,28 +232,27 @@ class Vocabulary:
             ),
         )
 
-    def _names(self, container: Plain) -> dict[str, str]:
+    def _names(self, container: PodContainer) -> Amounts:
         """Return the amounts of a container's resources, nothing if it names none of ours."""
-        resources = container.get("resources") or {}
-        amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        amounts = container.resources.amounts
         return {} if self._resources.isdisjoint(amounts) else amounts
 
     def _asked(
-        self, container: Plain, amounts: Mapping[str, str], notes: Mapping[str, str]
+        self, container: PodContainer, amounts: Amounts, notes: Mapping[str, str]
     ) -> Asked | None:
-        variables = _variables(container)
+        variables = {one.name: one.value for one in container.env}
         said = (amounts, notes, variables)
-        key = sha256(repr((container["name"], said)).encode()).digest()
+        key = sha256(repr((container.name, said)).encode()).digest()
         if key not in self._read:
             if len(self._read) >= _MOST_READ:
                 self._read.clear()
-            self._read[key] = self._container(container["name"], *said)
+            self._read[key] = self._container(container.name, *said)
         return self._read[key]
 
     def _container(
         self,
         name: str,
-        amounts: Mapping[str, str],
+        amounts: Amounts,
         notes: Mapping[str, str],
         variables: Mapping[str, str | None],
     ) -> Asked | None:
@@ -311,7 +307,7 @@ class Vocabulary:
             ),
         )
 
-    def _ask(self, resource_names: ResourceNames, amounts: Mapping[str, str]) -> Ask:
+    def _ask(self, resource_names: ResourceNames, amounts: Amounts) -> Ask:
         if resource_names.shape is not None:
             return Ask(shape=resource_names.shape)
         sizes = (
@@ -388,10 +384,6 @@ def _noted(notes: Mapping[str, str]) -> dict[str, dict[str, str]]:
         }
     except AttributeError:
         raise BadInput(f"{INIT_PARTS} is no table of resources: leave it out") from None
-
-
-def _variables(container: Plain) -> dict[str, str | None]:
-    return {one["name"]: one.get("value") for one in container.get("env") or ()}
 
 
 def _pinned(request: Request, uuids: Sequence[str]) -> Request:

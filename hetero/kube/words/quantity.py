@@ -27,12 +27,12 @@ _MOST = 2**63
 _LONGEST = 64
 
 
-def quantity(amounts: Mapping[str, str], name: str | None) -> int | None:
+def quantity(amounts: Mapping[str, object], name: str | None) -> int | None:
     """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
     return None if name is None or name not in amounts else _number(name, amounts[name])
 
 
-def bytes_of(amounts: Mapping[str, str], name: str, unit: int) -> int | None:
+def bytes_of(amounts: Mapping[str, object], name: str, unit: int) -> int | None:
     """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
     if name not in amounts:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from attrs import define, field
 
@@ -28,7 +27,7 @@ PREFIX = "limits."
 _MOST_CHARGES = 4096
 
 
-def limits(hard: Mapping[str, Any], known: Iterable[str]) -> dict[str, int]:
+def limits(hard: Mapping[str, object], known: Iterable[str]) -> dict[str, int]:
     """Return what a quota's `spec.hard` allows of each resource that we know and it limits."""
     most = {}
     for name in known:

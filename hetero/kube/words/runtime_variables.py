@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from hetero.kube.client.api import Plain
-from hetero.kube.words.pod import containers_of
+from hetero.kube.objects.kinds import FieldRef, Pod, ValueSource, Variable
 from hetero.model import Allocation, Device
 from hetero.plugin.vendor import Vendor
 
@@ -51,17 +51,14 @@ def noted_variable(container: str, name: str) -> Plain:
     return {"name": name, "valueFrom": {"fieldRef": field}}
 
 
-def is_noted(container: str, variable: Plain) -> bool:
+def is_noted(container: str, variable: Variable) -> bool:
     """Whether that is where a container's variable has its value from."""
-    source = variable.get("valueFrom") or {}
-    field = source.get("fieldRef") or {}
-    return source.keys() == {"fieldRef"} and field.get("fieldPath") == _path(
-        container, variable["name"]
-    )
+    own = FieldRef(field_path=_path(container, variable.name))
+    return variable.value_from == ValueSource(field_ref=own)
 
 
 def notes_of_variables(
-    pod: Plain,
+    pod: Pod,
     given: dict[str, Allocation],
     *,
     vendors: Sequence[Vendor],
@@ -73,10 +70,9 @@ def notes_of_variables(
     """
     notes: dict[str, str] = {}
     known = {device.uuid: device for device in devices}
-    for container in containers_of(pod):
-        allocation = given.get(container["name"])
-        variables = container.get("env") or ()
-        names = {one["name"] for one in variables if is_noted(container["name"], one)}
+    for container in pod.containers:
+        allocation = given.get(container.name)
+        names = {one.name for one in container.env if is_noted(container.name, one)}
         if allocation is None or not names:
             continue
         for vendor in vendors:
@@ -87,7 +83,7 @@ def notes_of_variables(
             its = [known[piece.device] for piece in pieces]
             env = vendor.implied(pieces, its, container=True).env
             told = names & {*vendor.runtime, vendor.runtime_template} & env.keys()
-            notes |= {_note(container["name"], name): env[name] for name in told}
+            notes |= {_note(container.name, name): env[name] for name in told}
     return notes
 
 
