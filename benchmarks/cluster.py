@@ -28,7 +28,8 @@ from typing import Any
 
 from attrs import evolve
 
-from hetero.kube.client.api import Access, Api, Plain
+from hetero.kube.client.api import Access, Api
+from hetero.kube.objects.kinds import Plain
 from hetero.kube.objects.kinds import Pod as PodObject
 from hetero.kube.scheduler.kubelet_watches import BROKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text

@@ -32,8 +32,8 @@ from typing import Any
 from attrs import define, field
 from msgspec import to_builtins
 
-from hetero.kube.client.api import Access, Api, ApiError, Plain
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.client.api import Access, Api, ApiError
+from hetero.kube.objects.kinds import Plain, Pod
 from hetero.model import SLOTS
 from tests.cluster.books import Books, given
 from tests.cluster.conftest import share

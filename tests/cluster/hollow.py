@@ -21,7 +21,8 @@ from typing import Any
 import grpc
 from attrs import define, field
 
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
+from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.annotations import AUDIENCE, INVENTORY
 from tests.cluster.lab import Lab
 from tests.cluster.release import LABEL, NAMESPACE

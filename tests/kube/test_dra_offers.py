@@ -9,7 +9,7 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from hetero.kube.dra.claims import config_of, prepared
-from hetero.kube.dra.offers import Plain, device_name, offers, slices
+from hetero.kube.dra.offers import device_name, offers, slices
 from hetero.kube.objects.kinds import (
     ClaimAllocation,
     ClaimStatus,
@@ -17,6 +17,7 @@ from hetero.kube.objects.kinds import (
     DeviceConfig,
     DeviceResult,
     OpaqueConfig,
+    Plain,
     ResourceClaim,
 )
 from hetero.kube.objects.reading import read

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from hetero.kube.client.api import ApiCalls, Plain
+from hetero.kube.client.api import ApiCalls
+from hetero.kube.objects.kinds import Plain
 
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"

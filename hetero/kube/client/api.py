@@ -9,20 +9,19 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import aiohttp
 from attrs import define, field, frozen
 from msgspec import DecodeError, json
 
-from hetero.kube.objects.kinds import Object
+from hetero.kube.objects.kinds import Object, Plain
 from hetero.kube.objects.reading import Page, Reader, plain_page, reader
 from hetero.model.errors import BadInput, HeteroError
 
 #: Seconds that somebody who looks on waits for a connection.
 IMPATIENT = 1.5
 
-Plain = dict[str, Any]
 _T = TypeVar("_T")
 _O = TypeVar("_O", bound=Object)
 

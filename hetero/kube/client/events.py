@@ -10,8 +10,8 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
-from hetero.kube.objects.kinds import Metadata
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Metadata, Plain
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
 from hetero.kube.objects.kinds import Lease as LeaseObject
-from hetero.kube.objects.kinds import LeaseSpec
+from hetero.kube.objects.kinds import LeaseSpec, Plain
 from hetero.kube.objects.reading import read
 
 log = logging.getLogger(__name__)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
-from typing import Any
 
 from attrs import frozen
 
 from hetero.kube.dra.selection import Lacking, all_match
+from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
 
-Plain = dict[str, Any]
 _Pool = tuple[str, str]  # a driver, and its pool
 _REPELLING = ("NoSchedule", "NoExecute")
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from hetero.kube.client.api import Plain
 from hetero.kube.dra.claims import Prepared
 from hetero.kube.dra.offers import DRIVER, Offer, amount_of
-from hetero.kube.objects.kinds import ResourceClaim
+from hetero.kube.objects.kinds import Plain, ResourceClaim
 from hetero.model import CORE, MEMORY, DeviceAllocation
 from hetero.node.ledger.ledger import Grant
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import Any
 
 from attrs import field, frozen
 
@@ -27,10 +26,10 @@ from hetero.kube.dra.availability import (
     unsuited,
 )
 from hetero.kube.dra.selection import Lacking, attribute
+from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
 
-Plain = dict[str, Any]
 #: How many devices a claim may have (resource.k8s.io/v1, AllocationResultsMaxSize).
 _RESULTS = 32
 #: How often it is looked for another device beside those that were chosen, for one claim.

@@ -14,10 +14,10 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from attrs import frozen
 
+from hetero.kube.objects.kinds import Plain
 from hetero.model import (
     CORE,
     MEMORY,
@@ -31,8 +31,6 @@ from hetero.model import (
     Templated,
 )
 from hetero.plugin.discovery import PCIE
-
-Plain = dict[str, Any]
 
 DRIVER = "hetero.io"
 #: What a claim may say of a shared device, and the counter of ours that it is.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from attrs import define, field
 
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.offers import DRIVER, slices
-from hetero.kube.objects.kinds import ResourceSlice
+from hetero.kube.objects.kinds import Plain, ResourceSlice
 from hetero.kube.objects.reading import read
 from hetero.model import Device
 from hetero.plugin.resource_names import ResourceNames

@@ -12,10 +12,9 @@ from typing import Any
 
 import cel
 
+from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
-
-Plain = dict[str, Any]
 
 #: How errors of the library are told, but for those of a lookup: they are Python's mappings'.
 _ERRORS = (ValueError, RuntimeError, TypeError)

@@ -14,7 +14,7 @@ from time import monotonic
 
 from attrs import define, field
 
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
 from hetero.kube.client.events import Events
 from hetero.kube.dra.templates import (
     ASKED,
@@ -23,7 +23,7 @@ from hetero.kube.dra.templates import (
     template_name,
     templates_again,
 )
-from hetero.kube.objects.kinds import Object, Pod
+from hetero.kube.objects.kinds import Object, Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.pod import ended
 from hetero.kube.words.pod_request import Vocabulary

@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from attrs import frozen
 from msgspec.structs import replace
 
 from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
-from hetero.kube.objects.kinds import Container, Pod, Resources
+from hetero.kube.objects.kinds import Container, Plain, Pod, Resources
 from hetero.kube.words.annotations import read_note
 from hetero.kube.words.pod_request import Asked, Vocabulary
 from hetero.model import (
@@ -37,8 +36,6 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.plugin.vendor import Model
-
-Plain = dict[str, Any]
 
 #: The annotation that keeps what containers asked for: `{"main": {"example.com/memory": "3000"}}`.
 ASKED = f"{DRIVER}/asked"

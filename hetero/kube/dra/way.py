@@ -8,10 +8,10 @@ from enum import Enum
 
 from attrs import frozen
 
-from hetero.kube.client.api import Api, ApiError, Plain
+from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.offers import DRIVER
 from hetero.kube.dra.publisher import SLICES
-from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.kinds import Node, Plain, Pod
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+#: JSON of an object, or of a part of one: what is written, and what is read whatever it says.
+Plain = dict[str, Any]
 #: The API writes amounts as texts, and a manifest may have numbers.
 Amounts = dict[str, str | int | float]
 

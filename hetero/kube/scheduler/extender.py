@@ -22,10 +22,10 @@ from aiohttp import web
 from attrs import define, evolve, field
 from msgspec import Raw, json
 
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.client.events import Events, timestamp
 from hetero.kube.client.leadership import Leadership
-from hetero.kube.objects.kinds import Node, Object, Pod, ResourceQuota
+from hetero.kube.objects.kinds import Node, Object, Plain, Pod, ResourceQuota
 from hetero.kube.objects.reading import read_all, reader
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents

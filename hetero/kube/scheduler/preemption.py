@@ -11,9 +11,9 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
+from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.client.events import Events
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Placement

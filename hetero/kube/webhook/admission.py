@@ -12,7 +12,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from aiohttp import web
 from attrs import field, frozen
@@ -20,7 +19,7 @@ from attrs import field, frozen
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.dra import templates
 from hetero.kube.dra.way import AllocationWay, asks_by_claims
-from hetero.kube.objects.kinds import Container, Pod, ResourceQuota
+from hetero.kube.objects.kinds import Container, Plain, Pod, ResourceQuota
 from hetero.kube.objects.reading import expect, read_all
 from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
 from hetero.kube.webhook.rights import Rights, used
@@ -35,7 +34,6 @@ from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)
 
-Plain = dict[str, Any]
 
 #: Labels by which a namespace or a pod opts out; the second is for those who come from HAMi.
 IGNORE = ("hetero.io/webhook", "hami.io/webhook")

@@ -12,8 +12,8 @@ from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter
 
 from hetero.kube.client.access_review import User
-from hetero.kube.client.api import ApiCalls, ApiError, Plain
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import expect
 from hetero.kube.webhook import visible
 from hetero.kube.words.pod_request import Asked, Defaults

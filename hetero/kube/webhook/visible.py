@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from attrs import frozen
 
-from hetero.kube.client.api import Plain
 from hetero.kube.dra.offers import DRIVER
-from hetero.kube.objects.kinds import Container, Pod
+from hetero.kube.objects.kinds import Container, Plain, Pod
 from hetero.kube.words.pod import mounted
 from hetero.kube.words.pod_request import Asked
 from hetero.kube.words.runtime_variables import InjectionWay, is_noted, noted_variable

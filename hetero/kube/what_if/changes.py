@@ -8,9 +8,8 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from hetero.kube.client.api import Plain
 from hetero.kube.client.events import timestamp
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.what_if.manifests import Shape, pods_of_file, pods_of_shape
 from hetero.kube.what_if.snapshot import NODES, PODS, PRIORITY_CLASSES, Snapshot

@@ -9,11 +9,11 @@ from pathlib import Path
 import yaml
 from attrs import frozen
 
-from hetero.kube.client.api import Access, Api, ApiError, Plain
+from hetero.kube.client.api import Access, Api, ApiError
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.explanation import Answer, explain
 from hetero.kube.dra.templates import templates
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words import settings
 from hetero.kube.words.pod_request import Vocabulary

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from hetero.kube.client.api import Plain
+from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Ask, Device
 from hetero.model.errors import BadInput

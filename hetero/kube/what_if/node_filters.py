@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from attrs import define, field
 
-from hetero.kube.client.api import Plain
-from hetero.kube.objects.kinds import Pod, Requirement
+from hetero.kube.objects.kinds import Plain, Pod, Requirement
 from hetero.kube.objects.reading import read
 from hetero.kube.words.host import amounts, pod_host
 from hetero.kube.words.label_selector import meets

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from attrs import define, field
 
-from hetero.kube.client.api import IMPATIENT, RETRY, Access, Api, ApiError, Plain
-from hetero.kube.objects.kinds import Object
+from hetero.kube.client.api import IMPATIENT, RETRY, Access, Api, ApiError
+from hetero.kube.objects.kinds import Object, Plain
 from hetero.kube.objects.reading import read_all
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
 from hetero.kube.what_if.saved_objects import expect_list

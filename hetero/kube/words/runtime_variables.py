@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from hetero.kube.client.api import Plain
-from hetero.kube.objects.kinds import FieldRef, Pod, ValueSource, Variable
+from hetero.kube.objects.kinds import FieldRef, Plain, Pod, ValueSource, Variable
 from hetero.model import Allocation, Device
 from hetero.plugin.vendor import Vendor
 
