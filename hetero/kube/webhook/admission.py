@@ -22,6 +22,7 @@ from hetero.kube.dra.way import AllocationWay, asks_by_claims
 from hetero.kube.objects.kinds import Container, Plain, Pod, ResourceQuota
 from hetero.kube.objects.reading import expect, read_all
 from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
+from hetero.kube.webhook.request import AdmissionRequest
 from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.kube.words.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
@@ -102,13 +103,14 @@ class Webhook:
         """Return the response to an admission request for a pod."""
         try:
             _expect_few(asked["object"].get("spec") or {})
-            if asked["operation"] == "CREATE":
-                patches = await self._create(asked)
-            elif asked.get("subResource") == "ephemeralcontainers":
-                patches = await self._debugged(asked)
-            else:
-                await self._update(asked)
-                patches = []
+            request = expect(AdmissionRequest, asked)
+            patches = []
+            if request.operation == "CREATE":
+                patches = await self._create(request, asked["object"]["spec"])
+            elif request.sub_resource != "ephemeralcontainers":
+                await self._update(request)
+            elif "spec" in asked["object"]:  # before Kubernetes 1.22 it is another one, and alpha
+                patches = await self._debugged(request)
         except HeteroError as error:
             return _denied(str(error))
         if not patches:
@@ -116,42 +118,40 @@ class Webhook:
         patch = base64.b64encode(json.dumps(patches).encode()).decode()
         return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
 
-    async def _update(self, asked: Plain) -> None:
-        old, new = expect(Pod, asked["oldObject"]), expect(Pod, asked["object"])
+    async def _update(self, request: AdmissionRequest) -> None:
+        old, new = request.before, request.object
         was, notes = old.metadata.annotations, new.metadata.annotations
         self._expect_writer(
-            asked, {name for name in {*was, *notes} if was.get(name) != notes.get(name)}
+            request, {name for name in {*was, *notes} if was.get(name) != notes.get(name)}
         )
         before, now = self.visible.annotated(old), self.visible.annotated(new)
         if not now.items() <= before.items():
-            await self.rights.expect(asked, ((name, POLICY) for name in self.visible.named(new)))
+            await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(new)))
         if self._put_aside(old) != self._put_aside(new):
-            await self.rights.expect(asked, used(self._put_aside(new), self.vocabulary.defaults))
+            await self.rights.expect(request, used(self._put_aside(new), self.vocabulary.defaults))
         if self._named(new) not in (self.scheduler, *self.adopt_schedulers):
             return
         _expect_group(old, new)
         if self._understood(old) != self._understood(new):
             every = self.vocabulary.asked(new)
             _expect_limited(new, every)
-            await self.rights.expect(asked, used(every, self.vocabulary.defaults))
+            await self.rights.expect(request, used(every, self.vocabulary.defaults))
 
-    async def _debugged(self, asked: Plain) -> list[Plain]:
+    async def _debugged(self, request: AdmissionRequest) -> list[Plain]:
         """Look at containers that somebody adds to a pod which runs, and hide its cards from them.
 
         The rest of the pod cannot be changed so.
         """
-        if "spec" not in asked["object"]:  # before Kubernetes 1.22 it is another object, and alpha
-            return []
-        pod, old = expect(Pod, asked["object"]), expect(Pod, asked["oldObject"])
-        before = [one.name for _, one in containers(old)]
+        pod = request.object
+        before = [one.name for _, one in containers(request.before)]
         named = self.visible.named(pod, known=before)
-        await self.rights.expect(asked, ((name, POLICY) for name in named))
+        await self.rights.expect(request, ((name, POLICY) for name in named))
         every = self._understood(pod) or self._understood(templates.with_words(pod)) or ()
         return [*self.visible.patches(pod, every, known=before)]
 
-    def _expect_writer(self, request: Plain, changed: Iterable[str]) -> None:
+    def _expect_writer(self, request: AdmissionRequest, changed: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
-        user = (request.get("userInfo") or {}).get("username")
+        user = request.user_info.get("username")
         ours = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
         if user != self.allocation_writer and ours:
             raise BadInput(f"{min(ours)} is written by the scheduler alone: leave it out")
@@ -184,9 +184,8 @@ class Webhook:
     def _named(self, pod: Pod) -> str:
         return pod.spec.scheduler_name or _RESERVED
 
-    async def _create(self, request: Plain) -> list[Plain]:
-        pod, namespace = expect(Pod, request["object"]), request.get("namespace", "default")
-        spec, named = request["object"]["spec"], self._named(pod)
+    async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
+        pod, named = request.object, self._named(request.object)
         ours = named in (self.scheduler, *self.adopt_schedulers)
         opted_out = any(pod.metadata.labels.get(name) == "ignore" for name in IGNORE)
         self._expect_writer(request, pod.metadata.annotations)
@@ -213,7 +212,7 @@ class Webhook:
                 f"kubernetes.io/hostname: {pod.spec.node_name} instead"
             )
         _expect_kept(pod)
-        await _within_quota(self.api, self.vocabulary, namespace, pod, every)
+        await _within_quota(self.api, self.vocabulary, request.namespace, pod, every)
         if opted_out:  # it says by itself who schedules it, which puts no rule aside
             return hidden
         if asks_by_claims(self.way, pod):

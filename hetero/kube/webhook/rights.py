@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from hetero.kube.client.access_review import User
 from hetero.kube.client.api import ApiCalls, ApiError
-from hetero.kube.objects.kinds import Plain, Pod
-from hetero.kube.objects.reading import expect
 from hetero.kube.webhook import visible
+from hetero.kube.webhook.request import AdmissionRequest
 from hetero.kube.words.pod_request import Asked, Defaults
 from hetero.model import Enforcement, OnBypass, OnExcess, Policy, Priority
 from hetero.model.errors import BadInput
@@ -52,14 +51,14 @@ class Rights:
         for name in POLICIES:
             self._denied.labels(name)
 
-    async def expect(self, request: Plain, uses: Iterable[tuple[str, str]]) -> None:
+    async def expect(self, request: AdmissionRequest, uses: Iterable[tuple[str, str]]) -> None:
         """Raise `BadInput` unless who asks may use all policies that a pod's containers use.
 
-        `request` is the admission request, `uses` are containers and policies. The requesting user
-        may have the right, or the pod's service account.
+        `uses` are containers and policies. The requesting user may have the right, or the pod's
+        service account.
         """
-        namespace = request.get("namespace", "default")
-        askers, granted = _askers(request, namespace), set[str]()
+        namespace = request.namespace
+        askers, granted = _askers(request), set[str]()
         for container, name in uses:
             if name in granted:
                 continue
@@ -103,16 +102,16 @@ def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
         yield "on-bypass-report"
 
 
-def _askers(request: Plain, namespace: str) -> tuple[User, ...]:
+def _askers(request: AdmissionRequest) -> tuple[User, ...]:
     """Return whose right counts: the pod's service account's, and who asks unless for others.
 
     Who makes pods for others would lend everybody its right: Kubernetes' components, controllers,
     and programs of other namespaces. Whoever makes pods in a namespace may use its accounts anyway.
     """
-    pod, user = expect(Pod, request["object"]), User.read(request.get("userInfo") or {})
+    pod, namespace, user = request.object, request.namespace, User.read(request.user_info)
     own = User.service_account(namespace, pod.spec.service_account_name or "default")
     owners = pod.metadata.owner_references
-    controlled = request["operation"] == "CREATE" and any(one.controller for one in owners)
+    controlled = request.operation == "CREATE" and any(one.controller for one in owners)
     stranger = user.name.startswith(_ACCOUNT) and not user.name.startswith(
         f"{_ACCOUNT}{namespace}:"
     )
