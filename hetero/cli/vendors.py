@@ -8,8 +8,8 @@ from hetero.cli import _json
 from hetero.cli._render import UNKNOWN, Part, state, table
 from hetero.cli._show import json_option, show
 from hetero.node.node import Node
-from hetero.plugin.contract import Clause, check
 from hetero.plugin.vendor_row import VendorRow
+from hetero.testing.contract import Clause, check
 
 
 @click.group(invoke_without_command=True)

@@ -22,7 +22,7 @@ from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 from .conftest import Begin, Run
 

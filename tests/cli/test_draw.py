@@ -7,7 +7,7 @@ import pytest
 from hetero.cli._draw import draw
 from hetero.cli._render import Part, free_memory, table
 from hetero.model.units import MiB, parse_memory
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 from .streams import Stream, console
 

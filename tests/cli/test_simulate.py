@@ -10,7 +10,7 @@ import pytest
 from hetero.model import Ask, Request, codec
 from hetero.model.units import GiB
 from hetero.placement.cluster import Container, Node, Pod
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 from .conftest import Run
 

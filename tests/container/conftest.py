@@ -13,8 +13,8 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.hookspecs import hookimpl
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Vendor
+from hetero.testing import MemoryVendor, rack
 
 
 class Carded(MemoryVendor):

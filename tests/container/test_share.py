@@ -20,7 +20,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.driver import DriverError
 from hetero.plugin.hookspecs import hookimpl
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 from tests.container.conftest import Carded, node_with
 
 ASK = Request(asks=(Ask(memory=GiB, core=30),))

@@ -52,7 +52,7 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.rounding import round_up
 from hetero.model.units import GiB, MiB
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 from tests.docs.blocks import Block, blocks
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import ControlPlane, control_plane, free_port, wait_for

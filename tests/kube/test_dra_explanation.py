@@ -16,7 +16,7 @@ from hetero.kube.what_if.claims import read_claims
 from hetero.model import CORE, MEMORY, Device, Fractional, Template, Templated
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 CLASS = {"metadata": {"name": "cards"}, "spec": {}}
 CARD, OTHER = "memory-0", "memory-1"

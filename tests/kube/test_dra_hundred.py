@@ -15,7 +15,7 @@ from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.publisher import SLICES, Publisher
 from hetero.model import Device
 from hetero.model.units import GiB
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 from tests.kube.control_plane import TOKEN, ControlPlane, free_port, wait_for
 
 pytestmark = [

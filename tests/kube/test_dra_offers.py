@@ -40,7 +40,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import GiB, MiB
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 MENU = Templated(
     (

@@ -32,7 +32,7 @@ from hetero.node.view import containers
 from hetero.placement import fit
 from hetero.plugin.registry import Registry
 from hetero.plugin.resource_names import ResourceNames
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet
 

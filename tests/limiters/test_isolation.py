@@ -11,7 +11,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from tenancy import LIMITER, mutated
 
-from hetero.plugin.testing import IsolationContract
+from hetero.testing import IsolationContract
 
 HERE, LIMITERS = Path(__file__).parent, LIMITER.parents[2]
 RACK = """

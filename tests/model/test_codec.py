@@ -31,7 +31,7 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.request import MOST_ROWS
 from hetero.model.units import GiB
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 #: Every class of the model, found rather than listed: a new one is tested from its first day.
 CLASSES: list[type[Any]] = [

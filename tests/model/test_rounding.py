@@ -24,7 +24,7 @@ from hetero.model import (
 )
 from hetero.model.rounding import Portion, portion, round_up
 from hetero.model.units import GiB, MiB
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 
 def card(memory: int, granularity: Granularity, *, core: int = 100, slots: int = 10) -> Device:

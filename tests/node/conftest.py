@@ -24,7 +24,7 @@ from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 from .users import Machine
 

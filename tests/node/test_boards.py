@@ -28,7 +28,7 @@ from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.view.doctor import Verdict, examine
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 from .conftest import MakeNode, admit, drop, request
 

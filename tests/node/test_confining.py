@@ -25,8 +25,8 @@ from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.node.inventory import hidden
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor
+from hetero.testing import MemoryVendor, rack
 
 NOTES = Path("/nonexistent")  # what no vendor here writes to
 

@@ -29,7 +29,7 @@ from hetero.node.ledger.ledger import ALIVE, ALLOCATION, Container, Ledger
 from hetero.node.node import Node
 from hetero.node.view.doctor import examine
 from hetero.plugin.hookspecs import hookimpl
-from hetero.plugin.testing import MemoryVendor
+from hetero.testing import MemoryVendor
 
 from .conftest import request
 from .users import ALICE, BOB, ROOT, Machine, grants, plain, until

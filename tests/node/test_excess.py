@@ -13,7 +13,7 @@ from hetero.model.units import GiB, MiB
 from hetero.node.guard.monitor import LASTING, UnownedMemory
 from hetero.node.view.bypass import Unowned
 from hetero.node.view.excess import ProcessUse, charged_at_most, excess_of
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 CARD = "memory-0"
 LIMIT = 4 * GiB

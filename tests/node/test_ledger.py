@@ -29,7 +29,7 @@ from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 from .conftest import (
     MakeNode,

@@ -30,7 +30,7 @@ from hetero.node.view.excess import (
     Excess,
 )
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 from tests.node.conftest import admit, request
 
 CARD = "memory-0"

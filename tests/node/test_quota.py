@@ -19,7 +19,7 @@ from hetero.node.node import Node
 from hetero.node.quota import User, expect_within, held_of_quotas
 from hetero.node.settings import Quota, Settings
 from hetero.node.view.doctor import Finding, examine
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 from .conftest import request
 from .users import ALICE, BOB, ROOT, Machine, plain

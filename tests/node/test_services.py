@@ -16,7 +16,7 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.plugin import CORE, MEMORY, Serve, Service, Vendor, hookimpl
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root starts services")
 

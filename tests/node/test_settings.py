@@ -26,7 +26,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import limit_of
 from hetero.node.settings import Quota, Settings, load_settings, read_settings
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 
 def load(tmp_path: Path, text: str) -> Settings:

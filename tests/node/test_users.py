@@ -17,7 +17,7 @@ from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 from .conftest import admit, drop, request, standing
 

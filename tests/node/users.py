@@ -25,7 +25,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
+from hetero.testing import MemoryVendor, rack
 
 ROOT, ALICE, BOB = 0, 64001, 64002
 #: prctl(2)

@@ -30,7 +30,7 @@ from hetero.placement.cache import Quotas, SchedulerCache
 from hetero.placement.cluster import Container, Node, Placement, Pod
 from hetero.placement.placement_policy import WEIGHTS, Weights
 from hetero.placement.state import Cluster
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 #: One of each way a card divides: whole; freely; in coarse steps; by a ladder, several of them only
 #: whole; by a menu; in parts that exist already; and with a counter of its own.

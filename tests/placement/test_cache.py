@@ -18,7 +18,7 @@ from hetero.placement.cluster import Node, Placement, Pod
 from hetero.placement.demand import FIRST_LESSON
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.state import Cluster
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 from tests.placement.conftest import (
     KINDS,
     Asked,

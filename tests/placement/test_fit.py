@@ -28,7 +28,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.placement import fit
 from hetero.placement.placement_policy import binpack, spread
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 
 def one(**ask: object) -> Request:

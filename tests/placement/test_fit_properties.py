@@ -29,7 +29,7 @@ from hetero.model import (
 from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
 from hetero.placement import fit
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 GRANULARITIES: list[Granularity] = [
     Whole(),

@@ -9,7 +9,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Ask, Inventory, Refusal, Request, 
 from hetero.model.units import GiB, MiB, format_memories
 from hetero.placement import explain, fit
 from hetero.placement.node_reason import DeviceVerdict, node_reason
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 
 def lack(counter: str, asked: int, free: int, of: int) -> DeviceVerdict:

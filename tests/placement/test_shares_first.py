@@ -22,7 +22,7 @@ from hetero.model.units import GiB
 from hetero.placement import explain, fit
 from hetero.placement.cluster import Container, Node, Placement, Pod
 from hetero.placement.placement_policy import WEIGHTS
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 from tests.placement.conftest import Asked, placed, pod, where
 
 #: A large card that gives shares with a limit, a smaller one that gives them without, and the

@@ -9,7 +9,7 @@ from attrs import evolve
 from hetero.model import Device, Link
 from hetero.model.units import GiB
 from hetero.plugin import DriverError, each_card, pci_of, ways
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 FOUR = rack(*[8 * GiB] * 4)
 

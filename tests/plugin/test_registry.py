@@ -19,9 +19,9 @@ from hetero.model import Usage
 from hetero.model.errors import NotFound
 from hetero.model.units import GiB
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, rack
 from hetero.plugin.vendor import Model, Vendor
 from hetero.plugin.vendor_row import VendorRow
+from hetero.testing import MemoryVendor, rack
 from tests.plugin.installed import good, install
 
 NOTES = Path("/nonexistent")  # what no vendor here writes to

@@ -9,7 +9,7 @@ import pytest
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB
 from hetero.plugin import DriverError, free_number, orphaned, shares, slice_name
-from hetero.plugin.testing import rack
+from hetero.testing import rack
 
 OURS, THEIRS = Path("/run/hetero/slices"), Path("/run/user/1000/hetero/slices")
 SHARE = DeviceAllocation(

@@ -18,13 +18,13 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.placement.cluster import Container, Node, Pod
 from hetero.placement.state import Cluster
-from hetero.plugin.testing import rack
 from hetero.simulate.baselines import SCORES, Room, demand
 from hetero.simulate.departures import MODES, Protocol, Size, live, loads
 from hetero.simulate.player import Player
 from hetero.simulate.replay import arrivals, placements, replay, replay_all
 from hetero.simulate.report import draw, draw_lives, summarise, summarise_lives
 from hetero.simulate.trace import Trace, read
+from hetero.testing import rack
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"

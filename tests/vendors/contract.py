@@ -15,7 +15,7 @@ from pathlib import Path
 from hetero_simulator import fake_drivers
 
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import VendorContract
+from hetero.testing import VendorContract
 
 
 def on_rack(command: list[str], rack: Path, **environment: str) -> str:

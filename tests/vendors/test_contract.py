@@ -11,7 +11,7 @@ from hetero import plugin
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement
 from hetero.model.units import GiB, MiB
 from hetero.plugin.registry import Registry
-from hetero.plugin.testing import MemoryVendor, VendorContract, rack
+from hetero.testing import MemoryVendor, VendorContract, rack
 
 
 class TestMemory(VendorContract):

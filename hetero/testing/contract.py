@@ -2,7 +2,7 @@
 
 A vendor's whole test is
 
-    from hetero.plugin.testing import VendorContract
+    from hetero.testing import VendorContract
     import hetero_acme
 
     class TestAcme(VendorContract):
@@ -42,11 +42,11 @@ from hetero.model.errors import Refused
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion, portion
 from hetero.model.units import MiB
-from hetero.plugin import injection
 from hetero.plugin.entry_points import Entry
-from hetero.plugin.injection import Calls, Injected
 from hetero.plugin.registry import Registry, given
 from hetero.plugin.respondent import Plugin
+from hetero.testing import injection
+from hetero.testing.injection import Calls, Injected
 
 #: Seconds for which the contract waits for a library that hangs.
 _SOON = 1.0

@@ -12,7 +12,7 @@ import pytest
 from hetero import plugin
 from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Edits
 from hetero.model.units import GiB
-from hetero.plugin.contract import VendorContract
+from hetero.testing.contract import VendorContract
 
 _EIGHTHS = {"eighth": 1, "half": 4}
 _MENU = tuple(plugin.Template(name, {MEMORY: n * 8 * GiB, CORE: n}) for name, n in _EIGHTHS.items())

@@ -1,4 +1,4 @@
-"""Shipped with the product: contracts of vendors and limiters, an in-memory vendor, `rack()`."""
+"""A vendor whose devices are in memory, and `rack`, which makes them: tests need no driver."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from hetero.model import (
     Usage,
     Whole,
 )
-from hetero.plugin.contract import VendorContract
 from hetero.plugin.hookspecs import hookimpl
-from hetero.plugin.isolation import IsolationContract
 from hetero.plugin.vendor import Model, Vendor
 
 
@@ -82,6 +80,3 @@ class MemoryVendor:
     def hetero_observe(self, device: Device) -> Usage | None:
         """Return the usage set for the device, if any."""
         return self.usage.get(device.uuid)
-
-
-__all__ = ["IsolationContract", "MemoryVendor", "VendorContract", "rack"]

@@ -1,7 +1,7 @@
 """What a limiter must hold, shown on the driver it stands in front of: run by pytest.
 
     from pathlib import Path
-    from hetero.plugin.testing import IsolationContract
+    from hetero.testing import IsolationContract
 
     class TestAcme(IsolationContract):
         vendor = "acme"
@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 from hetero.model.units import MiB
-from hetero.plugin import isolation_programs
+from hetero.testing import isolation_programs
 
 #: Has the program alone the clock, and none that starts it.
 _PRELOADED = 'export VIRTUAL_CLOCK=$1; shift; LD_PRELOAD=$0:$LD_PRELOAD exec "$@"'
