@@ -36,7 +36,7 @@ from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.words.signing import SigningKey
 from hetero.model.units import GiB, MiB
 from hetero.placement.cluster import Node, Pod
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.simulate.player import Player
 from hetero.simulate.replay import demands
 from hetero.simulate.trace import Trace, read

@@ -36,7 +36,7 @@ from hetero.kube.service.https import Certificates, serve
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import SigningKey
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from tests.kube.eight_cards import eight_cards, node_name
 
 PORT = 18443

@@ -8,7 +8,7 @@ from hetero.cli import _json
 from hetero.cli._render import UNKNOWN, Part, state, table
 from hetero.cli._show import json_option, show
 from hetero.node.node import Node
-from hetero.plugin.vendor_row import VendorRow
+from hetero.registry.vendor_row import VendorRow
 from hetero.testing.contract import Clause, check
 
 

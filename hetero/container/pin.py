@@ -20,7 +20,7 @@ from hetero.node.inventory import devices_of, expect_mode
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.transaction import GrantDraft, new_grant
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 #: Says what grants take of devices together, by UUID.
 Totals = Callable[[Sequence[Grant]], Iterable[tuple[str, Counters]]]

@@ -23,7 +23,7 @@ from hetero.node.ledger.ledger import EDITS, Container, Grant
 from hetero.node.node import Node
 from hetero.node.transaction import with_parts
 from hetero.node.view.containers import containers
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 
 @frozen(kw_only=True)

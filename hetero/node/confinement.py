@@ -12,7 +12,7 @@ from hetero.model.errors import Refused
 from hetero.node import services, slices
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 
 def persisting(node: Node, discovery: Discovery, grant: Grant | None = None) -> frozenset[str]:

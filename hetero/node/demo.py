@@ -23,7 +23,7 @@ from hetero.node.place import simulator
 from hetero.node.simulation import enter, racks
 from hetero.node.view.observe import NodeView, observe_node
 from hetero.placement import fit
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 
 #: The shares the two programs ask for, in percent of the card's core.
 SHARES = (30, 60)

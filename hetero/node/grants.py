@@ -26,7 +26,7 @@ from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant
 from hetero.placement import fit
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 #: Seconds for which a vendor's slices are waited for by who can leave them to the next one.
 _BRIEFLY = 0.5

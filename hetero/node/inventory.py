@@ -10,7 +10,7 @@ from hetero.model import Allocation, Device, Edits, Inventory
 from hetero.model.errors import Refused
 from hetero.node import services
 from hetero.node.ledger.ledger import Grant, Snapshot
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:

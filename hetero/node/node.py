@@ -30,9 +30,9 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import Settings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
-from hetero.plugin.pauses import Pauses
-from hetero.plugin.registry import Discovery, Registry
 from hetero.plugin.vendor import Vendor
+from hetero.registry.pauses import Pauses
+from hetero.registry.registry import Discovery, Registry
 
 
 @frozen(kw_only=True)
@@ -93,7 +93,7 @@ class Node:
     @property
     def with_threads(self) -> Node:
         """The same for a program with threads, in which vendors' processes cannot be forked."""
-        from hetero.plugin.fork_server import ForkServer  # here: no command needs sockets for it
+        from hetero.registry.fork_server import ForkServer  # here: no command needs sockets for it
 
         more = self.simulation.environment(self.environ) if self.simulation else {}
         starter = ForkServer({**self.environ, **more})

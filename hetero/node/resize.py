@@ -33,7 +33,7 @@ from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 from hetero.node.slices import resizing
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 #: What of each counter of each device others leave.
 Free = Mapping[str, Mapping[str, int]]

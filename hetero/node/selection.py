@@ -8,8 +8,8 @@ from hetero.model import Ask, Device, Refusal, Request, Selector
 from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.names import did_you_mean
 from hetero.placement.match import named, named_twice
-from hetero.plugin.registry import Discovery
-from hetero.plugin.vendor_row import VendorRow
+from hetero.registry.registry import Discovery
+from hetero.registry.vendor_row import VendorRow
 
 
 def refused(refusal: Refusal, request: Request) -> NotFound | Refused:

@@ -13,7 +13,7 @@ from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.ledger import Ledger, Snapshot
 from hetero.node.ledger.locks import lock
 from hetero.node.ledger.state import make, prepare
-from hetero.plugin.registry import Discovery, Registry
+from hetero.registry.registry import Discovery, Registry
 
 
 @contextmanager

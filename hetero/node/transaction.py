@@ -28,7 +28,7 @@ from hetero.node.inventory import devices_of, numbers_of, served
 from hetero.node.ledger.ledger import Grant, GrantHandle
 from hetero.node.node import Node
 from hetero.node.quota import User
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 
 def new_grant(

@@ -2,8 +2,8 @@
 
 Read in this order: `vendor` (what is declared), `hookspecs` (the seven questions), `driver` and
 `discovery` (asking a driver library), `slices` (hardware that is cut), `service` and
-`control_daemon` (a process that shares a card). `registry` finds the vendors and asks them; the
-contract is in `hetero.testing`.
+`control_daemon` (a process that shares a card). `hetero.registry` finds the vendors and asks them;
+`hetero.testing` has the contract.
 
 Imports `hetero.model`. Start with `vendor`.
 """

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from attrs import evolve, field
+from attrs import evolve, field, validators
 
 from hetero.model import (
     CORE,
@@ -114,7 +114,7 @@ class Vendor:
     title: str
     models: tuple[Model, ...]
     visible: tuple[str, ...] = ()
-    visible_by: str = field(default="uuid")
+    visible_by: str = field(default="uuid", validator=validators.in_(("uuid", "index")))
     runtime: tuple[str, ...] = ()
     runtime_name: str | None = None
     runtime_template: str | None = None
@@ -131,11 +131,6 @@ class Vendor:
     resource_names: tuple[ResourceNames, ...] = ()
     resource_domains: tuple[str, ...] = ()
     monitors: tuple[str, ...] = ()
-
-    @visible_by.validator
-    def _uuid_or_index(self, _: object, value: str) -> None:
-        if value not in ("uuid", "index"):
-            raise ValueError(f"visible_by is 'uuid' or 'index', not {value!r}")
 
     def declared(self, model: str) -> Model:
         """Return the first declaration that covers `model`. Raises `LookupError`."""

@@ -1,6 +1,6 @@
 """For those who write a vendor or a limiter: their contracts, a vendor in memory, and `rack()`.
 
-Imports `hetero.model` and `hetero.plugin`. Start with `contract`, which shows
+Imports `hetero.model`, `hetero.plugin` and `hetero.registry`. Start with `contract`, which shows
 what every vendor promises; `isolation` does of every limiter. pytest runs them and is not imported.
 """
 

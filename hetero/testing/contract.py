@@ -42,9 +42,9 @@ from hetero.model.errors import Refused
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion, portion
 from hetero.model.units import MiB
-from hetero.plugin.entry_points import Entry
-from hetero.plugin.registry import Registry, given
-from hetero.plugin.respondent import Plugin
+from hetero.registry.entry_points import Entry
+from hetero.registry.registry import Registry, given
+from hetero.registry.respondent import Plugin
 from hetero.testing import injection
 from hetero.testing.injection import Calls, Injected
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hetero.model.frozen import frozen
 from hetero.plugin.driver import DriverError, Library
-from hetero.plugin.respondent import Plugin
+from hetero.registry.respondent import Plugin
 
 #: No driver's code for anything that it can do without.
 _CODE = 999

@@ -14,7 +14,7 @@ from pathlib import Path
 import hetero_simulator
 import pytest
 
-from tests.plugin.installed import install
+from tests.registry.installed import install
 
 #: Four devices of 16 GiB and one of 8 GiB; usage is a file, so that a test can set it.
 VENDOR = """

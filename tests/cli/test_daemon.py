@@ -24,7 +24,7 @@ from attrs import define, field
 
 from hetero.cli import main
 from tests.node.users import ALICE, BOB, ROOT, become, forked, unmount_all
-from tests.plugin.installed import install
+from tests.registry.installed import install
 
 from .conftest import VENDOR
 

@@ -44,7 +44,7 @@ from hetero.node.view.observe import (
     Process,
     Share,
 )
-from hetero.plugin.vendor_row import VendorRow
+from hetero.registry.vendor_row import VendorRow
 
 from .streams import Stream, console
 

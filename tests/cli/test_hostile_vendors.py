@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.plugin import hostile
-from tests.plugin.installed import install, install_hostile
+from tests.registry import hostile
+from tests.registry.installed import install, install_hostile
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hetero.cli as hetero_cli
-from tests.plugin.installed import install
+from tests.registry.installed import install
 
 from .conftest import Run
 

@@ -12,8 +12,8 @@ from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.plugin.hookspecs import hookimpl
-from hetero.plugin.registry import Registry
 from hetero.plugin.vendor import Vendor
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 

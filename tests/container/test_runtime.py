@@ -15,7 +15,7 @@ import pytest
 from hetero.container import runtime
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.simulation import simulation
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from tests.node.conftest import killed_at
 
 _RACK = """

@@ -23,7 +23,7 @@ from hetero.model import (
     Templated,
 )
 from hetero.model.units import GiB
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import asked, pod

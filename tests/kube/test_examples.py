@@ -36,7 +36,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import WORDS
 from tests.kube.test_scheduler import Running, scenario

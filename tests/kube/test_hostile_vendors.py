@@ -18,25 +18,25 @@ import pytest
 from attrs import evolve
 from prometheus_client import generate_latest
 
-import hetero.plugin.registry
-import hetero.plugin.supervisor
+import hetero.registry.registry
+import hetero.registry.supervisor
 from hetero.kube.agent import allocator
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.model import Selector
 from hetero.model.errors import Refused
 from hetero.node.grants import grants_of, release
-from hetero.plugin.entry_points import Entry
-from hetero.plugin.fork_server import ForkServer
-from hetero.plugin.registry import Registry
-from hetero.plugin.supervisor import Supervisor
+from hetero.registry.entry_points import Entry
+from hetero.registry.fork_server import ForkServer
+from hetero.registry.registry import Registry
+from hetero.registry.supervisor import Supervisor
 from tests.kube.api_server import FakeApi
 from tests.kube.conftest import card
 from tests.kube.control_plane import free_port
 from tests.kube.world import KEY, World, run, until, world
-from tests.plugin import hostile
-from tests.plugin.installed import good, install, install_hostile
+from tests.registry import hostile
+from tests.registry.installed import good, install, install_hostile
 
-#: Those that take much memory and processor time, too, are asked one by one in tests/plugin.
+#: Those that take much memory and processor time, too, are asked one by one in tests/registry.
 DEEDS = (
     "segfault",
     "exit_0",
@@ -52,7 +52,7 @@ GOOD = "example.com/good"
 START = (
     sys.executable,
     "-c",
-    "import hetero.plugin.registry as registry; registry.LOOK = 2.0\n"
+    "import hetero.registry.registry as registry; registry.LOOK = 2.0\n"
     "from hetero.cli import main; main()",
 )
 
@@ -64,7 +64,7 @@ def card_of(entry: Entry) -> str:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 3.0)
     monkeypatch.setattr(allocator, "_PATIENCE", 0.0)
     return tmp_path
 
@@ -72,7 +72,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 60.0)  # who hung is not waited for again
+    # Who hung is not waited for again.
+    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 60.0)
     bad = install_hostile(site, DEEDS, ("import", *hostile.HOOKS))
     entries = [install(site, "good", good()), *bad.values()]
 
@@ -87,7 +88,7 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
             return None
 
         for name in ("LOOK", "CUT"):  # who answers at all has started
-            monkeypatch.setattr(hetero.plugin.registry, name, 1.0)
+            monkeypatch.setattr(hetero.registry.registry, name, 1.0)
         states = {row.name: row.state for row in at.agent.discovery.rows}
         broken = {
             entry.name
@@ -287,7 +288,7 @@ def test_scheduler_and_webhook_serve_one_vendor_whatever_the_others_do_and_run_t
 def test_an_agent_offers_the_cards_of_a_vendor_that_first_works_after_it_began(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.1)
+    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.1)
     mended = site / "mended"
     entries = [
         install(site, "good", good()),

@@ -34,7 +34,7 @@ from hetero.node.ledger.usage_region import (
 )
 from hetero.node.ledger.usage_region import SLOTS as SLOTS_OF_REGION
 from hetero.node.node import Node
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.kube.kubelet import FakeKubelet
 from tests.kube.world import CARD, DISCOVER, KEY, World, run, until, world

@@ -17,7 +17,7 @@ from hetero.kube.words.settings import Settings, load
 from hetero.model import Ask, OnBypass, OnExcess, Policy, Priority, Selector
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import GiB, MiB
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 
 #: Asked when this is imported: later this process may have threads, in which none can be forked.
 VENDORS = Registry()

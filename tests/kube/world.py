@@ -30,8 +30,8 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.view import containers
 from hetero.placement import fit
-from hetero.plugin.registry import Registry
 from hetero.plugin.resource_names import ResourceNames
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet

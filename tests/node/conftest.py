@@ -23,7 +23,7 @@ from hetero.model.units import GiB
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 from .users import Machine

@@ -27,7 +27,7 @@ from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.view.doctor import Verdict, examine
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 from .conftest import MakeNode, admit, drop, request

@@ -24,8 +24,8 @@ from hetero.model import (
 from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.node.inventory import hidden
-from hetero.plugin.registry import Registry
 from hetero.plugin.vendor import Model, Vendor
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 NOTES = Path("/nonexistent")  # what no vendor here writes to

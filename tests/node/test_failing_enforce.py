@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import hetero.plugin.registry
+import hetero.registry.registry
 from hetero.model import Ask, Request, Selector
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
@@ -19,13 +19,13 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.ledger.state import prepare
 from hetero.node.node import Node
 from hetero.node.view.doctor import Finding, Verdict, examine
-from hetero.plugin.entry_points import Entry
-from hetero.plugin.fork_server import ForkServer
-from hetero.plugin.pauses import Pauses
-from hetero.plugin.registry import Registry
-from hetero.plugin.supervisor import Supervisor
-from tests.plugin import hostile
-from tests.plugin.installed import good, install, install_hostile
+from hetero.registry.entry_points import Entry
+from hetero.registry.fork_server import ForkServer
+from hetero.registry.pauses import Pauses
+from hetero.registry.registry import Registry
+from hetero.registry.supervisor import Supervisor
+from tests.registry import hostile
+from tests.registry.installed import good, install, install_hostile
 
 from .conftest import drop, standing
 from .users import until
@@ -117,7 +117,7 @@ def test_each_failure_to_enforce_is_a_line_of_doctor_until_it_succeeds(
     fails = [deed for deed in DEEDS if deed not in hostile.HARMLESS]
     node = make(*entries.values(), goes_on=False)
     node.discover()
-    monkeypatch.setattr(hetero.plugin.registry, "CUT", 1.0)
+    monkeypatch.setattr(hetero.registry.registry, "CUT", 1.0)
     said = {}
     for deed, entry in entries.items():
         if deed in fails:

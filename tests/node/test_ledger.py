@@ -28,7 +28,7 @@ from hetero.node.ledger.grant_file import read_limits, store_limits
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 from .conftest import (

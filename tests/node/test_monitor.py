@@ -29,7 +29,7 @@ from hetero.node.view.doctor import examine
 from hetero.node.view.excess import (
     Excess,
 )
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.node.conftest import admit, request
 

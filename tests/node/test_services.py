@@ -15,7 +15,7 @@ from hetero.node import services
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.plugin import CORE, MEMORY, Serve, Service, Vendor, hookimpl
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root starts services")

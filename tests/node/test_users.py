@@ -16,7 +16,7 @@ from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 from .conftest import admit, drop, request, standing

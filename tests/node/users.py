@@ -24,7 +24,7 @@ from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.settings import Settings
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
 ROOT, ALICE, BOB = 0, 64001, 64002

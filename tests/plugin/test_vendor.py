@@ -103,5 +103,5 @@ def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
 
 
 def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
-    with pytest.raises(ValueError, match="visible_by is 'uuid' or 'index', not 'serial'"):
+    with pytest.raises(ValueError, match=r"'visible_by' must be in \('uuid', 'index'\)"):
         Vendor(name="v", title="V", models=(), visible_by="serial")

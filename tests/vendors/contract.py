@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hetero_simulator import fake_drivers
 
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import VendorContract
 
 

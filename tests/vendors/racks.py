@@ -33,8 +33,8 @@ from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.node.transaction import with_parts
 from hetero.placement import fit
-from hetero.plugin.entry_points import Entry
-from hetero.plugin.registry import Discovery, Registry
+from hetero.registry.entry_points import Entry
+from hetero.registry.registry import Discovery, Registry
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import pytest
 from hetero import plugin
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement
 from hetero.model.units import GiB, MiB
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, VendorContract, rack
 
 

@@ -28,7 +28,7 @@ from hetero.model import (
 )
 from hetero.model.units import GiB, MiB
 from hetero.placement import fit
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 QUERY = """
 import pynvml
@@ -37,7 +37,7 @@ import pynvml
 
 import hetero_nvidia
 from hetero.model import codec
-from hetero.plugin.registry import Registry
+from hetero.registry.registry import Registry
 
 print(codec.dumps(Registry.of(hetero_nvidia).discover()))
 """
@@ -428,7 +428,7 @@ def test_usage_is_read_from_nvml_and_every_opening_is_closed(tmp_path: Path) -> 
         pynvml.nvmlShutdown = counted(pynvml.nvmlShutdown, -1)
 
         import hetero_nvidia
-        from hetero.plugin.registry import Registry
+        from hetero.registry.registry import Registry
         registry = Registry.of(hetero_nvidia)
         (device,) = registry.discover().devices
         usage = registry.observe(device)

@@ -48,8 +48,8 @@ from hetero.node.node import Node
 from hetero.node.settings import load_settings
 from hetero.node.view.bypass import PERIOD, Bypass
 from hetero.node.view.excess import Excess
-from hetero.plugin.registry import Discovery
 from hetero.plugin.resource_names import ResourceNames
+from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
 

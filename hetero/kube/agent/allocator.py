@@ -51,7 +51,7 @@ from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
 from hetero.placement.place_pod import holds
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from hetero.container.pin import shown
 from hetero.kube.dra.offers import DRIVER
 from hetero.model import Allocation, Edits
 from hetero.node.node import Node
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 #: Where the CDI devices of such claims are named.
 KIND = f"{DRIVER}/admin"

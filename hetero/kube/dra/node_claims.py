@@ -37,7 +37,7 @@ from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from hetero.node.inventory import devices_of
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.resize import resize_to
-from hetero.plugin.registry import Discovery
+from hetero.registry.registry import Discovery
 
 #: What a claim's annotation says: `memory=2Gi,cores=20`; what it leaves out is as consumed.
 RESIZE = "hetero.io/resize"

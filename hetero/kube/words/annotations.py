@@ -17,7 +17,7 @@ from msgspec import DecodeError, json, to_builtins
 from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
 from hetero.model.errors import BadInput
-from hetero.plugin.message import expect_sound_device
+from hetero.registry.message import expect_sound_device
 
 #: Whom the tokens are meant for by which agents prove where they run.
 AUDIENCE = "hetero.io/agent"

@@ -19,9 +19,9 @@ from hetero.model.units import parse_memory, parse_percent
 from hetero.node.settings import Settings as NodeSettings
 from hetero.node.settings import load_settings, read_settings
 from hetero.placement.demand import HALF_LIFE
-from hetero.plugin.registry import Registry
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
+from hetero.registry.registry import Registry
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -28,8 +28,8 @@ from hetero.node.view.containers import containers
 from hetero.node.view.excess import compare
 from hetero.node.view.gangs import apart, by_hand, clock
 from hetero.node.view.owners import Owners
-from hetero.plugin.registry import Discovery
-from hetero.plugin.vendor_row import VendorRow
+from hetero.registry.registry import Discovery
+from hetero.registry.vendor_row import VendorRow
 
 #: As the tables say it: there is one limiter, and one kernel.
 _KEEPERS = {Enforcement.PRELOAD: "the limiter", Enforcement.KERNEL: "the kernel"}

@@ -31,7 +31,7 @@ from hetero.node.view.containers import containers_by_space, space_of
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
 from hetero.node.view.owners import Owners
-from hetero.plugin.vendor_row import VendorRow
+from hetero.registry.vendor_row import VendorRow
 
 
 @frozen(kw_only=True)

@@ -13,10 +13,10 @@ from contextlib import suppress
 from attrs import define, field
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import Failure, Question
-from hetero.plugin.pauses import doubled
-from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess
-from hetero.plugin.respondent import Plugin
+from hetero.registry.message import Failure, Question
+from hetero.registry.pauses import doubled
+from hetero.registry.process import Ended, Overdue, Starter, VendorProcess
+from hetero.registry.respondent import Plugin
 
 #: Seconds until the question is put again after its process ended; doubled by each that follows
 #: without news.

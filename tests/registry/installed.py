@@ -7,8 +7,8 @@ from pathlib import Path
 from textwrap import dedent
 
 from hetero.plugin import hookspecs
-from hetero.plugin.entry_points import Entry
-from tests.plugin import hostile
+from hetero.registry.entry_points import Entry
+from tests.registry import hostile
 
 _GOOD = """\
 from hetero import plugin

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from attrs import define, field
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import Answer, Failure, Question, expect_sound, is_last
-from hetero.plugin.pauses import Pauses, doubled
-from hetero.plugin.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
-from hetero.plugin.respondent import Plugin
+from hetero.registry.message import Answer, Failure, Question, expect_sound, is_last
+from hetero.registry.pauses import Pauses, doubled
+from hetero.registry.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
+from hetero.registry.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import hetero.plugin.registry
-import hetero.plugin.watch
-from hetero.plugin.fork_server import ForkServer
-from hetero.plugin.registry import Registry
-from hetero.plugin.supervisor import Supervisor
-from hetero.plugin.vendor_row import VendorRow
-from tests.plugin.installed import good, install
-from tests.plugin.test_hostile_vendors import eventually, granted
+import hetero.registry.registry
+import hetero.registry.watch
+from hetero.registry.fork_server import ForkServer
+from hetero.registry.registry import Registry
+from hetero.registry.supervisor import Supervisor
+from hetero.registry.vendor_row import VendorRow
+from tests.registry.installed import good, install
+from tests.registry.test_hostile_vendors import eventually, granted
 
 #: What is written to the file `event` is done, once.
 TELLS = """
@@ -37,7 +37,7 @@ def hetero_watch():
 @pytest.fixture
 def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """The registry, in a program that goes on, of a vendor that tells what `say` gives it."""
-    monkeypatch.setattr(hetero.plugin.watch, "PAUSE", 0.05)
+    monkeypatch.setattr(hetero.registry.watch, "PAUSE", 0.05)
     monkeypatch.syspath_prepend(str(tmp_path))
     entry = install(tmp_path, "good", good() + TELLS.format(site=tmp_path))
     registry = Registry(lambda: [entry], ForkServer(dict(os.environ)), watch=True)
@@ -129,7 +129,7 @@ def test_a_process_that_has_nothing_more_to_make_ends(
     assert process.runs
     telling.discover()
     assert process is making._process  # it may be wanted again
-    monkeypatch.setattr(hetero.plugin.registry, "RESTS", 0.0)
+    monkeypatch.setattr(hetero.registry.registry, "RESTS", 0.0)
     telling.discover()
 
     assert making._process is None

@@ -14,9 +14,9 @@ from hetero.model import Device, Edits, Usage
 from hetero.model.errors import DriverAbsent
 from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
-from hetero.plugin.message import SHOWN, Answer, Failure, Question
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
+from hetero.registry.message import SHOWN, Answer, Failure, Question
 
 T = TypeVar("T")
 

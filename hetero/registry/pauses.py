@@ -16,7 +16,7 @@ from typing import Any
 
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
-from hetero.plugin.respondent import Plugin
+from hetero.registry.respondent import Plugin
 
 #: Seconds for which later commands do not ask a vendor after the first time; doubled by each that
 #: follows.

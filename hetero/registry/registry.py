@@ -13,16 +13,16 @@ from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
-from hetero.plugin.entry_points import Entry, entries, normalised
-from hetero.plugin.message import Answer, Question
-from hetero.plugin.pauses import Pauses
-from hetero.plugin.process import Forks, Starter
-from hetero.plugin.respondent import Plugin, Respondent
 from hetero.plugin.service import Serve, Service
-from hetero.plugin.supervisor import InProcess, Supervisor
 from hetero.plugin.vendor import Vendor
-from hetero.plugin.vendor_row import VendorRow, addressable
-from hetero.plugin.watch import Watch
+from hetero.registry.entry_points import Entry, entries, normalised
+from hetero.registry.message import Answer, Question
+from hetero.registry.pauses import Pauses
+from hetero.registry.process import Forks, Starter
+from hetero.registry.respondent import Plugin, Respondent
+from hetero.registry.supervisor import InProcess, Supervisor
+from hetero.registry.vendor_row import VendorRow, addressable
+from hetero.registry.watch import Watch
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.

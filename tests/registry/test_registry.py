@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-import hetero.plugin.registry
-import hetero.plugin.supervisor
+import hetero.registry.registry
+import hetero.registry.supervisor
 from hetero import plugin
 from hetero.model import Usage
 from hetero.model.errors import NotFound
 from hetero.model.units import GiB
-from hetero.plugin.registry import Registry
 from hetero.plugin.vendor import Model, Vendor
-from hetero.plugin.vendor_row import VendorRow
+from hetero.registry.registry import Registry
+from hetero.registry.vendor_row import VendorRow
 from hetero.testing import MemoryVendor, rack
-from tests.plugin.installed import good, install
+from tests.registry.installed import good, install
 
 NOTES = Path("/nonexistent")  # what no vendor here writes to
 
@@ -273,8 +273,8 @@ def test_all_vendors_are_asked_at_the_same_time(site: Path) -> None:
 def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.1)
-    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.2)
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.1)
+    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.2)
     card, *_ = rack(GiB, vendor="cards")
     registry = Registry.of(Cards(card, takes=0.5), apart=True)
 
@@ -282,7 +282,7 @@ def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     began = time.monotonic()
     (second,) = registry.discover().rows
     waited = time.monotonic() - began
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 5.0)
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 5.0)
     time.sleep(0.3)
     (third,) = registry.discover().rows
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from hetero.model.errors import BadInput
-from hetero.plugin.message import (
+from hetero.registry.message import (
     HEADER,
     MOST,
     Answer,
@@ -31,7 +31,7 @@ from hetero.plugin.message import (
     read,
     written,
 )
-from hetero.plugin.respondent import Plugin, Respondent
+from hetero.registry.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
 PATIENCE = 1.0

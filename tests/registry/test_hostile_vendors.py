@@ -15,27 +15,27 @@ from pathlib import Path
 
 import pytest
 
-import hetero.plugin.pauses
-import hetero.plugin.registry
-import hetero.plugin.supervisor
+import hetero.registry.pauses
+import hetero.registry.registry
+import hetero.registry.supervisor
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation, Edits, Usage
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB
-from hetero.plugin.fork_server import ForkServer
-from hetero.plugin.message import Question
-from hetero.plugin.pauses import Pauses
-from hetero.plugin.process import Forks, Starter, VendorProcess
-from hetero.plugin.registry import Registry
-from hetero.plugin.respondent import Plugin
-from hetero.plugin.vendor_row import VendorRow
-from tests.plugin import hostile
-from tests.plugin.installed import good, install, install_hostile
+from hetero.registry.fork_server import ForkServer
+from hetero.registry.message import Question
+from hetero.registry.pauses import Pauses
+from hetero.registry.process import Forks, Starter, VendorProcess
+from hetero.registry.registry import Registry
+from hetero.registry.respondent import Plugin
+from hetero.registry.vendor_row import VendorRow
+from tests.registry import hostile
+from tests.registry.installed import good, install, install_hostile
 
 
 @pytest.fixture(autouse=True)
 def nobody_has_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 3.0)
-    monkeypatch.setattr(hetero.plugin.registry, "CUT", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "CUT", 3.0)
 
 
 @pytest.fixture
@@ -85,7 +85,8 @@ def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv(hostile.LEFT, str(tmp_path / "left"))
-    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 60.0)  # who hung is not waited for again
+    # Who hung is not waited for again.
+    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 60.0)
     # One hook shows what comes of computing, which is as long as a hang and keeps others waiting.
     deeds = [deed for deed in hostile.DEEDS if deed != "compute_for_ever" or hook == "discover"]
     bad = install_hostile(tmp_path, deeds, [hook])
@@ -93,7 +94,7 @@ def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
     registry = Registry(lambda: entries)
     registry.discover()
     for name in ("LOOK", "CUT"):  # who answers at all has started
-        monkeypatch.setattr(hetero.plugin.registry, name, 1.0)
+        monkeypatch.setattr(hetero.registry.registry, name, 1.0)
     theirs = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in deeds}
     neighbour = asked(registry, "good", tmp_path)
     registry.close()
@@ -271,8 +272,8 @@ def test_a_command_does_not_wait_for_a_vendor_that_hung_in_the_one_before(
     installed: Callable[..., Registry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(hetero.plugin.pauses, "_now", lambda: clock[0])
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.5)
+    monkeypatch.setattr(hetero.registry.pauses, "_now", lambda: clock[0])
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.5)
     pauses = Pauses(tmp_path / "vendors.json", lambda: None)
 
     def reason() -> str | None:
@@ -294,7 +295,7 @@ def test_a_command_does_not_wait_for_a_vendor_that_hung_in_the_one_before(
     assert f"{hung}: not asked again for 1 s" == reason()
     assert ["hostile", "hostile"] == started.names
     clock[0] = 30.0
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 3.0)
     (tmp_path / "hetero_hostile.py").write_text(good("hostile"))
     assert reason() is None
     assert "{}" == (tmp_path / "vendors.json").read_text()
@@ -326,9 +327,9 @@ class Unkillable(Forks):
 def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started(
     installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hetero.plugin.process, "PATIENCE", 0.05)
-    monkeypatch.setattr(hetero.plugin.registry, "LOOK", 0.2)
-    monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.0)
+    monkeypatch.setattr(hetero.registry.process, "PATIENCE", 0.05)
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.2)
+    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.0)
     monkeypatch.setattr(VendorProcess, "kill", lambda _: (False, None))
     registry = installed("hang", "discover")
     reasons = [registry.discover(names=["hostile"]).rows[0].reason for _ in range(4)]
@@ -374,7 +375,7 @@ def test_a_question_that_fills_the_pipe_of_a_process_that_does_not_read_is_given
     os.kill(process.pid, signal.SIGSTOP)
     question = Question(ask="discover", within=1.0, directory="x" * (1 << 20))
 
-    with pytest.raises(hetero.plugin.process.Overdue):
+    with pytest.raises(hetero.registry.process.Overdue):
         process.send(question, time.monotonic() + 0.2)
     process.kill()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hetero.plugin.entry_points import Entry, entries
+from hetero.registry.entry_points import Entry, entries
 
 
 @pytest.mark.parametrize(

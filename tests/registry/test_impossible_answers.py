@@ -7,12 +7,12 @@ from textwrap import dedent, indent
 
 import pytest
 
-import hetero.plugin.supervisor
+import hetero.registry.supervisor
 from hetero.model import Edits, Usage
 from hetero.model.errors import Refused
-from hetero.plugin.registry import Registry
-from tests.plugin.installed import good, install
-from tests.plugin.test_hostile_vendors import granted
+from hetero.registry.registry import Registry
+from tests.registry.installed import good, install
+from tests.registry.test_hostile_vendors import granted
 
 #: What a hook gives that has the right types and cannot be, and what is said of it.
 IMPOSSIBLE = {
@@ -61,7 +61,7 @@ def test_what_cannot_be_is_one_sentence_and_the_neighbour_does_not_notice(
     entries = [install(tmp_path, "good", good()), install(tmp_path, "hostile", made)]
     registry = Registry(lambda: entries)
     for code, says in IMPOSSIBLE.items():
-        monkeypatch.setattr(hetero.plugin.supervisor, "PAUSE", 0.0)
+        monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.0)
         hooks = {"plugin.E": "enforce", "plugin.U": "observe"}
         at.write_text(hooks.get(code[:8], "discover"))
         gives.write_text(code)
@@ -117,7 +117,7 @@ def test_an_answer_that_was_not_asked_for_is_no_answer_to_the_next_question(
 ) -> None:
     twice = """
         import os, struct
-        from hetero.plugin.message import Answer, framed, written
+        from hetero.registry.message import Answer, framed, written
         for name in os.listdir("/proc/self/fd"):
             try:
                 os.write(int(name), framed(written(Answer(edits=plugin.Edits())), 2))

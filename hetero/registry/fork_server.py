@@ -20,10 +20,10 @@ from typing import Any
 from attrs import define, field
 
 from hetero.model import codec
-from hetero.plugin.entry_points import Entry
-from hetero.plugin.message import Failure
-from hetero.plugin.process import Forks
-from hetero.plugin.respondent import Plugin
+from hetero.registry.entry_points import Entry
+from hetero.registry.message import Failure
+from hetero.registry.process import Forks
+from hetero.registry.respondent import Plugin
 
 #: The most bytes of a request: an entry point is three texts.
 _MOST = 64 << 10
