@@ -1,8 +1,9 @@
 """What must never happen in the source, and which tool of `make check` holds it.
 
 L1   A vendor is named in `hetero/`: here.
-L2   A vendor imports anything of ours but `hetero.plugin`, or another vendor: import-linter. Here:
-     that its contract lists every vendor, and the same of the examples, which it cannot import.
+L2   A vendor imports anything of ours but `hetero.plugin`, or another vendor: import-linter, which
+     lets two import what they share. Here: that its contract lists every vendor, and the same of
+     the examples, which it cannot import.
 L3   An upward import, between packages or inside one, or a circle: import-linter. In the limiters:
      limiters/check_layers.py.
 L4   `model` or `placement` reaches a clock, a file, a process or the environment: import-linter,
@@ -37,6 +38,12 @@ else:
 ROOT = Path(__file__).parent.parent
 CORE = sorted((ROOT / "hetero").rglob("*.py"))
 PLUGINS = sorted([*ROOT.glob("vendors/*/**/*.py"), *ROOT.glob("examples/*/**/*.py")])
+#: Of these the modules, or the packages, that entry points name.
+VENDORS = sorted(
+    path
+    for path in (*ROOT.glob("vendors/*/hetero_*"), *ROOT.glob("examples/*/hetero_*"))
+    if "[project.entry-points" in (path.parent / "pyproject.toml").read_text()
+)
 NATIVE = sorted((ROOT / "limiters").rglob("*.[ch]"))
 
 # --- L1: the core names no vendor ----------------------------------------------------------------
@@ -134,9 +141,7 @@ assert before.keys() == sys.modules.keys(), "hetero_vendor() imports"
 """
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in PLUGINS if path.stem.startswith("hetero_")], ids=lambda p: str(p.stem)
-)
+@pytest.mark.parametrize("path", VENDORS, ids=lambda path: str(path.stem))
 def test_a_vendor_is_imported_and_declared_without_a_driver(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DECLARE.format(name=path.stem)],

@@ -33,7 +33,6 @@ from hetero.model import (
 )
 from hetero.model.errors import DriverAbsent
 from hetero.model.units import GiB, MiB
-from hetero.plugin import rsmi
 from hetero.plugin.binding import Binding
 from hetero.plugin.control_daemon import ControlDaemon
 from hetero.plugin.discovery import (
@@ -102,7 +101,6 @@ __all__ = [
     "orphaned",
     "pci_address",
     "pci_of",
-    "rsmi",
     "shares",
     "slice_name",
     "struct",

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ctypes import c_uint32, c_uint64
 
+import hetero_rsmi as rsmi
+
 from hetero import plugin
 from hetero.plugin import Device, DriverError, Enforcement
 
@@ -25,7 +27,7 @@ VENDOR = plugin.Vendor(
         ),
     ),
 )
-_RSMI = plugin.rsmi.driver(*(f"librocm_smi64.so.{version}" for version in (7, 6, 5)))
+_RSMI = rsmi.driver(*(f"librocm_smi64.so.{version}" for version in (7, 6, 5)))
 
 
 @plugin.hookimpl
@@ -42,17 +44,17 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def read(index: int) -> Device:
         return VENDOR.device(
             uuid=f"GPU-{smi.get('rsmi_dev_unique_id_get', index, c_uint64):016x}",
-            model=plugin.rsmi.name(smi, index),
+            model=rsmi.name(smi, index),
             index=index,
             enforcement=Enforcement.PRELOAD,
-            **plugin.rsmi.facts(smi, index),
+            **rsmi.facts(smi, index),
         )
 
     indices = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
-    return plugin.each_card(read, indices, lambda *ends: plugin.rsmi.way(smi, *ends), {"XGMI": 20})
+    return plugin.each_card(read, indices, lambda *ends: rsmi.way(smi, *ends), {"XGMI": 20})
 
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the share of time the card was busy, its heat and power."""
-    return plugin.rsmi.usage(_RSMI.open(), device.index)
+    return rsmi.usage(_RSMI.open(), device.index)

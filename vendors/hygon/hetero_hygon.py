@@ -15,6 +15,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
+import hetero_rsmi as rsmi
 from attrs import evolve, frozen
 
 from hetero import plugin
@@ -74,7 +75,7 @@ VENDOR = plugin.Vendor(
     resource_names=(_RESOURCE_NAMES,),
 )
 
-_RSMI = plugin.rsmi.driver(
+_RSMI = rsmi.driver(
     "librocm_smi64.so", "/opt/hyhal/lib/librocm_smi64.so", "/opt/dtk/lib/librocm_smi64.so"
 )
 _HYDMI = plugin.Driver(names=("libhydmi.so", "/opt/hyhal/lib/libhydmi.so"), unsupported=(6, 14))
@@ -102,7 +103,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     return plugin.each_card(
         lambda index: _device(smi, index),
         ours,
-        lambda *ends: plugin.rsmi.way(smi, *ends),
+        lambda *ends: rsmi.way(smi, *ends),
         {"XGMI": 20},
     )
 
@@ -135,17 +136,17 @@ def hetero_observe(device: Device) -> plugin.Usage:
     What processes hold is told where a limiter shares the card, which needs it. Of a BW1100 the
     driver keeps 94 % for itself (hytop's README): all that is freed would seem to be nobody's.
     """
-    usage = plugin.rsmi.usage(_RSMI.open(), device.index)
+    usage = rsmi.usage(_RSMI.open(), device.index)
     return usage if device.enforcement.by_limiter else evolve(usage, processes=None)
 
 
 def _device(smi: Library, index: int) -> Device:
     kind = smi.get("rsmi_dev_id_get", index, c_uint16)
     serial = plugin.text(smi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
-    model, _ = _CARDS.get(kind, (plugin.rsmi.name(smi, index), 0))
+    model, _ = _CARDS.get(kind, (rsmi.name(smi, index), 0))
     units = _units(index) if kind in _CARDS else None
     unique = smi.find("rsmi_dev_unique_id_get", index, c_uint64)
-    facts = plugin.rsmi.facts(smi, index)
+    facts = rsmi.facts(smi, index)
     facts["attributes"]["driver_uuid"] = unique and f"GPU-{unique:016x}"  # what HIP calls it
     return VENDOR.device(
         uuid=serial and f"DCU-{serial}",

@@ -1,4 +1,4 @@
-"""What cards say through an SMI library whose names begin with rsmi_: several vendors have one.
+"""What cards say through ROCm SMI, whose names begin with rsmi_: several vendors have one.
 
 The declarations are our own, after its public header. A library is opened by the vendor.
 """
@@ -9,9 +9,17 @@ from collections.abc import Mapping
 from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
 from typing import Any
 
-from hetero.model import Device, Usage
-from hetero.plugin.discovery import drm_of, pci_address
-from hetero.plugin.driver import Driver, DriverError, Library, struct, text
+from hetero.plugin import (
+    Device,
+    Driver,
+    DriverError,
+    Library,
+    Usage,
+    drm_of,
+    pci_address,
+    struct,
+    text,
+)
 
 _VRAM, _MEMORY_BLOCK = 0, 1  # of rsmi_memory_type_t, and of the kinds of blocks
 _EDGE, _NOW = 0, 0  # rsmi_temperature_type_t; rsmi_temperature_metric_t
