@@ -1,8 +1,8 @@
 """What vendors import: the names a vendor plugin may use, and nothing else of ours.
 
 Read in this order: `vendor` (what is declared), `hookspecs` (the seven questions), `driver` and
-`discovery` (asking a driver library), `slices` (hardware that is cut), `service` and
-`control_daemon` (a process that shares a card). `hetero.registry` finds the vendors and asks them;
+`discovery` (asking a driver library), `slices` (hardware that is cut), `service` (a process by
+which programs share a card). `hetero.registry` finds the vendors and asks them;
 `hetero.testing` has the contract.
 
 Imports `hetero.model`. Start with `vendor`.
@@ -34,7 +34,6 @@ from hetero.model import (
 from hetero.model.errors import DriverAbsent
 from hetero.model.units import GiB, MiB
 from hetero.plugin.binding import Binding
-from hetero.plugin.control_daemon import ControlDaemon
 from hetero.plugin.discovery import (
     Lingering,
     counted,
@@ -60,7 +59,6 @@ __all__ = [
     "SLOTS",
     "Allocation",
     "Binding",
-    "ControlDaemon",
     "Device",
     "DeviceAllocation",
     "Driver",

@@ -116,7 +116,7 @@ def test_a_container_gets_the_pipe_directory_and_the_shared_memory_by_mounts(
 ) -> None:
     monkeypatch.setenv("PATH", f"{CONTROL.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HETERO_SHM", "/run/hetero-shm")
-    device = hetero_nvidia.VENDOR.device(
+    device = hetero_nvidia.hetero_vendor().device(
         uuid="GPU-1", model="NVIDIA L4", index=0, memory=GiB, enforcement=Enforcement.PRELOAD
     )
     with tempfile.TemporaryDirectory() as short:

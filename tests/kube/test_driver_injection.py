@@ -135,7 +135,7 @@ def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
     spec.write_text(f'{{"kind": "nvidia.com/gpu", "devices": [{{"name": "{mig}"}}]}}')
     injection = DriverInjection(way=way, root=tmp_path)
     injection.note_kubelet(NodeInfo(kubelet_version="v1.34.1"))
-    made = injection.into(Pod(), edits, (hetero_nvidia.VENDOR,))
+    made = injection.into(Pod(), edits, (hetero_nvidia.hetero_vendor(),))
     said = answered(made, injection.annotations(made, grant="a1b2"))
 
     by_spec = way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)

@@ -231,7 +231,7 @@ rack = pathlib.Path(os.environ["HETERO_RACK"])
 (hot,) = hetero_nvidia.hetero_discover()
 rack.write_text(rack.read_text().replace("health = hot", "health = ok"))
 (cools,) = hetero_nvidia.hetero_discover()
-hetero_nvidia._HOT = plugin.Lingering(0.0)
+hetero_nvidia.cards.HOT = plugin.Lingering(0.0)
 (cool,) = hetero_nvidia.hetero_discover()
 print(hot.usable, cools.usable, cool.usable)
 """

@@ -305,7 +305,7 @@ def test_a_mig_instance_comes_with_the_nodes_that_open_it(tmp_path: Path) -> Non
     (tmp_path / "mig-minors").write_text("\n".join(["config 1", "monitor 2", *rows, ""]))
 
     def enforce() -> list[tuple[str, set[str]]]:
-        hetero_nvidia.MINORS = tmp_path / "mig-minors"
+        hetero_nvidia.mig.MINORS = tmp_path / "mig-minors"
         machine, made = Machine(tmp_path, "nvidia"), []
         for _ in range(2):
             answer = machine.take(request(Ask(memory=10 * GiB)))

@@ -1,0 +1,152 @@
+"""NVIDIA: what its driver says through NVML, and how its cards divide.
+
+`declaration` is pure, `cards` and `mig` read NVML, `mps` speaks to the daemon of that name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pynvml
+from attrs import evolve
+
+from hetero import plugin
+from hetero.plugin import Device, DriverError
+from hetero_nvidia import cards, mig
+from hetero_nvidia.declaration import VENDOR
+from hetero_nvidia.nvml import NVML, find, get
+
+_PROCESS_LISTS = (
+    pynvml.nvmlDeviceGetComputeRunningProcesses,
+    pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+    pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+)
+#: Seconds of samples that are asked for: NVML has one or more a second.
+_SAMPLED = 1.5
+_LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
+_NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
+#: Xids of what a program did, not of its card: those that NVIDIA's own device plugin leaves out
+#: (k8s-device-plugin, internal/rm/health.go).
+_OF_PROGRAMS = (13, 31, 43, 45, 68, 109)
+_XIDS, _WAIT_MS = pynvml.nvmlEventTypeXidCriticalError, 60_000
+_EVENTS = evolve(NVML, unsupported=(pynvml.NVML_ERROR_TIMEOUT,))
+
+
+@plugin.hookimpl
+def hetero_vendor() -> plugin.Vendor:
+    """Return the declaration: 1 % of core and 1 MiB, and several cards stay shares."""
+    return VENDOR
+
+
+@plugin.hookimpl
+def hetero_discover() -> Iterator[Device | DriverError]:
+    """Return the cards NVML lists, with the links between those that answer."""
+    handle = cache(lambda index: get(pynvml.nvmlDeviceGetHandleByIndex, index))
+    ends = cache(lambda index: cards.nvlinks(handle(index)))
+
+    def read(index: int) -> Device:
+        try:
+            return cards.device(handle(index), index)
+        except DriverError as error:
+            if error.code not in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
+                raise
+            return cards.lost(index, health=str(error))
+
+    def between(here: Device, there: Device) -> str | None:
+        one, other = ends(here.index), ends(there.index)
+        direct = one[there.pci] if there.pci else 0
+        if count := direct or min(one[cards.SWITCH], other[cards.SWITCH]):
+            return f"NV{count}"
+        pair = handle(here.index), handle(there.index)
+        return _LEVELS.get(find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *pair))
+
+    with NVML.open():
+        indices = plugin.counted(get(pynvml.nvmlDeviceGetCount))
+        yield from plugin.each_card(read, indices, between, _NVLINKS)
+
+
+@plugin.hookimpl
+def hetero_enforce(allocation: plugin.Allocation, devices: Sequence[Device]) -> plugin.Edits | None:
+    """Return the nodes that let a program open its MIG instances."""
+    pairs = zip(allocation.pieces, devices, strict=True)
+    parts = [(piece.part, device) for piece, device in pairs if piece.part]
+    if not parts or not mig.MINORS.exists():
+        return None
+    return plugin.Edits(device_nodes=tuple(mig.device_nodes(parts)))
+
+
+@plugin.hookimpl
+def hetero_serve(
+    device: Device, do: plugin.Serve, directory: Path, memory: int, process: int
+) -> plugin.Service:
+    """Have MPS share a card: a daemon of its own."""
+    from hetero_nvidia.mps import Daemon  # here: most nodes share no card by it
+
+    daemon = Daemon(directory, device.uuid)
+    match do:
+        case plugin.Serve.START:
+            return daemon.start(memory)
+        case plugin.Serve.END:
+            return daemon.end(process)
+        case plugin.Serve.STOP:
+            return daemon.stop()
+    return daemon.look()
+
+
+@plugin.hookimpl
+def hetero_observe(device: Device) -> plugin.Usage:
+    """Return what the driver says is used, and the share of its last sample that was busy."""
+    with NVML.open():
+        handle = get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
+        busy = find(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        power = find(pynvml.nvmlDeviceGetPowerUsage, handle)  # milliwatts
+        return plugin.Usage(
+            memory=cards.memory(handle).used,
+            core=busy.gpu / 100 if busy else None,
+            processes=_memory_of_processes(handle),
+            busy=None if busy is None else _busy_processes(handle),
+            temperature=find(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+            power=None if power is None else power / 1000,
+        )
+
+
+@plugin.hookimpl
+def hetero_watch() -> dict[str, str]:
+    """Wait for a critical Xid. Nothing says when its card is well again: until who asks ends."""
+    return next(_xids())
+
+
+@cache
+def _xids() -> Iterator[dict[str, str]]:
+    """Yield which cards had a critical Xid, after each of them. One in a process: it holds NVML."""
+    with NVML.open():
+        events, told = get(pynvml.nvmlEventSetCreate), dict[str, str]()
+        for index in plugin.counted(get(pynvml.nvmlDeviceGetCount)):
+            with suppress(DriverError):  # one that cannot tell, or is lost, which a look finds
+                card = get(pynvml.nvmlDeviceGetHandleByIndex, index)
+                get(pynvml.nvmlDeviceRegisterEvents, card, _XIDS, events)
+        while True:
+            event = _EVENTS.find(pynvml.nvmlEventSetWait_v2, events, _WAIT_MS)
+            if event and event.eventData not in _OF_PROGRAMS:
+                card = get(pynvml.nvmlDeviceGetUUID, event.device)
+                told = {**told, card: f"Xid {event.eventData}: see the kernel log, reset the card"}
+                yield told
+
+
+def _memory_of_processes(handle: Any) -> dict[int, int] | None:
+    """Return the bytes that each process has; None where NVML does not say that of each."""
+    lists = [find(processes, handle) for processes in _PROCESS_LISTS]
+    known = {one.pid: one.usedGpuMemory for each in lists for one in each or ()}  # in two, maybe
+    return None if lists[0] is None or None in known.values() else known
+
+
+def _busy_processes(handle: Any) -> dict[int, float]:
+    """Return the part of the card's time in each process's newest sample, of a second or less."""
+    since_us = int((time.time() - _SAMPLED) * 1e6)
+    samples = find(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
+    return {one.pid: one.smUtil / 100 for one in sorted(samples, key=lambda one: one.timeStamp)}

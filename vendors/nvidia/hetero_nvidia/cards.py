@@ -1,0 +1,114 @@
+"""What NVML says of a card: who it is, how it is, and which cards it has ways to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pynvml
+from attrs import evolve
+
+from hetero import plugin
+from hetero.plugin import CORE, Device, DriverError, Enforcement
+from hetero_nvidia import mig
+from hetero_nvidia.declaration import VENDOR
+from hetero_nvidia.nvml import NVML, find, get
+
+#: The far end of an NVLink that leads to every card on the same switches.
+SWITCH = "switch"
+#: Throttling by heat comes and goes within seconds.
+HOT = plugin.Lingering(60.0)
+#: A card's last NVLink may come before the last number there can be.
+_LINKS = evolve(NVML, unsupported=(*NVML.unsupported, pynvml.NVML_ERROR_INVALID_ARGUMENT))
+
+
+def device(handle: Any, index: int) -> Device:
+    """Return a card as NVML describes it. Raises `DriverError`."""
+    partitioned = mig.is_on(handle)
+    menu = mig.instances(handle) if partitioned else ()
+    compute = find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    minor = find(pynvml.nvmlDeviceGetMinorNumber, handle)
+    # Not `nvmlDeviceGetNumaNodeId`: that is the card's own memory as a node.
+    nodes = find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    size = memory(handle)
+    return VENDOR.device(
+        uuid=get(pynvml.nvmlDeviceGetUUID, handle),
+        model=get(pynvml.nvmlDeviceGetName, handle),
+        index=index,
+        memory=size.total,
+        enforcement=Enforcement.PARTITION if partitioned else Enforcement.PRELOAD,
+        granularity=plugin.Templated(menu, whole=False) if partitioned else None,
+        # In slices, as its instances count them.
+        capacity={CORE: get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)}
+        if partitioned
+        else None,
+        health="MIG is on without an instance" if partitioned and not menu else _health(handle),
+        numa=plugin.first_node(nodes[0]) if nodes else None,
+        pci=plugin.pci_of(find(pynvml.nvmlDeviceGetPciInfo, handle)),
+        attributes={
+            "driver": get(pynvml.nvmlSystemGetDriverVersion),
+            "reserved": getattr(size, "reserved", None) or None,
+            "minor": index if minor is None else minor,
+            "compute-capability": f"{compute[0]}.{compute[1]}" if compute else None,
+        },
+    )
+
+
+def lost(index: int, *, health: str) -> Device:
+    """Return a card that fell off the bus, by what NVML still knows; it is never given out."""
+    try:
+        handle = get(pynvml.nvmlDeviceGetHandleByIndex, index)
+        uuid = get(pynvml.nvmlDeviceGetUUID, handle)
+        model = get(pynvml.nvmlDeviceGetName, handle)
+    except DriverError:
+        uuid, model = f"lost-{index}", "unknown"
+    return VENDOR.device(
+        uuid=uuid, model=model, index=index, memory=0, enforcement=Enforcement.NONE, health=health
+    )
+
+
+def memory(handle: Any) -> Any:
+    """Return NVML's struct of a card's memory.
+
+    Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it.
+    """
+    newer = find(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return newer or get(pynvml.nvmlDeviceGetMemoryInfo, handle)
+
+
+def _health(handle: Any) -> str | None:
+    """Return what NVML's error records say: "ok", what is wrong, or None where it keeps none."""
+    rows = find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
+    pages = find(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
+    errors = find(
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        handle,
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        pynvml.NVML_VOLATILE_ECC,
+    )
+    if rows and rows[3]:
+        return "row remapping failed: replace the card"
+    if (rows and rows[2]) or pages:
+        return "memory repair pending: reset the card"
+    reasons = find(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    hot = bool(reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown)
+    if HOT.holds(get(pynvml.nvmlDeviceGetUUID, handle), seen=hot):
+        return "too hot: the hardware slows it down"
+    if errors:
+        return f"{errors} uncorrected memory errors: reset the card"
+    return None if rows is pages is errors is None else "ok"
+
+
+def nvlinks(handle: Any) -> Counter[str]:
+    """Return how many of the card's active NVLinks end at each PCI address, or at a switch."""
+    ends: Counter[str] = Counter()
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        if not _LINKS.find(pynvml.nvmlDeviceGetNvLinkState, handle, link):
+            continue
+        kind = find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        remote = plugin.pci_of(find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
+        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            ends[SWITCH] += 1
+        elif remote is not None:  # NVML does not name the other end of every link
+            ends[remote] += 1
+    return ends

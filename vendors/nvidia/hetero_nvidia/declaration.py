@@ -1,0 +1,85 @@
+"""What NVIDIA's cards are asked for by, how they divide, and what a container needs of them."""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from hetero import plugin
+from hetero.plugin import Policy
+
+#: What users of NVIDIA's own plugin write for a MIG instance; below it HAMi's and Volcano's names.
+_INSTANCE = plugin.ResourceNames(
+    count="nvidia.com/mig-{shape}",
+    include_model="nvidia.com/use-gputype",
+    exclude_model="nvidia.com/nouse-gputype",
+    include_uuid="nvidia.com/use-gpuuuid",
+    exclude_uuid="nvidia.com/nouse-gpuuuid",
+    numa="nvidia.com/numa-bind",
+    policy="GPU_CORE_UTILIZATION_POLICY",
+    policies={"force": Policy.FIXED, "disable": None},
+    mode="nvidia.com/vgpu-mode",
+    modes={
+        "hami-core": plugin.Selector(exclude=("partition", "service")),
+        "mig": plugin.Selector(include=("partition",)),
+        "mps": plugin.Selector(include=("service",)),
+    },
+)
+_HAMI = evolve(
+    _INSTANCE,
+    count="nvidia.com/gpu",
+    memory=("nvidia.com/gpumem",),
+    memory_percent="nvidia.com/gpumem-percentage",
+    core=("nvidia.com/gpucores",),
+    priority="nvidia.com/priority",
+)
+_VOLCANO = evolve(
+    _INSTANCE,
+    count="volcano.sh/vgpu-number",
+    memory=("volcano.sh/vgpu-memory",),
+    memory_percent="volcano.sh/vgpu-memory-percentage",
+    core=("volcano.sh/vgpu-cores",),
+)
+#: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
+_PROFILES = """
+    1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb
+    2g.10gb 2g.12gb 2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb
+    3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
+    4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
+    7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
+"""
+VENDOR = plugin.Vendor(
+    name="nvidia",
+    title="NVIDIA",
+    models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
+    visible=("CUDA_VISIBLE_DEVICES",),
+    runtime=("NVIDIA_VISIBLE_DEVICES",),
+    runtime_none=("void", "none"),
+    runtime_mounts="/var/run/nvidia-container-devices",
+    # Of NVIDIA's container toolkit, to devices that are of no card alone: who manages MIG, the ways
+    # to other nodes' memory, and the switches between all cards.
+    runtime_options=(
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_MIG_MONITOR_DEVICES",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_NVSWITCH",
+    ),
+    limiter="cuda",
+    # What NVIDIA's container library mounts for compute and utility, as far as the driver needs it.
+    cdi="nvidia.com/gpu",
+    device_nodes=(
+        "/dev/nvidia{minor}",
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/nvidia-uvm-tools",
+    ),
+    files=(
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libnvidia-ptxjitcompiler.so.1",
+        "libnvidia-nvvm.so.4",
+        "libnvidia-gpucomp.so.{driver}",
+        "/usr/bin/nvidia-smi",
+    ),
+    resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
+    monitors=("nv-hostengine", "dcgm-exporter"),
+)
