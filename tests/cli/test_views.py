@@ -255,6 +255,21 @@ def test_the_version_is_told(hetero: Run) -> None:
     assert hetero("--version").stdout.startswith("hetero ")
 
 
+@pytest.mark.parametrize("module", ["hetero", "hetero.cli"])
+def test_the_package_is_the_command_line_where_no_script_is_installed(
+    hetero: Run, environ: Mapping[str, str], module: str
+) -> None:
+    for option in ("--version", "--help"):
+        done = subprocess.run(
+            [sys.executable, "-m", module, option],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (0, hetero(option).stdout) == (done.returncode, done.stdout), done.stderr
+
+
 def test_bench_lists_what_is_installed_and_runs_it(hetero: Run, environ: Mapping[str, str]) -> None:
     site = Path(environ["PYTHONPATH"])
     (site / "speed.py").write_text("def main(argv):\n    print(*argv)\n    return 5\n")
