@@ -88,7 +88,7 @@ def test_without_a_driver_the_contract_says_that_it_has_no_device_to_check(proje
         ),
         (
             'visible=("ZEPHYR_VISIBLE_DEVICES",)',
-            'device_nodes=("/dev/zephyr{index}",)',
+            'container=plugin.ContainerEdits(device_nodes=("/dev/zephyr{index}",))',
             "test_a_program_is_told_which_card_is_its_own",
             "no variable tells a program its cards",
         ),

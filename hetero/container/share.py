@@ -227,7 +227,7 @@ def _view(node: Node, entry: Grant, specs: Specs, *, gone: tuple[str, ...]) -> S
     kinds = (
         f"{kind}={piece.part or piece.device}"
         for piece in entry.allocation.pieces
-        if (kind := node.registry.vendor(piece.vendor).cdi)
+        if (kind := node.registry.vendor(piece.vendor).container.cdi)
     )
     return ShareView(
         name=str(entry.share),

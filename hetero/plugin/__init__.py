@@ -34,6 +34,7 @@ from hetero.model import (
 from hetero.model.errors import DriverAbsent
 from hetero.model.units import GiB, MiB
 from hetero.plugin.binding import Binding
+from hetero.plugin.container import ContainerEdits, ContainerRuntime
 from hetero.plugin.discovery import (
     Lingering,
     counted,
@@ -59,6 +60,8 @@ __all__ = [
     "SLOTS",
     "Allocation",
     "Binding",
+    "ContainerEdits",
+    "ContainerRuntime",
     "Device",
     "DeviceAllocation",
     "Driver",

@@ -25,10 +25,13 @@ from hetero.model import (
 )
 from hetero.model.frozen import frozen
 from hetero.model.units import MiB
+from hetero.plugin.container import ContainerEdits, ContainerRuntime
 from hetero.plugin.resource_names import ResourceNames
 
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50
+#: An index that no device has.
+_NO_DEVICE = "-1"
 #: How many may share a card that is shared softly.
 _SOFT_SLOTS = 10
 
@@ -82,54 +85,31 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
 
 @frozen(kw_only=True)
 class Vendor:
-    """Who a vendor is, how its models divide, and what confines a process to its devices.
+    """Who a vendor is, how its models divide, and what confines a process to its devices."""
 
-    `visible` names the environment variables programs learn their devices from, listed by UUID or
-    by index (`visible_by`); in a container, which has its own devices alone, indices count from 0.
-    `runtime` names those that the vendor's container runtime reads: there a device is called what
-    the machine calls it, or `runtime_name`, filled in as paths are. The variable `runtime_template`
-    has the runtime cut the card to a template. Programs are told `none` where no device of the
-    vendor is to be seen; the runtime is told the first of `runtime_none`, each of which gives a
-    container none. Below `runtime_mounts` the runtime takes what is mounted at a device's name for
-    that device, where it may be told so. `runtime_options` are further variables that it reads, of
-    devices or of what of them it gives: nobody tells it so by these but, where `runtime_by_hook`
-    says so, the vendor's hook.
-    `limiter` names the driver API the preloaded limiter covers, where there is one. `soft_limiter`
-    does for a vendor that cuts its cards: a node whose settings say so shares them without cuts.
-    `resource_names` are what a pod asks by. Resources of their domains, and of `resource_domains`,
-    are for the vendor's cards too, whoever offers them.
-
-    A container needs more than a variable: `device_nodes` are the /dev entries of a granted device
-    and `files` those of its driver: libraries by the name programs open them by, programs and
-    directories by their path (`path:place` where it has another place inside). `{index}` and any
-    `{attribute}` of the device are filled in; what names an attribute a device lacks, or is not on
-    the machine, is left out. `cdi` is the kind of the vendor's own CDI devices, named by UUID:
-    where such are there, they bring both.
-
-    `monitors` are executables of the vendor's that watch cards beside everybody's programs: they
-    are never ended for what they hold.
-    """
-
+    #: Its name, which is its entry point's, in lower case.
     name: str
+    #: Its name for people.
     title: str
+    #: How its cards divide: the first model that matches decides.
     models: tuple[Model, ...]
+    #: The environment variables that programs learn their devices from.
     visible: tuple[str, ...] = ()
+    #: How those list devices: by "uuid" or by "index", which in a container counts from 0.
     visible_by: str = field(default="uuid", validator=validators.in_(("uuid", "index")))
-    runtime: tuple[str, ...] = ()
-    runtime_name: str | None = None
-    runtime_template: str | None = None
-    none: str = "-1"  # an index no device has
-    runtime_none: tuple[str, ...] = ()
-    runtime_mounts: str | None = None
-    runtime_options: tuple[str, ...] = ()
-    runtime_by_hook: bool = False
+    #: What a container needs of its devices.
+    container: ContainerEdits = field(default=ContainerEdits())
+    #: What its own container runtime reads.
+    runtime: ContainerRuntime = field(default=ContainerRuntime())
+    #: The driver API that its preloaded limiter covers, where there is one.
     limiter: str | None = None
+    #: The same where its cards are cut and a node's settings have them shared without cuts.
     soft_limiter: str | None = None
-    device_nodes: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    cdi: str | None = None
+    #: What a pod asks by. Resources of their domains are for its cards, whoever offers them.
     resource_names: tuple[ResourceNames, ...] = ()
+    #: Further such domains.
     resource_domains: tuple[str, ...] = ()
+    #: Executables that watch cards beside everybody's programs: never ended for what they hold.
     monitors: tuple[str, ...] = ()
 
     def declared(self, model: str) -> Model:
@@ -203,17 +183,7 @@ class Vendor:
     @property
     def hiding(self) -> dict[str, str]:
         """What variables say where no device of the vendor is to be seen."""
-        return {**self.runtime_hiding, **dict.fromkeys(self.visible, self.none)}
-
-    @property
-    def runtime_hiding(self) -> dict[str, str]:
-        """What variables say where the vendor's runtime is to bring no device."""
-        return dict.fromkeys(self.runtime, self.runtime_none[0]) if self.runtime_none else {}
-
-    @property
-    def runtime_unsaid(self) -> tuple[str, ...]:
-        """The options by which nobody tells the runtime anything: what else says them is undone."""
-        return () if self.runtime_by_hook else self.runtime_options
+        return {**self.runtime.hiding, **dict.fromkeys(self.visible, _NO_DEVICE)}
 
     def implied(
         self, pieces: Sequence[DeviceAllocation], devices: Sequence[Device], *, container: bool
@@ -232,16 +202,17 @@ class Vendor:
             found = (_filled_in(text, device) for text in texts for device in devices)
             return tuple(dict.fromkeys(filter(None, found)))
 
-        called = filled_in((self.runtime_name,)) if self.runtime_name else names
+        runtime, cdi = self.runtime, self.container.cdi
+        called = filled_in((runtime.name,)) if runtime.name else names
         templates = {piece.template for piece in pieces if piece.template}
-        cut = (self.runtime_template,) if self.runtime_template and container and templates else ()
+        cut = (runtime.template,) if runtime.template and container and templates else ()
         return Edits(
-            env=dict.fromkeys(self.runtime, ",".join(called))
+            env=dict.fromkeys(runtime.variables, ",".join(called))
             | dict.fromkeys(self.visible, ",".join(seen))
             | dict.fromkeys(cut, ",".join(templates)),
-            device_nodes=filled_in(self.device_nodes),
-            cdi=tuple(f"{self.cdi}={piece.part or piece.device}" for piece in pieces if self.cdi),
-            files=filled_in(self.files),
+            device_nodes=filled_in(self.container.device_nodes),
+            cdi=tuple(f"{cdi}={piece.part or piece.device}" for piece in pieces if cdi),
+            files=filled_in(self.container.files),
         )
 
 

@@ -151,15 +151,16 @@ def _expect_vendor(vendor: Vendor) -> None:
     for word in filter(None, (vendor.name, vendor.limiter, vendor.soft_limiter)):
         if not _WORD.fullmatch(word):
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
-    read = (*vendor.runtime, *vendor.runtime_options, vendor.runtime_template)
+    runtime, container = vendor.runtime, vendor.container
+    read = (*runtime.variables, *runtime.options, runtime.template)
     for name in filter(None, (*vendor.visible, *read)):
         if not _VARIABLE.fullmatch(name) or _NOT_ITS_OWN.fullmatch(name):
             raise BadInput(f"gave {name[:_NAME]!r} as a variable that names its devices")
-    of_runtime = (vendor.runtime_mounts, vendor.runtime_name)
-    for text in (*vendor.device_nodes, *vendor.files, *filter(None, of_runtime)):
+    of_runtime = filter(None, (runtime.mounts, runtime.name))
+    for text in (*container.device_nodes, *container.files, *of_runtime):
         if not _TEMPLATE.fullmatch(text):
             raise BadInput(f"gave {text[:_NAME]!r} as a path: braces have names of attributes")
-    for text in (vendor.none, *vendor.runtime_none):
+    for text in runtime.none:
         if not _is_string(text):
             raise BadInput(f"gave {text[:_NAME]!r} for no device")
 

@@ -11,6 +11,7 @@ from hetero.container.cdi import Specs
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
+from hetero.plugin.container import ContainerEdits
 from hetero.plugin.hookspecs import hookimpl
 from hetero.plugin.vendor import Vendor
 from hetero.registry.registry import Registry
@@ -25,9 +26,11 @@ class Carded(MemoryVendor):
         """Return the declaration, with a /dev entry and a file that every machine has."""
         return evolve(
             super().hetero_vendor(),
-            device_nodes=("/dev/full", "/dev/of-{index}"),
-            files=("/bin/sh", "libabsent.so.1"),
-            cdi="memory.com/card",
+            container=ContainerEdits(
+                device_nodes=("/dev/full", "/dev/of-{index}"),
+                files=("/bin/sh", "libabsent.so.1"),
+                cdi="memory.com/card",
+            ),
         )
 
 

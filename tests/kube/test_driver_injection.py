@@ -17,6 +17,7 @@ from hetero.kube.objects.kinds import NodeInfo, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
+from hetero.plugin.container import ContainerEdits, ContainerRuntime
 from hetero.plugin.vendor import Vendor
 from tests.kube.world import run, until, world
 
@@ -68,9 +69,9 @@ OWN = Vendor(
     name="own",
     title="Own",
     models=(),
-    runtime=("VISIBLE",),
-    runtime_none=("void", "none"),
-    runtime_mounts="/var/run/cards",
+    runtime=ContainerRuntime(
+        variables=("VISIBLE",), none=("void", "none"), mounts="/var/run/cards"
+    ),
 )
 
 
@@ -110,11 +111,14 @@ def test_an_image_asks_a_runtime_for_nothing_beside_its_cards(
     way: InjectionWay, root: Path
 ) -> None:
     """Nor where no variable tells the runtime of cards; what a vendor's hook says of it stays."""
-    vendor = evolve(OWN, runtime_options=("SWITCHES", "SLICE"))
+    runtime = OWN.runtime
+    vendor = evolve(OWN, runtime=evolve(runtime, options=("SWITCHES", "SLICE")))
     edits = evolve(EDITS, env={"VISIBLE": "card-1", "SLICE": "a", "SEEN": "0", "ALSO": "1"})
-    other = evolve(vendor, runtime=("OTHER",), runtime_options=("NOBODYS",))
-    untold = evolve(vendor, runtime=(), visible=("SEEN",), runtime_options=("ALL",))
-    by_hook = evolve(untold, visible=("ALSO",), runtime_options=("CUT",), runtime_by_hook=True)
+    other = evolve(OWN, runtime=evolve(runtime, variables=("OTHER",), options=("NOBODYS",)))
+    by_options = evolve(runtime, variables=(), options=("ALL",))
+    untold = evolve(OWN, visible=("SEEN",), runtime=by_options)
+    cut = evolve(by_options, options=("CUT",), by_hook=True)
+    by_hook = evolve(OWN, visible=("ALSO",), runtime=cut)
     vendors = (vendor, other, untold, by_hook)
     made = DriverInjection(way=way, root=root).into(Pod(), edits, vendors).env
 
@@ -232,8 +236,10 @@ def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
         async with world() as at:
             declared = evolve(
                 at.vendor._vendor,
-                device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
-                files=("/bin/sh", "libnone.so"),
+                container=ContainerEdits(
+                    device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
+                    files=("/bin/sh", "libnone.so"),
+                ),
             )
             at.vendor._vendor = declared
             at.agent.node.registry._members[0].vendor = declared

@@ -286,8 +286,8 @@ def test_no_image_names_cards_to_a_vendors_runtime_by_any_variable_it_reads(vend
     names = next(one for one in vendor.resource_names if "{" not in one.count)
     asks = {"name": "asks", "resources": {"limits": {names.count: "1"}}}
     beside["spec"]["containers"].append(asks)
-    read = (*vendor.runtime, *vendor.runtime_options)
-    none = {name: vendor.runtime_hiding.get(name, "") for name in read}
+    read = (*vendor.runtime.variables, *vendor.runtime.options)
+    none = {name: vendor.runtime.hiding.get(name, "") for name in read}
 
     for settings, one in ((hook, of_its_class), (evolve(hook, hide_unasked=True), free)):
         assert none

@@ -107,9 +107,11 @@ def test_a_container_counts_its_own_cards_and_its_runtime_the_machines() -> None
     runtime = Runtime()
     runtime._vendor = evolve(
         runtime._vendor,
-        runtime=("HOST_CARDS",),
-        device_nodes=("/dev/ctl", "/dev/card{index}", "/dev/minor{minor}", "{unknown}"),
-        files=("/opt/{minor}",),
+        runtime=plugin.ContainerRuntime(variables=("HOST_CARDS",)),
+        container=plugin.ContainerEdits(
+            device_nodes=("/dev/ctl", "/dev/card{index}", "/dev/minor{minor}", "{unknown}"),
+            files=("/opt/{minor}",),
+        ),
     )
     edits = Registry.of(runtime).enforce(granted(cards[2]), cards, directory=NOTES, container=True)
 
@@ -121,14 +123,11 @@ def test_a_container_counts_its_own_cards_and_its_runtime_the_machines() -> None
 def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
     ours, theirs = rack(GiB), rack(GiB, vendor="runtime")
     runtime = Runtime()
-    runtime._vendor = evolve(runtime._vendor, none="nothing")
     registry = Registry.of(MemoryVendor(ours), runtime)
 
     both = evolve(registry.discover(), devices=(*ours, *theirs))
     alone = evolve(both, devices=ours)
-    assert {"RUNTIME_CARDS": "nothing", "RUNTIME_LEGACY": "nothing"} == hidden(
-        granted(*ours), both
-    ).env
+    assert {"RUNTIME_CARDS": "-1", "RUNTIME_LEGACY": "-1"} == hidden(granted(*ours), both).env
     assert {"MEMORY_VISIBLE_DEVICES": "-1"} == hidden(granted(*theirs), both).env
     assert {} == hidden(granted(*ours), alone).env
     assert {} == hidden(granted(*ours, *theirs), both).env

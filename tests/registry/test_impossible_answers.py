@@ -90,11 +90,13 @@ def test_what_cannot_be_is_one_sentence_and_the_neighbour_does_not_notice(
         "visible=('PATH',)": "gave 'PATH' as a variable that names its devices",
         "visible=('LD_LIBRARY_PATH',)": "gave 'LD_LIBRARY_PATH' as a variable",
         "visible=('A=B',)": "gave 'A=B' as a variable",
-        "runtime=(chr(0),)": r"gave '\x00' as a variable",
-        "none=chr(0)": r"gave '\x00' for no device",
+        "runtime=plugin.ContainerRuntime(variables=(chr(0),))": r"gave '\x00' as a variable",
+        "runtime=plugin.ContainerRuntime(none=(chr(0),))": r"gave '\x00' for no device",
         "limiter='../x'": "gave '../x' as a name",
-        "files=('{',)": "gave '{' as a path",
-        "device_nodes=('/dev/{index.__class__}',)": "gave '/dev/{index.__class__}' as a path",
+        "container=plugin.ContainerEdits(files=('{',))": "gave '{' as a path",
+        "container=plugin.ContainerEdits(device_nodes=('/dev/{index.__class__}',))": (
+            "gave '/dev/{index.__class__}' as a path"
+        ),
     }.items(),
 )
 def test_what_no_vendor_can_declare_is_one_sentence(

@@ -17,10 +17,12 @@ VENDOR = plugin.Vendor(
     name="amd",
     title="AMD",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
-    runtime_options=("AMD_VISIBLE_DEVICES",),  # of AMD's container toolkit
+    # Of AMD's container toolkit.
+    runtime=plugin.ContainerRuntime(options=("AMD_VISIBLE_DEVICES",)),
     visible=("ROCR_VISIBLE_DEVICES",),  # by "GPU-" and the unique id, as rocminfo prints it
     limiter="hip",
-    device_nodes=("/dev/kfd", "{render}"),  # the images bring ROCm
+    # The images bring ROCm.
+    container=plugin.ContainerEdits(device_nodes=("/dev/kfd", "{render}")),
     resource_names=(
         plugin.ResourceNames(
             count="amd.com/gpu", memory=("amd.com/gpumem",), core=("amd.com/gpucores",)

@@ -40,17 +40,29 @@ VENDOR = plugin.Vendor(
     models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), measured_by=(MEMORY,)),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
-    runtime=("ASCEND_VISIBLE_DEVICES",),
-    runtime_name="{physical}",
-    runtime_template="ASCEND_VNPU_SPECS",  # which starts no container where that is empty
-    runtime_options=("ASCEND_VNPU_SPECS", "ASCEND_RUNTIME_OPTIONS"),
-    runtime_by_hook=True,
+    runtime=plugin.ContainerRuntime(
+        variables=("ASCEND_VISIBLE_DEVICES",),
+        name="{physical}",
+        template="ASCEND_VNPU_SPECS",  # which starts no container where that is empty
+        options=("ASCEND_VNPU_SPECS", "ASCEND_RUNTIME_OPTIONS"),
+        by_hook=True,
+    ),
     # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
     # (Ascend/mind-cluster, component/ascend-docker-runtime).
-    device_nodes=("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc", "/dev/dvpp_cmdlist"),
-    files=(
-        *("/usr/local/Ascend/driver/lib64", "/usr/local/Ascend/driver/version.info"),
-        *("/usr/local/dcmi", "/usr/local/bin/npu-smi", "/etc/ascend_install.info"),
+    container=plugin.ContainerEdits(
+        device_nodes=(
+            "/dev/davinci_manager",
+            "/dev/devmm_svm",
+            "/dev/hisi_hdc",
+            "/dev/dvpp_cmdlist",
+        ),
+        files=(
+            "/usr/local/Ascend/driver/lib64",
+            "/usr/local/Ascend/driver/version.info",
+            "/usr/local/dcmi",
+            "/usr/local/bin/npu-smi",
+            "/etc/ascend_install.info",
+        ),
     ),
     resource_names=(
         *_RESOURCE_NAMES.each("910A", "910B2", "910B3", "910B4-1", "910B4", "310P"),

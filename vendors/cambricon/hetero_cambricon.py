@@ -52,14 +52,18 @@ VENDOR = plugin.Vendor(
     ),
     visible=("MLU_VISIBLE_DEVICES",),
     visible_by="index",
-    runtime=("CAMBRICON_VISIBLE_DEVICES",),
+    runtime=plugin.ContainerRuntime(variables=("CAMBRICON_VISIBLE_DEVICES",)),
     # After the vendor's device plugin (Cambricon/cambricon-k8s-device-plugin, pkg/mlu); the
     # libraries are in the image.
-    device_nodes=(
-        *("/dev/cambricon_ctl", "/dev/cambricon_gdr"),
-        *("/dev/cambricon_dev{index}", "/dev/cambricon_ipcm{index}"),
+    container=plugin.ContainerEdits(
+        device_nodes=(
+            "/dev/cambricon_ctl",
+            "/dev/cambricon_gdr",
+            "/dev/cambricon_dev{index}",
+            "/dev/cambricon_ipcm{index}",
+        ),
+        files=("/usr/bin/cnmon",),
     ),
-    files=("/usr/bin/cnmon",),
     resource_names=(_RESOURCE_NAMES,),
 )
 

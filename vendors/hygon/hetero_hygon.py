@@ -67,11 +67,13 @@ VENDOR = plugin.Vendor(
     visible=("HIP_VISIBLE_DEVICES",),
     visible_by="index",
     # Of dcu-container-runtime and of its former name: nobody here has seen their sources.
-    runtime_options=("DCU_VISIBLE_DEVICES", "DTK_VISIBLE_DEVICES"),
+    runtime=plugin.ContainerRuntime(options=("DCU_VISIBLE_DEVICES", "DTK_VISIBLE_DEVICES")),
     soft_limiter="hip",
     # After gpustack/runtime (deployer/cdi/hygon.py), and the mounts of HAMi's device plugin.
-    device_nodes=("/dev/kfd", "/dev/mkfd", "{card}", "{render}"),
-    files=("/opt/hyhal", "/opt/dtk:/opt/hygondriver"),
+    container=plugin.ContainerEdits(
+        device_nodes=("/dev/kfd", "/dev/mkfd", "{card}", "{render}"),
+        files=("/opt/hyhal", "/opt/dtk:/opt/hygondriver"),
+    ),
     resource_names=(_RESOURCE_NAMES,),
 )
 

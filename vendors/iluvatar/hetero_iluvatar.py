@@ -37,11 +37,11 @@ VENDOR = plugin.Vendor(
         ),
     ),
     visible=("CUDA_VISIBLE_DEVICES",),
-    runtime=("IX_VISIBLE_DEVICES",),
+    runtime=plugin.ContainerRuntime(variables=("IX_VISIBLE_DEVICES",)),
     limiter="cuda",
     # After the vendor's device plugin (Deep-Spark/ix-device-plugin, pkg/dpm): the libraries are in
     # the image, or its container runtime brings them.
-    device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}"),
+    container=plugin.ContainerEdits(device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}")),
     resource_names=_RESOURCE_NAMES.each("MR-V100", "MR-V50", "BI-V150", "BI-V100"),
     resource_domains=("iluvatar.com",),  # the vendor's own device plugin's
 )

@@ -60,9 +60,11 @@ VENDOR = plugin.Vendor(
     models=(plugin.Model(match="*", granularity=plugin.Whole()),),
     visible=("MACA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     visible_by="index",
-    runtime_options=("METAX_VISIBLE_DEVICES",),
+    runtime=plugin.ContainerRuntime(options=("METAX_VISIBLE_DEVICES",)),
     # After gpustack/runtime (deployer/cdi/metax.py); images bring the libraries.
-    device_nodes=("/dev/mxcd", "/dev/mxnd", "/dev/mxgd", "{card}", "{render}"),
+    container=plugin.ContainerEdits(
+        device_nodes=("/dev/mxcd", "/dev/mxnd", "/dev/mxgd", "{card}", "{render}")
+    ),
     resource_names=(_WHOLE, _SHARES),
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.

@@ -52,11 +52,13 @@ VENDOR = plugin.Vendor(
     visible=("MUSA_VISIBLE_DEVICES",),
     visible_by="index",
     soft_limiter="musa",
-    runtime=("MTHREADS_VISIBLE_DEVICES",),
+    runtime=plugin.ContainerRuntime(variables=("MTHREADS_VISIBLE_DEVICES",)),
     # The paths of a card are what MTML says they are; beside them, what the vendor's container
     # runtime brings of the driver.
-    device_nodes=("{node}", "{card}", "{render}"),
-    files=("libmusa.so.1", "libmtml.so", "/usr/bin/mthreads-gmi"),
+    container=plugin.ContainerEdits(
+        device_nodes=("{node}", "{card}", "{render}"),
+        files=("libmusa.so.1", "libmtml.so", "/usr/bin/mthreads-gmi"),
+    ),
     resource_names=(_RESOURCE_NAMES,),
 )
 

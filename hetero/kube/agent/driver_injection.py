@@ -44,9 +44,9 @@ class DriverInjection:
         told = (
             vendor
             for vendor in vendors
-            if not edits.env.keys().isdisjoint((*vendor.runtime, *vendor.visible))
+            if not edits.env.keys().isdisjoint((*vendor.runtime.variables, *vendor.visible))
         )
-        unsaid = dict.fromkeys((name for one in told for name in one.runtime_unsaid), "")
+        unsaid = dict.fromkeys((name for one in told for name in one.runtime.unsaid), "")
         edits = evolve(edits, env={**unsaid, **edits.env})
         by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
         if by_runtime or pod.spec.runtime_class_name:
@@ -54,7 +54,7 @@ class DriverInjection:
         if self.way is not InjectionWay.FILES and self._described(edits):
             env = dict(edits.env)
             for vendor in vendors:  # a runtime of its own that is there as well adds nothing
-                env |= {n: none for n, none in vendor.runtime_hiding.items() if n in env}
+                env |= {n: none for n, none in vendor.runtime.hiding.items() if n in env}
             return evolve(edits, env=env, files=(), device_nodes=())
         files = tuple(driver_files(edits.files, root=self.root))
         return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)
@@ -71,12 +71,13 @@ class DriverInjection:
             return edits
         env, mounts = dict(edits.env), list(edits.mounts)
         for vendor in vendors:
-            for name in vendor.runtime if vendor.runtime_mounts else ():
+            runtime = vendor.runtime
+            for name in runtime.variables if runtime.mounts else ():
                 said = env.get(name, "")
-                if said and said not in vendor.runtime_none:
-                    places = (f"{vendor.runtime_mounts}/{device}" for device in said.split(","))
+                if said and said not in runtime.none:
+                    places = (f"{runtime.mounts}/{device}" for device in said.split(","))
                     mounts += [Mount("/dev/null", place) for place in places]
-                    env[name] = str(vendor.runtime_mounts)
+                    env[name] = str(runtime.mounts)
         return evolve(edits, env=env, mounts=tuple(mounts))
 
     def _described(self, edits: Edits) -> bool:

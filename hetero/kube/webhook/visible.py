@@ -130,28 +130,30 @@ class VisibleDevices:
             return
         if not from_maps:
             return
-        for name in vendor.runtime_unsaid:
+        runtime = vendor.runtime
+        for name in runtime.unsaid:
             yield {"name": name, "value": ""}
-        for name in vendor.runtime:
-            if self.way is InjectionWay.VOLUME_MOUNTS and vendor.runtime_mounts:
-                yield {"name": name, "value": vendor.runtime_mounts}
-            elif self.way.by_cdi and vendor.runtime_none and not by_class:
-                yield {"name": name, "value": vendor.runtime_none[0]}
+        for name in runtime.variables:
+            if self.way is InjectionWay.VOLUME_MOUNTS and runtime.mounts:
+                yield {"name": name, "value": runtime.mounts}
+            elif self.way.by_cdi and runtime.none and not by_class:
+                yield {"name": name, "value": runtime.none[0]}
             else:
                 yield noted_variable(container.name, name)
-        if vendor.runtime_template and _takes_template(vendor, asks):
-            yield noted_variable(container.name, vendor.runtime_template)
+        if runtime.template and _takes_template(vendor, asks):
+            yield noted_variable(container.name, runtime.template)
 
     def _names(self, vendor: Vendor, container: Container) -> bool:
-        harmless = ("", *vendor.runtime_none, vendor.runtime_mounts)
+        runtime = vendor.runtime
+        harmless = ("", *runtime.none, runtime.mounts)
         for one in container.env:
-            if one.name in (*vendor.runtime, *vendor.runtime_options) and (
+            if one.name in (*runtime.variables, *runtime.options) and (
                 not is_noted(container.name, one)
                 if one.value_from
                 else (one.value or "") not in harmless
             ):
                 return True
-        below = vendor.runtime_mounts
+        below = runtime.mounts
         return below is not None and any(
             f"{path}/".startswith(f"{below}/") for path in mounted(container)
         )
@@ -161,7 +163,10 @@ class VisibleDevices:
 
         Ours are shares, and what claims were given: another's as well.
         """
-        domains = {DRIVER, *(one.cdi.partition("/")[0] for one in self.vendors if one.cdi)}
+        domains = {
+            DRIVER,
+            *(kind.partition("/")[0] for one in self.vendors if (kind := one.container.cdi)),
+        }
         kinds = {one.strip().partition("/")[0] for one in said.split(",")}
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
 
@@ -193,9 +198,10 @@ def _hiding(vendor: Vendor, *, meant: bool) -> Iterator[Plain]:
     One that has no word for none takes nothing for it: it is told so where its cards are `meant`.
     So are options, by which some name cards.
     """
-    said = vendor.runtime_hiding
+    said = vendor.runtime.hiding
     if meant:
-        said = {**dict.fromkeys((*vendor.runtime, *vendor.runtime_options), ""), **said}
+        read = (*vendor.runtime.variables, *vendor.runtime.options)
+        said = {**dict.fromkeys(read, ""), **said}
     for name, text in said.items():
         yield {"name": name, "value": text}
 

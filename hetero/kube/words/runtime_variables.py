@@ -81,7 +81,7 @@ def notes_of_variables(
                 continue
             its = [known[piece.device] for piece in pieces]
             env = vendor.implied(pieces, its, container=True).env
-            told = names & {*vendor.runtime, vendor.runtime_template} & env.keys()
+            told = names & {*vendor.runtime.variables, vendor.runtime.template} & env.keys()
             notes |= {_note(container.name, name): env[name] for name in told}
     return notes
 

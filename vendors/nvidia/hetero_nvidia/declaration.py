@@ -52,33 +52,37 @@ VENDOR = plugin.Vendor(
     title="NVIDIA",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
     visible=("CUDA_VISIBLE_DEVICES",),
-    runtime=("NVIDIA_VISIBLE_DEVICES",),
-    runtime_none=("void", "none"),
-    runtime_mounts="/var/run/nvidia-container-devices",
-    # Of NVIDIA's container toolkit, to devices that are of no card alone: who manages MIG, the ways
-    # to other nodes' memory, and the switches between all cards.
-    runtime_options=(
-        "NVIDIA_MIG_CONFIG_DEVICES",
-        "NVIDIA_MIG_MONITOR_DEVICES",
-        "NVIDIA_IMEX_CHANNELS",
-        "NVIDIA_NVSWITCH",
+    runtime=plugin.ContainerRuntime(
+        variables=("NVIDIA_VISIBLE_DEVICES",),
+        none=("void", "none"),
+        mounts="/var/run/nvidia-container-devices",
+        # Of NVIDIA's container toolkit, to devices that are of no card alone: who manages MIG, the
+        # ways to other nodes' memory, and the switches between all cards.
+        options=(
+            "NVIDIA_MIG_CONFIG_DEVICES",
+            "NVIDIA_MIG_MONITOR_DEVICES",
+            "NVIDIA_IMEX_CHANNELS",
+            "NVIDIA_NVSWITCH",
+        ),
     ),
     limiter="cuda",
     # What NVIDIA's container library mounts for compute and utility, as far as the driver needs it.
-    cdi="nvidia.com/gpu",
-    device_nodes=(
-        "/dev/nvidia{minor}",
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia-uvm-tools",
-    ),
-    files=(
-        "libcuda.so.1",
-        "libnvidia-ml.so.1",
-        "libnvidia-ptxjitcompiler.so.1",
-        "libnvidia-nvvm.so.4",
-        "libnvidia-gpucomp.so.{driver}",
-        "/usr/bin/nvidia-smi",
+    container=plugin.ContainerEdits(
+        cdi="nvidia.com/gpu",
+        device_nodes=(
+            "/dev/nvidia{minor}",
+            "/dev/nvidiactl",
+            "/dev/nvidia-uvm",
+            "/dev/nvidia-uvm-tools",
+        ),
+        files=(
+            "libcuda.so.1",
+            "libnvidia-ml.so.1",
+            "libnvidia-ptxjitcompiler.so.1",
+            "libnvidia-nvvm.so.4",
+            "libnvidia-gpucomp.so.{driver}",
+            "/usr/bin/nvidia-smi",
+        ),
     ),
     resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
     monitors=("nv-hostengine", "dcgm-exporter"),
