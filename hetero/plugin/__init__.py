@@ -48,7 +48,14 @@ from hetero.plugin.discovery import (
 )
 from hetero.plugin.driver import Driver, DriverError, Library, struct, text
 from hetero.plugin.hookspecs import hookimpl
-from hetero.plugin.resource_names import ResourceNames
+from hetero.plugin.resource_names import (
+    DeviceChoice,
+    MeantDevices,
+    Modes,
+    Policies,
+    QosClasses,
+    ResourceNames,
+)
 from hetero.plugin.service import Serve, Service
 from hetero.plugin.slices import free_number, note, orphaned, shares, slice_name
 from hetero.plugin.vendor import Model, Vendor, menus
@@ -64,6 +71,7 @@ __all__ = [
     "ContainerRuntime",
     "Device",
     "DeviceAllocation",
+    "DeviceChoice",
     "Driver",
     "DriverAbsent",
     "DriverError",
@@ -75,11 +83,15 @@ __all__ = [
     "Library",
     "Lingering",
     "Link",
+    "MeantDevices",
     "MiB",
     "Model",
+    "Modes",
     "Mount",
     "MultiDevice",
+    "Policies",
     "Policy",
+    "QosClasses",
     "ResourceNames",
     "Selector",
     "Serve",

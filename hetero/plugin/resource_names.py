@@ -1,4 +1,7 @@
-"""The names by which pods ask for a vendor's cards: resources and annotations, as data."""
+"""The names by which pods ask for a vendor's cards: resources and annotations, as data.
+
+They are other products' names, so that what users wrote for those keeps its meaning.
+"""
 
 from __future__ import annotations
 
@@ -12,52 +15,108 @@ from hetero.model.units import MiB
 
 
 @frozen(kw_only=True)
-class ResourceNames:
-    """The resources and annotations by which a pod asks for a vendor's cards.
+class MeantDevices:
+    """Which of a vendor's devices resource names mean, and how much of one."""
 
-    They are other products' names, so that what users wrote for those keeps its meaning.
-
-    `count` counts cards and is the resource the kubelet knows. `memory` and `core` are per card:
-    one of `memory` is `memory_unit` bytes (an amount with a binary suffix is bytes as it stands),
-    and `core_whole` of `core` are all of a card. Where a resource has several names, each serves.
-    `models` are the models these names mean, `enforcements` how their cards are shared, and `whole`
-    says that they never mean a share. `shape` is the one shape of their menus that they mean.
-    """
-
-    count: str
-    memory: tuple[str, ...] = ()
-    memory_unit: int = MiB
-    memory_percent: str | None = None
-    core: tuple[str, ...] = ()
-    core_whole: int = 100
-    priority: str | None = None  # 0 goes first
+    #: The models.
     models: Selector = field(default=Selector())
+    #: How they are shared.
     enforcements: Selector = field(default=Selector())
+    #: Whether the names never mean a share.
     whole: bool = False
+    #: The one shape of their menus.
     shape: str | None = None
-    # Annotations: lists of names, separated by commas, and switches that are "true".
+    #: How many cards make a module, where whole ones are only given by modules: one means a module.
+    module: int = 1
+
+    def mean(self, device: Device) -> bool:
+        """Return whether the device is one of them."""
+        shaped = self.shape is None or self.shape in device.shapes
+        shared = self.enforcements.allows(device.enforcement.value, all_of_it=True)
+        return shaped and shared and self.models.allows(device.model)
+
+
+@frozen(kw_only=True)
+class DeviceChoice:
+    """The annotations by which a pod chooses among devices; a list is separated by commas."""
+
+    #: Lists of models to choose from, and to leave out.
     include_model: str | None = None
     exclude_model: str | None = None
     #: What in a model's name users write differently from the driver, and the driver's way.
     spelling: Mapping[str, str] = field(factory=dict)
+    #: Lists of UUIDs to choose from, and to leave out.
     include_uuid: str | None = None
     exclude_uuid: str | None = None
+    #: A switch, which is "true": all devices of one NUMA node.
     numa: str | None = None
+    #: A switch, which is "true": devices that are near each other.
     links: str | None = None
-    #: The annotation or the container's variable that chooses a policy, and what its values mean;
-    #: None: core is counted and limits nobody.
-    policy: str | None = None
-    policies: Mapping[str, Policy | None] = field(factory=dict)
-    #: The annotation that names a pod's class, and beside which classes each may be on a card; ""
-    #: is to have none. A container of a class has one card, and those of `first` go first on it.
-    qos_class: str | None = None
-    qos_classes: Mapping[str, tuple[str, ...]] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Policies:
+    """The annotation, or the container's variable, that chooses what becomes of core time."""
+
+    #: Its name.
+    name: str | None = None
+    #: What its values mean; None: core is counted and limits nobody.
+    values: Mapping[str, Policy | None] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class QosClasses:
+    """The annotation that names a pod's class; a container of a class has one card."""
+
+    #: Its name.
+    name: str | None = None
+    #: Beside which classes each may be on a card; "" is to have none.
+    compatible: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    #: The classes that go first on their card.
     first: tuple[str, ...] = ()
-    #: The annotation that says by which enforcement a card may be shared, and its values' meaning.
-    mode: str | None = None
-    modes: Mapping[str, Selector] = field(factory=dict)
-    #: How many cards make a module, where whole ones are only given by modules: one means a module.
-    module: int = 1
+
+
+@frozen(kw_only=True)
+class Modes:
+    """The annotation that says by which enforcement a card may be shared."""
+
+    #: Its name.
+    name: str | None = None
+    #: What its values mean.
+    values: Mapping[str, Selector] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class ResourceNames:
+    """The resources and annotations by which a pod asks for a vendor's cards.
+
+    `memory` and `core` are per card. Where a resource has several names, each serves.
+    """
+
+    #: The resource that counts cards, which the kubelet knows.
+    count: str
+    #: Resources of `memory_unit` bytes each; an amount with a binary suffix is bytes as it stands.
+    memory: tuple[str, ...] = ()
+    #: The bytes of one of `memory`.
+    memory_unit: int = MiB
+    #: The resource of memory in percent of a card.
+    memory_percent: str | None = None
+    #: Resources of compute, of which `core_whole` are all of a card.
+    core: tuple[str, ...] = ()
+    #: How many of `core` a card has.
+    core_whole: int = 100
+    #: The resource that says who goes first: 0 does.
+    priority: str | None = None
+    #: Which devices these names mean.
+    devices: MeantDevices = field(default=MeantDevices())
+    #: The annotations that choose among them.
+    choice: DeviceChoice = field(default=DeviceChoice())
+    #: The annotation that chooses what becomes of core time.
+    policies: Policies = field(default=Policies())
+    #: The annotation that names a pod's class.
+    qos_classes: QosClasses = field(default=QosClasses())
+    #: The annotation that chooses how a card is shared.
+    modes: Modes = field(default=Modes())
 
     def each(self, *models: str, module: int = 1) -> tuple[ResourceNames, ...]:
         """Return such names for each of these models, where each has resources of its own.
@@ -65,24 +124,34 @@ class ResourceNames:
         `{model}` stands for the model in what these names say. A name that is the beginning of
         another's means its own cards alone.
         """
-        return tuple(
-            evolve(
+
+        def named(model: str) -> ResourceNames:
+            longer = tuple(other for other in models if model in other and other != model)
+            choice = self.choice
+            return evolve(
                 self,
                 count=self.count.format(model=model),
                 memory=tuple(name.format(model=model) for name in self.memory),
                 core=tuple(name.format(model=model) for name in self.core),
-                models=Selector((model,), tuple(m for m in models if model in m and m != model)),
-                include_uuid=self.include_uuid and self.include_uuid.format(model=model),
-                exclude_uuid=self.exclude_uuid and self.exclude_uuid.format(model=model),
-                module=module,
+                devices=evolve(self.devices, models=Selector((model,), longer), module=module),
+                choice=evolve(
+                    choice,
+                    include_uuid=choice.include_uuid and choice.include_uuid.format(model=model),
+                    exclude_uuid=choice.exclude_uuid and choice.exclude_uuid.format(model=model),
+                ),
             )
-            for model in models
-        )
+
+        return tuple(map(named, models))
 
     def each_shape(self, *shapes: str) -> tuple[ResourceNames, ...]:
         """Return such names for each of these shapes, with `{shape}` filled in their count."""
         return tuple(
-            evolve(self, count=self.count.format(shape=shape), shape=shape) for shape in shapes
+            evolve(
+                self,
+                count=self.count.format(shape=shape),
+                devices=evolve(self.devices, shape=shape),
+            )
+            for shape in shapes
         )
 
     @property
@@ -90,14 +159,3 @@ class ResourceNames:
         """All resource names; all but `count` exist for the scheduler alone."""
         some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
         return tuple(name for name in some if name is not None)
-
-    def mean(self, device: Device) -> bool:
-        """Return whether the device is one that these names may get."""
-        enforcement, shaped = (
-            device.enforcement.value,
-            self.shape is None or self.shape in device.shapes,
-        )
-        fits = self.models.allows(device.model) and self.enforcements.allows(
-            enforcement, all_of_it=True
-        )
-        return fits and shaped

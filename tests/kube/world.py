@@ -30,7 +30,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.view import containers
 from hetero.placement import fit
-from hetero.plugin.resource_names import ResourceNames
+from hetero.plugin.resource_names import MeantDevices, ResourceNames
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.kube.api_server import FakeApi, Plain
@@ -248,7 +248,10 @@ async def world(
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
-    shapes = (ResourceNames(count=f"example.com/{shape}", shape=shape) for shape in named_shapes)
+    shapes = (
+        ResourceNames(count=f"example.com/{shape}", devices=MeantDevices(shape=shape))
+        for shape in named_shapes
+    )
     vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
     # Not pytest's directory: a socket's path has at most 107 characters. grpc waits for no handler
     # that it cancelled: one may still write while the directory is removed.

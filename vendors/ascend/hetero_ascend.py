@@ -31,8 +31,10 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     count="huawei.com/Ascend{model}",
     memory=("huawei.com/Ascend{model}-memory",),
     core=("huawei.com/Ascend{model}-core",),
-    include_uuid="hami.io/use-Ascend{model}-uuid",
-    exclude_uuid="hami.io/no-use-Ascend{model}-uuid",
+    choice=plugin.DeviceChoice(
+        include_uuid="hami.io/use-Ascend{model}-uuid",
+        exclude_uuid="hami.io/no-use-Ascend{model}-uuid",
+    ),
 )
 VENDOR = plugin.Vendor(
     name="ascend",

@@ -37,10 +37,12 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     memory=("cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu370.smlu.vmemory"),
     memory_unit=256 * MiB,
     core=("cambricon.com/mlu.smlu.vcore", "cambricon.com/mlu370.smlu.vcore"),
-    include_model="cambricon.com/use-mlutype",
-    exclude_model="cambricon.com/nouse-mlutype",
-    include_uuid="cambricon.com/use-gpuuuid",
-    exclude_uuid="cambricon.com/nouse-gpuuuid",
+    choice=plugin.DeviceChoice(
+        include_model="cambricon.com/use-mlutype",
+        exclude_model="cambricon.com/nouse-mlutype",
+        include_uuid="cambricon.com/use-gpuuuid",
+        exclude_uuid="cambricon.com/nouse-gpuuuid",
+    ),
 )
 VENDOR = plugin.Vendor(
     name="cambricon",

@@ -48,11 +48,13 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     count="hygon.com/dcunum",
     memory=("hygon.com/dcumem",),
     core=("hygon.com/dcucores",),
-    include_model="hygon.com/use-dcutype",
-    exclude_model="hygon.com/nouse-dcutype",
-    spelling={"DCU-": "", "_": "-"},
-    include_uuid="hygon.com/use-gpuuuid",
-    exclude_uuid="hygon.com/nouse-gpuuuid",
+    choice=plugin.DeviceChoice(
+        include_model="hygon.com/use-dcutype",
+        exclude_model="hygon.com/nouse-dcutype",
+        spelling={"DCU-": "", "_": "-"},
+        include_uuid="hygon.com/use-gpuuuid",
+        exclude_uuid="hygon.com/nouse-gpuuuid",
+    ),
 )
 VENDOR = plugin.Vendor(
     name="hygon",

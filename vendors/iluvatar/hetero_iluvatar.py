@@ -20,8 +20,9 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     memory=("iluvatar.ai/{model}.vMem",),
     memory_unit=256 * MiB,
     core=("iluvatar.ai/{model}.vCore",),
-    include_uuid="hami.io/use-{model}-uuid",
-    exclude_uuid="hami.io/no-use-{model}-uuid",
+    choice=plugin.DeviceChoice(
+        include_uuid="hami.io/use-{model}-uuid", exclude_uuid="hami.io/no-use-{model}-uuid"
+    ),
 )
 VENDOR = plugin.Vendor(
     name="iluvatar",

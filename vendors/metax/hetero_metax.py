@@ -29,30 +29,33 @@ from hetero.plugin import (
 )
 
 #: What HAMi's users write: whole cards, and slices whose memory is in GiB.
-_WHOLE = plugin.ResourceNames(
-    count="metax-tech.com/gpu",
-    whole=True,
-    include_uuid="metax-tech.com/use-gpuuuid",
-    exclude_uuid="metax-tech.com/nouse-gpuuuid",
+_CHOICE = plugin.DeviceChoice(
+    include_uuid="metax-tech.com/use-gpuuuid", exclude_uuid="metax-tech.com/nouse-gpuuuid"
 )
-_SHARES = evolve(
-    _WHOLE,
+_WHOLE = plugin.ResourceNames(
+    count="metax-tech.com/gpu", devices=plugin.MeantDevices(whole=True), choice=_CHOICE
+)
+_SHARES = plugin.ResourceNames(
     count="metax-tech.com/sgpu",
-    enforcements=plugin.Selector(include=("partition",)),  # cards whose sGPU mode is on
-    whole=False,
     memory=("metax-tech.com/vmemory",),
     memory_unit=1024 * MiB,
     core=("metax-tech.com/vcore",),
-    links="metax-tech.com/sgpu-topology-aware",
-    policy="metax-tech.com/sgpu-qos-policy",
-    policies={
-        "best-effort": Policy.OFF,
-        "fixed-share": Policy.FIXED,
-        "burst-share": Policy.ELASTIC,
-    },
-    qos_class="metax-tech.com/sgpu-app-class",
-    qos_classes={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
-    first=("online",),
+    # Cards whose sGPU mode is on.
+    devices=plugin.MeantDevices(enforcements=plugin.Selector(include=("partition",))),
+    choice=evolve(_CHOICE, links="metax-tech.com/sgpu-topology-aware"),
+    policies=plugin.Policies(
+        name="metax-tech.com/sgpu-qos-policy",
+        values={
+            "best-effort": Policy.OFF,
+            "fixed-share": Policy.FIXED,
+            "burst-share": Policy.ELASTIC,
+        },
+    ),
+    qos_classes=plugin.QosClasses(
+        name="metax-tech.com/sgpu-app-class",
+        compatible={"": ("",), "online": ("online", "offline"), "offline": ("offline",)},
+        first=("online",),
+    ),
 )
 VENDOR = plugin.Vendor(
     name="metax",

@@ -39,8 +39,9 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     memory_unit=512 * MiB,
     core=("mthreads.com/sgpu-core",),
     core_whole=16,
-    include_uuid="mthreads.ai/use-gpuuuid",
-    exclude_uuid="mthreads.ai/nouse-gpuuuid",
+    choice=plugin.DeviceChoice(
+        include_uuid="mthreads.ai/use-gpuuuid", exclude_uuid="mthreads.ai/nouse-gpuuuid"
+    ),
 )
 VENDOR = plugin.Vendor(
     name="mthreads",

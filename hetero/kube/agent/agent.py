@@ -320,9 +320,9 @@ class Agent:
         found: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in () if self.by_claims else self.discovery.devices:
             for resource_names in self._resource_names.get(device.vendor, ()):
-                if resource_names.mean(device):
+                if resource_names.devices.mean(device):
                     found.setdefault(resource_names.count, []).append(
-                        _counted(device, resource_names.shape)
+                        _counted(device, resource_names.devices.shape)
                     )
         return found
 

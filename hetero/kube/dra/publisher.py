@@ -194,8 +194,8 @@ def counted(
     found: dict[str, tuple[str, ...]] = {}
     for device in devices:
         for one in names(device.vendor):
-            if one.mean(device):
-                shaped = f"{device.uuid}/{one.shape}" if one.shape else device.uuid
+            if one.devices.mean(device):
+                shaped = f"{device.uuid}/{one.devices.shape}" if one.devices.shape else device.uuid
                 found[shaped] = (*found.get(shaped, ()), one.count)
     return found
 

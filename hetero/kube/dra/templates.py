@@ -218,7 +218,7 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
 
 def _count(asked: Asked) -> int:
     """Return how many devices of a slice are asked: it has a module of cards as one."""
-    return max(asked.count // asked.resource_names.module, 1)
+    return max(asked.count // asked.resource_names.devices.module, 1)
 
 
 def _exactly(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> Plain:
@@ -260,7 +260,9 @@ def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
             ask.memory_percent not in (None, 100)
         ),
         "a card that nobody holds (mutex) is not to be had by claims": request.empty,
-        f"{names.qos_class} is not served by claims": any(one.value for one in request.co_tenancy),
+        f"{names.qos_classes.name} is not served by claims": any(
+            one.value for one in request.co_tenancy
+        ),
         "what passes limits or goes before others is for a DeviceClass to say, or your claim": (
             request.policy is Policy.OFF or unlimited or first or reports
         ),

@@ -94,7 +94,7 @@ def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
     if request.priority is Priority.HIGH:
         yield "priority-0"
     by_service = Enforcement.SERVICE.value in request.enforcement.include
-    if by_service and request.enforcement != asked.resource_names.enforcements:
+    if by_service and request.enforcement != asked.resource_names.devices.enforcements:
         yield "mps"
     if request.on_excess is OnExcess.REPORT:
         yield "on-excess-report"

@@ -132,7 +132,8 @@ def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device
     ]
     names = _names(shape, vocabulary, meant)
     limits = _limits(shape, names)
-    notes = {names.include_model: shape.model} if names.include_model and shape.model else {}
+    by_model = names.choice.include_model
+    notes = {by_model: shape.model} if by_model and shape.model else {}
     container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
     return [
         _pod(f"what-if-{number}", {"annotations": notes}, {"containers": [container]})
@@ -154,7 +155,7 @@ def _names(shape: Shape, vocabulary: Vocabulary, meant: list[Device]) -> Resourc
     if declared is None:
         raise BadInput(f"vendor {vendors[0]} is not installed here: its resources are not known")
     for names in declared.resource_names:
-        if names.shape is None and all(map(names.mean, meant)):
+        if names.devices.shape is None and all(map(names.devices.mean, meant)):
             return names
     models = ", ".join(sorted({device.model for device in meant}))
     raise BadInput(f"no one resource asks for {models}: say which are asked for by --model")

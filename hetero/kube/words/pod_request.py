@@ -31,7 +31,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
 from hetero.placement.cluster import Container
 from hetero.placement.cluster import Pod as PlacedPod
-from hetero.plugin.resource_names import ResourceNames
+from hetero.plugin.resource_names import DeviceChoice, QosClasses, ResourceNames
 from hetero.plugin.vendor import Vendor
 
 #: How nodes are chosen: `fragmentation`, `binpack` or `spread`. Our own name comes first.
@@ -268,11 +268,13 @@ class Vocabulary:
         count = _count(
             resource_names, ask, quantity(amounts, resource_names.count) or self.defaults.count
         )
-        _expect_no_contradiction(resource_names, notes)
+        _expect_no_contradiction(resource_names.choice, notes)
         wanted = names(_first(notes, DEVICE_PLACEMENT))
         policy = self._policy(resource_names, {**variables, **notes}, notes.get(POLICY))
         qos_class = _qos_class(resource_names, notes, count)
-        first = quantity(amounts, resource_names.priority) == 0 or qos_class in resource_names.first
+        foremost = qos_class in resource_names.qos_classes.first
+        first = quantity(amounts, resource_names.priority) == 0 or foremost
+        devices, choice = resource_names.devices, resource_names.choice
         return Asked(
             container=name,
             resource_names=resource_names,
@@ -280,27 +282,26 @@ class Vocabulary:
             unlimited=policy is None,
             request=Request(
                 asks=(ask,) * count,
-                exclusive=resource_names.whole or ask.core == 100,
+                exclusive=devices.whole or ask.core == 100,
                 empty="mutex" in wanted,
-                numa="numa" in wanted or _true(notes, resource_names.numa),
-                links="topology-aware" in wanted or _true(notes, resource_names.links),
+                numa="numa" in wanted or _true(notes, choice.numa),
+                links="topology-aware" in wanted or _true(notes, choice.links),
                 policy=policy or Policy.FIXED,
                 priority=Priority.HIGH if first else Priority.LOW,
                 vendor=Selector(include=(vendor.name,)),
                 model=Selector(
-                    include=_models(notes, resource_names.include_model, resource_names)
-                    or resource_names.models.include,
+                    include=_models(notes, choice.include_model, choice) or devices.models.include,
                     exclude=(
-                        *_models(notes, resource_names.exclude_model, resource_names),
-                        *resource_names.models.exclude,
+                        *_models(notes, choice.exclude_model, choice),
+                        *devices.models.exclude,
                     ),
                 ),
                 uuid=Selector(
-                    include=names(notes.get(resource_names.include_uuid or "")),
-                    exclude=names(notes.get(resource_names.exclude_uuid or "")),
+                    include=names(notes.get(choice.include_uuid or "")),
+                    exclude=names(notes.get(choice.exclude_uuid or "")),
                 ),
                 enforcement=_enforcement(resource_names, notes),
-                co_tenancy=_co_tenancy(resource_names, qos_class),
+                co_tenancy=_co_tenancy(resource_names.qos_classes, qos_class),
                 on_excess=_word(notes, ON_EXCESS, OnExcess),
                 on_bypass=_word(notes, ON_BYPASS, OnBypass),
                 strict=_word(notes, STRICT, Truth) is Truth.TRUE,
@@ -308,8 +309,8 @@ class Vocabulary:
         )
 
     def _ask(self, resource_names: ResourceNames, amounts: Amounts) -> Ask:
-        if resource_names.shape is not None:
-            return Ask(shape=resource_names.shape)
+        if resource_names.devices.shape is not None:
+            return Ask(shape=resource_names.devices.shape)
         sizes = (
             bytes_of(amounts, name, resource_names.memory_unit) for name in resource_names.memory
         )
@@ -342,13 +343,14 @@ class Vocabulary:
                 raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
             return Policy(said)
         default = None if self.defaults.unlimited else self.defaults.policy
-        meanings = {_DEFAULT: default, **resource_names.policies}
-        return _said(notes, resource_names.policy, meanings)
+        meanings = {_DEFAULT: default, **resource_names.policies.values}
+        return _said(notes, resource_names.policies.name, meanings)
 
 
 def _enforcement(resource_names: ResourceNames, notes: Mapping[str, str]) -> Selector:
     """Return which enforcements serve, by the resource's meaning and the pod's own words."""
-    meant = _said(notes, resource_names.mode, resource_names.modes) or resource_names.enforcements
+    modes = resource_names.modes
+    meant = _said(notes, modes.name, modes.values) or resource_names.devices.enforcements
     slices, sharing = _word(notes, SLICES, _Slices), _word(notes, SHARING, _Sharing)
     if slices is None and sharing is None:
         return meant
@@ -396,7 +398,7 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
 
 def _count(resource_names: ResourceNames, ask: Ask, count: int) -> int:
     """Return how many cards are meant: whole ones come in modules."""
-    size = resource_names.module
+    size = resource_names.devices.module
     parse_count(str(count), of=resource_names.count)
     if size == 1 or (count == 1 and ask != Ask()):
         return count
@@ -410,26 +412,25 @@ def _count(resource_names: ResourceNames, ask: Ask, count: int) -> int:
 
 def _qos_class(resource_names: ResourceNames, notes: Mapping[str, str], count: int) -> str:
     """Return the class of the pod, "" if it is in none."""
-    qos_class = notes.get(resource_names.qos_class or "", "")
-    if qos_class not in resource_names.qos_classes and qos_class:
-        known = _list(resource_names.qos_classes)
-        raise BadInput(f"{resource_names.qos_class} {qos_class!r} is none of {known}")
+    classes = resource_names.qos_classes
+    qos_class = notes.get(classes.name or "", "")
+    if qos_class not in classes.compatible and qos_class:
+        known = _list(classes.compatible)
+        raise BadInput(f"{classes.name} {qos_class!r} is none of {known}")
     if qos_class and count != 1:
-        raise BadInput(
-            f"{resource_names.count} {count}: a pod with {resource_names.qos_class} has one card"
-        )
+        raise BadInput(f"{resource_names.count} {count}: a pod with {classes.name} has one card")
     return qos_class
 
 
-def _co_tenancy(resource_names: ResourceNames, qos_class: str) -> tuple[CoTenancy, ...]:
+def _co_tenancy(classes: QosClasses, qos_class: str) -> tuple[CoTenancy, ...]:
     """Return whom the container's cards may be shared with."""
-    if resource_names.qos_class is None:
+    if classes.name is None:
         return ()
     return (
         CoTenancy(
-            key=resource_names.qos_class,
+            key=classes.name,
             value=qos_class,
-            compatible_with=resource_names.qos_classes[qos_class],
+            compatible_with=classes.compatible[qos_class],
         ),
     )
 
@@ -467,21 +468,19 @@ def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
     return next(filter(None, said), None)
 
 
-def _models(
-    notes: Mapping[str, str], name: str | None, resource_names: ResourceNames
-) -> tuple[str, ...]:
+def _models(notes: Mapping[str, str], name: str | None, choice: DeviceChoice) -> tuple[str, ...]:
     """Return the models an annotation lists, spelt as the driver does."""
     listed = (notes.get(name) if name else None) or ""
-    for theirs, ours in resource_names.spelling.items():
+    for theirs, ours in choice.spelling.items():
         listed = listed.replace(theirs, ours)
     return names(listed)
 
 
-def _expect_no_contradiction(resource_names: ResourceNames, notes: Mapping[str, str]) -> None:
+def _expect_no_contradiction(choice: DeviceChoice, notes: Mapping[str, str]) -> None:
     """Raise `BadInput` if annotations choose and exclude the same."""
     pairs = (
-        (resource_names.include_model, resource_names.exclude_model),
-        (resource_names.include_uuid, resource_names.exclude_uuid),
+        (choice.include_model, choice.exclude_model),
+        (choice.include_uuid, choice.exclude_uuid),
     )
     for include, exclude in pairs:
         both = set(names(notes.get(include or ""))) & set(names(notes.get(exclude or "")))

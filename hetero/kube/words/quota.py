@@ -81,7 +81,7 @@ class Quotas:
         for vendor in self.vocabulary.vendors:
             for resource_names in vendor.resource_names if vendor.name == device.vendor else ():
                 counted = resource_names.memory or resource_names.core
-                if not counted or not resource_names.mean(device):
+                if not counted or not resource_names.devices.mean(device):
                     continue
                 for name in resource_names.memory:
                     made[name] = -(-takes.get(MEMORY, 0) // resource_names.memory_unit)

@@ -10,19 +10,24 @@ from hetero.plugin import Policy
 #: What users of NVIDIA's own plugin write for a MIG instance; below it HAMi's and Volcano's names.
 _INSTANCE = plugin.ResourceNames(
     count="nvidia.com/mig-{shape}",
-    include_model="nvidia.com/use-gputype",
-    exclude_model="nvidia.com/nouse-gputype",
-    include_uuid="nvidia.com/use-gpuuuid",
-    exclude_uuid="nvidia.com/nouse-gpuuuid",
-    numa="nvidia.com/numa-bind",
-    policy="GPU_CORE_UTILIZATION_POLICY",
-    policies={"force": Policy.FIXED, "disable": None},
-    mode="nvidia.com/vgpu-mode",
-    modes={
-        "hami-core": plugin.Selector(exclude=("partition", "service")),
-        "mig": plugin.Selector(include=("partition",)),
-        "mps": plugin.Selector(include=("service",)),
-    },
+    choice=plugin.DeviceChoice(
+        include_model="nvidia.com/use-gputype",
+        exclude_model="nvidia.com/nouse-gputype",
+        include_uuid="nvidia.com/use-gpuuuid",
+        exclude_uuid="nvidia.com/nouse-gpuuuid",
+        numa="nvidia.com/numa-bind",
+    ),
+    policies=plugin.Policies(
+        name="GPU_CORE_UTILIZATION_POLICY", values={"force": Policy.FIXED, "disable": None}
+    ),
+    modes=plugin.Modes(
+        name="nvidia.com/vgpu-mode",
+        values={
+            "hami-core": plugin.Selector(exclude=("partition", "service")),
+            "mig": plugin.Selector(include=("partition",)),
+            "mps": plugin.Selector(include=("service",)),
+        },
+    ),
 )
 _HAMI = evolve(
     _INSTANCE,
