@@ -313,8 +313,20 @@ def _described(name: str, member: object) -> str:
     if isinstance(member, type) and issubclass(member, enum.Enum):
         rows = "".join(f"| `{each.name}` | `{each.value}` |\n" for each in member)
         return f"## `{name}`\n\n{text}\n| member | value |\n|---|---|\n{rows}"
-    methods = "".join(_methods(member)) if isinstance(member, type) else ""
-    return f"## `{name}`\n\n{_signature(name, member)}\n{text}\n{methods}"
+    parts = "".join((*_fields(member), *_methods(member))) if isinstance(member, type) else ""
+    return f"## `{name}`\n\n{_signature(name, member)}\n{text}\n{parts}"
+
+
+def _fields(kind: type) -> Iterator[str]:
+    """Yield a line for each field of a class that says by `#:` what it is."""
+    if not attrs.has(kind):
+        return
+    lines = [line.removeprefix("    ") for line in inspect.getsource(kind).splitlines()]
+    for number, line in enumerate(lines):
+        field = re.match(r"(\w+): ", line)
+        meaning = _above(lines, number)
+        if field and meaning:
+            yield f"- `{field[1]}`: {_cell(meaning, code=False)}\n"
 
 
 def _methods(kind: type) -> Iterator[str]:

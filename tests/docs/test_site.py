@@ -107,6 +107,21 @@ def test_every_public_name_says_what_it_is(module: Any) -> None:
     assert [] == silent
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [
+        *(plugin.Vendor, plugin.ContainerEdits, plugin.ContainerRuntime, plugin.ResourceNames),
+        *(plugin.MeantDevices, plugin.Policies, plugin.QosClasses, plugin.Modes),
+    ],
+)
+def test_every_field_of_a_declaration_says_what_it_is(declared: type[Any]) -> None:
+    described = "".join(make_reference._fields(declared))
+
+    assert [] == [
+        field.name for field in attrs.fields(declared) if f"`{field.name}`: " not in described
+    ]
+
+
 def test_a_page_outside_of_the_navigation_is_found(tmp_path: Path) -> None:
     (tmp_path / "guides").mkdir()
     (tmp_path / "guides" / "forgotten.md").write_text("# Forgotten\n")
