@@ -18,7 +18,8 @@ from hetero.model.errors import HeteroError, Refused
 from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import make
-from hetero.plugin.service import Serve, Service
+from hetero.plugin.service import Service
+from hetero.registry.message import Serve
 from hetero.registry.registry import Discovery, Registry
 
 #: In the directory of a service: why it is to be started anew, from when that was seen until it is.

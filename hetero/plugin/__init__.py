@@ -56,7 +56,7 @@ from hetero.plugin.resource_names import (
     QosClasses,
     ResourceNames,
 )
-from hetero.plugin.service import Serve, Service
+from hetero.plugin.service import Service, ServiceDriver
 from hetero.plugin.slices import free_number, note, orphaned, shares, slice_name
 from hetero.plugin.vendor import Model, Vendor, menus
 
@@ -94,8 +94,8 @@ __all__ = [
     "QosClasses",
     "ResourceNames",
     "Selector",
-    "Serve",
     "Service",
+    "ServiceDriver",
     "Step",
     "Template",
     "Templated",

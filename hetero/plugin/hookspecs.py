@@ -15,7 +15,7 @@ import pluggy
 
 from hetero.model import Allocation, Device, Edits, Usage
 from hetero.plugin.driver import DriverError
-from hetero.plugin.service import Serve, Service
+from hetero.plugin.service import ServiceDriver
 from hetero.plugin.vendor import Vendor
 
 #: The entry point group vendors are found under.
@@ -88,15 +88,12 @@ def hetero_watch() -> dict[str, str] | None:
 
 
 @hookspec(firstresult=True)
-def hetero_serve(
-    device: Device, do: Serve, directory: Path, memory: int, process: int
-) -> Service | None:
-    """Bring the service by which programs share `device` to what is wanted; return how it is then.
+def hetero_serve(device: Device, directory: Path) -> ServiceDriver | None:
+    """Return what drives the service by which programs share `device`.
 
-    Asked where the node's settings have the device shared so. The service keeps its files in
-    `directory`, by which it is found again: it outlives whoever started it. `memory` are the bytes
-    that a program may have at most (START), `process` is the one to let go of (END). Who asks for
-    the same twice is answered the same.
+    Asked where the node's settings have the device shared so, each time before one thing is asked
+    of what is returned. The service keeps its files in `directory`, by which it is found again: it
+    outlives whoever started it.
     """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from typing import Protocol
 
 from attrs import field
 
@@ -10,29 +10,37 @@ from hetero.model import Edits
 from hetero.model.frozen import frozen
 
 
-class Serve(str, Enum):
-    """What is wanted of a service."""
-
-    START = "start"  # that it runs; if it does already, with these settings
-    LOOK = "look"  # to know how it is
-    END = "end"  # that it lets go of one of its programs, before that is killed
-    STOP = "stop"  # that it ends, and what it serves with it
-
-
 @frozen(kw_only=True)
 class Service:
-    """A service as it is now.
+    """A service as it is now."""
 
-    `processes` are its own and `clients` those it serves. `one_user`: it serves the programs of one
-    user at a time. `fault` says why it serves nobody any more although it runs. `edits` are what
-    brings a program to it. `sm` is the variable by which a program is held to a percent of the
-    device's multiprocessors (None: there is none).
-    """
-
+    #: Whether it runs.
     running: bool = False
+    #: Its own processes.
     processes: tuple[int, ...] = ()
+    #: The processes that it serves.
     clients: tuple[int, ...] = ()
+    #: Whether it serves the programs of one user at a time.
     one_user: bool = False
+    #: Why it serves nobody any more although it runs.
     fault: str | None = None
+    #: What brings a program to it.
     edits: Edits = field(factory=Edits)
+    #: The variable that holds a program to a percent of the multiprocessors, if there is one.
     sm: str | None = None
+
+
+class ServiceDriver(Protocol):
+    """What drives the service of one device. Who asks for the same twice is answered the same."""
+
+    def start(self, memory: int) -> Service:
+        """Have it run, with at most `memory` bytes for each program; return how it is then."""
+
+    def look(self) -> Service:
+        """Return how it is."""
+
+    def end(self, process: int) -> Service:
+        """Have it let go of a program, which is killed after that; return how it is then."""
+
+    def stop(self) -> Service:
+        """End it with what it serves; return how it is then."""

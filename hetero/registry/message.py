@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from functools import cache, lru_cache
 from typing import TypeVar
 
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
-from hetero.plugin.service import Serve, Service
+from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
 
 #: A message is a length, the number of the question, and then as many bytes of JSON.
@@ -39,6 +40,15 @@ _TOO_MANY = 1 << 63
 T = TypeVar("T")
 
 
+class Serve(str, Enum):
+    """What is wanted of a service: the methods of its driver."""
+
+    START = "start"
+    LOOK = "look"
+    END = "end"
+    STOP = "stop"
+
+
 class Failure(Exception):
     """A vendor did not answer as it should; carries the sentence for its row."""
 
@@ -47,7 +57,8 @@ class Failure(Exception):
 class Question:
     """One hook's call: `ask` is its name without `hetero_`, `within` the seconds it may take.
 
-    The other fields are the hook's arguments.
+    The other fields are the hook's arguments; `do` is asked of the service's driver, with `memory`
+    or `process`.
     """
 
     ask: str

@@ -13,10 +13,10 @@ from hetero.model import Allocation, Device, Edits, Inventory, Usage
 from hetero.model.errors import NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
-from hetero.plugin.service import Serve, Service
+from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
 from hetero.registry.entry_points import Entry, entries, normalised
-from hetero.registry.message import Answer, Question
+from hetero.registry.message import Answer, Question, Serve
 from hetero.registry.pauses import Pauses
 from hetero.registry.process import Forks, Starter
 from hetero.registry.respondent import Plugin, Respondent

@@ -16,7 +16,7 @@ from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
-from hetero.registry.message import SHOWN, Answer, Failure, Question
+from hetero.registry.message import SHOWN, Answer, Failure, Question, Serve
 
 T = TypeVar("T")
 
@@ -169,14 +169,18 @@ def _news(told: dict[str, str] | None) -> Answer:
 
 
 def _served(hooks: pluggy.HookRelay, question: Question) -> Service | None:
-    said = hooks.hetero_serve(
-        device=question.device,
-        do=question.do,
-        directory=Path(question.directory),
-        memory=question.memory,
-        process=question.process,
-    )
-    return _expect(Service, said)
+    directory = Path(question.directory)
+    driver = hooks.hetero_serve(device=question.device, directory=directory)
+    if driver is None:
+        return None
+    match question.do:
+        case Serve.START:
+            return _expect(Service, driver.start(question.memory))
+        case Serve.END:
+            return _expect(Service, driver.end(question.process))
+        case Serve.STOP:
+            return _expect(Service, driver.stop())
+    return _expect(Service, driver.look())
 
 
 def _expect(kind: type[T], said: object) -> T | None:

@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import hetero_nvidia
@@ -17,7 +16,7 @@ import hetero_simulator
 import pytest
 
 from hetero.node.ledger.grant_file import read_limits
-from hetero.plugin import Enforcement, GiB, Serve
+from hetero.plugin import Enforcement, GiB
 
 from .conftest import Begin, Run
 
@@ -120,9 +119,8 @@ def test_a_container_gets_the_pipe_directory_and_the_shared_memory_by_mounts(
         uuid="GPU-1", model="NVIDIA L4", index=0, memory=GiB, enforcement=Enforcement.PRELOAD
     )
     with tempfile.TemporaryDirectory() as short:
-        serve = partial(hetero_nvidia.hetero_serve, device, directory=Path(short), process=0)
-        begun = serve(do=Serve.START, memory=GiB)
-        gone = serve(do=Serve.STOP, memory=0)
+        driver = hetero_nvidia.hetero_serve(device, Path(short))
+        begun, gone = driver.start(GiB), driver.stop()
 
     pipe = f"{short}/pipe"
     assert {"CUDA_MPS_PIPE_DIRECTORY": pipe} == begun.edits.env

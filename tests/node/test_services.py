@@ -14,7 +14,7 @@ from hetero.model.units import GiB
 from hetero.node import services
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.ledger import Grant, Ledger
-from hetero.plugin import CORE, MEMORY, Serve, Service, Vendor, hookimpl
+from hetero.plugin import CORE, MEMORY, Service, ServiceDriver, Vendor, hookimpl
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
@@ -26,7 +26,7 @@ class Serving:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.told: list[tuple[Serve, int]] = []
+        self.told: list[tuple[str, int]] = []
         self._memory = MemoryVendor(rack(16 * GiB))
 
     @hookimpl
@@ -38,9 +38,22 @@ class Serving:
         return self._memory.hetero_discover()
 
     @hookimpl
-    def hetero_serve(
-        self, device: Device, do: Serve, directory: Path, memory: int, process: int
-    ) -> Service:
+    def hetero_serve(self) -> ServiceDriver:
+        return self
+
+    def start(self, memory: int) -> Service:
+        return self._told("start", memory)
+
+    def look(self) -> Service:
+        return self._told("look")
+
+    def end(self, process: int) -> Service:
+        return self._told("end")
+
+    def stop(self) -> Service:
+        return self._told("stop")
+
+    def _told(self, do: str, memory: int = 0) -> Service:
         self.told.append((do, memory))
         return self.service
 
@@ -74,7 +87,7 @@ def test_where_the_driver_serves_one_user_anothers_grant_is_refused(ledger: Ledg
     mine, other = grant("aa", 1000, GiB), grant("bb", 1001, GiB)
 
     services.start(registry, ledger, device, [mine, evolve(mine, id="ab")])
-    assert (Serve.START, GiB) == vendor.told[-1]
+    assert ("start", GiB) == vendor.told[-1]
     with pytest.raises(Refused, match="programs of one user at a time, and another user has"):
         services.start(registry, ledger, device, [mine, other])
 
@@ -98,4 +111,4 @@ def test_after_a_fault_nothing_is_given_until_the_service_was_started_anew(
     services.start(registry, ledger, device, [grant("aa", None, GiB)])
 
     does = [do for do, _ in vendor.told]
-    assert does[-5:] == [Serve.STOP, Serve.LOOK, Serve.START, Serve.LOOK, Serve.START]
+    assert does[-5:] == ["stop", "look", "start", "look", "start"]

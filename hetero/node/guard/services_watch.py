@@ -16,7 +16,7 @@ from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node
 from hetero.node.view.hurt import HURT, Hurt
-from hetero.plugin.service import Serve
+from hetero.registry.message import Serve
 
 #: Seconds that programs whose device failed them may take to end.
 _DRAIN = 30.0

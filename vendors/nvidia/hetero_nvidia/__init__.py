@@ -81,21 +81,11 @@ def hetero_enforce(allocation: plugin.Allocation, devices: Sequence[Device]) -> 
 
 
 @plugin.hookimpl
-def hetero_serve(
-    device: Device, do: plugin.Serve, directory: Path, memory: int, process: int
-) -> plugin.Service:
+def hetero_serve(device: Device, directory: Path) -> plugin.ServiceDriver:
     """Have MPS share a card: a daemon of its own."""
     from hetero_nvidia.mps import Daemon  # here: most nodes share no card by it
 
-    daemon = Daemon(directory, device.uuid)
-    match do:
-        case plugin.Serve.START:
-            return daemon.start(memory)
-        case plugin.Serve.END:
-            return daemon.end(process)
-        case plugin.Serve.STOP:
-            return daemon.stop()
-    return daemon.look()
+    return Daemon(directory, device.uuid)
 
 
 @plugin.hookimpl
