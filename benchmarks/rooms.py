@@ -7,8 +7,8 @@ this vendor alone. Each call of a function from another package begins a stay in
 return ends it. Each `hetero.<package>` is a package.
 
 What does not count: the bodies of modules that are imported, with what those call, since imports
-follow the same order whoever makes them; methods that attrs generates; and the vendor, which is
-asked in a process of its own. Calls into
+follow the same order whoever makes them; methods that attrs generates, and `__new__`, since a value
+is made wherever it is read; and the vendor, which is asked in a process of its own. Calls into
 `hetero.model` are counted apart: its values travel through every package, so a call of theirs is no
 step of the walk.
 """
@@ -62,7 +62,8 @@ class Walk:
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """Note a call, as `sys.setprofile` reports it."""
         entered = room(frame) if event == "call" else None
-        if entered is None or frame in self._resumed:
+        made = frame.f_code.co_name == "__new__"
+        if entered is None or made or frame in self._resumed:
             return
         if frame.f_code.co_flags & inspect.CO_GENERATOR:
             self._resumed.add(frame)

@@ -180,7 +180,7 @@ def test_pods_ask_by_the_resource_names_that_the_guide_declares() -> None:
         if "resource_names=" in one
     ]
     models = 'models=(plugin.Model(match="*", granularity=plugin.Fractional()),)'
-    rest = f'name="zephyr", title="Zephyr", {models}'
+    rest = f'api=2, name="zephyr", title="Zephyr", {models}'
     made: dict[str, object] = {"plugin": plugin}
     exec(block.replace("...,", f"{rest},"), made)
     (vendor,) = (one for one in made.values() if isinstance(one, plugin.Vendor))

@@ -9,6 +9,7 @@ from pathlib import Path
 from hetero import plugin
 
 VENDOR = plugin.Vendor(
+    api=2,
     name="acme",
     title="Acme",
     models=(plugin.Model(match="*", granularity=plugin.Whole()),),

@@ -58,9 +58,10 @@ from hetero.plugin.resource_names import (
 )
 from hetero.plugin.service import Service, ServiceDriver
 from hetero.plugin.slices import free_number, note, orphaned, shares, slice_name
-from hetero.plugin.vendor import Model, Vendor, menus
+from hetero.plugin.vendor import API, Model, Vendor, menus
 
 __all__ = [
+    "API",
     "CORE",
     "MEMORY",
     "POLICY_SLOTS",

@@ -28,6 +28,9 @@ from hetero.model.units import MiB
 from hetero.plugin.container import ContainerEdits, ContainerRuntime
 from hetero.plugin.resource_names import ResourceNames
 
+#: The version of what a vendor imports. It grows when a plugin of before would no longer work.
+API = 2
+
 #: No card has this much; a driver that says so speaks another version of its interface.
 _IMPOSSIBLE_MEMORY = 2**50
 #: An index that no device has.
@@ -87,6 +90,8 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
 class Vendor:
     """Who a vendor is, how its models divide, and what confines a process to its devices."""
 
+    #: The version of this interface that it was written for: `API`.
+    api: int
     #: Its name, which is its entry point's, in lower case.
     name: str
     #: Its name for people.
@@ -111,6 +116,16 @@ class Vendor:
     resource_domains: tuple[str, ...] = ()
     #: Executables that watch cards beside everybody's programs: never ended for what they hold.
     monitors: tuple[str, ...] = ()
+
+    def __new__(cls, **declared: object) -> Vendor:
+        """Refuse a declaration of another version before one of its fields is missed."""
+        if declared and declared.get("api") != API:
+            version = f"version {declared['api']}" if "api" in declared else "no version"
+            raise ValueError(
+                f"the declaration says {version} of the plugin interface, and this is version "
+                f"{API}: see docs/guides/adding-a-vendor.md"
+            )
+        return object.__new__(cls)
 
     def declared(self, model: str) -> Model:
         """Return the first declaration that covers `model`. Raises `LookupError`."""

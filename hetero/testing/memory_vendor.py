@@ -56,6 +56,7 @@ class MemoryVendor:
         self.devices = list(devices)
         self.usage: dict[str, Usage] = {}
         self._vendor = Vendor(
+            api=2,
             name=name,
             title=name.title(),
             models=(

@@ -21,6 +21,7 @@ VENDOR = """
 from hetero.plugin import GiB, Fractional, Model, Enforcement, Usage, Vendor, Whole, hookimpl
 
 VENDOR = Vendor(
+    api=2,
     name="testing",
     title="Testing",
     models=(

@@ -23,6 +23,7 @@ from tests.kube.control_plane import Authority, ControlPlane, control_plane, fre
 
 ROOT = Path(__file__).parents[2]
 CARDS = Vendor(
+    api=2,
     name="nvidia",
     title="NVIDIA",
     models=(Model(match="*", granularity=Fractional(), slots=10),),

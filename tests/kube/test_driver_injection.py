@@ -66,6 +66,7 @@ def test_by_cdi_the_kubelet_is_given_names_alone(root: Path) -> None:
 
 #: A vendor whose runtime reads a variable, or mounts.
 OWN = Vendor(
+    api=2,
     name="own",
     title="Own",
     models=(),

@@ -46,6 +46,7 @@ class Runtime:
     def __init__(self, *, by: str = "index") -> None:
         self.broken = False
         self._vendor = Vendor(
+            api=2,
             name="runtime",
             title="Runtime",
             models=(Model(match="*", granularity=plugin.Whole()),),

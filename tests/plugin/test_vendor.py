@@ -39,7 +39,7 @@ def test_a_row_of_a_table_is_a_model_and_its_menu() -> None:
 
 
 VENDOR = Vendor(
-    name="zephyr", title="Zephyr", models=(Model(match="*", granularity=Whole(), slots=3),)
+    api=2, name="zephyr", title="Zephyr", models=(Model(match="*", granularity=Whole(), slots=3),)
 )
 
 
@@ -74,6 +74,7 @@ def test_what_a_driver_does_not_name_is_unknown_and_without_a_uuid_there_is_no_c
 
 def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
     vendor = Vendor(
+        api=2,
         name="v",
         title="V",
         models=(
@@ -104,4 +105,4 @@ def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
 
 def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
     with pytest.raises(ValueError, match=r"'visible_by' must be in \('uuid', 'index'\)"):
-        Vendor(name="v", title="V", models=(), visible_by="serial")
+        Vendor(api=2, name="v", title="V", models=(), visible_by="serial")

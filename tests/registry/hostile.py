@@ -111,6 +111,7 @@ _, _, _COPY = __name__.partition("hetero_hostile_")
 NAME = f"hostile-{_COPY}".replace("_", "-") if _COPY else "hostile"
 
 VENDOR = plugin.Vendor(
+    api=2,
     name=NAME,
     title="Hostile",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), slots=4),),

@@ -14,6 +14,7 @@ _GOOD = """\
 from hetero import plugin
 
 VENDOR = plugin.Vendor(
+    api=2,
     name="{name}",
     title="{name}",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), slots=4),),

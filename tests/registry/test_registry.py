@@ -80,6 +80,16 @@ FAULTS = {
         "@plugin.hookimpl\ndef hetero_vendor():\n    return plugin.Vendor()\n",
         "faulty: hetero_vendor: ",
     ),
+    "declaration of before": (
+        good("faulty").replace("    api=2,\n", '    runtime_none=("void",),\n'),
+        "faulty: load: the declaration says no version of the plugin interface, and this is "
+        "version 2: see docs/guides/adding-a-vendor.md",
+    ),
+    "declaration of another version": (
+        good("faulty").replace("api=2", "api=3"),
+        "faulty: load: the declaration says version 3 of the plugin interface, and this is "
+        "version 2: see docs/guides/adding-a-vendor.md",
+    ),
     "generator that fails half-way": (
         good("faulty") + "    raise OSError('the second card hangs')\n",
         "faulty: discover: the second card hangs",
@@ -205,7 +215,10 @@ class Cards:
     @plugin.hookimpl
     def hetero_vendor(self) -> Vendor:
         return Vendor(
-            name=self.name, title="Cards", models=(Model(match="*", granularity=plugin.Whole()),)
+            api=2,
+            name=self.name,
+            title="Cards",
+            models=(Model(match="*", granularity=plugin.Whole()),),
         )
 
     @plugin.hookimpl

@@ -18,6 +18,7 @@ _EIGHTHS = {"eighth": 1, "half": 4}
 _MENU = tuple(plugin.Template(name, {MEMORY: n * 8 * GiB, CORE: n}) for name, n in _EIGHTHS.items())
 _VISIBLE = "EIGHTHS_VISIBLE_DEVICES"
 _VENDOR = plugin.Vendor(
+    api=2,
     name="eighths",
     title="Eighths",
     models=(plugin.Model(match="*", core=8, slots=8, granularity=plugin.Templated(_MENU)),),

@@ -14,6 +14,7 @@ from hetero import plugin
 from hetero.plugin import Device, DriverError, Enforcement
 
 VENDOR = plugin.Vendor(
+    api=2,
     name="amd",
     title="AMD",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),

@@ -37,6 +37,7 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     ),
 )
 VENDOR = plugin.Vendor(
+    api=2,
     name="ascend",
     title="Huawei Ascend",
     models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), measured_by=(MEMORY,)),

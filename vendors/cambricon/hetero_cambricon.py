@@ -45,6 +45,7 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     ),
 )
 VENDOR = plugin.Vendor(
+    api=2,
     name="cambricon",
     title="Cambricon",
     models=(

@@ -57,6 +57,7 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     ),
 )
 VENDOR = plugin.Vendor(
+    api=2,
     name="hygon",
     title="Hygon DCU",
     models=(

@@ -25,6 +25,7 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     ),
 )
 VENDOR = plugin.Vendor(
+    api=2,
     name="iluvatar",
     title="Iluvatar",
     models=(

@@ -58,6 +58,7 @@ _SHARES = plugin.ResourceNames(
     ),
 )
 VENDOR = plugin.Vendor(
+    api=2,
     name="metax",
     title="MetaX",
     models=(plugin.Model(match="*", granularity=plugin.Whole()),),

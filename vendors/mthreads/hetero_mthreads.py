@@ -44,6 +44,7 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     ),
 )
 VENDOR = plugin.Vendor(
+    api=2,
     name="mthreads",
     title="Moore Threads",
     models=(

@@ -53,6 +53,7 @@ _PROFILES = """
     7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
 """
 VENDOR = plugin.Vendor(
+    api=2,
     name="nvidia",
     title="NVIDIA",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
