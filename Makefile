@@ -149,7 +149,7 @@ check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(BIN)/pytest tests/test_layers.py
+	$(BIN)/pytest tests/test_layers.py tests/plugin/test_typed.py
 	$(BIN)/python limiters/check_layers.py
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	$(call tidy,cuda,deploy/supervisor.c $(filter-out $(OF_HIP),$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))

@@ -47,7 +47,7 @@ from hetero.plugin.discovery import (
     ways,
 )
 from hetero.plugin.driver import Driver, DriverError, Library, struct, text
-from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.hookspecs import VendorModule, hookimpl
 from hetero.plugin.resource_names import (
     DeviceChoice,
     MeantDevices,
@@ -102,6 +102,7 @@ __all__ = [
     "Templated",
     "Usage",
     "Vendor",
+    "VendorModule",
     "Whole",
     "counted",
     "drm_of",

@@ -7,9 +7,10 @@ Importing the module must not need a driver, and `hetero_vendor` must be pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pluggy
 
@@ -21,8 +22,29 @@ from hetero.plugin.vendor import Vendor
 #: The entry point group vendors are found under.
 GROUP = "hetero.plugin.vendor"
 
+_Devices = Iterable[Device | DriverError]
+_Result = Vendor | _Devices | Edits | Usage | Mapping[str, str] | ServiceDriver | None
+#: A function that gives what some hook gives. It may take fewer arguments than its specification.
+Hook = TypeVar("Hook", bound=Callable[..., _Result])
+
 hookspec = pluggy.HookspecMarker("hetero")
-hookimpl = pluggy.HookimplMarker("hetero")
+_hookimpl = pluggy.HookimplMarker("hetero")
+
+
+def hookimpl(hook: Hook) -> Hook:
+    """Mark a function as the answer to the question of its name, for pluggy and for mypy."""
+    marked: Hook = _hookimpl(hook)
+    return marked
+
+
+class VendorModule(Protocol):
+    """A vendor's module, or an object with its hooks, as mypy sees it: what each of them has."""
+
+    def hetero_vendor(self) -> Vendor:
+        """Return the declaration."""
+
+    def hetero_discover(self) -> Iterable[Device | DriverError] | None:
+        """Return the devices on this node."""
 
 
 @hookspec(firstresult=True)

@@ -42,6 +42,7 @@ from hetero.model.errors import Refused
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion, portion
 from hetero.model.units import MiB
+from hetero.plugin.hookspecs import VendorModule
 from hetero.registry.entry_points import Entry
 from hetero.registry.registry import Registry, given
 from hetero.registry.respondent import Plugin
@@ -93,7 +94,7 @@ class VendorContract:
     """
 
     @property
-    def plugin(self) -> Any:
+    def plugin(self) -> VendorModule | Plugin:
         """The plugin under test: a module, an object with hooks, or an entry point."""
         raise NotImplementedError(f"{type(self).__name__} does not set `plugin`")
 

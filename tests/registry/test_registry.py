@@ -222,7 +222,7 @@ class Cards:
         )
 
     @plugin.hookimpl
-    def hetero_discover(self) -> Iterator[object]:
+    def hetero_discover(self) -> Iterator[Any]:
         time.sleep(self.takes)
         yield from self.cards
 

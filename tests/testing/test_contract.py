@@ -176,7 +176,7 @@ def test_a_card_that_its_slots_keep_from_being_full_cannot_be_shown(tmp_path: Pa
     assert "as many slices as its slots allow never fill it" in failures[_HELD]
 
 
-def _failures(vendor: object, directory: Path) -> dict[Callable[..., None], str]:
+def _failures(vendor: Eighths, directory: Path) -> dict[Callable[..., None], str]:
     """Return why which clauses about slices do not hold."""
 
     class Checked(VendorContract):
