@@ -57,7 +57,7 @@ from hetero.plugin.resource_names import (
     ResourceNames,
 )
 from hetero.plugin.service import Service, ServiceDriver
-from hetero.plugin.slices import free_number, note, orphaned, shares, slice_name
+from hetero.plugin.slices import free_mask, free_number, note, orphaned, shares, slice_name
 from hetero.plugin.vendor import API, Model, Vendor, menus
 
 __all__ = [
@@ -108,6 +108,7 @@ __all__ = [
     "drm_of",
     "each_card",
     "first_node",
+    "free_mask",
     "free_number",
     "hookimpl",
     "menus",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
-from hetero.model import Allocation, Device, DeviceAllocation
+from hetero.model import CORE, Allocation, Device, DeviceAllocation
 from hetero.plugin.driver import DriverError
 
 
@@ -47,6 +49,18 @@ def free_number(numbers: Iterable[int], taken: Iterable[int], what: str) -> int:
         if number not in used:
             return number
     raise DriverError(f"no {what} is free")
+
+
+def free_mask(device: Device, units: int, taken: Iterable[int]) -> int:
+    """Return a mask of so many compute units of a device that are in no mask of those taken.
+
+    A mask has a bit for each unit of the device's core. Raises `DriverError` where fewer are free.
+    """
+    used = reduce(or_, taken, 0)
+    free = [unit for unit in range(device.capacity[CORE]) if not used >> unit & 1]
+    if len(free) < units:
+        raise DriverError(f"card {device.index}: {len(free)} of {units} compute units are free")
+    return sum(1 << unit for unit in free[:units])
 
 
 def _mark(directory: Path) -> str:

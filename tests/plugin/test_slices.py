@@ -8,7 +8,7 @@ import pytest
 
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB
-from hetero.plugin import DriverError, free_number, orphaned, shares, slice_name
+from hetero.plugin import DriverError, free_mask, free_number, orphaned, shares, slice_name
 from hetero.testing import rack
 
 OURS, THEIRS = Path("/run/hetero/slices"), Path("/run/user/1000/hetero/slices")
@@ -45,3 +45,14 @@ def test_the_first_free_number_is_given_or_what_has_run_out_is_named() -> None:
     assert 12 == free_number(range(10, 14), [10, 13, 11], "pipe of card 0")
     with pytest.raises(DriverError, match="no pipe of card 0 is free"):
         free_number(range(10, 12), [10, 11], "pipe of card 0")
+
+
+def test_a_mask_has_the_first_units_that_no_other_mask_has_or_says_how_many_there_are() -> None:
+    (card,) = rack(8 * GiB, core=8)
+
+    assert 0b00000111 == free_mask(card, 3, [])
+    assert 0b10110000 == free_mask(card, 3, [0b01000010, 0b00001101])
+    assert 0 == free_mask(card, 0, [0b11111111])
+    with pytest.raises(DriverError, match="card 0: 2 of 3 compute units are free"):
+        free_mask(card, 3, [0b00111111])
+    assert 1 << 99 == free_mask(rack(8 * GiB, core=100)[0], 1, [(1 << 99) - 1])

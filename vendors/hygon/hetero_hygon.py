@@ -11,8 +11,6 @@ import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import c_char, c_uint16, c_uint32, c_uint64
-from functools import reduce
-from operator import or_
 from pathlib import Path
 
 import hetero_rsmi as rsmi
@@ -88,7 +86,9 @@ _WHOSE, _AMD = "rsmi_dev_vendor_id_get", 0x1002  # whose library has this name, 
 _Info = plugin.struct(
     "dmiDeviceInfo", "char name[256]; i32 units; u64 memory used container; i32 device"
 )
-_MOST_VDEVS, _MOST_PIPES, _MASK_BITS = 200, 20, 64
+_MOST_VDEVS, _MOST_PIPES = 200, 20
+#: The words of a mask of compute units, and the bits of each.
+_WORDS, _WORD_BITS = 2, 64
 #: Where the vendor's own tool keeps the vdevs it makes, and where a runtime looks for its own.
 HOST, RUNTIME = Path("/etc/vdev"), "/etc/vdev/docker"
 
@@ -118,7 +118,7 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
     """Write a vdev for every share and mount it where the runtime looks."""
     mounts, parts = [], {}
     for piece, device in plugin.shares(allocation, devices):
-        part = _write(device, piece, directory)
+        part = _made(device, piece, directory)
         parts[device.uuid] = part
         mounts.append(plugin.Mount(str(directory / part), f"{RUNTIME}/{part}"))
     # A process that was given vdevs counts those, and else the cards of the machine.
@@ -190,42 +190,47 @@ def _vdevs(directory: Path) -> list[_Vdev]:
     """Return the vdevs in a directory; a file that is none of them is none of our business."""
     found = []
     for path in directory.glob("vdev*.conf"):
-        said = re.findall(r"^(\w+): *(\S+)", path.read_text(), re.MULTILINE)
-        facts = dict(said)
-        masks = [int(value, 16) for key, value in said if key == "cu_mask"]
-        mask = sum(word << _MASK_BITS * place for place, word in enumerate(masks))
+        lines = re.findall(r"^(\w+): *(\S+)", path.read_text(), re.MULTILINE)
+        facts = dict(lines)
+        words = [int(value, 16) for key, value in lines if key == "cu_mask"]
+        mask = sum(word << _WORD_BITS * place for place, word in enumerate(words))
         number, pipe = (int(facts.get(key, -1)) for key in ("vdev_id", "pipe_id"))
         found.append(_Vdev(path, facts.get("PciBusId"), mask, number, pipe))
     return found
 
 
-def _write(device: Device, piece: DeviceAllocation, directory: Path) -> str:
-    """Write the vdev of a grant, unless it is there, and return its name.
+def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:
+    """Return the name of a grant's vdev, which is made unless it is there.
 
     Its units, its number and its pipe are in no other vdev of this node, ours or the host's.
     """
-    count = piece.takes[CORE]
-    size = f"cu_count: {count}\nmem: {piece.takes[MEMORY] // MiB} MiB\n"
+    size = f"cu_count: {piece.takes[CORE]}\nmem: {piece.takes[MEMORY] // MiB} MiB\n"
     if piece.part is not None and (path := directory / piece.part).exists():
         if size not in path.read_text():
             raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
         return path.name
     others = _vdevs(directory) + _vdevs(HOST)
-    beside = [vdev for vdev in others if vdev.pci == device.pci]
-    taken = reduce(or_, (vdev.mask for vdev in beside), 0)
-    units = [unit for unit in range(device.capacity[CORE]) if not taken >> unit & 1]
+    of_card = [vdev for vdev in others if vdev.pci == device.pci]
     named = re.findall(r"\d+", piece.part or "")
     numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
     number = plugin.free_number(numbers, (vdev.number for vdev in others), "vdev number")
-    pipes, taken_pipes = range(_MOST_PIPES), (vdev.pipe for vdev in beside)
-    pipe = plugin.free_number(pipes, taken_pipes, f"pipe of card {device.index}")
-    if len(units) < count:
-        free = f"{len(units)} of {count} compute units are free"
-        raise DriverError(f"card {device.index}: {free}")
-    mask = sum(1 << unit for unit in units[:count])
-    words = [mask >> _MASK_BITS * place & (1 << _MASK_BITS) - 1 for place in (0, 1)]
-    masks = "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
-    ids = f"device_id: {device.index}\nvdev_id: {number}\npipe_id: {pipe}\n"
+    used_pipes = (vdev.pipe for vdev in of_card)
+    pipe = plugin.free_number(range(_MOST_PIPES), used_pipes, f"pipe of card {device.index}")
+    mask = plugin.free_mask(device, piece.takes[CORE], (vdev.mask for vdev in of_card))
     name = f"vdev{number}.conf"
-    plugin.note(directory / name, f"PciBusId: {device.pci}\n{masks}{size}{ids}enable: 1\n")
+    plugin.note(
+        directory / name,
+        f"PciBusId: {device.pci}\n"
+        f"{_mask_lines(mask)}"
+        f"{size}"
+        f"device_id: {device.index}\n"
+        f"vdev_id: {number}\n"
+        f"pipe_id: {pipe}\n"
+        "enable: 1\n",
+    )
     return name
+
+
+def _mask_lines(mask: int) -> str:
+    words = (mask >> _WORD_BITS * place & (1 << _WORD_BITS) - 1 for place in range(_WORDS))
+    return "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
