@@ -43,15 +43,14 @@ class Admission:
     limiters: tuple[Path, ...]
 
 
-@frozen
 class LocalGrants:
     """The grants of a ledger that this process writes: a private one, or root's.
 
     `asker` may change only what is theirs; None: all.
     """
 
-    node: Node
-    asker: User | None = None
+    def __init__(self, node: Node, asker: User | None = None) -> None:
+        self.node, self.asker = node, asker
 
     def take(
         self,
@@ -168,17 +167,13 @@ class LocalGrants:
         return f"released grant {identity}"
 
 
-@frozen
 class RemoteGrants:
     """The grants of the machine's ledger, which heterod changes for the user who asks."""
 
-    node: Node
-    daemon: DaemonClient
-
-    @property
-    def asker(self) -> User:
-        """The user this process runs as, as the kernel tells heterod."""
-        return User.of(os.geteuid())
+    def __init__(self, node: Node, daemon: DaemonClient) -> None:
+        self.node, self.daemon = node, daemon
+        #: The user this process runs as, as the kernel tells heterod.
+        self.asker = User.of(os.geteuid())
 
     def take(
         self,

@@ -18,11 +18,10 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from attrs import evolve, field
+from attrs import evolve
 
 from hetero.model import Allocation, Edits
 from hetero.model.errors import HeteroError
-from hetero.model.frozen import frozen
 from hetero.node.confinement import enforce, persisting, reconcile, serve, slices_held
 from hetero.node.inventory import devices_of, numbers_of, served
 from hetero.node.ledger.ledger import Grant, GrantHandle
@@ -57,20 +56,14 @@ def new_grant(
     )
 
 
-@frozen
 class GrantDraft:
     """A grant that stands in the ledger while this process makes it."""
 
-    node: Node
-    discovery: Discovery
-    handle: GrantHandle
-    #: The vendors with slices or services for it, which outlive its program.
-    persisting: frozenset[str] = field(init=False)
-
-    @persisting.default
-    def _persisting(self) -> frozenset[str]:
-        grant = self.handle.grant
-        return grant.allocation.vendors & persisting(self.node, self.discovery, grant)
+    def __init__(self, node: Node, discovery: Discovery, handle: GrantHandle) -> None:
+        self.node, self.discovery, self.handle = node, discovery, handle
+        vendors = persisting(node, discovery, handle.grant)
+        #: The vendors with slices or services for it, which outlive its program.
+        self.persisting = handle.grant.allocation.vendors & vendors
 
     @contextmanager
     def confined(self, *, container: bool = False, sweep: bool = True) -> Iterator[Edits]:
