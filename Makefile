@@ -16,7 +16,7 @@ PARALLEL := -j $(shell nproc)
 FORMATTED = $(wildcard $(foreach folder,deploy limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet instrumented demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check docs man picture rooms sizes captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet instrumented demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check docs man picture rooms words sizes captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -169,6 +169,9 @@ picture: setup ## run the demo and draw README's picture of what it printed
 
 rooms: setup ## print the packages that `hetero run` enters, in order
 	$(BIN)/python benchmarks/rooms.py
+
+words: ## count names that tell nothing, class names with two meanings, pointers to what is not there
+	@$(PYTHON) tests/words.py
 
 sizes: ## print lines of code by folder and the largest classes; AGAINST=CHECKOUT compares
 	@$(PYTHON) benchmarks/sizes.py $(AGAINST)

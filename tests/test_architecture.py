@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.words import defined_in_c, is_defined
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
@@ -34,42 +35,9 @@ QUESTIONS = (
 )
 
 
-def names_in_python(source: str) -> set[str]:
-    """Return the functions, classes and constants of a module, and `Class.member`."""
-    found: set[str] = set()
-
-    def add(body: list[ast.stmt], prefix: str) -> None:
-        for node in body:
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    found.add(prefix + name)
-                case ast.ClassDef(name=name, body=inner):
-                    found.add(prefix + name)
-                    add(inner, f"{prefix}{name}.")
-                case ast.AnnAssign(target=ast.Name(id=name)):
-                    found.add(prefix + name)
-                case ast.Assign(targets=targets):
-                    found.update(prefix + one.id for one in targets if isinstance(one, ast.Name))
-
-    add(ast.parse(source).body, "")
-    return found
-
-
-def defined_in_c(source: str, name: str) -> bool:
-    """Return whether a function with a body, or a macro, of this name is in the source."""
-    code = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
-    function = rf'^[A-Za-z_][\w \t*()",]*?\b{name}\([^;{{}}]*\)\s*\{{'
-    return re.search(rf"{function}|^#define {name}\b", code, re.MULTILINE) is not None
-
-
 @pytest.mark.parametrize(("path", "name"), PLACES)
 def test_every_place_that_the_page_names_exists(path: str, name: str) -> None:
-    source = (ROOT / path).read_text()
-
-    if path.endswith(".py"):
-        assert name in names_in_python(source)
-    else:
-        assert defined_in_c(source, name)
+    assert is_defined(ROOT / path, name)
 
 
 @pytest.mark.parametrize("path", sorted({*PATHS, *ROOMS}))
