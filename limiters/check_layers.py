@@ -60,12 +60,7 @@ def included(root: Path) -> Graph:
 
 def linked(root: Path, build: Path, api: str) -> Graph:
     """Return of which units each unit's object needs symbols, in the limiter of one API."""
-    own = ("shared", api, *(("hsa",) if api == "hip" else ()))
-    folders = [folder for folder, place in PLACE.items() if place < API or folder in own]
-    shared = "shared" if api == "cuda" else f"{api}/shared"
-    sources = {unit for unit, _ in units(root, "*.c")}  # of others an old object may lie about
-    objects = {u: path for u, path in units(build, "*.o", folders, shared) if u in sources}
-    tables = {unit: symbols(path) for unit, path in objects.items()}
+    tables = {unit: symbols(path) for unit, path in objects(root, build, api)}
     definers = {
         symbol: unit
         for unit, table in tables.items()
@@ -76,6 +71,17 @@ def linked(root: Path, build: Path, api: str) -> Graph:
         unit: frozenset(definers[s] for s, kind in table if kind == "U" and s in definers) - {unit}
         for unit, table in tables.items()
     }
+
+
+def objects(root: Path, build: Path, api: str) -> Iterator[tuple[str, Path]]:
+    """Yield each unit of an API's limiter with its object."""
+    own = ("shared", api, *(("hsa",) if api == "hip" else ()))
+    folders = [folder for folder, place in PLACE.items() if place < API or folder in own]
+    shared = "shared" if api == "cuda" else f"{api}/shared"
+    sources = {unit for unit, _ in units(root, "*.c")}  # of others an old object may lie about
+    for unit, path in units(build, "*.o", folders, shared):
+        if unit in sources:
+            yield unit, path
 
 
 def symbols(path: Path) -> list[tuple[str, str]]:
