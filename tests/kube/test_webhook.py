@@ -17,6 +17,7 @@ from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.webhook.admission import Webhook
 from hetero.kube.words.annotations import ALLOCATION
+from tests.cluster.test_attacks import MALFORMED
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
 
@@ -400,3 +401,13 @@ def test_no_pod_is_too_large_to_be_changed_later() -> None:
     assert {200} == {status for status, _, _ in answers}
     assert [True, False, False, True, True, False, True] == [one for _, one, _ in answers]
     assert "bytes: over 1507328 it could not be changed any more" in answers[1][2]
+
+
+@pytest.mark.parametrize("body", MALFORMED, ids=lambda body: body[:60])
+def test_what_is_no_admission_review_is_answered_400(body: str) -> None:
+    async def status() -> int:
+        async with TestClient(TestServer(webhook(FakeApi()).app())) as client:
+            answer = await client.post("/admit", data=body)
+            return int(answer.status)
+
+    assert 400 == asyncio.run(status())

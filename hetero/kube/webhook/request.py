@@ -19,5 +19,7 @@ class AdmissionRequest(Part, frozen=True):
 
     @property
     def before(self) -> Pod:
-        """The pod before the change; one that says nothing where there was none."""
-        return self.old_object or Pod()
+        """The pod before the change. Raises `ValueError` where the API server names none."""
+        if self.old_object is None:
+            raise ValueError("a change without oldObject")
+        return self.old_object
