@@ -108,8 +108,8 @@ def test_the_limiter_gets_in_by_files_only(node: Node, tmp_path: Path) -> None:
         Mount(str(node.ledger.boards / "memory-0"), "/etc/hetero/board.0"),
         Mount(f"{handle.path}/tenant/ld.so.preload", "/etc/ld.so.preload"),
     } == set(edits.mounts)
-    said = (handle.path / "tenant/ld.so.preload").read_text()
-    assert "/etc/hetero/liblimit.so\n/opt/own.so\n" == said
+    preloads = (handle.path / "tenant/ld.so.preload").read_text()
+    assert "/etc/hetero/liblimit.so\n/opt/own.so\n" == preloads
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a/b", "a b", "1a", "a-", "a" * 65, "../x"])

@@ -22,7 +22,7 @@ def test_devices_are_named_each_with_its_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "asks"),
+    ("text", "asks"),
     [
         ("count=1,mem=3Gi,core=30", (Ask(memory=3 * GiB, core=30),)),
         ("mem=3Gi", (Ask(memory=3 * GiB),)),
@@ -32,12 +32,12 @@ def test_devices_are_named_each_with_its_share() -> None:
         ("GPU-5e:core=30", (Ask(device="GPU-5e", core=30),)),
     ],
 )
-def test_a_request_is_read(said: str, asks: tuple[Ask, ...]) -> None:
-    assert Request(asks=asks) == request_in({"HETERO": f" {said} "})
+def test_a_request_is_read(text: str, asks: tuple[Ask, ...]) -> None:
+    assert Request(asks=asks) == request_in({"HETERO": f" {text} "})
 
 
 def test_the_older_form_is_read() -> None:
-    said = "POLICY=1,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=8192"
+    text = "POLICY=1,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=8192"
     expected = Request(
         asks=(
             Ask(device="0", memory=3276 * MiB, core=10),
@@ -46,8 +46,8 @@ def test_the_older_form_is_read() -> None:
         policy=Policy.ELASTIC,
     )
 
-    assert expected == request_in({"EGPU": said})
-    assert Request(asks=(Ask(core=5),)) == request_in({"EGPU": said, "HETERO": "core=5"})
+    assert expected == request_in({"EGPU": text})
+    assert Request(asks=(Ask(core=5),)) == request_in({"EGPU": text, "HETERO": "core=5"})
 
 
 @pytest.mark.parametrize("environ", [{}, {"HETERO": ""}, {"HETERO": " ", "EGPU": ""}])

@@ -74,8 +74,8 @@ def reboot(node: Node, specs: Specs, vendor: Sliced | None = None) -> None:
 
 def env(specs: Specs, name: str) -> list[str]:
     (device,) = json.loads(specs.path(name).read_text())["devices"]
-    said: list[str] = device["containerEdits"]["env"]
-    return said
+    variables: list[str] = device["containerEdits"]["env"]
+    return variables
 
 
 def test_a_share_s_slice_is_cut_once_and_again_after_a_reboot(
@@ -180,8 +180,8 @@ def test_a_spec_without_a_share_is_removed_and_another_ledger_s_is_not(
     other = evolve(node, ledger=Ledger(tmp_path / "other", persistent=tmp_path / "other-kept"))
     limited = (Mount(f"{other.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
     specs.put("theirs", Edits(mounts=limited), owner=other.ledger.path)
-    ours = (Mount(f"{node.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
-    specs.put("ours", Edits(mounts=ours), owner=node.ledger.path)
+    mounts = (Mount(f"{node.ledger.path}/grants/1/tenant/grant", "/etc/hetero/grant"),)
+    specs.put("ours", Edits(mounts=mounts), owner=node.ledger.path)
 
     settled = settle(node, specs=specs)
 

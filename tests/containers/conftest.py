@@ -60,7 +60,7 @@ class Machine:
     def hetero(self, *arguments: str) -> Done:
         return run([sys.executable, "-m", "hetero.cli", *arguments], environ=self.environ)
 
-    def said(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
         done = self.hetero(*arguments)
         assert (0, "") == (done.returncode, done.stderr)
         return done.stdout
@@ -69,7 +69,7 @@ class Machine:
     def share(self, *arguments: str) -> Iterator[str]:
         """Have a share whose name nobody else's share of this machine has."""
         name = f"test-{uuid.uuid4().hex[:8]}"
-        self.said("share", "create", name, *arguments)
+        self.output("share", "create", name, *arguments)
         try:
             yield name
         finally:
@@ -112,7 +112,7 @@ class Podman:
     def run(self, options: list[str], *command: str, image: str = NAME) -> Done:
         return run([*self.command(*options, image=image), *command])
 
-    def said(self, options: list[str], *command: str, image: str = NAME) -> str:
+    def output(self, options: list[str], *command: str, image: str = NAME) -> str:
         done = self.run(options, *command, image=image)
         assert (0, "") == (done.returncode, done.stderr)
         return done.stdout
@@ -169,7 +169,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     machine.set_up()
     yield machine
     # What stands on the machine when the test is over would be a grant that was lost.
-    assert until(lambda: machine.said("ps").endswith("no grants stand\n"))
+    assert until(lambda: machine.output("ps").endswith("no grants stand\n"))
 
 
 @pytest.fixture(scope="session")

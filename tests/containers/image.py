@@ -129,8 +129,8 @@ def _busybox() -> Path:
 
 
 def _linked(program: Path) -> Iterator[Path]:
-    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
-    for word in said.stdout.split():
+    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
+    for word in listed.stdout.split():
         if word.startswith("/"):
             yield Path(word)
 

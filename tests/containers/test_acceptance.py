@@ -20,7 +20,9 @@ def asked(text: str) -> list[str]:
 
 
 def log(machine: Machine, subject: str) -> list[str]:
-    return [event["says"] for event in json.loads(machine.said("log", subject, "--json"))["items"]]
+    return [
+        event["says"] for event in json.loads(machine.output("log", subject, "--json"))["items"]
+    ]
 
 
 #: A step takes a millisecond of the card, which is not measured first: a busy machine stretches it.
@@ -29,12 +31,12 @@ JOB = ("job", "--memory", "64MiB", "--iterations", "1000000", "--in-flight", "32
 
 def rate(podman: Podman, core: int | None) -> float:
     share = "" if core is None else f",core={core}"
-    said = podman.said(asked(f"0:mem=1Gi{share}"), *JOB, "--warmup", "0.3", "--seconds", "2")
-    return float(json.loads(said.splitlines()[-1])["rate"])
+    output = podman.output(asked(f"0:mem=1Gi{share}"), *JOB, "--warmup", "0.3", "--seconds", "2")
+    return float(json.loads(output.splitlines()[-1])["rate"])
 
 
 def test_3276_mib_are_shown_and_a_job_that_needs_more_is_out_of_memory(podman: Podman) -> None:
-    assert "3276 MiB\n" == podman.said(asked("0:mem=3276Mi"), "nvidia-smi")
+    assert "3276 MiB\n" == podman.output(asked("0:mem=3276Mi"), "nvidia-smi")
 
     done = podman.run(asked("0:mem=3276Mi"), "job", "--alloc", "7600MiB")
 
@@ -50,7 +52,7 @@ def test_8192_mib_are_enough_for_the_job(podman: Podman) -> None:
 def test_the_older_form_is_understood(podman: Podman) -> None:
     seed = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=2,MEM=3276,WEIGHT=10:PGPU=1,MEM=8192,WEIGHT=20"
     with podman.standing(["--env", f"EGPU={seed}"]):
-        (grant,) = json.loads(podman.machine.said("ps", "--json"))["items"]
+        (grant,) = json.loads(podman.machine.output("ps", "--json"))["items"]
 
     asked = [(share["number"], share["memory"] >> 20, share["core"]) for share in grant["shares"]]
     assert [(2, 3276, 10), (1, 8192, 20)] == asked
@@ -75,7 +77,7 @@ def test_more_memory_than_a_card_has_is_not_created_and_the_log_says_why(podman:
         "asked HETERO=count=1,mem=40960Mi",
         "refused, nothing was taken: 0 of 4 devices: 4 too small (40 GiB wanted, largest 32)",
     ] == log(podman.machine, "large")
-    assert podman.machine.said("ps").endswith("no grants stand\n")
+    assert podman.machine.output("ps").endswith("no grants stand\n")
 
 
 def test_a_container_finds_no_memory_where_three_have_taken_it(podman: Podman) -> None:
@@ -129,8 +131,8 @@ def test_a_limit_changed_while_it_runs_takes_hold_within_a_second(podman: Podman
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         before = [json.loads(process.stdout.readline())["steps"] for _ in range(2)][-1]
-        (grant,) = json.loads(podman.machine.said("ps", "--json", "--seconds", "0.05"))["items"]
-        podman.machine.said("resize", grant["id"], "--core", "80")
+        (grant,) = json.loads(podman.machine.output("ps", "--json", "--seconds", "0.05"))["items"]
+        podman.machine.output("resize", grant["id"], "--core", "80")
         changed = time.monotonic()
         process.stdout.readline()  # the second in which it was changed
         while time.monotonic() - changed < 0.9:
@@ -143,12 +145,12 @@ def test_a_limit_changed_while_it_runs_takes_hold_within_a_second(podman: Podman
 
 def test_ps_names_the_container_and_forgets_it_when_it_is_deleted(podman: Podman) -> None:
     with podman.standing(asked("0:mem=1Gi"), name="named"):
-        (grant,) = json.loads(podman.machine.said("ps", "--json"))["items"]
+        (grant,) = json.loads(podman.machine.output("ps", "--json"))["items"]
         (container,) = grant["containers"]
 
         assert ("named", "docker.io/local/job:1") == (container["name"], container["image"])
-        assert container["id"][:12] in podman.machine.said("ps", "--wide")
-    assert until(lambda: podman.machine.said("ps").endswith("no grants stand\n"), within=5)
+        assert container["id"][:12] in podman.machine.output("ps", "--wide")
+    assert until(lambda: podman.machine.output("ps").endswith("no grants stand\n"), within=5)
 
 
 def test_a_stopped_container_frees_its_grant_and_takes_one_again_when_started(
@@ -160,7 +162,7 @@ def test_a_stopped_container_frees_its_grant_and_takes_one_again_when_started(
     subprocess.run([*command, "sleep", "1000"], check=True, capture_output=True)
     try:
         podman("stop", "--time", "0", name)
-        assert until(lambda: podman.machine.said("ps").endswith("no grants stand\n"), within=5)
+        assert until(lambda: podman.machine.output("ps").endswith("no grants stand\n"), within=5)
 
         assert 0 == podman("start", name).returncode
         assert "32768 MiB\n" == podman("exec", name, "nvidia-smi").stdout

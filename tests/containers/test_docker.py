@@ -37,21 +37,21 @@ class Docker:
         hetero = ("--runtime", "hetero", "--network", "none")
         return self("run", "--rm", *hetero, *options, NAME, *command)
 
-    def said(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
         done = self(*arguments)
         assert (0, "") == (done.returncode, done.stderr)
         return done.stdout
 
     @property
     def major(self) -> int:
-        return int(self.said("version", "--format", "{{.Server.Version}}").partition(".")[0])
+        return int(self.output("version", "--format", "{{.Server.Version}}").partition(".")[0])
 
     @contextmanager
     def standing(self, *options: str) -> Iterator[str]:
         """Have a container that runs until the block ends."""
         name = f"test-{uuid.uuid4().hex[:8]}"
         hetero = ("--detach", "--runtime", "hetero", "--network", "none", "--name", name)
-        self.said("run", *hetero, *options, NAME, "sleep", "1000")
+        self.output("run", *hetero, *options, NAME, "sleep", "1000")
         try:
             yield name
         finally:
@@ -59,7 +59,7 @@ class Docker:
 
     def grants(self) -> list[list[tuple[int, int, float | None]]]:
         """Return the number, MiB and core of each device of each grant that stands."""
-        items = json.loads(self.machine.said("ps", "--json"))["items"]
+        items = json.loads(self.machine.output("ps", "--json"))["items"]
         return [
             [(share["number"], share["memory"] >> 20, share["core"]) for share in item["shares"]]
             for item in items
@@ -90,7 +90,7 @@ def docker(tmp_path_factory: pytest.TempPathFactory, rootfs: Path) -> Iterator[D
         layer = place / "layer.tar"
         with tarfile.open(layer, "w") as archive:
             archive.add(rootfs, ".")
-        docker.said("import", "--change", "ENV PATH=/bin", str(layer), NAME)
+        docker.output("import", "--change", "ENV PATH=/bin", str(layer), NAME)
         yield docker
         assert until(lambda: [] == docker.grants())
     finally:
@@ -119,7 +119,7 @@ def test_docker_passes_the_older_form_and_what_is_started_later_has_the_share(
     older = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=8192,WEIGHT=20"
     with docker.standing("--env", f"EGPU={older}") as name:
         assert [[(0, 3276, 10), (1, 8192, 20)]] == docker.grants()
-        assert "3276 MiB\n" == docker.said("exec", name, "nvidia-smi")
+        assert "3276 MiB\n" == docker.output("exec", name, "nvidia-smi")
 
 
 def test_docker_shows_why_a_container_is_refused(docker: Docker) -> None:
@@ -135,11 +135,11 @@ def test_a_container_that_docker_stops_frees_its_share_and_gets_it_again_when_st
 ) -> None:
     with docker.standing(*asked("0:mem=20Gi,core=60")) as name:
         assert [[(0, 20 << 10, 60)]] == docker.grants()
-        docker.said("stop", "--time", "0", name)
+        docker.output("stop", "--time", "0", name)
         assert until(lambda: [] == docker.grants())
-        docker.said("start", name)
+        docker.output("start", name)
         assert [[(0, 20 << 10, 60)]] == docker.grants()
-        docker.said("stop", "--time", "0", name)
+        docker.output("stop", "--time", "0", name)
         with docker.standing(*asked("0:mem=20Gi,core=60")):
             done = docker("start", name)
             assert 0 != done.returncode

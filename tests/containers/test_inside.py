@@ -46,7 +46,7 @@ def test_every_process_is_shown_the_share(
     rack = podman.machine.environ["HETERO_RACK"]
     words = [word.replace("$RACK", rack) for word in command]
 
-    assert SHOWN == podman.said([*granted, *options], *words)
+    assert SHOWN == podman.output([*granted, *options], *words)
 
 
 def test_a_process_that_is_started_later_is_held_as_well(
@@ -64,10 +64,10 @@ def test_a_process_that_is_started_later_is_held_as_well(
 
 def test_the_runtime_gives_a_later_process_the_environment_of_the_first(podman: Podman) -> None:
     with podman.standing(["--env", "HETERO=3:mem=3276Mi"]) as name:
-        said = podman("exec", name, "env").stdout
+        variables = podman("exec", name, "env").stdout
         done = podman("exec", name, "job", "--alloc", "3000MiB")
 
-    assert f"CUDA_VISIBLE_DEVICES={podman.machine.uuids[3]}\n" in said
+    assert f"CUDA_VISIBLE_DEVICES={podman.machine.uuids[3]}\n" in variables
     assert 0 == done.returncode
 
 
@@ -86,7 +86,7 @@ def test_the_processes_of_a_container_share_its_memory_whoever_they_run_as(
 
 
 def test_nothing_that_limits_can_be_written_from_inside(podman: Podman, granted: list[str]) -> None:
-    said = podman.said(
+    writable = podman.output(
         granted,
         *(
             "sh",
@@ -96,7 +96,7 @@ def test_nothing_that_limits_can_be_written_from_inside(podman: Podman, granted:
     )
 
     # They hold what is used and who has the time slice; the limits are in `grant`.
-    assert ["hetero/page.0", "hetero/usage"] == said.split()
+    assert ["hetero/page.0", "hetero/usage"] == writable.split()
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +121,9 @@ def test_an_image_keeps_what_it_preloads_by_itself(
     podman: Podman, granted: list[str], preloading: str, options: list[str]
 ) -> None:
     words = ("sh", "-c", "nvidia-smi; marked; (: >>/etc/ld.so.preload) 2>&- && echo written; :")
-    said = podman.said([*granted, *options], *words, image=preloading)
+    printed = podman.output([*granted, *options], *words, image=preloading)
 
-    assert f"{SHOWN}kept\n" == said
+    assert f"{SHOWN}kept\n" == printed
 
 
 def test_an_image_that_preloads_by_a_link_is_refused_with_a_word(
@@ -136,8 +136,8 @@ def test_an_image_that_preloads_by_a_link_is_refused_with_a_word(
 
 
 def test_no_descriptor_of_ours_is_left_in_the_container(podman: Podman) -> None:
-    said = podman.said(
+    descriptors = podman.output(
         ["--env", "HETERO=count=1,mem=1Gi"], "sh", "-c", "exec ls -l /proc/self/fd 2>/dev/null"
     )
 
-    assert "alive" not in said
+    assert "alive" not in descriptors

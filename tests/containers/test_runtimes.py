@@ -76,12 +76,16 @@ class Bundles:
     def create(self, name: str, bundle: Path) -> Done:
         # A container that waits holds the descriptors it was created with: none of ours.
         command = [*self.command, "create", "--bundle", str(bundle)]
-        with (bundle / "said").open("w+") as said:
+        with (bundle / "said").open("w+") as output:
             code = subprocess.run(
-                [*command, name], stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False
+                [*command, name],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
             ).returncode
-            said.seek(0)
-            return subprocess.CompletedProcess(command, code, "", said.read())
+            output.seek(0)
+            return subprocess.CompletedProcess(command, code, "", output.read())
 
     def delete(self, name: str) -> None:
         self("delete", "--force", name)
@@ -102,7 +106,7 @@ def each(bundles: Bundles, request: pytest.FixtureRequest) -> Bundles:
     if shutil.which("crun") is None:
         pytest.skip("crun is not installed (.ci/packages crun installs it)")
     prefix = ("--prefix", str(bundles.machine.directory))
-    bundles.machine.said("runtime", "install", "--yes", "--runtime", "crun", *prefix)
+    bundles.machine.output("runtime", "install", "--yes", "--runtime", "crun", *prefix)
     return evolve(bundles, around=("unshare", "--mount", "sh", "-c", _ONE_CGROUPS, "sh"))
 
 
@@ -186,18 +190,18 @@ def test_fifty_at_once_get_what_there_is_and_no_more(bundles: Bundles) -> None:
     made = {name: bundles.make(name, "count=1,mem=3Gi", "sleep", "1000") for name in names}
     with ThreadPoolExecutor(50) as pool:
         codes = list(pool.map(lambda name: bundles.create(name, made[name]).returncode, names))
-    there = sorted(path.name for path in bundles.states.iterdir())
+    admitted = sorted(path.name for path in bundles.states.iterdir())
     grants = standing(bundles.machine)
     # A grant is only ever added here: what is held now is the most that ever was.
-    cards = json.loads(bundles.machine.said("inventory", "--json"))["items"]
-    for name in there:
+    cards = json.loads(bundles.machine.output("inventory", "--json"))["items"]
+    for name in admitted:
         bundles.delete(name)
 
     assert (40, 10) == (codes.count(0), codes.count(1))
     held = [tuple(card[f"{of}_held"] for of in ("core", "memory", "slots")) for card in cards]
     assert [(0, 30 << 30, 10)] * 4 == held
-    assert sorted(name for name, code in zip(names, codes, strict=True) if code == 0) == there
-    assert there == sorted(name for (name,) in grants)
+    assert sorted(name for name, code in zip(names, codes, strict=True) if code == 0) == admitted
+    assert admitted == sorted(name for (name,) in grants)
     assert [] == standing(bundles.machine)
 
 

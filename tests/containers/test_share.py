@@ -19,15 +19,15 @@ def device(name: str) -> list[str]:
 
 def test_three_commands_lead_to_a_share_in_a_container(podman: Podman) -> None:
     with podman.machine.share("--memory", "8Gi", "--core", "30") as name:
-        assert "8192 MiB\n" == podman.said(device(name), "nvidia-smi")
-        assert "8 GiB" in podman.machine.said("share", "ls")
+        assert "8192 MiB\n" == podman.output(device(name), "nvidia-smi")
+        assert "8 GiB" in podman.machine.output("share", "ls")
 
 
 def test_a_share_in_use_is_not_removed_and_says_by_whom(podman: Podman) -> None:
     with podman.machine.share("--memory", "1Gi") as name:
         with podman.standing(device(name), name="user-of-share"):
             done = podman.machine.hetero("share", "rm", name)
-            listed = json.loads(podman.machine.said("share", "ls", "--json"))["items"]
+            listed = json.loads(podman.machine.output("share", "ls", "--json"))["items"]
 
         assert 3 == done.returncode
         assert f"share {name} is in use by container user-of-share" in done.stderr
@@ -55,7 +55,7 @@ def test_ps_names_the_containers_of_a_share(podman: Podman) -> None:
         podman.standing(device(name), name="first"),
         podman.standing(device(name)) as second,
     ):
-        (grant,) = json.loads(podman.machine.said("ps", "--json"))["items"]
+        (grant,) = json.loads(podman.machine.output("ps", "--json"))["items"]
 
     assert name == grant["share"]
     assert {"first", second} == {container["name"] for container in grant["containers"]}
@@ -70,17 +70,17 @@ def test_top_tells_the_containers_of_a_share_apart(podman: Podman) -> None:
         podman.standing(device(name), *busy, "2GiB", name="large") as large,
     ):
         assert until(lambda: _used(podman.machine) == 3 << 30)
-        (grant,) = json.loads(podman.machine.said("top", "--once", "--json"))["grants"]
-        said = podman.machine.said("top", "--once", "--interval", "0.2")
+        (grant,) = json.loads(podman.machine.output("top", "--once", "--json"))["grants"]
+        screen = podman.machine.output("top", "--once", "--interval", "0.2")
 
     names = {container["id"]: container["name"] for container in grant["containers"]}
     # Each calls itself process 1.
     held = {names[one["container"]]: one["memory"] for one in grant["running"] if one["memory"]}
     assert {small: [1 << 30], large: [2 << 30]} == held
     for line, size in ((small, "1 GiB"), (large, "2 GiB")):
-        (told,) = [row for row in said.splitlines() if f" {line} " in f"{row} "]
-        assert size in told
-        assert [line, "job"] == told.split()[-2:]
+        (shown,) = [row for row in screen.splitlines() if f" {line} " in f"{row} "]
+        assert size in shown
+        assert [line, "job"] == shown.split()[-2:]
 
 
 def test_containers_of_one_share_have_its_memory_together(podman: Podman) -> None:
@@ -101,22 +101,22 @@ def test_a_share_is_changed_in_containers_that_run(podman: Podman) -> None:
         podman.machine.share("--memory", "3276Mi") as name,
         podman.standing(device(name)) as container,
     ):
-        podman.machine.said("share", "resize", name, "--memory", "8Gi")
-        said = podman("exec", "--env", rack, container, "nvidia-smi").stdout
+        podman.machine.output("share", "resize", name, "--memory", "8Gi")
+        printed = podman("exec", "--env", rack, container, "nvidia-smi").stdout
 
-    assert "8192 MiB\n" == said
+    assert "8192 MiB\n" == printed
 
 
 def test_a_share_comes_back_after_a_reboot(podman: Podman) -> None:
     machine = podman.machine
     with machine.share("--memory", "3276Mi", "--core", "30") as name:
-        machine.said("share", "resize", name, "--core", "60")
+        machine.output("share", "resize", name, "--core", "60")
         _lose_what_a_reboot_loses(machine)
 
         assert 126 == podman.run(device(name), "true").returncode
-        assert "1 share stands\n" == machine.said("share", "restore")
-        assert "3276 MiB\n" == podman.said(device(name), "nvidia-smi")
-        (grant,) = json.loads(machine.said("ps", "--json"))["items"]
+        assert "1 share stands\n" == machine.output("share", "restore")
+        assert "3276 MiB\n" == podman.output(device(name), "nvidia-smi")
+        (grant,) = json.loads(machine.output("ps", "--json"))["items"]
         assert 60 == grant["shares"][0]["core"]
 
 
@@ -126,13 +126,13 @@ def test_the_spec_of_a_card_that_is_gone_is_removed_with_a_word(podman: Podman) 
     cards = rack.read_text()
     with machine.share("--memory", "1Gi", "--device", "3") as name:
         rack.write_text(cards.replace(f"uuid = {machine.uuids[3]}\n", ""))
-        said = machine.said("share", "restore")
+        message = machine.output("share", "restore")
         again = podman.run(device(name), "true")
         rack.write_text(cards)
 
-        assert f"removed the spec of {name}: {machine.uuids[3]} is gone" in said
+        assert f"removed the spec of {name}: {machine.uuids[3]} is gone" in message
         assert 126 == again.returncode
-        assert "1 share stands\n" == machine.said("share", "restore")
+        assert "1 share stands\n" == machine.output("share", "restore")
         assert 0 == podman.run(device(name), "true").returncode
 
 
@@ -149,19 +149,19 @@ def test_where_the_vendor_has_cdi_devices_the_driver_is_left_to_them(podman: Pod
     spec.write_text(json.dumps(vendor))
     try:
         with machine.share("--memory", "1Gi", "--device", "0") as name:
-            (share,) = json.loads(machine.said("share", "ls", "--json"))["items"]
+            (share,) = json.loads(machine.output("share", "ls", "--json"))["items"]
             both = [word for one in share["cdi"] for word in ("--device", one)]
-            said = podman.said(both, "sh", "-c", "env; ls /etc/hetero /usr/lib*/* 2>&-; :")
+            printed = podman.output(both, "sh", "-c", "env; ls /etc/hetero /usr/lib*/* 2>&-; :")
     finally:
         spec.unlink()
 
     assert [f"nvidia.com/gpu={machine.uuids[0]}", f"hetero.io/share={name}"] == share["cdi"]
-    assert "BROUGHT_BY=vendor" in said
-    assert ("grant" in said, "libcuda" in said) == (True, False)
+    assert "BROUGHT_BY=vendor" in printed
+    assert ("grant" in printed, "libcuda" in printed) == (True, False)
 
 
 def _used(machine: Machine) -> int:
-    (grant,) = json.loads(machine.said("ps", "--json", "--seconds", "0.05"))["items"]
+    (grant,) = json.loads(machine.output("ps", "--json", "--seconds", "0.05"))["items"]
     return int(grant["shares"][0]["memory_used"] or 0)
 
 

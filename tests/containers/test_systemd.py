@@ -94,13 +94,13 @@ def state() -> Path:
 def test_two_users_share_a_card_by_the_units_and_a_killed_heterod_comes_back(
     tmp_path: Path,
 ) -> None:
-    said, directory = "/run/said", state()
+    shared_dir, directory = "/run/said", state()
     units = tmp_path / "units"
     apply(service_installation(prefix=units, environ={"HETERO_RACK": "one"}))
     drop_in = units / "etc/systemd/system/heterod.socket.d"
     drop_in.mkdir()
     (drop_in / "rack.conf").write_text(SOCKET.format(socket=directory / "heterod.sock"))
-    (tmp_path / "probe.service").write_text(PROBE.format(said=said))
+    (tmp_path / "probe.service").write_text(PROBE.format(said=shared_dir))
     users = USERS.format(python=sys.executable, boards=directory / "boards")
     (tmp_path / "probe.sh").write_text(users)
 
