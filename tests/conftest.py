@@ -164,7 +164,7 @@ def nothing_is_left_on_simulated_cards(tmp_path_factory: pytest.TempPathFactory)
     What an interrupted run left goes, too: a rack that is no more, and files that note no slice.
     """
     yield
-    ours = f"{tmp_path_factory.getbasetemp()}/".encode()
+    own_prefix = f"{tmp_path_factory.getbasetemp()}/".encode()
     for path in Path("/dev/shm").glob(f"hetero-*-{os.getuid()}-*"):
         with suppress(FileNotFoundError, BlockingIOError), path.open("r+b") as state:
             if path.name.startswith("hetero-rack-"):
@@ -173,7 +173,7 @@ def nothing_is_left_on_simulated_cards(tmp_path_factory: pytest.TempPathFactory)
                 continue
             fcntl.lockf(state, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)  # as the driver, while it writes
             rack = state.read(512).rstrip(b"\0")
-            if rack.startswith(ours) or not os.path.exists(rack) or not any(state.read()):
+            if rack.startswith(own_prefix) or not os.path.exists(rack) or not any(state.read()):
                 path.unlink()
 
 

@@ -46,23 +46,23 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def others_required(requirements: Iterable[str]) -> set[str]:
     """Return the distributions that are not ours and that these require, directly or not."""
-    found: dict[tuple[str, frozenset[str]], metadata.Distribution] = {}
+    distributions: dict[tuple[str, frozenset[str]], metadata.Distribution] = {}
     queue = [Requirement(text) for text in requirements]
     while queue:
         wanted = queue.pop()
         key = (wanted.name.lower().replace("_", "-"), frozenset(wanted.extras))
-        if key in found:
+        if key in distributions:
             continue
         try:
-            found[key] = metadata.distribution(wanted.name)
+            distributions[key] = metadata.distribution(wanted.name)
         except metadata.PackageNotFoundError:
             continue  # of another platform, or declared and not installed: then pip refuses
-        for text in found[key].requires or ():
+        for text in distributions[key].requires or ():
             needed = Requirement(text)
             extras = wanted.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in extras):
                 queue.append(needed)
-    return {name for name, _ in found if not name.startswith("hetero")}
+    return {name for name, _ in distributions if not name.startswith("hetero")}
 
 
 class Environment:
@@ -157,9 +157,9 @@ def test_the_image_installs_the_wheels_for_clusters_and_none_of_the_fakes(
 
     environment.install(*(name for folder in asked for name in names[folder]))
 
-    found = {path.name for path in environment.site.glob("hetero*.dist-info")}
-    assert 2 + len(vendors) == len(found)
-    assert not [name for name in found if "simulator" in name]
+    packages = {path.name for path in environment.site.glob("hetero*.dist-info")}
+    assert 2 + len(vendors) == len(packages)
+    assert not [name for name in packages if "simulator" in name]
     assert not list(environment.site.rglob("libcuda.so*"))
     assert 0 == environment.hetero("scheduler", "--help").returncode
 

@@ -71,10 +71,10 @@ def test_the_guides_vendor_keeps_the_contract(project: Path) -> None:
 
 
 def test_without_a_driver_the_contract_says_that_it_has_no_device_to_check(project: Path) -> None:
-    told = python(project, *CONTRACT, driver=False, code=1)
+    output = python(project, *CONTRACT, driver=False, code=1)
 
-    assert "no usable device to check (zephyr is absent: libzephyr.so not found" in told
-    assert "22 failed, 3 passed" in told
+    assert "no usable device to check (zephyr is absent: libzephyr.so not found" in output
+    assert "22 failed, 3 passed" in output
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_a_mistake_breaks_the_clause_that_says_so(
     source = (project / "hetero_zephyr.py").read_text()
     assert 1 == source.count(right)
     (tmp_path / "hetero_zephyr.py").write_text(source.replace(right, wrong))
-    told = _mistaken(project, tmp_path)
+    output = _mistaken(project, tmp_path)
 
-    assert "1 failed, 24 passed" in told
-    assert f"FAILED test_zephyr.py::TestZephyr::{clause}" in told
-    assert says in told
+    assert "1 failed, 24 passed" in output
+    assert f"FAILED test_zephyr.py::TestZephyr::{clause}" in output
+    assert says in output
 
 
 def test_slices_whose_driver_does_not_say_that_they_are_in_use_break_a_clause(
@@ -115,11 +115,13 @@ def test_slices_whose_driver_does_not_say_that_they_are_in_use_break_a_clause(
     source = (tmp_path / "hetero_zephyr.py").read_text()
     assert 1 == source.count("in_use=(9,),")
     (tmp_path / "hetero_zephyr.py").write_text(source.replace("in_use=(9,),", ""))
-    told = _mistaken(tmp_path, tmp_path)
+    output = _mistaken(tmp_path, tmp_path)
 
-    assert "1 failed, 24 passed" in told
-    assert "FAILED test_zephyr.py::TestZephyr::test_a_slice_in_use_is_left_until_it_is_not" in told
-    assert "zephyr_destroy: no code says that a slice is in use (`in_use`)" in told
+    assert "1 failed, 24 passed" in output
+    assert (
+        "FAILED test_zephyr.py::TestZephyr::test_a_slice_in_use_is_left_until_it_is_not" in output
+    )
+    assert "zephyr_destroy: no code says that a slice is in use (`in_use`)" in output
 
 
 def _mistaken(driver: Path, path: Path) -> str:

@@ -42,8 +42,8 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", path], check=True)
         (site,) = path.glob("lib/python*/site-packages")
         # addsitedir, not a plain path: this environment's own editable installs are .pth files.
-        ours = sysconfig.get_path("purelib")
-        (site / "outer.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
+        own_packages = sysconfig.get_path("purelib")
+        (site / "outer.pth").write_text(f"import site; site.addsitedir({own_packages!r})\n")
         self.python = path / "bin/python"
 
     def install(self, project: Path) -> None:

@@ -61,14 +61,14 @@ def test_the_core_names_no_vendor() -> None:
     names = {*NAMES, *(path.name for path in (ROOT / "vendors").iterdir())}
     pattern = re.compile(rf"(?<![a-z])({'|'.join(sorted(names))})(?![a-z])", re.IGNORECASE)
 
-    found = [
+    vendor_lines = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in CORE
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if pattern.search(line)
     ]
 
-    assert [] == found
+    assert [] == vendor_lines
 
 
 # --- L2: vendors ---------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_the_contract_of_vendors_lists_each_of_them() -> None:
 
 
 def test_an_example_imports_the_front_door_and_nothing_else_of_ours() -> None:
-    found = [
+    imports = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in ROOT.glob("examples/*/*.py")
         for name in re.findall(
@@ -93,7 +93,7 @@ def test_an_example_imports_the_front_door_and_nothing_else_of_ours() -> None:
         if not re.fullmatch(r"hetero\.plugin|hetero import plugin", name)
     ]
 
-    assert [] == found
+    assert [] == imports
 
 
 def test_a_vendor_describes_and_searches_nothing() -> None:
@@ -127,7 +127,7 @@ def _searches(tree: ast.Module) -> Iterator[int]:
 
 
 def test_the_pure_packages_call_nothing_that_reads_writes_or_runs() -> None:
-    found = [
+    calls = [
         f"{path.relative_to(ROOT)}:{node.lineno} calls {node.func.id}"
         for package in ("model", "placement")
         for path in sorted((ROOT / "hetero" / package).rglob("*.py"))
@@ -136,7 +136,7 @@ def test_the_pure_packages_call_nothing_that_reads_writes_or_runs() -> None:
         if node.func.id in {"open", "print", "input", "exec", "eval", "__import__"}
     ]
 
-    assert [] == found
+    assert [] == calls
 
 
 def test_one_module_of_the_core_knows_the_simulator() -> None:
@@ -177,7 +177,7 @@ def test_a_vendor_is_imported_and_declared_without_a_driver(path: Path) -> None:
 
 def test_the_limiters_core_includes_no_driver_header() -> None:
     core = ROOT / "limiters/core"
-    found = [
+    includes = [
         f"{path.relative_to(ROOT)}: {opening}{header}"
         for path in sorted(core.glob("*.[ch]"))
         for opening, header in re.findall(
@@ -188,22 +188,22 @@ def test_the_limiters_core_includes_no_driver_header() -> None:
         or re.search(r"cuda|nv|hip|rocm|acl|dcmi|cndev|cn_api|mtml|musa|mxsml|mcr|ixml|abi", header)
     ]
 
-    assert [] == found
+    assert [] == includes
 
 
 def test_a_driver_symbol_is_named_once_in_its_api_def_and_never_as_text() -> None:
-    found = []
+    faults = []
     for definition in sorted(ROOT.glob("limiters/*/api.def")):
         names = re.findall(r"^[A-Z_]+\((\w+)", definition.read_text(), re.M)
-        found += [
+        faults += [
             f"{definition.parent.name}: {name} twice" for name in names if names.count(name) > 1
         ]
         bodies = [*definition.parent.glob("*.c"), *ROOT.glob("limiters/shared/*.c")]
         for path in sorted(bodies):
             texts = set(re.findall(r'"(\w+)"', path.read_text()))
-            found += [f"{path.relative_to(ROOT)}: {name!r}" for name in texts & set(names)]
+            faults += [f"{path.relative_to(ROOT)}: {name!r}" for name in texts & set(names)]
 
-    assert [] == found
+    assert [] == faults
 
 
 def test_nothing_asks_which_vendor_it_is() -> None:

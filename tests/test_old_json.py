@@ -110,31 +110,31 @@ def test_an_old_document_loads_and_loses_nothing(path: str, text: str, cls: type
     assert survives(json.loads(text), json.loads(again))
 
 
-def said(value: Any) -> Iterator[tuple[type[Any], str]]:
+def filled_fields(value: Any) -> Iterator[tuple[type[Any], str]]:
     """Yield the class and name of each field that says something in a value, and in those in it."""
     if isinstance(value, Mapping):
         value = tuple(value.values())
     if isinstance(value, tuple):
         for each in value:
-            yield from said(each)
+            yield from filled_fields(each)
     elif attrs.has(type(value)):
-        for one in attrs.fields(type(value)):
-            held = getattr(value, one.name)
+        for attribute in attrs.fields(type(value)):
+            held = getattr(value, attribute.name)
             if held not in (None, (), {}, False):
-                yield type(value), one.name
+                yield type(value), attribute.name
             if not isinstance(held, Enum):
-                yield from said(held)
+                yield from filled_fields(held)
 
 
 def test_every_field_of_every_class_is_said_on_file() -> None:
     """A field that no document says could be renamed unnoticed."""
     values = (codec.loads(text, cls, source=path) for path, text, cls in DOCUMENTS)
-    found = {each for value in values for each in said(value)}
+    filled = {each for value in values for each in filled_fields(value)}
     unsaid = {
         f"{cls.__name__}.{one.name}"
-        for cls in {cls for cls, _ in found}
+        for cls in {cls for cls, _ in filled}
         for one in attrs.fields(cls)
-        if (cls, one.name) not in found
+        if (cls, one.name) not in filled
     }
 
     assert set() == unsaid

@@ -106,14 +106,14 @@ def retired(place: str, text: str) -> list[str]:
     """Return the retired words of a text of such a place, each with its successor."""
     words = RETIRED_IN.get(place, {})
     if place == "documents":
-        found = {word for word in words if re.search(rf"(?<![\w-]){re.escape(word)}(?!\w)", text)}
+        matched = {word for word in words if re.search(rf"(?<![\w-]){re.escape(word)}(?!\w)", text)}
     else:
         name = text.rpartition(".")[2]
-        found = {*re.findall("[a-z]+", name.lower()), name} & {*RETIRED, *({name} & words.keys())}
+        matched = {*re.findall("[a-z]+", name.lower()), name} & {*RETIRED, *({name} & words.keys())}
     return (
         []
         if f"{place} {text}" in KEPT
-        else [f"{word}: {(RETIRED | words)[word]}" for word in sorted(found)]
+        else [f"{word}: {(RETIRED | words)[word]}" for word in sorted(matched)]
     )
 
 
@@ -122,11 +122,13 @@ def test_no_retired_word_is_public(place: str) -> None:
     read, fewest = PLACES[place]
     words = list(read())
     assert len(words) >= fewest
-    assert {} == {text[:200]: found for text in words if (found := retired(place, text))}
+    assert {} == {
+        text[:200]: retired_words for text in words if (retired_words := retired(place, text))
+    }
 
 
 @pytest.mark.parametrize(
-    ("place", "text", "found"),
+    ("place", "text", "expected"),
     [
         ("CLI", "--avoid-vendor", ["avoid: exclude"]),
         ("CLI", "set", ["set: resize"]),
@@ -139,5 +141,5 @@ def test_no_retired_word_is_public(place: str) -> None:
         ("documents", "hetero settings", []),
     ],
 )
-def test_a_retired_word_is_seen(place: str, text: str, found: list[str]) -> None:
-    assert found == retired(place, text)
+def test_a_retired_word_is_seen(place: str, text: str, expected: list[str]) -> None:
+    assert expected == retired(place, text)

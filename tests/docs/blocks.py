@@ -33,7 +33,7 @@ class Block:
         """The lines of a shell without continuations; of a console what is behind a prompt."""
         lines = self.text.replace("\\\n", " ").splitlines()
         if self.language == "console":
-            return [found[1] for line in lines if (found := _PROMPT.match(line))]
+            return [matched[1] for line in lines if (matched := _PROMPT.match(line))]
         return lines
 
 
@@ -61,10 +61,10 @@ def read(path: Path) -> Iterator[Block]:
         if not opening:
             number += 1
             continue
-        said = _NO_TEST.match(lines[number - 1]) if number else None
+        reason = _NO_TEST.match(lines[number - 1]) if number else None
         end = lines.index(f"{opening[1]}```", number + 1)
         text = "\n".join(lines[number + 1 : end]) + "\n"
-        yield Block(path, number + 1, opening[2], text, said[1] if said else None)
+        yield Block(path, number + 1, opening[2], text, reason[1] if reason else None)
         number = end + 1
 
 

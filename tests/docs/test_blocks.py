@@ -104,10 +104,10 @@ def parsed(words: list[str]) -> None:
         if not rest:
             assert command.invoke_without_command
             break
-        name, found, left = command.resolve_command(context, rest)
-        assert found is not None
-        context = found.make_context(name, left, parent=context)
-        command = found
+        name, subcommand, left = command.resolve_command(context, rest)
+        assert subcommand is not None
+        context = subcommand.make_context(name, left, parent=context)
+        command = subcommand
     if command.name == "bench" and (name := context.params["benchmark"]):
         bench = import_module(f"hetero_benchmarks.{name}").command
         bench.make_context(name, list(context.params["arguments"]))
@@ -137,11 +137,11 @@ def test_a_command_that_hetero_has_not_is_found(words: list[str]) -> None:
 
 def test_a_command_in_a_sentence_is_there() -> None:
     """What it works on may be left out there."""
-    wrong, found = [], 0
+    wrong, count = [], 0
     for path in documents():
         text = "\n".join(line for _, line in prose(path))
         for code in re.findall(r"`(hetero [^`]+)`", text):
-            found += 1
+            count += 1
             try:
                 with suppress(click.exceptions.Exit, click.MissingParameter):
                     parsed(shlex.split(code.replace("…", ""))[1:])
@@ -150,7 +150,7 @@ def test_a_command_in_a_sentence_is_there() -> None:
             except click.ClickException as error:
                 wrong.append(f"{path.relative_to(ROOT)}: {code}: {error.format_message()}")
     assert [] == wrong
-    assert found > 100
+    assert count > 100
 
 
 def test_a_program_of_an_installation_is_one_that_it_has() -> None:
@@ -278,8 +278,8 @@ def test_python_is_compiled_and_its_imports_are_there(block: Block) -> None:
         and isinstance(node.value, ast.Name)
         and node.value.id == "plugin"
     }
-    there = [(module, name) for module, name in named if hasattr(import_module(module), name)]
-    assert [] == sorted(named - set(there))
+    importable = [(module, name) for module, name in named if hasattr(import_module(module), name)]
+    assert [] == sorted(named - set(importable))
 
 
 def test_the_vendor_in_the_readme_is_the_example() -> None:

@@ -147,7 +147,7 @@ def test_each_kind_of_node_has_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("install hetero deploy/chart -n a --set agent.drivr=envvar", "changes nothing"),
         ("install hetero deploy/chart -n a --sett image=a", "unknown"),
@@ -157,8 +157,8 @@ def test_each_kind_of_node_has_a_command() -> None:
         ("install hetero deploy/chart -n a --set-file setting=settings.toml", "changes nothing"),
     ],
 )
-def test_a_command_that_says_something_wrong_is_found(words: str, said: str) -> None:
-    with pytest.raises(Wrong, match=said):
+def test_a_command_that_says_something_wrong_is_found(words: str, message: str) -> None:
+    with pytest.raises(Wrong, match=message):
         values_of(words.split())
 
 

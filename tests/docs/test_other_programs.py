@@ -38,16 +38,16 @@ FILES_ALONE = {
 
 def commands(block: Block) -> list[list[str]]:
     """Return the words of each command of a block."""
-    found: list[list[str]] = [[]]
+    command_words: list[list[str]] = [[]]
     for line in block.commands:
         words = shlex.shlex(line, posix=True, punctuation_chars="|&;")
         words.whitespace_split, words.commenters = True, "#"
         for word in (*words, ";"):
             if re.fullmatch(r"[|&;]+", word):
-                found.append([])
-            elif found[-1] or not re.match(r"\w+=(?!\$\()", word):
-                found[-1].append(word)
-    return [words for words in found if words]
+                command_words.append([])
+            elif command_words[-1] or not re.match(r"\w+=(?!\$\()", word):
+                command_words[-1].append(word)
+    return [words for words in command_words if words]
 
 
 COMMANDS = [(block, words) for block in SHELL for words in commands(block)]

@@ -64,8 +64,8 @@ def _bare(text: str) -> str:
 
 
 def _split(start: int, text: str) -> Iterator[tuple[int, str]]:
-    for one in re.split(r"(?<=[.!?:])(?:\*\*)?\s+", _bare(text)):
-        yield start, one
+    for sentence in re.split(r"(?<=[.!?:])(?:\*\*)?\s+", _bare(text)):
+        yield start, sentence
 
 
 PAGES = [path for path in documents() if str(path.relative_to(ROOT)) not in DIARIES]
@@ -90,9 +90,9 @@ def test_no_sentence_is_too_long(path: Path) -> None:
 def test_no_weasel_word_is_used(path: Path) -> None:
     weasels = re.compile(rf"\b({'|'.join(WEASEL)})\b", re.IGNORECASE)
     assert [] == [
-        f"{shown(path)}:{line}: {found[0]}: {said}"
+        f"{shown(path)}:{line}: {weasel[0]}: {said}"
         for line, said in sentences(path)
-        if (found := weasels.search(HONEST.sub("", said)))
+        if (weasel := weasels.search(HONEST.sub("", said)))
     ]
 
 
@@ -106,7 +106,7 @@ def test_no_line_is_too_wide(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "weasels_found"),
     [
         ("It simply works.\n", ["It simply works."]),
         ("`simply` is code.\n", []),
@@ -115,9 +115,9 @@ def test_no_line_is_too_wide(path: Path) -> None:
         ("```sh\nvery\n```\n", []),
     ],
 )
-def test_what_is_read_is_prose(tmp_path: Path, text: str, found: list[str]) -> None:
+def test_what_is_read_is_prose(tmp_path: Path, text: str, weasels_found: list[str]) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     weasels = re.compile(rf"\b({'|'.join(WEASEL)})\b")
 
-    assert found == [said for _, said in sentences(page) if weasels.search(said)]
+    assert weasels_found == [said for _, said in sentences(page) if weasels.search(said)]

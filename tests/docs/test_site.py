@@ -43,8 +43,8 @@ def test_every_setting_of_a_pods_defaults_is_in_the_reference() -> None:
     shown = {key.split()[-1] for key, *_ in rows if key.startswith("[defaults]")}
 
     # What counts core without limiting it is said the other way round in the file.
-    said = {field.name for field in attrs.fields(Defaults)} - {"unlimited"}
-    assert {*said, "core-limit"} == shown
+    fields = {field.name for field in attrs.fields(Defaults)} - {"unlimited"}
+    assert {*fields, "core-limit"} == shown
 
 
 def test_every_command_and_option_is_in_the_reference() -> None:
@@ -99,10 +99,10 @@ def test_every_annotation_has_a_meaning() -> None:
 def test_every_public_name_says_what_it_is(module: Any) -> None:
     silent = []
     for name in module.__all__:
-        one = getattr(module, name)
-        if isinstance(one, (str, int, dict)) and not isinstance(one, enum.Enum):
+        value = getattr(module, name)
+        if isinstance(value, (str, int, dict)) and not isinstance(value, enum.Enum):
             continue
-        if not inspect.getdoc(one):
+        if not inspect.getdoc(value):
             silent.append(name)
     assert [] == silent
 

@@ -32,10 +32,10 @@ def classes(decorator: Callable[..., Any]) -> tuple[type[Any], type[Any], type[A
 
 
 def test_a_value_says_what_it_would_say_of_itself_with_attrs() -> None:
-    for ours, theirs in zip(classes(frozen), classes(attrs.frozen), strict=True):
-        given = {} if ours.__name__ == "Nothing" else {"name": "a'b", "sizes": (1, 2)}
+    for fast_class, attrs_class in zip(classes(frozen), classes(attrs.frozen), strict=True):
+        given = {} if fast_class.__name__ == "Nothing" else {"name": "a'b", "sizes": (1, 2)}
 
-        assert repr(theirs(**given)) == repr(ours(**given))
+        assert repr(attrs_class(**given)) == repr(fast_class(**given))
 
 
 def test_a_value_that_holds_itself_can_be_shown() -> None:

@@ -33,9 +33,9 @@ def card(memory: int, granularity: Granularity, *, core: int = 100, slots: int =
 
 
 def cut(device: Device, ask: Ask, *, count: int = 1) -> Portion:
-    found = portion(device, ask, count=count, free=device.capacity)
-    assert found is not None
-    return found
+    amounts = portion(device, ask, count=count, free=device.capacity)
+    assert amounts is not None
+    return amounts
 
 
 def menu(*shapes: tuple[str, int, int]) -> tuple[Template, ...]:

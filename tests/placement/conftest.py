@@ -135,8 +135,8 @@ class Asked:
         self.cache = SchedulerCache(quotas, weights=weights)
         self._uids: dict[int, str] = {}  # of what was placed
         self._pods = 0
-        for one in nodes:
-            self.cache.update_node(one)
+        for node in nodes:
+            self.cache.update_node(node)
 
     @property
     def cluster(self) -> Cluster:

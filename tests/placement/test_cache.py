@@ -106,8 +106,8 @@ def test_a_shape_seen_first_after_nodes_changed_costs_what_it_does_in_a_new_clus
         evolve(was[2], devices=(failed, *was[2].devices[1:])),
         *was[3:],
     ]
-    for one in now[:3]:
-        asked.cache.update_node(one)
+    for changed in now[:3]:
+        asked.cache.update_node(changed)
     held = asked.cache.reserve("uid", pod(memory=60 * GiB), "n3")
     assert isinstance(held, Placement)
     anew = Asked(now)

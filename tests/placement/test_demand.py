@@ -36,12 +36,12 @@ def test_pods_come_and_go_once_more_than_one_in_eight_has_ended() -> None:
     demand = Demand()
     for _ in range(16):
         demand.arrive(SMALL, {}, 0.0)
-    told = []
+    ends = []
     for _ in range(4):
-        told.append(demand.pods_end)
+        ends.append(demand.pods_end)
         demand.end()
 
-    assert [False, False, False, True] == told
+    assert [False, False, False, True] == ends
 
 
 def test_a_pod_that_held_no_place_does_not_count_as_ended() -> None:
@@ -96,9 +96,9 @@ def test_classes_that_differ_in_size_alone_are_joined_where_that_wastes_least() 
     demand.arrive(LARGE, {}, 0.0)
     sizes = {wanted(pod(memory=gib * GiB)): gib * 100 for gib in (1, 2, 6, 8)}
     demand.join(lambda want: sizes.get(want, 8000), most=4)
-    one, six, eight = (wanted(pod(memory=gib * GiB)) for gib in (1, 6, 8))
+    one_gib, six, eight = (wanted(pod(memory=gib * GiB)) for gib in (1, 6, 8))
 
-    assert {(one, ()): 5, (six, ()): 10, (eight, ()): 2, (LARGE, ()): 1} == demand.weights
+    assert {(one_gib, ()): 5, (six, ()): 10, (eight, ()): 2, (LARGE, ()): 1} == demand.weights
     demand.join(lambda want: sizes.get(want, 8000), most=2)
     assert {(eight, ()): 17, (LARGE, ()): 1} == demand.weights
     demand.join(lambda want: sizes.get(want, 8000), most=1)

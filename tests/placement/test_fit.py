@@ -31,7 +31,7 @@ from hetero.placement.placement_policy import binpack, spread
 from hetero.testing import rack
 
 
-def one(**ask: object) -> Request:
+def asking(**ask: object) -> Request:
     return Request(asks=(Ask(**ask),))  # type: ignore[arg-type]
 
 
@@ -66,19 +66,19 @@ def granted(inventory: Inventory | Sequence[Device], request: Request) -> list[s
 
 def test_memory_above_the_card_is_refused() -> None:
     assert "0 of 1 device: 1 too small (33 GiB wanted, largest 32)" == refused(
-        rack(32 * GiB), one(memory=33 * GiB)
+        rack(32 * GiB), asking(memory=33 * GiB)
     )
 
 
 @pytest.mark.parametrize("core", [0, 101, 110, -1])
 def test_core_out_of_range_is_refused_before_anything_is_looked_at(core: int) -> None:
     with pytest.raises(BadInput, match=f"core {core} is out of range: it is 1 to 100 percent"):
-        one(memory=GiB, core=core)
+        asking(memory=GiB, core=core)
 
 
 def test_memory_in_both_spellings_at_once_is_refused() -> None:
     with pytest.raises(BadInput, match="in bytes and in percent: give one of them"):
-        one(memory=GiB, memory_percent=50)
+        asking(memory=GiB, memory_percent=50)
 
 
 def test_a_request_for_nothing_is_refused() -> None:
@@ -87,80 +87,80 @@ def test_a_request_for_nothing_is_refused() -> None:
 
 
 def test_the_sum_of_memory_never_passes_the_card() -> None:
-    full = admit(rack(32 * GiB), one(memory=20 * GiB), one(memory=12 * GiB - MiB))
+    full = admit(rack(32 * GiB), asking(memory=20 * GiB), asking(memory=12 * GiB - MiB))
 
-    assert ["memory-0"] == granted(full, one(memory=MiB))
+    assert ["memory-0"] == granted(full, asking(memory=MiB))
     assert "0 of 1 device: 1 lack memory (2 MiB wanted, largest free 1)" == refused(
-        full, one(memory=MiB + 1)
+        full, asking(memory=MiB + 1)
     )
 
 
 def test_the_sum_of_core_never_passes_the_card() -> None:
-    full = admit(rack(32 * GiB), one(memory=GiB, core=60), one(memory=GiB, core=30))
+    full = admit(rack(32 * GiB), asking(memory=GiB, core=60), asking(memory=GiB, core=30))
 
-    assert ["memory-0"] == granted(full, one(memory=GiB, core=10))
+    assert ["memory-0"] == granted(full, asking(memory=GiB, core=10))
     assert "0 of 1 device: 1 lack core (11 % wanted, largest free 10)" == refused(
-        full, one(memory=GiB, core=11)
+        full, asking(memory=GiB, core=11)
     )
 
 
 def test_core_unset_is_refused_once_all_core_is_promised() -> None:
-    full = admit(rack(32 * GiB), one(memory=GiB, core=60), one(memory=GiB, core=40))
+    full = admit(rack(32 * GiB), asking(memory=GiB, core=60), asking(memory=GiB, core=40))
 
-    assert "0 of 1 device: 1 lack core" == refused(full, one(memory=GiB))
+    assert "0 of 1 device: 1 lack core" == refused(full, asking(memory=GiB))
 
 
 def test_core_100_wants_the_card_for_itself_and_keeps_it() -> None:
-    shared = admit(rack(32 * GiB), one(memory=GiB, core=1))
-    alone = admit(rack(32 * GiB), one(memory=GiB, core=100))
+    shared = admit(rack(32 * GiB), asking(memory=GiB, core=1))
+    alone = admit(rack(32 * GiB), asking(memory=GiB, core=100))
 
     assert "0 of 1 device: 1 lack core (100 % wanted, largest free 99)" == refused(
-        shared, one(memory=GiB, core=100)
+        shared, asking(memory=GiB, core=100)
     )
     assert "0 of 1 device: 1 lack slots (1 wanted, largest free 0)" == refused(
-        alone, one(memory=GiB)
+        alone, asking(memory=GiB)
     )
     assert "0 of 1 device: 1 lack core (1 % wanted, largest free 0)" == refused(
-        alone, one(memory=GiB, core=1)
+        alone, asking(memory=GiB, core=1)
     )
 
 
 def test_all_of_the_memory_wants_the_card_for_itself_and_keeps_it() -> None:
-    for whole in (one(), one(memory=32 * GiB), one(memory_percent=100)):
-        shared = admit(rack(32 * GiB), one(memory=GiB))
+    for whole in (asking(), asking(memory=32 * GiB), asking(memory_percent=100)):
+        shared = admit(rack(32 * GiB), asking(memory=GiB))
         alone = admit(rack(32 * GiB), whole)
 
         assert "0 of 1 device: 1 not empty (32 GiB wanted, largest free 31)" == refused(
             shared, whole
         )
         assert "0 of 1 device: 1 lack memory (1 MiB wanted, largest free 0)" == refused(
-            alone, one(memory=MiB, core=1)
+            alone, asking(memory=MiB, core=1)
         )
 
 
 def test_slots_are_counted() -> None:
-    full = admit(rack(32 * GiB, slots=3), *[one(memory=GiB, core=1)] * 3)
+    full = admit(rack(32 * GiB, slots=3), *[asking(memory=GiB, core=1)] * 3)
 
     assert "0 of 1 device: 1 lack slots (1 wanted, largest free 0)" == refused(
-        full, one(memory=GiB, core=1)
+        full, asking(memory=GiB, core=1)
     )
 
 
 def test_an_unhealthy_card_is_given_to_nobody_and_says_why() -> None:
     devices = rack(32 * GiB, health="row remap pending")
 
-    assert "0 of 1 device: 1 unhealthy (row remap pending)" == refused(devices, one(memory=GiB))
+    assert "0 of 1 device: 1 unhealthy (row remap pending)" == refused(devices, asking(memory=GiB))
 
 
 def test_a_card_whose_health_nobody_tells_is_given_out() -> None:
-    assert ["memory-0"] == granted(rack(32 * GiB, health=None), one(memory=GiB))
+    assert ["memory-0"] == granted(rack(32 * GiB, health=None), asking(memory=GiB))
 
 
 def test_a_standing_grant_on_a_card_that_is_gone_hinders_nobody() -> None:
-    before = admit(rack(32 * GiB, 16 * GiB), one(memory=20 * GiB))
+    before = admit(rack(32 * GiB, 16 * GiB), asking(memory=20 * GiB))
     after = evolve(before, devices=before.devices[1:])
 
-    assert ["memory-1"] == granted(after, one(memory=16 * GiB))
+    assert ["memory-1"] == granted(after, asking(memory=16 * GiB))
 
 
 # --- several devices -----------------------------------------------------------------------------
@@ -254,15 +254,15 @@ def test_a_part_of_a_vendors_name_is_not_its_name() -> None:
 
 
 def test_any_card_with_room_serves_and_the_refusal_counts_what_the_others_lack() -> None:
-    assert ["two-0"] == granted(MIXED, one(memory=30 * GiB))
+    assert ["two-0"] == granted(MIXED, asking(memory=30 * GiB))
 
-    full = admit(MIXED, one(memory=80 * GiB), one(memory=40 * GiB, core=100))
+    full = admit(MIXED, asking(memory=80 * GiB), asking(memory=40 * GiB, core=100))
     lack = (
         "2 three too small (30 GiB wanted, largest 24), "
         "1 one lack memory (30 GiB wanted, largest free 0), "
         "1 two lack memory (30 GiB wanted, largest free 8)"
     )
-    assert f"0 of 4 devices: {lack}" == refused(full, one(memory=30 * GiB))
+    assert f"0 of 4 devices: {lack}" == refused(full, asking(memory=30 * GiB))
 
 
 @pytest.mark.parametrize(
@@ -283,15 +283,15 @@ def test_a_device_that_was_named_and_cannot_be_meant_is_said_so(
 
 
 def test_a_uuid_is_understood_by_its_start_whatever_its_case() -> None:
-    assert ["three-1"] == granted(MIXED, one(device="THREE-1", memory=GiB))
+    assert ["three-1"] == granted(MIXED, asking(device="THREE-1", memory=GiB))
 
 
 # --- placement policies --------------------------------------------------------------------------
 
 
 def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
-    used = admit(rack(32 * GiB, 32 * GiB), one(device="1", memory=8 * GiB, core=20))
-    request = one(memory=GiB, core=10)
+    used = admit(rack(32 * GiB, 32 * GiB), asking(device="1", memory=8 * GiB, core=20))
+    request = asking(memory=GiB, core=10)
     packed, apart = fit(used, request, policy=binpack), fit(used, request, policy=spread)
 
     assert isinstance(packed, Allocation)
@@ -300,7 +300,7 @@ def test_binpack_fills_the_fuller_card_and_spread_takes_the_emptier() -> None:
 
 
 def test_a_small_request_leaves_the_large_card_whole() -> None:
-    assert ["memory-1"] == granted(rack(80 * GiB, 24 * GiB), one(memory=8 * GiB))
+    assert ["memory-1"] == granted(rack(80 * GiB, 24 * GiB), asking(memory=8 * GiB))
 
 
 # --- cards that come in shapes -------------------------------------------------------------------
@@ -316,18 +316,18 @@ def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_r
     parts = {f"part-{i}": 1 for i in range(4)}
     device = evolve(device, capacity={**device.capacity, "1g.18gb": 3, "2g.35gb": 1, **parts})
 
-    full = admit([device], *[one(memory=10 * GiB)] * 4)
+    full = admit([device], *[asking(memory=10 * GiB)] * 4)
 
     assert ["part-0", "part-1", "part-2", "part-3"] == [
         allocation.pieces[0].part for allocation in full.standing
     ]
     assert "0 of 1 device: 1 lack 1g.18gb (1 wanted, largest free 0)" == refused(
-        full, one(memory=10 * GiB)
+        full, asking(memory=10 * GiB)
     )
     assert "0 of 1 device: 1 lack 2g.35gb (1 wanted, largest free 0)" == refused(
-        full, one(memory=20 * GiB)
+        full, asking(memory=20 * GiB)
     )
-    assert "0 of 1 device: 1 too small" == refused(full, one(memory=36 * GiB))
+    assert "0 of 1 device: 1 too small" == refused(full, asking(memory=36 * GiB))
 
 
 def test_the_fifth_10_gib_on_a_card_of_four_templates_is_refused_for_memory() -> None:
@@ -338,10 +338,10 @@ def test_the_fifth_10_gib_on_a_card_of_four_templates_is_refused_for_memory() ->
     (device,) = rack(65536 * MiB, granularity=Templated(menu), core=20, slots=4)
     device = evolve(device, capacity={**device.capacity, "aicpu": 7})
 
-    full = admit([device], *[one(memory=10 * GiB)] * 4)
+    full = admit([device], *[asking(memory=10 * GiB)] * 4)
 
     assert "0 of 1 device: 1 lack memory (16 GiB wanted, largest free 0)" == refused(
-        full, one(memory=10 * GiB)
+        full, asking(memory=10 * GiB)
     )
 
 
@@ -351,10 +351,10 @@ def test_the_eighth_small_template_is_refused_for_what_runs_out_first() -> None:
     (device,) = rack(21527 * MiB, granularity=Templated(menu), core=8, slots=8)
     device = evolve(device, capacity={**device.capacity, "aicpu": 7})
 
-    full = admit([device], *[one(memory=GiB)] * 7)
+    full = admit([device], *[asking(memory=GiB)] * 7)
 
     assert "0 of 1 device: 1 lack memory (3 GiB wanted, largest free 0)" == refused(
-        full, one(memory=GiB)
+        full, asking(memory=GiB)
     )
 
 
@@ -366,11 +366,11 @@ def test_several_of_a_whole_card_vendor_are_whole_cards() -> None:
         grant.takes for grant in full.standing[0].pieces
     ]
     assert "0 of 2 devices: 2 lack memory (1 GiB wanted, largest free 0)" == refused(
-        full, one(memory=GiB)
+        full, asking(memory=GiB)
     )
 
 
 def test_what_an_exclusive_grant_takes_leaves_no_slot() -> None:
-    full = admit(rack(32 * GiB), one(memory=GiB, core=100))
+    full = admit(rack(32 * GiB), asking(memory=GiB, core=100))
 
     assert 0 == full.free()["memory-0"][SLOTS]

@@ -95,9 +95,9 @@ def test_containers_of_one_pod_share_no_module_that_one_takes_whole() -> None:
 
 def test_containers_that_want_one_die_each_do_not_make_a_pair() -> None:
     asked = Asked([node("a", modules(1, on="a"))])
-    one = Container(request=Request(asks=(Ask(),)))
+    wants_one = Container(request=Request(asks=(Ask(),)))
 
-    assert "1 only given 2 at a time" in refused(asked, Pod(containers=(one, one)))
+    assert "1 only given 2 at a time" in refused(asked, Pod(containers=(wants_one, wants_one)))
 
 
 @given(
@@ -142,9 +142,9 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
         if wanted % size:
             return False
         for chosen in permutations(range(count), wanted // size):
-            mine = {module * size + die for module, die in product(chosen, range(size))}
-            if all(left_of[die] == 3 for die in mine):
-                after = tuple(0 if die in mine else h for die, h in enumerate(left_of))
+            dies = {module * size + die for module, die in product(chosen, range(size))}
+            if all(left_of[die] == 3 for die in dies):
+                after = tuple(0 if die in dies else h for die, h in enumerate(left_of))
                 if serves(after, rest):
                     return True
         return False
@@ -177,10 +177,10 @@ def by(policy: Policy, *, memory: int = 8, **request: Any) -> Container:
 
 def test_shares_by_another_policy_go_to_another_card() -> None:
     asked = Asked([node("a", agreeing(2))])
-    one, other, third = (Pod(containers=(by(policy),)) for policy in Policy)
-    first = placed(asked, one)
+    first_pod, other, third = (Pod(containers=(by(policy),)) for policy in Policy)
+    first = placed(asked, first_pod)
 
-    assert where(first) == where(placed(asked, one)) != where(placed(asked, other))
+    assert where(first) == where(placed(asked, first_pod)) != where(placed(asked, other))
     assert "0 of 1 node: 1 shared by another policy" == refused(asked, third)
 
 

@@ -32,20 +32,20 @@ def waiting(*standing: int, ends: bool = True) -> tuple[SchedulerCache, list[str
     return cache, names
 
 
-def take(cache: SchedulerCache, uid: str, one: Pod, where: str) -> None:
-    cache.arrive(uid, one, 0.0)
-    assert not isinstance(cache.reserve(uid, one, where), Refusal)
+def take(cache: SchedulerCache, uid: str, pod: Pod, where: str) -> None:
+    cache.arrive(uid, pod, 0.0)
+    assert not isinstance(cache.reserve(uid, pod, where), Refusal)
 
 
 def arriving(cache: SchedulerCache, names: list[str], most: int) -> list[str]:
     """Return the nodes of pods of one card that come, one after the other."""
     nodes = []
     for number in range(most):
-        found = cache.best(SMALL, frozenset(names), uid=f"new{number}")
-        if found is None:
+        node = cache.best(SMALL, frozenset(names), uid=f"new{number}")
+        if node is None:
             break
-        take(cache, f"new{number}", SMALL, found)
-        nodes.append(found)
+        take(cache, f"new{number}", SMALL, node)
+        nodes.append(node)
     return nodes
 
 

@@ -28,15 +28,15 @@ def test_a_node_that_lacks_memory_says_so_although_most_of_its_counters_lack() -
 
 
 def test_numbers_are_those_of_the_last_device_that_is_needed() -> None:
-    said = [("fits", None), MEMORY_2, MEMORY_6]
+    verdicts = [("fits", None), MEMORY_2, MEMORY_6]
 
-    assert ("lack memory on 2 devices", MEMORY_6[1]) == node_reason(said, wanted=2)
-    assert ("lack memory on 3 devices", MEMORY_2[1]) == node_reason(said, wanted=3)
-    assert ("fits", None) == node_reason(said, wanted=1)
+    assert ("lack memory on 2 devices", MEMORY_6[1]) == node_reason(verdicts, wanted=2)
+    assert ("lack memory on 3 devices", MEMORY_2[1]) == node_reason(verdicts, wanted=3)
+    assert ("fits", None) == node_reason(verdicts, wanted=1)
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("verdicts", "reason"),
     [
         (["unhealthy (ill)", "lack core", "not chosen"], "lack core on one device"),
         (["not chosen", "not chosen", "too small"], "too small"),
@@ -45,10 +45,12 @@ def test_numbers_are_those_of_the_last_device_that_is_needed() -> None:
         ([], "have no device"),
     ],
 )
-def test_what_is_short_comes_before_what_will_never_be_there(said: list[str], reason: str) -> None:
-    wanted = 2 if said == ["fits"] else 1
+def test_what_is_short_comes_before_what_will_never_be_there(
+    verdicts: list[str], reason: str
+) -> None:
+    wanted = 2 if verdicts == ["fits"] else 1
 
-    assert reason == node_reason([(one, None) for one in said], wanted=wanted)[0]
+    assert reason == node_reason([(one, None) for one in verdicts], wanted=wanted)[0]
 
 
 def test_the_sentence_over_nodes_has_the_most_common_reason_first() -> None:
@@ -97,7 +99,7 @@ def test_each_device_explains_itself_with_numbers() -> None:
     assert not isinstance(taken, Refusal)
     held = evolve(inventory, standing=(taken,))
 
-    def said(ask: Ask) -> list[str]:
+    def explained(ask: Ask) -> list[str]:
         verdicts = explain(held, Request(asks=(ask,))).verdicts
         return [one.sentence.replace(" memory-", " ") for one in verdicts]
 
@@ -105,9 +107,13 @@ def test_each_device_explains_itself_with_numbers() -> None:
     assert [
         f"0 {small}: fits, would have 8 GiB memory and 50 core left (taken)",
         f"1 {large}: 20 of 100 core free, 50 asked",
-    ] == said(Ask(memory=8 * GiB, core=50))
-    assert f"1 {large}: 20 of 140 GiB memory free, 24 GiB asked" == said(Ask(memory=24 * GiB))[1]
-    assert f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == said(Ask(memory=24 * GiB))[0]
+    ] == explained(Ask(memory=8 * GiB, core=50))
+    assert (
+        f"1 {large}: 20 of 140 GiB memory free, 24 GiB asked" == explained(Ask(memory=24 * GiB))[1]
+    )
+    assert (
+        f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == explained(Ask(memory=24 * GiB))[0]
+    )
 
 
 def test_devices_that_were_not_chosen_have_no_numbers() -> None:

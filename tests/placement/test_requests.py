@@ -62,14 +62,14 @@ def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
     )
 
     def ways(sizes: list[int], left: list[int]) -> list[list[int]]:
-        found = []
+        remainders = []
         for way in product(range(len(left)), repeat=len(sizes)):
             rest = list(left)
             for size, place in zip(sizes, way, strict=True):
                 rest[place] -= size
             if min(rest) >= 0:
-                found.append(rest)
-        return found
+                remainders.append(rest)
+        return remainders
 
     expected = any(
         all(ways([size], left) for size in init) and ways(main, left)

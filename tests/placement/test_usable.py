@@ -87,20 +87,20 @@ def test_a_node_is_worth_the_cards_that_each_class_could_use_by_its_weight(
     worth = usable.worth(0, [cpu, 256 * GiB])
 
     total = served = 0
-    for one in (*(PodClass(p.times, 1, {0: p.size}, (0, 0)) for p in PRIOR), *classes):
-        size = one.sizes[0]
-        weight = one.times * isqrt(one.cards * size)
+    for pod_class in (*(PodClass(p.times, 1, {0: p.size}, (0, 0)) for p in PRIOR), *classes):
+        size = pod_class.sizes[0]
+        weight = pod_class.times * isqrt(pod_class.cards * size)
         total += weight
         fitting = [left for left in milli if left >= size]
-        if cpu >= one.needs[0] and len(fitting) >= one.cards:
+        if cpu >= pod_class.needs[0] and len(fitting) >= pod_class.cards:
             served += weight * sum(fitting)
-    found = sum(worth.card(left) for left in milli) + worth.empty[milli.count(1000)]
-    assert abs(served * POINTS // total - found) <= len(milli) + 1
+    points = sum(worth.card(left) for left in milli) + worth.empty[milli.count(1000)]
+    assert abs(served * POINTS // total - points) <= len(milli) + 1
 
 
 @given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
-def test_a_cost_that_is_higher_never_takes_fewer_steps(one: int, other: int) -> None:
-    low, high = sorted((one, other))
+def test_a_cost_that_is_higher_never_takes_fewer_steps(first: int, other: int) -> None:
+    low, high = sorted((first, other))
 
     assert coarse(low) <= coarse(high)
     assert coarse(0) == 0
@@ -112,9 +112,9 @@ def test_large_pods_are_refused_less_than_where_ends_are_not_priced() -> None:
     pods = (pod(memory=WHOLE),) * 15 + (pod(memory=24 * GiB),) * 10 + (pod(8, memory=WHOLE),)
     trace = Trace(name="large", nodes=nodes, pods=pods)
     protocol = Protocol(lifetimes="exponential", mode="loss", load=80, warm_up=1000, measured=2000)
-    ours, before = (
+    priced, before = (
         sum(live(trace, placement, seed, protocol).sizes[-1].refused for seed in (42, 43))
         for placement in ("fragmentation", "fragmentation=2,whole_cards=1,host=1")
     )
 
-    assert ours < before
+    assert priced < before
