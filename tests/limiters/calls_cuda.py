@@ -68,8 +68,8 @@ def memory() -> tuple[int, int]:
 def launch() -> None:
     argument = c_uint(_KERNEL_NS)
     parameters = (c_void_p * 1)(ctypes.addressof(argument))
-    one = [c_uint(1)] * 6
-    _call("LaunchKernel", _started(), *one, c_uint(0), None, parameters, None)
+    dimensions = [c_uint(1)] * 6
+    _call("LaunchKernel", _started(), *dimensions, c_uint(0), None, parameters, None)
 
 
 def wait() -> None:

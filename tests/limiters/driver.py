@@ -203,8 +203,8 @@ def launch(
 ) -> None:
     argument = c_uint(int(microseconds * 1000))
     parameters = (c_void_p * 1)(ctypes.addressof(argument))
-    one = [c_uint(1)] * 6
-    call(name, function, *one, c_uint(0), stream, parameters, None)
+    dimensions = [c_uint(1)] * 6
+    call(name, function, *dimensions, c_uint(0), stream, parameters, None)
 
 
 def in_threads(count: int, work: Any) -> None:

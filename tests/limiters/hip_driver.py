@@ -75,10 +75,10 @@ def built(source: bytes) -> ctypes.Array[ctypes.c_char]:
 def bundle(image: bytes) -> bytes:
     """Return what hipcc makes of an image: one with images for the host and for a card."""
     names = (b"host-x86_64-unknown-linux--", b"hipv4-amdgcn-amd-amdhsa--gfx906")
-    said = b"__CLANG_OFFLOAD_BUNDLE__" + len(names).to_bytes(8, "little")
+    header = b"__CLANG_OFFLOAD_BUNDLE__" + len(names).to_bytes(8, "little")
     for name, size in zip(names, (0, len(image)), strict=True):
-        said += b"".join(each.to_bytes(8, "little") for each in (4096, size, len(name))) + name
-    return said.ljust(4096, b"\0") + image
+        header += b"".join(each.to_bytes(8, "little") for each in (4096, size, len(name))) + name
+    return header.ljust(4096, b"\0") + image
 
 
 def registered(host: c_void_p, source: bytes = SOURCE) -> c_void_p:
@@ -115,10 +115,8 @@ def spin() -> c_void_p:
 def launch(function: c_void_p, us: int, on: c_void_p) -> None:
     argument = c_uint64(us)
     arguments = (c_void_p * 1)(ctypes.cast(byref(argument), c_void_p))
-    one = c_uint(1)
-    answer = hip.hipModuleLaunchKernel(
-        function, one, one, one, one, one, one, c_uint(0), on, arguments, None
-    )
+    dimensions = [c_uint(1)] * 6
+    answer = hip.hipModuleLaunchKernel(function, *dimensions, c_uint(0), on, arguments, None)
     assert answer == 0, answer
 
 

@@ -296,8 +296,8 @@ def in_front(directory: Path, library: Path, source: str, *flags: str) -> Path:
     The driver itself has another name then, in a copy.
     """
     name, other = library.name, f"X{library.name[1:]}"  # as long as the other
-    theirs, ours = (f"\0{each}\0".encode() for each in (name, other))
-    (directory / other).write_bytes(library.read_bytes().replace(theirs, ours))
+    own_name, other_name = (f"\0{each}\0".encode() for each in (name, other))
+    (directory / other).write_bytes(library.read_bytes().replace(own_name, other_name))
     path = directory / "front" / name
     path.parent.mkdir()
     options = ("-shared", "-fPIC", "-O2", f"-Wl,-soname,{name}", f"-Wl,-rpath,{directory}", *flags)

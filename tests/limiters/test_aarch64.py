@@ -27,10 +27,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def built() -> Path:
     """The folder of what the limiters' Makefile builds, built for AArch64."""
-    ours = ("BUILD=build/aarch64", "LIB=build/aarch64/lib", f"CC={COMPILER}")
+    variables = ("BUILD=build/aarch64", "LIB=build/aarch64/lib", f"CC={COMPILER}")
     jobs = str(os.cpu_count() or 1)
     for source, targets in ((LIMITERS, ("all", "tests")), (SIMULATOR, ("all",))):
-        command = ["make", "-s", "-j", jobs, "-C", source, *ours, *targets]
+        command = ["make", "-s", "-j", jobs, "-C", source, *variables, *targets]
         subprocess.run(command, check=True, timeout=300)
     return LIMITERS / "build/aarch64"
 

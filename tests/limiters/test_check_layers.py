@@ -68,15 +68,15 @@ def test_a_layer_that_calls_one_above_it_is_told(root: Path) -> None:
 
 def test_a_missing_build_is_told_and_nothing_passes(root: Path) -> None:
     nowhere = root / "nowhere"
-    said = f"no build in {nowhere}, so symbols cannot be checked: run make -C limiters"
-    assert [said] == check("--root", root, "--build", nowhere)
+    expected = f"no build in {nowhere}, so symbols cannot be checked: run make -C limiters"
+    assert [expected] == check("--root", root, "--build", nowhere)
 
 
 def test_a_source_that_was_not_built_is_told(root: Path) -> None:
     write(root, "core/log.c", "int line;\n")
     (root / "build/core/log.o").unlink()
-    said = f"no object of {root}/core/log.c in {root}/build: run make -C limiters"
-    assert [said] == checked(root)
+    expected = f"no object of {root}/core/log.c in {root}/build: run make -C limiters"
+    assert [expected] == checked(root)
 
 
 def test_an_object_without_its_source_is_not_looked_at(root: Path) -> None:

@@ -14,7 +14,7 @@ int own(void) {{ return hipMalloc(0, 0) + hipGetDevice(0) + {called}(); }}
 """
 
 
-def told(directory: Path, called: str, looked_up: str) -> tuple[int, list[str]]:
+def coverage(directory: Path, called: str, looked_up: str) -> tuple[int, list[str]]:
     source = LIBRARY.format(called=called, looked_up=looked_up)
     library = directory / "library.so"
     command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
@@ -29,13 +29,13 @@ def told(directory: Path, called: str, looked_up: str) -> tuple[int, list[str]]:
 
 
 def test_linked_functions_and_those_that_are_looked_up_count(tmp_path: Path) -> None:
-    whole = told(tmp_path, "hipDeviceSynchronize", "hipLaunchKernel")
+    whole = coverage(tmp_path, "hipDeviceSynchronize", "hipLaunchKernel")
 
     assert (0, ["tried-1.0 3 2 0 0 100 %"]) == whole
 
 
 def test_what_no_limiter_answers_is_named(tmp_path: Path) -> None:
-    partly = told(tmp_path, "hipFromTheFuture", "hipMemPoolImportPointer")
+    partly = coverage(tmp_path, "hipFromTheFuture", "hipMemPoolImportPointer")
 
     named = ["hipFromTheFuture: in no table", "hipMemPoolImportPointer: open"]
     assert (1, ["tried-1.0 2 1 1 1 50 %", *named]) == partly

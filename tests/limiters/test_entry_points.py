@@ -34,7 +34,7 @@ def _prelude() -> str:
 
 
 def test_dlsym_answers_ours_on_every_handle_that_has_the_symbol(grant: Grant) -> None:
-    told = grant.run(
+    limited = grant.run(
         _prelude()
         + """
 names = ["cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds", "cuGetProcAddress_v2"]
@@ -43,11 +43,11 @@ handles = (driver, NEXT, DEFAULT, everything)
 say([[found(handle, name) == ours(name) for name in names] for handle in handles])
 """
     )
-    assert [[True] * 4] * 4 == told
+    assert [[True] * 4] * 4 == limited
 
 
 def test_dlsym_leaves_other_names_and_other_libraries_alone(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         _prelude()
         + """
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
@@ -58,7 +58,7 @@ say([found(handle, "printf") == printf for handle in (c, NEXT, DEFAULT)]
      + [found(driver, "cuDriverGetVersion") == real])
 """
     )
-    assert [True, True, True, None, None, True] == told
+    assert [True, True, True, None, None, True] == answers
 
 
 def test_before_the_driver_is_loaded_its_names_are_not_there(grant: Grant) -> None:
@@ -74,7 +74,7 @@ print([libc.dlsym(ctypes.c_void_p(handle), name) for handle in (0, -1)])
 
 
 def test_dlvsym_knows_the_same_entry_points(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         _prelude()
         + """
 libc.dlvsym.argtypes = [c_void_p, c_char_p, c_char_p]
@@ -83,11 +83,11 @@ first = [libc.dlvsym(c, b"malloc", version) for version in (b"GLIBC_2.2.5", b"GL
 say([found(c, "malloc") in first, libc.dlvsym(c, b"cuMemAlloc_v2", b"GLIBC_2.2.5")])
 """
     )
-    assert [True, None] == told
+    assert [True, None] == answers
 
 
 def test_the_drivers_own_lookup_answers_ours_in_the_variant_asked_for(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         _prelude()
         + """
 call("cuInit", 0)
@@ -111,11 +111,11 @@ untouched = looked_up("cuDriverGetVersion", 12000, 0) == real
 say([[name for name, pointer in asked.items() if pointer != ours(name)], untouched])
 """
     )
-    assert [[], True] == told
+    assert [[], True] == answers
 
 
 def test_a_pointer_from_the_drivers_lookup_is_limited(grant: Grant) -> None:
-    told = grant.run(
+    codes = grant.run(
         f"""
 from ctypes import c_char_p
 start()
@@ -126,11 +126,11 @@ out = c_uint64()
 say([allocate(ctypes.addressof(out), {MIB} + 1), allocate(ctypes.addressof(out), {MIB})])
 """
     )
-    assert [2, 0] == told
+    assert [2, 0] == codes
 
 
 def test_launches_are_found_while_a_kernel_waits_for_its_local_memory(grant: Grant) -> None:
-    told = grant.run(
+    launches = grant.run(
         _prelude()
         + """
 start()
@@ -152,18 +152,18 @@ others = [name for name in names for handle in (driver, NEXT, DEFAULT)
 say([others, cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)])
 """
     )
-    assert [[], 2] == told
+    assert [[], 2] == launches
 
 
 def test_with_no_grant_every_entry_point_leads_to_the_driver(grant: Grant) -> None:
-    told = grant.rack.run(
+    limited = grant.rack.run(
         _prelude()
         + """
 say(found(driver, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
 """,
         LD_PRELOAD=str(LIMITER),
     )
-    assert told is False
+    assert limited is False
 
 
 def test_a_library_that_binds_to_the_driver_first_is_limited_all_the_same(
@@ -231,26 +231,26 @@ def test_a_version_that_is_not_answered_is_refused_by_the_drivers_lookup(
 def test_the_version_that_is_answered_is_ours_through_every_lookup(
     grant: Grant, tmp_path: Path
 ) -> None:
-    told = _looked_up(
+    limited = _looked_up(
         tmp_path,
         grant,
         """[looked_up(b"cuMemAlloc", 12000, through) == [0, ours("cuMemAlloc_v2")]
             for through in ("cuGetProcAddress", "cuGetProcAddress_ptsz")]""",
     )
-    assert [True, True] == told
+    assert [True, True] == limited
 
 
 def test_an_address_that_the_driver_does_not_show_is_ours_by_its_name(
     grant: Grant, tmp_path: Path
 ) -> None:
-    told = _looked_up(
+    limited = _looked_up(
         tmp_path, grant, 'looked_up(b"cuMemFree", 12500) == [0, ours("cuMemFree_v2")]'
     )
-    assert told is True
+    assert limited is True
 
 
 def test_dlsym_of_libc_is_answered_with_ours(grant: Grant) -> None:
-    told = grant.run(
+    limited = grant.run(
         _prelude()
         + """
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
@@ -258,13 +258,13 @@ names = ["dlsym", "dlvsym", "dlopen"]
 say([[found(handle, name) == ours(name) for name in names] for handle in (c, NEXT, DEFAULT)])
 """
     )
-    assert [[True] * 3] * 3 == told
+    assert [[True] * 3] * 3 == limited
 
 
 def test_a_copy_of_the_driver_under_another_name_is_limited(grant: Grant, tmp_path: Path) -> None:
     copy = tmp_path / "another.so"
     shutil.copy(hetero_simulator.fake_drivers() / "libcuda.so.1", copy)
-    told = grant.run(
+    limited = grant.run(
         _prelude()
         + f"""
 start()
@@ -272,7 +272,7 @@ copy = c_void_p(libc.dlopen(c_char_p({str(copy).encode()!r}), c_int(2)))
 say(found(copy, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
 """
     )
-    assert told is True
+    assert limited is True
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -280,16 +280,16 @@ def test_another_vendors_library_of_the_same_names_answers_itself(
     grant: Grant, tmp_path: Path, linked: bool
 ) -> None:
     source = "int nvmlDeviceGetMemoryInfo(void *a, void *b) { return 4242 + (a == b) * 0; }\n"
-    theirs = tmp_path / "libtheirs.so"
+    library_path = tmp_path / "libtheirs.so"
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-Wl,-soname,libtheirs.so", "-o", theirs],
+        ["cc", "-shared", "-fPIC", "-x", "c", "-", "-Wl,-soname,libtheirs.so", "-o", library_path],
         input=source,
         text=True,
         check=True,
     )
     code = f"""
 import ctypes
-theirs = ctypes.CDLL({str(theirs)!r}, mode=ctypes.RTLD_GLOBAL)
+theirs = ctypes.CDLL({str(library_path)!r}, mode=ctypes.RTLD_GLOBAL)
 ask = (ctypes.CDLL(None) if {linked} else theirs).nvmlDeviceGetMemoryInfo
 print(ask(None, None), "libnvidia-ml" in open("/proc/self/maps").read())
 """
@@ -319,13 +319,13 @@ UNKNOWN = f"""[looked_up(b"cuFromTheFuture", 13000)[0], shown("cuFromTheFuture")
 def test_what_no_table_knows_is_passed_on_logged_and_counted_once(
     grant: Grant, tmp_path: Path
 ) -> None:
-    told = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
-    assert [0, True, 0, [0, 0], False] == told
+    answers = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
+    assert [0, True, 0, [0, 0], False] == answers
     assert 2 == grant.unknown()
 
 
 def test_what_no_table_knows_is_not_to_be_had_of_a_strict_grant(rack: Rack, tmp_path: Path) -> None:
     grant = rack.grant(Terms(flags=STRICT))
-    told = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
-    assert [500, False, 500, [0, 500], False] == told
+    answers = _looked_up(tmp_path, grant, UNKNOWN, logged=2)
+    assert [500, False, 500, [0, 500], False] == answers
     assert 2 == grant.unknown()

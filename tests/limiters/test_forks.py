@@ -8,7 +8,7 @@ LIMITERS = LIMITER.parents[2]
 
 
 def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
-    told = grant.run(
+    amounts = grant.run(
         f"""
 import os
 ready, go = os.pipe(), os.pipe()
@@ -29,7 +29,7 @@ seen.append(info()[0] >> 20)
 say(seen)
 """
     )
-    assert ["1", 44, 14, 34] == told
+    assert ["1", 44, 14, 34] == amounts
 
 
 def test_a_child_forked_amid_calls_of_other_threads_answers_each_call(grant: Grant) -> None:
@@ -109,7 +109,7 @@ def test_each_lock_of_the_limiters_is_renewed_in_a_child() -> None:
 
 
 def test_a_child_that_outlives_its_parent_does_not_hold_the_parents_memory(grant: Grant) -> None:
-    told = grant.run(
+    used_mib = grant.run(
         f"""
 import os
 start()
@@ -122,5 +122,5 @@ if os.fork() == 0:
 say(info()[0] >> 20)
 """
     )
-    assert 14 == told
+    assert 14 == used_mib
     assert 64 == grant.run("start(); say(info()[0] >> 20)")

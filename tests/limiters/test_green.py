@@ -41,7 +41,7 @@ def test_a_green_context_is_charged_until_it_is_destroyed(rack: Rack, management
     alone.mkdir()
     (alone / "libcuda.so.1").symlink_to(hetero_simulator.fake_drivers() / "libcuda.so.1")
     drivers = {} if management else {"LD_LIBRARY_PATH": str(alone)}
-    told = _told(
+    left_mib = _told(
         rack.grant(Terms(memory=40 * MIB)),
         """
 first, seen = green(), [left()]
@@ -58,11 +58,11 @@ say([*seen, left()])
 """,
         **drivers,
     )
-    assert [24, 8, 2, 24, 40] == told
+    assert [24, 8, 2, 24, 40] == left_mib
 
 
 def test_memory_of_a_green_context_outlives_it_and_ends_with_the_primary_one(grant: Grant) -> None:
-    told = _told(
+    left_mib = _told(
         grant,
         f"""
 made = green()
@@ -77,11 +77,11 @@ start()
 say([*seen, left()])
 """,
     )
-    assert [40, 56, 64] == told
+    assert [40, 56, 64] == left_mib
 
 
 def test_a_green_context_brings_no_block_for_small_pieces(grant: Grant) -> None:
-    told = _told(
+    pieces = _told(
         grant,
         """
 made = green()
@@ -94,11 +94,11 @@ enter(made)
 say(fill())
 """,
     )
-    assert (64 - 16 + 2) * 2 == told
+    assert (64 - 16 + 2) * 2 == pieces
 
 
 def test_the_streams_of_a_green_context_are_charged(grant: Grant) -> None:
-    told = _told(
+    cost_mib = _told(
         grant,
         """
 made, stream, before = green(), c_void_p(), left()
@@ -107,4 +107,4 @@ for _ in range(12):
 say(before - left())
 """,
     )
-    assert 4 == told
+    assert 4 == cost_mib

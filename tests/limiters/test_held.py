@@ -13,7 +13,7 @@ def left():
 
 
 def test_pieces_are_charged_by_the_blocks_they_lie_in(grant: Grant) -> None:
-    told = grant.run(
+    left_mib = grant.run(
         LEFT
         + f"""
 start()
@@ -27,16 +27,16 @@ for piece in pieces[1::2]:
 say(seen + [left(), info()[0] == {64 * MIB}])
 """
     )
-    assert [26, 26, 64, True] == told
+    assert [26, 26, 64, True] == left_mib
 
 
 def test_a_byte_more_than_a_block_takes_two(grant: Grant) -> None:
-    told = grant.run(LEFT + f"start()\ntake('plain', {2 * MIB} + 1)\nsay(left())")
-    assert 60 == told
+    left_mib = grant.run(LEFT + f"start()\ntake('plain', {2 * MIB} + 1)\nsay(left())")
+    assert 60 == left_mib
 
 
 def test_a_grant_of_a_mebibyte_can_hold_one(rack: Rack) -> None:
-    told = rack.grant(Terms(memory=MIB)).run(
+    answers = rack.grant(Terms(memory=MIB)).run(
         f"""
 start()
 whole = take("plain", {MIB})
@@ -46,11 +46,11 @@ pieces = [take("plain", {MIB} - 512) for _ in range(3)]
 say(seen + [piece > 1000 for piece in pieces])
 """
     )
-    assert [True, 2, 2, True, True, False] == told
+    assert [True, 2, 2, True, True, False] == answers
 
 
 def test_small_arrays_are_charged_by_the_most_they_were_together(grant: Grant) -> None:
-    told = grant.run(
+    left_mib = grant.run(
         LEFT
         + """
 start()
@@ -63,11 +63,11 @@ give("array", arrays[0])
 say(seen + [left()])
 """
     )
-    assert [60, 60, 64] == told
+    assert [60, 60, 64] == left_mib
 
 
 def test_a_pool_of_a_byte_is_charged_its_chunk(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + """
 start()
@@ -77,7 +77,7 @@ def byte():
 say([byte(), left(), byte(), left(), byte()])
 """
     )
-    assert [0, 32, 0, 0, 2] == told
+    assert [0, 32, 0, 0, 2] == answers
 
 
 BLOCKED = """
@@ -98,7 +98,7 @@ def blocked():
 def test_what_a_blocked_stream_is_to_free_stays_charged_until_it_did(
     grant: Grant, path: str
 ) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + BLOCKED
         + f"""
@@ -111,7 +111,7 @@ call("cuStreamSynchronize", stream)
 say(seen + [take("plain", {64 * MIB}) > 1000])
 """
     )
-    assert [0, 2, 2, True] == told
+    assert [0, 2, 2, True] == answers
 
 
 def test_streams_that_are_blocked_one_after_another_hold_no_more_than_the_grant(
@@ -133,11 +133,11 @@ input()
 """
     )
     assert program.stdout
-    told = json.loads(program.stdout.readline())
+    answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
-    assert [0, 0, 2, 2] == told
+    assert [0, 0, 2, 2] == answers
     assert held <= 64 + 2
 
 
@@ -159,16 +159,16 @@ input()
 """
     )
     assert program.stdout
-    told = json.loads(program.stdout.readline())
+    answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
-    assert [False] * 4 + [2, False] == told
+    assert [False] * 4 + [2, False] == answers
     assert 64 + 2 == held
 
 
 def test_a_destroyed_pool_holds_what_is_pending_and_is_charged_for_it(grant: Grant) -> None:
-    told = grant.run(
+    left_mib = grant.run(
         LEFT
         + BLOCKED
         + f"""
@@ -182,7 +182,7 @@ call("cuStreamSynchronize", stream)
 say(seen + [left()])
 """
     )
-    assert [32, 64] == told
+    assert [32, 64] == left_mib
 
 
 PTX = """
@@ -213,7 +213,7 @@ def load(*declarations):
 def test_arrays_that_an_image_declares_are_charged_while_it_is_loaded(
     grant: Grant, declarations: tuple[str, ...], mebibytes: int
 ) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + PTX
         + f"""
@@ -226,12 +226,12 @@ say(seen + [second if isinstance(second, int) else 0, left()])
 """
     )
     refused = 2 if mebibytes else 0
-    assert [64 - mebibytes, refused, 64] == told
+    assert [64 - mebibytes, refused, 64] == answers
 
 
 @pytest.mark.parametrize("loading", ["LAZY", "EAGER"])
 def test_a_library_is_charged_before_it_is_loaded(grant: Grant, loading: str) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + PTX
         + """
@@ -251,12 +251,12 @@ say(seen + [left()])
 """,
         CUDA_MODULE_LOADING=loading,
     )
-    assert [0, 24, 2, 40, 24, 64] == told
+    assert [0, 24, 2, 40, 24, 64] == answers
 
 
 def test_buffers_of_a_context_are_charged_from_when_they_are_asked_for(rack: Rack) -> None:
     grant = rack.grant(Terms(memory=900 * MIB))
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + f"""
 start()
@@ -278,11 +278,11 @@ say([seen, taken > 200, left()])
         [0, 386, 2, 0, 900, 0, 642, 0, 900, 2, 900],
         True,
         900,
-    ] == told
+    ] == answers
 
 
 def test_streams_take_memory_by_the_handful(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + """
 start()
@@ -293,4 +293,4 @@ while code == 0 and streams < 1000:
 say([code, 100 < streams < 160])
 """
     )
-    assert [2, True] == told
+    assert [2, True] == answers

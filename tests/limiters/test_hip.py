@@ -244,9 +244,9 @@ def test_hashcat_sees_the_grant(rack: Rack) -> None:
     program = rack.machine.spawn(["hashcat", "-I"], **environment)
     out, _ = program.communicate(timeout=60)  # of CUDA's library beside it, it says what lacks
 
-    told = dict(re.findall(r"^ +(Name|Memory\.Total|Memory\.Free)\.+: (.*)$", out, re.MULTILINE))
+    figures = dict(re.findall(r"^ +(Name|Memory\.Total|Memory\.Free)\.+: (.*)$", out, re.MULTILINE))
     want = {"Name": "Instinct MI60", "Memory.Total": "256 MB", "Memory.Free": "256 MB"}
-    assert want == told
+    assert want == figures
 
 
 #: rocRAND, whose kernels hipcc compiled into the library. A program that hipcc builds calls what it
@@ -401,9 +401,9 @@ while True:
         while held:
             call("hipFree", held.pop())
 """
-    victim, beside = granted(rack, 64, core=50), granted(rack, 64, core=40, name="beside")
+    victim, neighbour = granted(rack, 64, core=50), granted(rack, 64, core=40, name="beside")
     see = "say([malloc(62 * MIB) > 0, on_card() // MIB])"
-    fresh = beside.run(see)
+    fresh = neighbour.run(see)
     for _ in range(kills):
         job = victim.start(program)
         assert job.stdout is not None
@@ -412,7 +412,9 @@ while True:
             time.sleep(chosen.random() / 10)
     assert fresh == victim.run(see)
     since = time.monotonic()
-    beside.run("function, on = spin(), stream()\n" + "launch(function, 5000, on)\n" * 20 + "say(0)")
+    neighbour.run(
+        "function, on = spin(), stream()\n" + "launch(function, 5000, on)\n" * 20 + "say(0)"
+    )
     assert time.monotonic() - since < 30
 
 
@@ -870,33 +872,38 @@ UNDECLARED = {
 
 
 def test_our_declarations_are_those_of_amds_headers(tmp_path: Path) -> None:
-    here = Path(__file__).parent
-    root = here.parents[1]
-    compiler = ["gcc", "-std=gnu11", "-Wall", "-fsyntax-only", str(here / "hip_abi_check.c")]
-    ours = [f"-I{root / folder}" for folder in ("simulator/drivers", "limiters")]
+    directory = Path(__file__).parent
+    root = directory.parents[1]
+    compiler = ["gcc", "-std=gnu11", "-Wall", "-fsyntax-only", str(directory / "hip_abi_check.c")]
+    own_options = [f"-I{root / folder}" for folder in ("simulator/drivers", "limiters")]
     # Linux's header of AMD's driver asks for libdrm's, of which it needs nothing but Linux's own.
     (tmp_path / "drm").mkdir()
     (tmp_path / "drm/drm.h").write_text("#include <linux/types.h>\n")
-    theirs = ["-DREAL", f"-I{root / 'limiters'}", f"-I{tmp_path}", "-Wno-deprecated-declarations"]
+    amd_options = [
+        "-DREAL",
+        f"-I{root / 'limiters'}",
+        f"-I{tmp_path}",
+        "-Wno-deprecated-declarations",
+    ]
     undeclared = "implicit declaration of function '"
 
-    def said(options: list[str]) -> list[str]:
+    def errors(options: list[str]) -> list[str]:
         environment = {**os.environ, "LC_ALL": "C"}
         command = [*compiler, *options]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         lines = done.stderr.splitlines()
         return [line for line in lines if ": warning: " in line or ": error: " in line]
 
-    assert [] == said(ours)
-    assert [] == [line for line in said(theirs) if undeclared not in line]
-    assert {line.split(undeclared)[1].split("'")[0] for line in said(theirs)} == UNDECLARED
+    assert [] == errors(own_options)
+    assert [] == [line for line in errors(amd_options) if undeclared not in line]
+    assert {line.split(undeclared)[1].split("'")[0] for line in errors(amd_options)} == UNDECLARED
 
 
 def names_in(file: str, kinds: str) -> set[str]:
     """Return the names in a table of the limiter, and those of their variants."""
     text = (Path(__file__).parents[2] / "limiters/hip" / file).read_text()
-    found = re.findall(rf"^(SPT_)?(?:{kinds})\((\w+),", text, re.MULTILINE)
-    return {name + ending for variant, name in found for ending in ("", variant and "_spt")}
+    rows = re.findall(rf"^(SPT_)?(?:{kinds})\((\w+),", text, re.MULTILINE)
+    return {name + ending for variant, name in rows for ending in ("", variant and "_spt")}
 
 
 def test_every_function_of_amds_runtime_is_in_one_of_our_tables() -> None:

@@ -37,7 +37,7 @@ def granted(directory: Path, flags: int = 0) -> Grant:
     return rack.grant(terms, limiter=hetero_limiters.library("hip"))
 
 
-def said(grant: Grant, program: str) -> Any:
+def answers_of(grant: Grant, program: str) -> Any:
     return grant.run(program, CALLS_PATH=str(SEVEN), HETERO_LOG="off")
 
 
@@ -71,7 +71,7 @@ call("hipMemRelease", block)
 note()
 say([held, made(65 * MIB)[0]])
 """
-    assert [[[8, 8], [0, 0]], 2] == said(grant, program)
+    assert [[[8, 8], [0, 0]], 2] == answers_of(grant, program)
 
 
 def test_a_mapping_holds_its_block_until_its_addresses_are_given_up(grant: Grant) -> None:
@@ -87,7 +87,7 @@ call("hipMemAddressFree", at, 8 * MIB)
 note()
 say(held)
 """
-    assert [[8, 8], [8, 8], [8, 8], [0, 0]] == said(grant, program)
+    assert [[8, 8], [8, 8], [8, 8], [0, 0]] == answers_of(grant, program)
 
 
 def test_a_block_that_others_may_have_stays_charged(grant: Grant) -> None:
@@ -99,7 +99,7 @@ call("hipMemRelease", block)
 note()
 say([charged for charged, _ in held])
 """
-    assert [8, 8] == said(grant, program)
+    assert [8, 8] == answers_of(grant, program)
 
 
 def test_a_reset_that_gives_memory_back_gives_it_back_to_the_grant(grant: Grant) -> None:
@@ -110,7 +110,7 @@ held = [memory()]
 call("hipDeviceReset")
 say([*held, memory(), malloc(60 * MIB) > 0])
 """
-    assert [[24, 64], [64, 64], True] == said(grant, program)
+    assert [[24, 64], [64, 64], True] == answers_of(grant, program)
 
 
 def test_properties_in_both_forms_show_the_grant(grant: Grant) -> None:
@@ -122,7 +122,7 @@ def total(form, at):
     return c_size_t.from_buffer(properties, at).value // MIB
 say([total("R0000", 256), total("R0600", 288)])
 """
-    assert [64, 64] == said(grant, program)
+    assert [64, 64] == answers_of(grant, program)
 
 
 def test_no_graph_takes_memory(grant: Grant) -> None:
@@ -144,7 +144,7 @@ call("hipGraphLaunch", run, on)
 call("hipDeviceSynchronize")
 say([captured, added, added_so, empty, on_card()])
 """
-    assert [900, 801, 801, 0, 0] == said(grant, program)
+    assert [900, 801, 801, 0, 0] == answers_of(grant, program)
 
 
 def test_a_call_in_a_librarys_constructor_is_limited(grant: Grant, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ call("hipDeviceSynchronize")
 counted(len(works))
 say([failed, len(works)])
 """
-    failed, works = said(grant, program)
+    failed, works = answers_of(grant, program)
     assert [] == failed
     assert works == grant.usage().launches
 
@@ -314,4 +314,4 @@ say([
     answers("hipGetDriverEntryPoint_spt", own, 0) == ours(threads),
 ])
 """
-    assert [True] * 5 == said(grant, program)
+    assert [True] * 5 == answers_of(grant, program)

@@ -6,7 +6,7 @@ In front of the simulated runtime of HIP 7, with functions in front of that.
 from pathlib import Path
 
 from tenancy import MIB, Terms, in_front
-from test_hip_later import SEVEN, UUID, granted, said
+from test_hip_later import SEVEN, UUID, answers_of, granted
 
 #: A pool of the program's own.
 POOL = """
@@ -32,7 +32,7 @@ kept, freed = of_pool(), of_pool()
 call("hipFree", freed)
 say([memory()[0], malloc(30 * MIB) > 0])
 """
-    assert [32, True] == said(granted(tmp_path), program)
+    assert [32, True] == answers_of(granted(tmp_path), program)
 
 
 #: A runtime whose hipFree waits, when the pool has the memory already, until `waiting` is 0.
@@ -72,8 +72,8 @@ free, more = memory()[0], [of_pool(), of_pool()]
 say([free, [each is not None for each in more], on_card() // MIB])
 """
     runtime = in_front(tmp_path, SEVEN, WAITS)
-    told = granted(tmp_path).run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
-    assert [32, [True, False], 64] == told
+    answers = granted(tmp_path).run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
+    assert [32, [True, False], 64] == answers
 
 
 #: A runtime in which the pool gives back what it keeps while memory is taken of it.
@@ -101,5 +101,5 @@ say([third is not None, memory()[0], on_card() // MIB, malloc(90 * MIB) > 0])
     runtime = in_front(tmp_path, SEVEN, GIVES_BACK)
     grant = granted(tmp_path)
     grant.set(Terms(memory=128 * MIB, core=9000, uuid=UUID))
-    told = grant.run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
-    assert [True, 96, 32, True] == told
+    answers = grant.run(program, CALLS_PATH=str(runtime), HETERO_LOG="off")
+    assert [True, 96, 32, True] == answers

@@ -82,8 +82,8 @@ snapshot()
 say([seen, took])
 """
     grant = granted(rack, 100)
-    (one, both, more, last), took = above_the_driver(grant, program)
-    assert [[34, 34], [68, 68], True, [100, 100]] == [one, both, took, last]
+    (first, both, more, last), took = above_the_driver(grant, program)
+    assert [[34, 34], [68, 68], True, [100, 100]] == [first, both, took, last]
     # As many waves of each unit as fit beside the first queue's: 16 of 32.
     assert [98.5, 99] == more
     assert (100 << 20, 0) == (grant.usage().used, grant.usage().denied)

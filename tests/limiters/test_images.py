@@ -46,15 +46,15 @@ for dead in made, c_void_p(0), c_void_p(12345):
 say(seen)
 """
     )
-    told = grant.run(program)
-    assert told == rack.run(program)
-    assert [0, 0, 0, NOT_FOUND, NOT_FOUND, 0] == told[0]
-    assert [[INVALID] * 7] * 3 == told[1:]
+    answers = grant.run(program)
+    assert answers == rack.run(program)
+    assert [0, 0, 0, NOT_FOUND, NOT_FOUND, 0] == answers[0]
+    assert [[INVALID] * 7] * 3 == answers[1:]
 
 
 def test_a_library_that_did_not_fit_is_nothing_that_the_driver_is_asked_of(grant: Grant) -> None:
     """It cannot be read, so it is loaded when its kernels are asked for, and unloaded again."""
-    told = grant.run(
+    codes = grant.run(
         IMAGES
         + """
 # An ELF file without sections that the limiter reads: an array of 80 MiB.
@@ -67,11 +67,11 @@ made = library(elf.ljust(1024, b"\\0") + bytes(64) + sections + names)
 say([asked(made), driver.code("cuLibraryUnload", made), asked(made)])
 """
     )
-    assert [[OUT_OF_MEMORY] * 6, 0, [INVALID] * 6] == told
+    assert [[OUT_OF_MEMORY] * 6, 0, [INVALID] * 6] == codes
 
 
 def test_a_size_of_countless_parentheses_is_refused_and_not_followed(grant: Grant) -> None:
-    told = grant.run(
+    codes = grant.run(
         IMAGES
         + """
 def nested(depth):
@@ -83,7 +83,7 @@ for depth in 3, 100, 101, 5_000_000:
 say(seen)
 """
     )
-    assert [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY] == told
+    assert [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY] == codes
 
 
 #: `nvcc -fatbin` of CUDA 13.0 wrote them of `__device__ char big[8388608]` and a kernel k that
@@ -94,7 +94,7 @@ WRITTEN = ("plain", "lz4", "zstd", "elf")
 @pytest.mark.parametrize("form", WRITTEN)
 def test_what_nvcc_wrote_is_charged_its_arrays(grant: Grant, form: str) -> None:
     path = CORPUS / f"image-nvcc-{form}"
-    told = grant.run(
+    codes = grant.run(
         IMAGES
         + f"""
 image = open({str(path)!r}, "rb").read()[1:] + bytes(16)
@@ -104,7 +104,7 @@ for _ in range(9):
 say(seen)
 """
     )
-    assert [0] * 8 + [OUT_OF_MEMORY] == told
+    assert [0] * 8 + [OUT_OF_MEMORY] == codes
 
 
 #: Where no context is current the driver answers without a look at the image. Each image ends where
@@ -156,6 +156,6 @@ claims = [claiming(image, {places}, claim) for claim in (len(image) + 4096, 1 <<
 say([loaded(each) for each in [image, *claims]])
 """
     )
-    told = grant.run(program)
-    assert told == rack.run(program)
-    assert [NO_CONTEXT] * 4 == told
+    codes = grant.run(program)
+    assert codes == rack.run(program)
+    assert [NO_CONTEXT] * 4 == codes

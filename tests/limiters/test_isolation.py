@@ -194,14 +194,14 @@ def test_the_page_of_vendors_says_where_each_limiter_was_tried() -> None:
     head, _, *rows = (
         [cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
     )
-    said = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert said.keys() == TRIED.keys()
+    cells = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    assert cells.keys() == TRIED.keys()
     for name, contract in TRIED.items():
         marks = {mark.name for mark in getattr(contract, "pytestmark", ())}
         column = "vendor's own code" if "hip" in marks else "our simulation"
-        assert "memory, time, kill" == said[name][column].split(":")[0], name
+        assert "memory, time, kill" == cells[name][column].split(":")[0], name
         others = {"vendor's own code", "our simulation"} - {column}
-        assert [""] == [said[name][other] for other in others], name
+        assert [""] == [cells[name][other] for other in others], name
     tried = {*OnACard.__subclasses__(), *TestHip.__subclasses__()}
     assert tried <= set(TRIED.values())
 

@@ -20,7 +20,7 @@ from tenancy import MIB, UUIDS, Rack, Terms, in_front
 def test_a_capture_is_over_when_its_stream_is_or_when_it_ends(
     rack: Rack, begin: str, end: str
 ) -> None:
-    told = rack.grant(Terms(core=3000)).run(
+    counts = rack.grant(Terms(core=3000)).run(
         f"""
 start()
 kernel = spin_kernel()
@@ -48,13 +48,13 @@ call("cuStreamSynchronize", stream)
 say([answers, counts])
 """
     )
-    assert [[0] * 6, [] if "Destroy" in end else [5] * 3] == told
+    assert [[0] * 6, [] if "Destroy" in end else [5] * 3] == counts
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_a_capture_behind_work_in_the_default_stream_is_not_spoilt(rack: Rack, mode: int) -> None:
     """The default stream takes no fence while a stream that waits for it is captured."""
-    told = rack.grant(Terms(core=5000)).run(
+    answers = rack.grant(Terms(core=5000)).run(
         f"""
 import time
 start()
@@ -71,7 +71,7 @@ for _ in range(10):
 say(list(answers))
 """
     )
-    assert [0] == told
+    assert [0] == answers
 
 
 def test_a_cooperative_launch_is_charged_on_each_of_its_devices(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_captured_launch_passes_no_gate_while_another_capture_takes_long_to_en
 
 
 def test_what_a_node_is_made_of_may_lie_in_memory_that_is_only_read(rack: Rack) -> None:
-    told = rack.grant(Terms(memory=64 * MIB)).run(
+    codes = rack.grant(Terms(memory=64 * MIB)).run(
         """
 import mmap, struct
 start()
@@ -253,4 +253,4 @@ say([cuda.cuGraphAddNode_v2(byref(node), graph, none, none, c_size_t(0), c_void_
      cuda.cuGraphNodeSetParams(node, c_void_p(page))])
 """
     )
-    assert [0, 0] == told
+    assert [0, 0] == codes

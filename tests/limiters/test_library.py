@@ -19,9 +19,9 @@ def _answered(definitions: Path) -> set[str]:
     """The symbols that an api.def says we answer."""
     names = set()
     for line in definitions.read_text().splitlines():
-        found = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|LAUNCH|ORDERED)\((\w+)", line)
-        if found:
-            variant, name = found.groups()
+        matched = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|LAUNCH|ORDERED)\((\w+)", line)
+        if matched:
+            variant, name = matched.groups()
             names.add(name)
             if variant:
                 names.add(name + "_" + variant.strip("_").lower())

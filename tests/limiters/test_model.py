@@ -504,9 +504,9 @@ def test_millions_of_calls_and_kills_lose_no_byte(tmp_path: Path, calls: int, ki
     """Each run goes on with the seed after the last one's."""
     next_seed = BUILD / f"model-seed-{kills}"
     seed = int(next_seed.read_text()) if next_seed.exists() else 1_000_000
-    told = random_run(tmp_path, seed, calls, kills, timeout=3600)
-    print(told)
-    next_seed.write_text(told.split()[-1])
+    summary = random_run(tmp_path, seed, calls, kills, timeout=3600)
+    print(summary)
+    next_seed.write_text(summary.split()[-1])
 
 
 def test_each_mutation_is_of_lines_that_the_limiter_has() -> None:

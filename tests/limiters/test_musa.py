@@ -57,8 +57,8 @@ def _run(
 
 def _told(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     assert 0 == done.returncode, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
 
 
 def test_the_second_limiter_keeps_its_grants_memory_exactly(machine: Machine) -> None:
@@ -155,7 +155,7 @@ def test_what_no_call_tells_the_size_of_is_on_the_card_and_not_charged(
 
     Graphs are priced where the limiter is CUDA's, by what an H100 takes: the first 2 MiB are free.
     """
-    here, drivers = Path(__file__).parent, hetero_simulator.fake_drivers()
+    directory, drivers = Path(__file__).parent, hetero_simulator.fake_drivers()
     card = f"[device]\nvendor = {vendor}\nmodel = Card\nmemory = 1 GiB\nuuid = {UUIDS[0]}\n"
     rack = Rack(tmp_path, Machine(tmp_path, card))
     grant = rack.grant(Terms(memory=256 * MIB), limiter=limiter)
@@ -164,8 +164,8 @@ def test_what_no_call_tells_the_size_of_is_on_the_card_and_not_charged(
         [sys.executable, str(tmp_path / "taken.py")],
         **grant.environment,
         LD_LIBRARY_PATH=f"{drivers / vendor}:{drivers}",
-        PYTHONPATH=str(here),
-        CORPUS=str(here / "corpus"),
+        PYTHONPATH=str(directory),
+        CORPUS=str(directory / "corpus"),
         CALLS=calls,
     )
     out, errors = job.communicate(timeout=60)

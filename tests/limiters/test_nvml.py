@@ -71,7 +71,7 @@ def management(tmp_path: Path) -> str:
 
 
 def test_a_card_that_is_not_granted_is_nowhere(shared: Rack) -> None:
-    told = shared.grant(Terms(uuid=SECOND)).run(
+    answers = shared.grant(Terms(uuid=SECOND)).run(
         NVML
         + f"""
 card = nvmlDeviceGetHandleByIndex(0)
@@ -91,7 +91,7 @@ say([
         *(SECOND, SECOND),
         *("Invalid Argument", "Not Found"),
         [SECOND],
-    ] == told
+    ] == answers
 
 
 def test_cards_have_the_order_of_the_grant_as_in_cuda(rack: Rack) -> None:
@@ -120,14 +120,14 @@ say([[uuid(card) for card in cards], [nvmlDeviceGetIndex(card) for card in cards
 
 def test_a_device_of_another_vendor_has_no_index(rack: Rack) -> None:
     other = "MXC-99999999-2222-3333-4444-555555555555"
-    told = rack.grant(Terms(uuid=other), Terms(uuid=SECOND)).run(
+    cards = rack.grant(Terms(uuid=other), Terms(uuid=SECOND)).run(
         NVML + "say([nvmlDeviceGetCount(), uuid(nvmlDeviceGetHandleByIndex(0))])"
     )
-    assert [1, SECOND] == told
+    assert [1, SECOND] == cards
 
 
 def test_before_nvml_is_started_it_says_so(rack: Rack) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    codes = rack.grant(Terms(uuid=SECOND)).run(
         """
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 card, count = c_void_p(), c_uint()
@@ -135,13 +135,13 @@ say([nvml.nvmlDeviceGetCount_v2(byref(count)), nvml.nvmlDeviceGetHandleByIndex_v
      nvml.nvmlDeviceGetHandleByUUID(b"x", byref(card))])
 """
     )
-    assert [1, 1, 1] == told
+    assert [1, 1, 1] == codes
 
 
 def test_a_serial_number_a_drain_and_an_excluded_card_lead_to_no_other_card(
     rack: Rack, management: str
 ) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    answers = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + f"""
 def drained(bus):
@@ -161,11 +161,11 @@ say([
 """,
         LD_LIBRARY_PATH=management,
     )
-    assert ["Not Found", SECOND, [6, False], [0, True], 2, 0, 0, "Invalid Argument"] == told
+    assert ["Not Found", SECOND, [6, False], [0, True], 2, 0, 0, "Invalid Argument"] == answers
 
 
 def test_lists_of_cards_name_the_granted_ones(rack: Rack, management: str) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    cards = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + CARD
         + """
@@ -178,7 +178,7 @@ say([[uuid(each) for each in nvmlDeviceGetTopologyNearestGpus(card, 50)],
 """,
         LD_LIBRARY_PATH=management,
     )
-    assert [[SECOND], [SECOND], [0, 1, [SECOND]], [7, 1, []]] == told
+    assert [[SECOND], [SECOND], [0, 1, [SECOND]], [7, 1, []]] == cards
 
 
 def test_of_a_card_in_parts_the_granted_ones_are_there(tmp_path: Path) -> None:
@@ -222,10 +222,10 @@ def sums(index=0):
 
 
 def test_memory_sums_to_the_grant(shared: Rack) -> None:
-    told = shared.grant(Terms(uuid=SECOND, memory=64 * MIB)).run(
+    amounts = shared.grant(Terms(uuid=SECOND, memory=64 * MIB)).run(
         NVML + SUMS + f'start()\ntake("plain", {10 * MIB})\nsay(sums())', CUDA_VISIBLE_DEVICES="1"
     )
-    assert [64 * MIB, 10 * MIB, 54 * MIB] == told
+    assert [64 * MIB, 10 * MIB, 54 * MIB] == amounts
 
 
 def test_what_the_card_has_no_room_for_is_reserved(shared: Rack) -> None:
@@ -307,7 +307,7 @@ say([versions("Compute"), versions("Graphics"),
 def test_a_process_that_the_driver_lists_badly_has_the_ledgers_figure(
     rack: Rack, management: str, environment: dict[str, str]
 ) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    processes = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + LISTED
         + f"""
@@ -318,11 +318,11 @@ say(listed("nvmlDeviceGetComputeRunningProcesses", Old))
         LD_LIBRARY_PATH=management,
         **environment,
     )
-    assert [0, [[0, 10]]] == told
+    assert [0, [[0, 10]]] == processes
 
 
 def test_accounts_and_sessions_are_of_the_grants_processes(rack: Rack, management: str) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    answers = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + CARD
         + """
@@ -347,7 +347,7 @@ say([
         LD_LIBRARY_PATH=management,
     )
     own = [0]
-    assert [own, [True, "Not Found"], [0, 6], own, own, [0, 1], [0, 1], own] == told
+    assert [own, [True, "Not Found"], [0, 6], own, own, [0, 1], [0, 1], own] == answers
 
 
 # ---------------------------------------------------------------------------------- utilization
@@ -393,26 +393,26 @@ say([idle, first, rates()[0]])
 def test_utilization_without_a_limit_of_core_is_what_the_driver_sampled_of_the_grant(
     shared: Rack, management: str
 ) -> None:
-    told = shared.grant(Terms(uuid=SECOND)).run(
+    percents = shared.grant(Terms(uuid=SECOND)).run(
         NVML + UTILIZATION + "start(1)\nsay([rates(), samples(1)])",
         LD_LIBRARY_PATH=management,
     )
-    assert [[30, 30], [30]] == told
+    assert [[30, 30], [30]] == percents
 
 
 def test_utilization_is_unknown_where_the_driver_knows_the_processes_by_other_pids(
     rack: Rack, management: str
 ) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    answers = rack.grant(Terms(uuid=SECOND)).run(
         NVML + UTILIZATION + "start(1)\nsay([tried(rates), tried(samples, 1)])",
         LD_LIBRARY_PATH=management,
         PIDS="host",
     )
-    assert ["Not Supported"] * 2 == told
+    assert ["Not Supported"] * 2 == answers
 
 
 def test_samples_of_utilization_are_of_the_grants_processes(rack: Rack, management: str) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    samples = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + UTILIZATION
         + """
@@ -423,18 +423,18 @@ say([[one.pid - own for one in nvmlDeviceGetProcessUtilization(card, 0)],
 """,
         LD_LIBRARY_PATH=management,
     )
-    assert [[0], [0]] == told
+    assert [[0], [0]] == samples
 
 
 def test_a_grant_that_does_nothing_has_no_samples_of_its_neighbours(shared: Rack) -> None:
-    told = shared.grant(Terms(uuid=SECOND)).run(
+    answer = shared.grant(Terms(uuid=SECOND)).run(
         NVML + UTILIZATION + "say(tried(nvmlDeviceGetProcessUtilization, card, 0))"
     )
-    assert "Not Found" == told
+    assert "Not Found" == answer
 
 
 def test_what_is_known_of_the_whole_card_alone_is_not_said(rack: Rack, management: str) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+    answers = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + UTILIZATION
         + """
@@ -444,4 +444,4 @@ say([tried(nvmlDeviceGetEncoderUtilization, card), tried(samples, 2), tried(samp
 """,
         LD_LIBRARY_PATH=management,
     )
-    assert [*["Not Supported"] * 3, 0, 3, [99]] == told
+    assert [*["Not Supported"] * 3, 0, 3, [99]] == answers

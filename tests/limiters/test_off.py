@@ -75,17 +75,17 @@ def test_every_call_reaches_the_driver_once_and_as_it_was_made(
     heard = _heard(tmp_path, api, **environment)
 
     assert len(heard) > 60
-    for name, (ours, drivers, of_its_own) in heard.items():
+    for name, (limited, drivers, of_its_own) in heard.items():
         assert of_its_own, f"{name} was not the limiter's"
-        assert [drivers[0], 1, name, drivers[3]] == ours
-        assert drivers == ours
+        assert [drivers[0], 1, name, drivers[3]] == limited
+        assert drivers == limited
     # Nothing was written, not even that somebody came.
     assert not granted or bytes(REGION_BYTES) == (tmp_path / "usage").read_bytes()
 
 
 def test_no_entry_point_leads_to_the_limiter(tmp_path: Path) -> None:
     grant = Rack.of(tmp_path, cards=2).grant(Terms(policy="off", uuid=UUIDS[0]))
-    told = grant.run(
+    answers = grant.run(
         f"""
 from ctypes import c_char_p
 import re
@@ -107,7 +107,7 @@ start(1)
 say([len(ours), bool(ours & found), take("plain", 4096) > 1000])
 """
     )
-    assert [4, False, True] == told
+    assert [4, False, True] == answers
 
 
 def test_what_a_program_gets_is_what_it_gets_without_a_limiter(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tenancy import MIB, Grant, Rack, Terms
 
 
 def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         f"""
 start()
 stream, graph, made = c_void_p(), c_void_p(), c_void_p()
@@ -31,11 +31,11 @@ seen.append(info()[0] >> 20)
 say(seen)
 """
     )
-    assert [64, 0, 2, 64] == told
+    assert [64, 0, 2, 64] == answers
 
 
 def test_a_graph_that_is_launched_again_has_its_memory_or_is_refused(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         f"""
 start()
 stream, graph, made, pointer = c_void_p(), c_void_p(), c_void_p(), c_uint64()
@@ -56,7 +56,7 @@ give("plain", other)
 say(seen + [launched(), info()[0]])
 """
     )
-    assert [0, 0, 0, True, 2, 0, 0] == told
+    assert [0, 0, 0, True, 2, 0, 0] == answers
 
 
 KEEPING = """
@@ -84,11 +84,11 @@ input()
 """
     )
     assert program.stdout
-    told = json.loads(program.stdout.readline())
+    answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
-    assert [0, True, 0, True, 2, 2] == told
+    assert [0, True, 0, True, 2, 2] == answers
     assert 64 == held
 
 
@@ -104,11 +104,11 @@ input()
 """
     )
     assert program.stdout
-    told = json.loads(program.stdout.readline())
+    answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
-    assert ([True], 64) == (told, held)
+    assert ([True], 64) == (answers, held)
     assert 0 == grant.usage().denied
 
 
@@ -139,7 +139,7 @@ input()
 
 
 def test_memory_of_a_destroyed_pool_is_charged_until_it_is_freed(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         KEEPING
         + f"""
 made = keeping_pool()
@@ -153,7 +153,7 @@ seen.append(info()[0] >> 20)
 say(seen + [taken_from(other, {64 * MIB}) > 1000])
 """
     )
-    assert [64, 32, True] == told
+    assert [64, 32, True] == answers
 
 
 def test_what_a_graph_allocated_outlives_it_and_is_charged_until_it_is_freed(grant: Grant) -> None:
@@ -174,16 +174,16 @@ input()
 """
     )
     assert program.stdout
-    told = json.loads(program.stdout.readline())
+    answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
-    assert ([0, 2, True], 64) == (told, held)
+    assert ([0, 2, True], 64) == (answers, held)
 
 
 def test_a_card_that_is_not_granted_has_no_pool(tmp_path: Path) -> None:
     rack = Rack.of(tmp_path, cards=2)
-    told = rack.grant(Terms(memory=512 * MIB), time_slices=False).run(
+    codes = rack.grant(Terms(memory=512 * MIB), time_slices=False).run(
         f"""
 start()
 call("cuDevicePrimaryCtxRetain", byref(c_void_p()), c_int(1))
@@ -194,4 +194,4 @@ def pool_on(card):
 say([pool_on(0), pool_on(1)])
 """
     )
-    assert [0, 2] == told
+    assert [0, 2] == codes

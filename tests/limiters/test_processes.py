@@ -161,11 +161,11 @@ say([sum(refused), sum(granted)])
         )
         for process in range(4)
     ]
-    told = [json.loads(racer.communicate(timeout=600)[0]) for racer in racers]
+    counts = [json.loads(racer.communicate(timeout=600)[0]) for racer in racers]
     least = int(watcher.communicate("end\n", timeout=60)[0])
 
-    assert 16 * rounds == sum(map(sum, told))
-    assert all(refused > 0 and granted > 0 for refused, granted in told)
+    assert 16 * rounds == sum(map(sum, counts))
+    assert all(refused > 0 and granted > 0 for refused, granted in counts)
     assert (1024 - 64) * MIB <= least < 1024 * MIB
     assert grant.usage().peak <= 64 * MIB
 
@@ -239,7 +239,7 @@ say(least)
 def test_a_program_that_becomes_another_is_limited_on_and_holds_nothing_of_the_first(
     grant: Grant,
 ) -> None:
-    told = grant.run(
+    answers = grant.run(
         f"""
 import os, sys
 start()
@@ -249,7 +249,7 @@ again += "say([info(), take('plain', {64 * MIB} + 1), take('plain', {64 * MIB}) 
 os.execv(sys.executable, [sys.executable, "-c", again])
 """
     )
-    assert [[64 * MIB, 64 * MIB], 2, True] == told
+    assert [[64 * MIB, 64 * MIB], 2, True] == answers
 
 
 CLOSE_EVERYTHING = {

@@ -140,8 +140,8 @@ def test_threads_of_a_gang_meet_no_data_race(tmp_path: Path) -> None:
             timeout=HANGS,
             check=False,
         )
-        said = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]
-        assert (0, []) == (done.returncode, said)
+        reports = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]
+        assert (0, []) == (done.returncode, reports)
         rows += done.stderr.count("gang: row")
         if rows > 2:
             break

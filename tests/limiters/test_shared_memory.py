@@ -30,7 +30,7 @@ def imported(file):
 
 
 def test_a_block_that_lives_on_in_a_descriptor_stays_charged(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + SHARED
         + f"""
@@ -43,12 +43,12 @@ seen += [left(), exportable({40 * MIB})]
 say(seen)
 """
     )
-    assert [24, 2, 24, 2] == told
+    assert [24, 2, 24, 2] == answers
 
 
 def test_a_block_that_was_exported_and_is_gone_is_given_back(grant: Grant) -> None:
     """As NCCL does: the descriptor is closed once the other side has the block."""
-    told = grant.run(
+    left_mib = grant.run(
         LEFT
         + SHARED
         + f"""
@@ -62,11 +62,11 @@ for _ in range(10):
 say(left())
 """
     )
-    assert 64 == told
+    assert 64 == left_mib
 
 
 def test_memory_that_another_has_open_stays_charged_when_its_owner_frees_it(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + f"""
 import subprocess, sys
@@ -98,11 +98,11 @@ child.communicate("\\n")
 say(seen)
 """
     )
-    assert [24, 2] == told
+    assert [24, 2] == answers
 
 
 def test_a_free_that_fails_leaves_shared_memory_shared(grant: Grant) -> None:
-    told = grant.run(
+    answers = grant.run(
         LEFT
         + f"""
 import subprocess, sys
@@ -130,7 +130,7 @@ child.communicate("\\n")
 say(seen)
 """
     )
-    assert [400, 24, 24] == told  # CUDA_ERROR_INVALID_HANDLE
+    assert [400, 24, 24] == answers  # CUDA_ERROR_INVALID_HANDLE
 
 
 def test_memory_that_another_has_open_stays_charged_when_its_owner_ends(grant: Grant) -> None:
@@ -170,11 +170,11 @@ say([opened() > 0])
     )
     assert program.stdin
     assert program.stdout
-    told = json.loads(program.stdout.readline())
+    answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     after, _ = program.communicate("\n")
 
-    assert ([True, 0, 24], [True]) == (told, json.loads(after))
+    assert ([True, 0, 24], [True]) == (answers, json.loads(after))
     assert held <= 42
 
 
@@ -225,7 +225,7 @@ def imported(data, files):
 
 
 def test_a_pool_that_was_imported_stays_charged_when_its_owner_ends(grant: Grant) -> None:
-    told = grant.run(
+    left_mib = grant.run(
         LEFT
         + IMPORTER
         + """
@@ -241,11 +241,11 @@ call("cuCtxSynchronize")
 say([*seen, left()])
 """
     )
-    assert [32, 32, 32, 64] == told
+    assert [32, 32, 32, 64] == left_mib
 
 
 def test_owners_of_pools_that_end_leave_no_more_than_the_limit(grant: Grant) -> None:
-    told = grant.run(
+    taken = grant.run(
         LEFT
         + IMPORTER
         + """
@@ -259,11 +259,11 @@ for _ in range(4):
 say(seen)
 """
     )
-    assert [True, True, False, False] == told
+    assert [True, True, False, False] == taken
 
 
 def test_a_pool_that_its_owner_destroys_is_given_back_if_nobody_has_it(grant: Grant) -> None:
-    told = grant.run(
+    left_mib = grant.run(
         LEFT
         + IMPORTER
         + """
@@ -280,4 +280,4 @@ for keep in (False, True):
 say(seen)
 """
     )
-    assert [64, 32] == told
+    assert [64, 32] == left_mib

@@ -61,8 +61,8 @@ def _charge_rates(directory: Path, model: str, power: int) -> list[int]:
     rack = Rack.of(directory, more=f"power = {power}\npower_limit = 700", model=model)
     grant = rack.grant(Terms(core=5000))
     job = grant.job("--seconds", "2", HETERO_LOG="debug", **grant.virtual())
-    said = job.communicate()[1]
-    return [int(rate) for rate in re.findall(r"device time at (\d+)/1024", said)]
+    log = job.communicate()[1]
+    return [int(rate) for rate in re.findall(r"device time at (\d+)/1024", log)]
 
 
 def test_time_on_a_card_at_its_power_limit_is_charged_more(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_driver_that_never_tells_its_power_keeps_nobody_waiting(tmp_path: Path
 
 def test_a_whole_card_costs_nothing_and_starts_no_thread(rack: Rack) -> None:
     grant = rack.grant(Terms(core=10000))
-    told = grant.run(
+    threads = grant.run(
         """
 import os
 start()
@@ -102,7 +102,7 @@ call("cuCtxSynchronize")
 say(len(os.listdir("/proc/self/task")))
 """
     )
-    assert 1 == told
+    assert 1 == threads
     assert (0, 0) == (grant.usage().launches, grant.usage().gpu_ns)
 
 
@@ -238,7 +238,7 @@ say(0)
 
 
 def test_nothing_of_ours_enters_a_capture(rack: Rack) -> None:
-    told = rack.grant(Terms(core=3000)).run(
+    modes = rack.grant(Terms(core=3000)).run(
         """
 context = start()
 kernel = spin_kernel()
@@ -282,14 +282,14 @@ thread.join()
 say(counts)
 """
     )
-    assert [7] * 20 == told
+    assert [7] * 20 == modes
 
 
 @pytest.mark.parametrize(
     "end", ["cuDevicePrimaryCtxReset_v2(c_int(0))", "cuDevicePrimaryCtxRelease_v2(c_int(0))"]
 )
 def test_a_context_can_end_in_the_middle_of_a_time_slice(rack: Rack, end: str) -> None:
-    told = rack.grant(Terms(core=5000)).run(
+    codes = rack.grant(Terms(core=5000)).run(
         f"""
 answers = []
 for _ in range(30):
@@ -304,7 +304,7 @@ for _ in range(30):
 say(answers)
 """
     )
-    assert [0] * 30 == told
+    assert [0] * 30 == codes
 
 
 def test_exit_with_work_in_flight_is_prompt(rack: Rack) -> None:
@@ -323,7 +323,7 @@ say(time.monotonic())
 
 
 def test_a_child_forked_while_the_parent_runs_can_use_the_card(rack: Rack) -> None:
-    told = rack.grant(Terms(core=5000)).run(
+    statuses = rack.grant(Terms(core=5000)).run(
         """
 import os
 reading, writing = os.pipe()
@@ -347,7 +347,7 @@ call("cuCtxSynchronize")
 say(len(os.read(reading, 4)) > 0 and [os.wait()[1] for _ in range(5)])
 """
     )
-    assert [0] * 5 == told
+    assert [0] * 5 == statuses
 
 
 LIGHT = """

@@ -22,7 +22,7 @@ def rack(tmp_path: Path) -> Rack:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
+def other_vendor(tmp_path: Path) -> Path:
     """Another vendor's library with some of NVML's names, and one that is linked to it."""
     library, user = tmp_path / "libtheirs.so", tmp_path / "libuser.so"
     functions = "int nvmlDeviceGetCount_v2(unsigned *count) { *count = 77; return 0; }\n"
@@ -40,30 +40,37 @@ def _library(path: Path, source: str, *flags: str) -> None:
     subprocess.run([*command, "-o", path], input=source, text=True, check=True)
 
 
-def test_two_libraries_of_one_name_answer_each_for_itself(rack: Rack, theirs: Path) -> None:
-    told = rack.grant(Terms(uuid=SECOND)).run(
+def test_two_libraries_of_one_name_answer_each_for_itself(rack: Rack, other_vendor: Path) -> None:
+    counts = rack.grant(Terms(uuid=SECOND)).run(
         NVML
         + f"""
 count = c_uint()
-ctypes.CDLL({str(theirs / "libtheirs.so")!r}).nvmlDeviceGetCount_v2(byref(count))
-say([count.value, ctypes.CDLL({str(theirs / "libuser.so")!r}).cards(), nvmlDeviceGetCount()])
+ctypes.CDLL({str(other_vendor / "libtheirs.so")!r}).nvmlDeviceGetCount_v2(byref(count))
+say([count.value, ctypes.CDLL({str(other_vendor / "libuser.so")!r}).cards(), nvmlDeviceGetCount()])
 """
     )
-    assert [77, 77, 1] == told
+    assert [77, 77, 1] == counts
 
 
 def test_code_that_jumps_to_the_function_it_was_linked_to_gets_there(
-    rack: Rack, theirs: Path
+    rack: Rack, other_vendor: Path
 ) -> None:
     jumps = (
         "int nvmlDeviceGetCount_v2(unsigned *);\n"
         "int cards(unsigned *n) { return nvmlDeviceGetCount_v2(n); }\n"
     )
-    _library(theirs / "libuser.so", jumps, "-O2", f"-L{theirs}", "-ltheirs", f"-Wl,-rpath,{theirs}")
+    _library(
+        other_vendor / "libuser.so",
+        jumps,
+        "-O2",
+        f"-L{other_vendor}",
+        "-ltheirs",
+        f"-Wl,-rpath,{other_vendor}",
+    )
     code = f"""
 import ctypes
 cards = ctypes.c_uint()
-ctypes.CDLL({str(theirs / "libuser.so")!r}).cards(ctypes.byref(cards))
+ctypes.CDLL({str(other_vendor / "libuser.so")!r}).cards(ctypes.byref(cards))
 print(cards.value)
 """
     grant = rack.grant(Terms(uuid=SECOND))
@@ -72,7 +79,7 @@ print(cards.value)
 
 
 def test_what_is_linked_to_nvml_is_shown_the_grant_beside_another_library(
-    rack: Rack, theirs: Path
+    rack: Rack, other_vendor: Path
 ) -> None:
     calls = (
         "int nvmlInit_v2(void); int nvmlDeviceGetCount_v2(unsigned *);\n"
@@ -80,19 +87,21 @@ def test_what_is_linked_to_nvml_is_shown_the_grant_beside_another_library(
         "return nvmlDeviceGetCount_v2(&n) ? 0 : n; }\n"
     )
     driver = hetero_simulator.fake_drivers() / "libnvidia-ml.so.1"
-    _library(theirs / "libnvidias.so", calls, "-x", "none", str(driver))
+    _library(other_vendor / "libnvidias.so", calls, "-x", "none", str(driver))
     code = f"""
 import ctypes
-theirs = ctypes.CDLL({str(theirs / "libtheirs.so")!r}, mode=ctypes.RTLD_GLOBAL)
-print(ctypes.CDLL({str(theirs / "libnvidias.so")!r}).cards())
+theirs = ctypes.CDLL({str(other_vendor / "libtheirs.so")!r}, mode=ctypes.RTLD_GLOBAL)
+print(ctypes.CDLL({str(other_vendor / "libnvidias.so")!r}).cards())
 """
     grant = rack.grant(Terms(uuid=SECOND))
     program = rack.machine.spawn([sys.executable, "-c", code], **grant.environment)
     assert ("1\n", "") == program.communicate(timeout=60)
 
 
-def test_with_no_grant_another_vendors_library_answers_itself(rack: Rack, theirs: Path) -> None:
-    code = f"say(ctypes.CDLL({str(theirs / 'libuser.so')!r}).cards())"
+def test_with_no_grant_another_vendors_library_answers_itself(
+    rack: Rack, other_vendor: Path
+) -> None:
+    code = f"say(ctypes.CDLL({str(other_vendor / 'libuser.so')!r}).cards())"
     assert 77 == rack.run(code, LD_PRELOAD=str(LIMITER))
 
 

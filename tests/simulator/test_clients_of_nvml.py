@@ -120,8 +120,8 @@ for command in ([{client_path("gpustat")!r}, "--json"], [*{HETERO}, "ps", "--jso
     print(json.dumps(json.loads(subprocess.check_output(command))))
 """
     program = [sys.executable, "-c", inside]
-    told = station.hetero("run", "--quiet", "--memory", "600Mi", "--", *program).splitlines()
-    (card,), (grant,) = json.loads(told[0])["gpus"], json.loads(told[1])["items"]
+    lines = station.hetero("run", "--quiet", "--memory", "600Mi", "--", *program).splitlines()
+    (card,), (grant,) = json.loads(lines[0])["gpus"], json.loads(lines[1])["items"]
     (share,) = grant["shares"]
     assert (600, 512) == (card["memory.total"], card["memory.used"])
     assert (share["device"], share["memory"] // MIB, share["memory_used"] // MIB) == (
@@ -149,8 +149,8 @@ print(json.dumps([os.getpid(), *(subprocess.check_output(each, text=True) for ea
     with station.standing(NEIGHBOUR):
         second = station.inventory()[1]["uuid"]
         limits = ["--uuid", second, "--memory", "600Mi", "--core", "50"]
-        told = station.hetero("run", "--quiet", *limits, "--", *program)
-    pid, gpustat, nvitop, py3smi = json.loads(told)
+        printed = station.hetero("run", "--quiet", *limits, "--", *program)
+    pid, gpustat, nvitop, py3smi = json.loads(printed)
     (card,) = json.loads(gpustat)["gpus"]
     assert [0, second, 512, 600] == [
         card[name] for name in ("index", "uuid", "memory.used", "memory.total")

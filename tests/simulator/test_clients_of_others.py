@@ -308,15 +308,15 @@ def test_amdsmi_reads_what_hetero_reports(tmp_path: Path) -> None:
         }
         for item in items
     ] == [{name: card[name] for name in card if name not in OF_THE_RACK} for card in cards]
-    told, untold = ({name: card[name] for name in OF_THE_RACK} for card in cards)
+    reported, untold = ({name: card[name] for name in OF_THE_RACK} for card in cards)
     # The long one has no place for the serial number's fifth byte (amd_smi_uuid.cc).
     assert {
         "long uuid": "42ff0000-0000-1000-8035-92d2d74e6a1b",
         "units": 64,
         "limit": 300,
-        "driver": told["driver"],
+        "driver": reported["driver"],
         "processes": [[4242, 512 * MIB]],
-    } == told
+    } == reported
     assert ("N/A", []) == (untold["limit"], untold["processes"])
     assert first["uuid"] != second["uuid"]
 

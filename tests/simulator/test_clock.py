@@ -26,14 +26,14 @@ def started(tmp_path: Path, code: str, together: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def said(program: subprocess.Popen[str]) -> list[float]:
+def printed_times(program: subprocess.Popen[str]) -> list[float]:
     out, _ = program.communicate(timeout=60)
     assert 0 == program.returncode
     return [float(word) for word in out.split()]
 
 
 def test_an_hour_of_sleep_passes_at_once_by_every_clock(tmp_path: Path) -> None:
-    _, slept, of_day = said(started(tmp_path, SLEEPER.format(times=1, seconds=3600), 1))
+    _, slept, of_day = printed_times(started(tmp_path, SLEEPER.format(times=1, seconds=3600), 1))
     assert pytest.approx(3600, abs=0.01) == slept
     assert pytest.approx(3600, abs=0.01) == of_day
 
@@ -43,7 +43,7 @@ def test_processes_have_one_clock_and_begin_together(tmp_path: Path) -> None:
         started(tmp_path, SLEEPER.format(times=times, seconds=seconds), 2)
         for times, seconds in ((2, 50), (1000, 0.1))
     )
-    (began, slept, _), (other_began, other_slept, _) = said(slow), said(fast)
+    (began, slept, _), (other_began, other_slept, _) = printed_times(slow), printed_times(fast)
     assert pytest.approx(began, abs=0.01) == other_began
     assert pytest.approx(100, abs=0.1) == slept
     assert pytest.approx(100, abs=0.1) == other_slept  # each timer is a little late
@@ -58,20 +58,20 @@ def test_the_clock_is_not_behind_the_machines_when_the_last_has_come(tmp_path: P
         time.sleep(0.01)
     last_comes = time.monotonic()
     last = started(tmp_path, SLEEPER.format(times=1, seconds=1), 2)
-    assert last_comes < said(first)[0]
-    assert last_comes < said(last)[0]
+    assert last_comes < printed_times(first)[0]
+    assert last_comes < printed_times(last)[0]
 
 
 def test_the_clock_goes_on_where_those_before_left_it(tmp_path: Path) -> None:
-    first, slept, _ = said(started(tmp_path, SLEEPER.format(times=1, seconds=1000), 1))
-    second, _, _ = said(started(tmp_path, SLEEPER.format(times=1, seconds=1), 1))
+    first, slept, _ = printed_times(started(tmp_path, SLEEPER.format(times=1, seconds=1000), 1))
+    second, _, _ = printed_times(started(tmp_path, SLEEPER.format(times=1, seconds=1), 1))
     assert second >= first + slept
 
 
 def test_a_process_that_is_killed_is_not_waited_for(tmp_path: Path) -> None:
     killed = started(tmp_path, "import os, time; time.sleep(1); os.kill(os.getpid(), 9)", 2)
     other = started(tmp_path, SLEEPER.format(times=10, seconds=10), 2)
-    assert pytest.approx(100, abs=0.1) == said(other)[1]
+    assert pytest.approx(100, abs=0.1) == printed_times(other)[1]
     assert -9 == killed.wait(timeout=60)
     assert killed.stdout is not None
     killed.stdout.close()
@@ -89,7 +89,7 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """
-    assert 0.05 <= said(started(tmp_path, code, 1))[1] < 1000
+    assert 0.05 <= printed_times(started(tmp_path, code, 1))[1] < 1000
 
 
 def test_threads_wait_for_each_other_in_its_time(tmp_path: Path) -> None:
@@ -107,6 +107,6 @@ with done:
 thread.join()
 print(told, time.monotonic() - since)
 """.replace("print(told", "print(int(told)")
-    told, took = said(started(tmp_path, code, 1))
-    assert 1 == told
+    answer, took = printed_times(started(tmp_path, code, 1))
+    assert 1 == answer
     assert pytest.approx(30, abs=0.01) == took

@@ -15,7 +15,7 @@ START = "    cuda = Cuda()\n    cuda.start()\n"
 def test_a_killed_process_leaves_no_work_behind(machine: Machine) -> None:
     """Half of the card is a neighbour's, who has queued a minute of work and is killed."""
     with machine.standing(START + "    cuda.launch(cuda.kernel(), 60_000_000)\n") as other:
-        mine = machine.start(
+        process = machine.start(
             START
             + """
     import time
@@ -26,17 +26,17 @@ def test_a_killed_process_leaves_no_work_behind(machine: Machine) -> None:
     cuda.cuCtxSynchronize()
     say(time.monotonic() - start)"""
         )
-        assert mine.stdout is not None
-        mine.stdout.readline()
+        assert process.stdout is not None
+        process.stdout.readline()
         time.sleep(0.2)
         other.kill()
-        shared = float(mine.stdout.readline())
-    mine.communicate()
+        shared = float(process.stdout.readline())
+    process.communicate()
     assert 0.45 < shared < 0.75  # alone: 0.4; beside the neighbour to the end: 0.86
 
 
 def test_events_tell_the_time_of_the_card(machine: Machine) -> None:
-    told = machine.run(
+    times_ms = machine.run(
         START
         + """
     kernel = cuda.kernel()
@@ -57,14 +57,14 @@ def test_events_tell_the_time_of_the_card(machine: Machine) -> None:
          cuda.milliseconds(start, middle), cuda.milliseconds(middle, end),
          cuda.milliseconds(end, idle)])"""
     )
-    assert [400, 600, 600, 0] == told[:4]
-    assert 10 == pytest.approx(told[4], abs=0.5)
-    assert 20 == pytest.approx(told[5], abs=0.001)
-    assert 10 <= told[6] < 1000
+    assert [400, 600, 600, 0] == times_ms[:4]
+    assert 10 == pytest.approx(times_ms[4], abs=0.5)
+    assert 20 == pytest.approx(times_ms[5], abs=0.001)
+    assert 10 <= times_ms[6] < 1000
 
 
 def test_a_host_function_runs_when_the_card_gets_there(machine: Machine) -> None:
-    told = machine.run(
+    calls = machine.run(
         START
         + """
     import time
@@ -76,11 +76,11 @@ def test_a_host_function_runs_when_the_card_gets_there(machine: Machine) -> None
     cuda.cuStreamSynchronize(0)
     say([before, seen])"""
     )
-    assert [[], [42]] == told
+    assert [[], [42]] == calls
 
 
 def test_a_query_by_the_thread_that_captures_spoils_the_capture(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         START
         + """
     stream, other = (cuda.made("cuStreamCreate", c_uint(1)) for _ in range(2))
@@ -89,11 +89,11 @@ def test_a_query_by_the_thread_that_captures_spoils_the_capture(machine: Machine
     queried = cuda.code("cuStreamQuery", other)
     say([queried, cuda.code("cuStreamEndCapture", stream, byref(c_uint64()))])"""
     )
-    assert [900, 901] == told
+    assert [900, 901] == codes
 
 
 def test_the_legacy_stream_tells_of_a_capture_that_its_work_would_spoil(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         START
         + """
     state, told = c_uint(), []
@@ -104,11 +104,11 @@ def test_the_legacy_stream_tells_of_a_capture_that_its_work_would_spoil(machine:
         told.append(cuda.code("cuStreamEndCapture", stream, byref(c_uint64())))
     say(told)"""
     )
-    assert [906, 0, 0, 0] == told
+    assert [906, 0, 0, 0] == codes
 
 
 def test_a_captured_graph_takes_as_long_as_its_kernels(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     kernel = cuda.kernel()
@@ -127,12 +127,12 @@ def test_a_captured_graph_takes_as_long_as_its_kernels(machine: Machine) -> None
     cuda.cuStreamSynchronize(stream)
     say([count.value, cuda.milliseconds(start, end)])"""
     )
-    assert 20 == told[0]
-    assert 20 == pytest.approx(told[1], abs=0.5)
+    assert 20 == answers[0]
+    assert 20 == pytest.approx(answers[1], abs=0.5)
 
 
 def test_memory_of_a_graph_is_taken_at_launch_and_kept_until_trimmed(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     graph = cuda.made("cuGraphCreate", c_uint(0))
@@ -148,11 +148,11 @@ def test_memory_of_a_graph_is_taken_at_launch_and_kept_until_trimmed(machine: Ma
     cuda.cuDeviceGraphMemTrim(0)
     say([before, launched, again, freed, cuda.used()])"""
     )
-    assert [0, 64 * MIB, 1, 64 * MIB, 0] == told
+    assert [0, 64 * MIB, 1, 64 * MIB, 0] == answers
 
 
 def test_an_allocation_inside_a_capture_becomes_a_node(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     stream = cuda.made("cuStreamCreate", c_uint(1))
@@ -172,11 +172,11 @@ def test_an_allocation_inside_a_capture_becomes_a_node(machine: Machine) -> None
     cuda.cuGraphLaunch(exe, stream)
     say([list(types), cuda.used()])"""
     )
-    assert [[10, 2, 11], 32 * MIB] == told
+    assert [[10, 2, 11], 32 * MIB] == answers
 
 
 def test_a_query_from_another_thread_spoils_a_global_capture(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         START
         + """
     import threading
@@ -197,11 +197,11 @@ def test_a_query_from_another_thread_spoils_a_global_capture(machine: Machine) -
         return codes + [cuda.code("cuStreamEndCapture", stream, byref(c_uint64()))]
     say([captured(0, False), captured(0, True), captured(1, False)])"""
     )
-    assert [[900, 901], [0, 0], [0, 0]] == told
+    assert [[900, 901], [0, 0], [0, 0]] == codes
 
 
 def test_handles_that_are_none_are_recognised(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         """
     cuda = Cuda()
     before = cuda.code("cuDeviceGetCount", byref(c_uint64()))
@@ -217,11 +217,11 @@ def test_handles_that_are_none_are_recognised(machine: Machine) -> None:
          cuda.code("cuModuleLoadData", byref(c_uint64()), b"no image at all"),
          cuda.code("cuCtxSetCurrent", stream)])"""
     )
-    assert [3, 201, 101, 400, 400, 500, 200, 201] == told
+    assert [3, 201, 101, 400, 400, 500, 200, 201] == codes
 
 
 def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     import os
@@ -232,7 +232,7 @@ def test_a_forked_child_has_no_driver_and_takes_nothing_from_its_parent(machine:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     say([status, cuda.used()])"""
     )
-    assert [33, 2 * MIB] == told
+    assert [33, 2 * MIB] == answers
 
 
 THREE = "\n".join(
@@ -256,7 +256,7 @@ THREE = "\n".join(
 def test_visible_devices_are_taken_in_order_until_one_is_none(
     tmp_path: Path, visible: str, sizes: list[int]
 ) -> None:
-    told = Machine(tmp_path, THREE).run(
+    answers = Machine(tmp_path, THREE).run(
         """
     cuda = Cuda()
     code = cuda.code("cuInit", 0)
@@ -265,11 +265,11 @@ def test_visible_devices_are_taken_in_order_until_one_is_none(
     say([code, sizes])""",
         CUDA_VISIBLE_DEVICES=visible,
     )
-    assert [0 if sizes else 100, sizes] == told
+    assert [0 if sizes else 100, sizes] == answers
 
 
 def test_every_way_in_leads_to_the_same_function(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         """
     cuda = Cuda()
     def named(name):
@@ -290,4 +290,4 @@ def test_every_way_in_leads_to_the_same_function(machine: Machine) -> None:
         asked(b"cuNothing", 12000),
     ])"""
     )
-    assert [True] * 6 + [[500, 2, 0], [500, 1, 0]] == told
+    assert [True] * 6 + [[500, 2, 0], [500, 1, 0]] == answers

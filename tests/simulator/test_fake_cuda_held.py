@@ -17,18 +17,18 @@ START = """
 
 
 def test_small_pieces_share_blocks_of_2_mib(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     sizes = [1, 1, 512, 1000, 65536, MIB - 1]
     pieces = [alloc(size) for size in sizes]
     say([held(), pieces[0] % (2 * MIB), [piece - pieces[0] for piece in pieces]])"""
     )
-    assert [2, 0, [0, 0x200, 0x400, 0x600, 0xA00, 0x10A00]] == told
+    assert [2, 0, [0, 0x200, 0x400, 0x600, 0xA00, 0x10A00]] == answers
 
 
 def test_large_pieces_take_whole_blocks(machine: Machine) -> None:
-    told = machine.run(
+    blocks = machine.run(
         START
         + """
     seen = []
@@ -37,11 +37,11 @@ def test_large_pieces_take_whole_blocks(machine: Machine) -> None:
         seen.append([alloc(size) % (2 * MIB), held() - before])
     say(seen)"""
     )
-    assert [[0, 2], [0, 2], [0, 2], [0, 4], [0, 4], [0, 22]] == told
+    assert [[0, 2], [0, 2], [0, 2], [0, 4], [0, 4], [0, 22]] == blocks
 
 
 def test_a_block_is_the_cards_while_it_has_a_piece(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         START
         + """
     first = alloc(1)
@@ -56,11 +56,11 @@ def test_a_block_is_the_cards_while_it_has_a_piece(machine: Machine) -> None:
         cuda.cuMemFree_v2(piece)
     say([*seen, held()])"""
     )
-    assert [2, 40, 40, 2] == told
+    assert [2, 40, 40, 2] == held_mib
 
 
 def test_each_context_has_small_blocks_of_its_own(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         START
         + """
     alloc(1)
@@ -72,11 +72,11 @@ def test_each_context_has_small_blocks_of_its_own(machine: Machine) -> None:
     cuda.start()
     say([*seen, held()])"""
     )
-    assert [2, 4, 2] == told
+    assert [2, 4, 2] == held_mib
 
 
 def test_a_pitched_piece_counts_as_its_rows_together(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     pitch = c_size_t()
@@ -84,11 +84,11 @@ def test_a_pitched_piece_counts_as_its_rows_together(machine: Machine) -> None:
     other = alloc(1)
     say([held(), pitch.value, other - first])"""
     )
-    assert [2, 1024, 102400] == told
+    assert [2, 1024, 102400] == answers
 
 
 def test_arrays_of_up_to_1_mib_share_blocks(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         START
         + """
     seen = []
@@ -99,11 +99,11 @@ def test_arrays_of_up_to_1_mib_share_blocks(machine: Machine) -> None:
         seen.append(held() - before)
     say(seen)"""
     )
-    assert [2, 50, 40, 20] == told
+    assert [2, 50, 40, 20] == held_mib
 
 
 def test_what_a_context_held_goes_with_it(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         START
         + """
     cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
@@ -115,12 +115,12 @@ def test_what_a_context_held_goes_with_it(machine: Machine) -> None:
     cuda.start()
     say([*seen, held()])"""
     )
-    assert [14, 0] == told
+    assert [14, 0] == held_mib
 
 
 def test_each_context_takes_the_same_again(tmp_path: Path) -> None:
     rack = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 2 GiB\ncontext = 518 MiB\n"
-    told = Machine(tmp_path, rack).run(
+    answers = Machine(tmp_path, rack).run(
         START
         + """
     seen = [held()]
@@ -130,11 +130,11 @@ def test_each_context_takes_the_same_again(tmp_path: Path) -> None:
     cuda.cuCtxDestroy_v2(contexts[0])
     say([*seen, held()])"""
     )
-    assert [518, 1554, 2, 1036] == told
+    assert [518, 1554, 2, 1036] == answers
 
 
 def test_each_four_streams_take_a_block_that_stays_with_their_context(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         START
         + """
     own = cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
@@ -151,7 +151,7 @@ def test_each_four_streams_take_a_block_that_stays_with_their_context(machine: M
     cuda.start()
     say([*seen, held()])"""
     )
-    assert [0, 0, 2, 4, 8, 16, 16, 0] == told
+    assert [0, 0, 2, 4, 8, 16, 16, 0] == held_mib
 
 
 SPARSE = (
@@ -186,7 +186,7 @@ SPARSE = (
 def test_a_sparse_array_holds_what_is_mapped_into_it_until_it_is_unmapped(
     machine: Machine,
 ) -> None:
-    told = machine.run(
+    answers = machine.run(
         SPARSE
         + """
     seen = [held()]
@@ -196,11 +196,11 @@ def test_a_sparse_array_holds_what_is_mapped_into_it_until_it_is_unmapped(
     seen += [held(), mapped(array), held(), mapped(array, 0, 64), held()]
     say(seen)"""
     )
-    assert [0, 0, 0, 4, 4, 0, 2, 0, 0] == told
+    assert [0, 0, 0, 4, 4, 0, 2, 0, 0] == answers
 
 
 def test_what_is_mapped_into_a_sparse_array_goes_with_it(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         SPARSE
         + """
     one, other = block(), block()
@@ -211,14 +211,14 @@ def test_what_is_mapped_into_a_sparse_array_goes_with_it(machine: Machine) -> No
     cuda.cuMipmappedArrayDestroy(mipmap)
     say([*seen, held()])"""
     )
-    assert [0, 0, 0, 4, 0] == told
+    assert [0, 0, 0, 4, 0] == answers
 
 
 def test_only_a_block_is_mapped_and_only_into_a_sparse_array(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         SPARSE
         + """
     plain = cuda.made("cuArrayCreate_v2", byref(ArrayShape(1024, 0, 0x20, 1)))
     say([mapped(plain, block()), mapped(array, 12345), mapped(array, block(), kind=1)])"""
     )
-    assert [1, 1, 1] == told
+    assert [1, 1, 1] == codes

@@ -12,7 +12,7 @@ START = "    cuda = Cuda()\n    cuda.start()\n"
 
 
 def test_memory_is_counted_and_given_back(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     pointer = cuda.made("cuMemAlloc_v2", 600 * MIB)
@@ -24,7 +24,7 @@ def test_memory_is_counted_and_given_back(machine: Machine) -> None:
     cuda.cuMemFree_v2(pointer)
     say([taken, too_much, full, cuda.used(), cuda.code("cuMemFree_v2", pointer)])"""
     )
-    assert [600 * MIB, 2, 1024 * MIB, 0, 1] == told
+    assert [600 * MIB, 2, 1024 * MIB, 0, 1] == answers
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_memory_is_counted_and_given_back(machine: Machine) -> None:
     ids=["managed", "pitch", "array", "physical"],
 )
 def test_every_kind_of_memory_is_counted(machine: Machine, take: str, give: str, size: int) -> None:
-    told = machine.run(
+    used_bytes = machine.run(
         START + f"    it = cuda.{take}\n    taken = cuda.used()\n"
         f"    cuda.{give}\n    say([taken, cuda.used()])"
     )
-    assert [size, 0] == told
+    assert [size, 0] == used_bytes
 
 
 def test_what_is_written_is_read_back(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     one, other = cuda.made("cuMemAlloc_v2", 4096), cuda.made("cuMemAlloc_v2", 4096)
@@ -70,11 +70,11 @@ def test_what_is_written_is_read_back(machine: Machine) -> None:
     wild = cuda.code("cuMemcpyDtoH_v2", back, other + (1 << 40), 10)
     say([back.value.decode(), wild])"""
     )
-    assert ["hello-card", 1] == told
+    assert ["hello-card", 1] == answers
 
 
 def test_a_pool_keeps_what_it_may_and_gives_back_the_rest(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     pool = cuda.made("cuMemPoolCreate", byref(PoolProperties(1, 0, FIRST)))
@@ -93,11 +93,11 @@ def test_a_pool_keeps_what_it_may_and_gives_back_the_rest(machine: Machine) -> N
     too_much = cuda.code("cuMemAllocAsync", byref(c_uint64()), 2000 * MIB, 0)
     say([taken, kept, settled, trimmed, default, too_much])"""
     )
-    assert [128 * MIB, 128 * MIB, 64 * MIB, 0, 32 * MIB, 2] == told
+    assert [128 * MIB, 128 * MIB, 64 * MIB, 0, 32 * MIB, 2] == answers
 
 
 def test_physical_memory_is_mapped_and_outlives_its_handle(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     properties = AllocationProperties(1, 0, FIRST)
@@ -117,7 +117,7 @@ def test_physical_memory_is_mapped_and_outlives_its_handle(machine: Machine) -> 
     cuda.cuMemAddressFree(place, 8 * MIB)
     say([grain, odd, held, back.value.decode(), mapped, cuda.used()])"""
     )
-    assert [2 * MIB, 1, 4 * MIB, "mapped", 1, 0] == told
+    assert [2 * MIB, 1, 4 * MIB, "mapped", 1, 0] == answers
 
 
 def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine) -> None:
@@ -134,7 +134,7 @@ def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine
     )
     assert owner.stdout is not None
     handle = owner.stdout.readline().strip()
-    told = machine.run(
+    answers = machine.run(
         START
         + f"""
     class Handle(ctypes.Structure):
@@ -148,7 +148,7 @@ def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine
     say([back.value.decode(), used])"""
     )
     owner.communicate()
-    assert ["from afar", 8 * MIB] == told
+    assert ["from afar", 8 * MIB] == answers
 
 
 def test_a_context_costs_what_the_rack_says(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ MODULES = (
 
 
 def test_a_modules_variables_are_the_cards_from_its_load_to_its_unload(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         MODULES
         + """
     module = cuda.made("cuModuleLoadData", ptx(".visible .global .align 4 .b8 big[100000000];"))
@@ -76,11 +76,11 @@ def test_a_modules_variables_are_the_cards_from_its_load_to_its_unload(machine: 
     too_much = ptx(".global .b8 big[2147483648];")
     say([*seen, held(), cuda.code("cuModuleLoadData", byref(c_void_p()), too_much)])"""
     )
-    assert [96, 0, 100_000_000, 1, 0, 2] == told
+    assert [96, 0, 100_000_000, 1, 0, 2] == answers
 
 
 def test_small_variables_of_many_modules_share_a_block(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         MODULES
         + """
     modules = [
@@ -89,11 +89,11 @@ def test_small_variables_of_many_modules_share_a_block(machine: Machine) -> None
     seen = held()
     say([seen, len({global_of(module, b"mine")[0] for module in modules})])"""
     )
-    assert [2, 20] == told
+    assert [2, 20] == answers
 
 
 def test_variables_are_counted_in_every_spelling_of_ptx(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         MODULES
         + """
     cases = {
@@ -119,11 +119,11 @@ def test_variables_are_counted_in_every_spelling_of_ptx(machine: Machine) -> Non
     counted = cuda.made("cuModuleLoadData", ptx(".global .b32 a<100>[4];"))
     say([seen == list(cases.values()), seen, missing, held()])"""
     )
-    assert [True, told[1], 500, 2] == told
+    assert [True, answers[1], 500, 2] == answers
 
 
 def test_an_images_variables_are_its_sections(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         MODULES
         + """
     image = elf(**{".nv.global": 5 * MIB, ".nv.global.init": 4096, ".debug": 90 * MIB})
@@ -131,14 +131,14 @@ def test_an_images_variables_are_its_sections(machine: Machine) -> None:
     seen = [held(), global_of(module, b".nv.global")[1], global_of(module, b".nv.global.init")[1]]
     say([*seen, cuda.code("cuModuleGetGlobal_v2", byref(c_uint64()), None, module, b".debug")])"""
     )
-    assert [6, 5 * MIB, 4096, 500] == told
+    assert [6, 5 * MIB, 4096, 500] == answers
 
 
 def test_the_options_of_ptx_in_a_fat_binary_are_read_wherever_they_are_said_to_be(
     machine: Machine,
 ) -> None:
     """NVIDIA's reader follows the entry, too: 64 at 0x24, where 72 and a length are, is nvcc's."""
-    told = machine.run(
+    statuses = machine.run(
         f"""
     import os
     image = open({str(WRITTEN_BY_NVCC)!r}, "rb").read()[1:]
@@ -153,11 +153,11 @@ def test_the_options_of_ptx_in_a_fat_binary_are_read_wherever_they_are_said_to_b
     nowhere = image[:0x50] + bytes([0, 0, 0, 0x7f]) + image[0x54:]
     say([ended(image), ended(nowhere)])"""
     )
-    assert [0, -signal.SIGSEGV] == told
+    assert [0, -signal.SIGSEGV] == statuses
 
 
 def test_linking_takes_nothing_and_its_image_takes_what_its_parts_declare(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         MODULES
         + """
     state = c_void_p()
@@ -174,7 +174,7 @@ def test_linking_takes_nothing_and_its_image_takes_what_its_parts_declare(machin
     cuda.cuLinkDestroy(state)
     say([*seen, held(), global_of(module, b"a20")[1] // MIB])"""
     )
-    assert [0, 30, 20] == told
+    assert [0, 30, 20] == held_mib
 
 
 LIBRARY = (
@@ -201,7 +201,7 @@ LIBRARY = (
 
 
 def test_a_library_takes_nothing_until_something_of_it_is_asked_for(machine: Machine) -> None:
-    told = machine.run(
+    held_mib = machine.run(
         LIBRARY
         + """
     say([
@@ -212,7 +212,7 @@ def test_a_library_takes_nothing_until_something_of_it_is_asked_for(machine: Mac
     ])""",
         CUDA_MODULE_LOADING="LAZY",
     )
-    assert [[0, 0, 48, 0]] * 4 == told
+    assert [[0, 0, 48, 0]] * 4 == held_mib
 
 
 def test_a_library_takes_its_variables_at_once_where_loading_is_eager(machine: Machine) -> None:
@@ -238,7 +238,7 @@ H100 = """
 
 
 def test_a_larger_stack_is_taken_at_once_and_given_back_at_once(tmp_path: Path) -> None:
-    told = Machine(tmp_path, H100).run(
+    answers = Machine(tmp_path, H100).run(
         START
         + """
     seen = []
@@ -246,11 +246,11 @@ def test_a_larger_stack_is_taken_at_once_and_given_back_at_once(tmp_path: Path) 
         seen.append([cuda.code("cuCtxSetLimit", c_uint(0), size), held()])
     say(seen)"""
     )
-    assert [[0, 0], [0, 792], [0, 16632], [0, 0], [2, 0]] == told
+    assert [[0, 0], [0, 792], [0, 16632], [0, 0], [2, 0]] == answers
 
 
 def test_heap_and_printf_buffer_are_taken_when_a_program_first_needs_them(tmp_path: Path) -> None:
-    told = Machine(tmp_path, H100).run(
+    answers = Machine(tmp_path, H100).run(
         MODULES
         + """
     def limits():
@@ -289,4 +289,4 @@ def test_heap_and_printf_buffer_are_taken_when_a_program_first_needs_them(tmp_pa
         [215, 1420],
         [0, 1420],
         0,
-    ] == told
+    ] == answers

@@ -39,7 +39,7 @@ BLOCKED = (
 def test_memory_freed_behind_a_wait_is_the_cards_until_the_stream_has_passed(
     machine: Machine,
 ) -> None:
-    told = machine.run(
+    figures = machine.run(
         BLOCKED
         + """
     mine = pool()
@@ -52,11 +52,11 @@ def test_memory_freed_behind_a_wait_is_the_cards_until_the_stream_has_passed(
     cuda.cuStreamSynchronize(blocked)
     say([*seen, [held(), *told(mine)]])"""
     )
-    assert [[128, 128, 100], [128, 128, 0], [0, 0, 0]] == told
+    assert [[128, 128, 100], [128, 128, 0], [0, 0, 0]] == figures
 
 
 def test_a_trim_gives_back_what_the_stream_has_passed(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         BLOCKED
         + """
     mine = pool()
@@ -67,11 +67,11 @@ def test_a_trim_gives_back_what_the_stream_has_passed(machine: Machine) -> None:
     cuda.cuMemPoolTrimTo(mine, 0)
     say([*seen, told(mine), held()])"""
     )
-    assert [[128, 1], [32, 1], 32] == told
+    assert [[128, 1], [32, 1], 32] == answers
 
 
 def test_memory_freed_in_one_stream_is_not_anothers_until_it_has_passed(machine: Machine) -> None:
-    told = machine.run(
+    figures = machine.run(
         BLOCKED
         + """
     mine, other = pool(), stream()
@@ -85,11 +85,11 @@ def test_memory_freed_in_one_stream_is_not_anothers_until_it_has_passed(machine:
     cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, other)
     say([*seen, told(mine)])"""
     )
-    assert [[64, 64], [128, 64], [128, 128]] == told
+    assert [[64, 64], [128, 64], [128, 128]] == figures
 
 
 def test_a_pool_destroyed_holds_what_is_freed_behind_a_wait(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         BLOCKED
         + """
     mine = pool()
@@ -103,13 +103,13 @@ def test_a_pool_destroyed_holds_what_is_freed_behind_a_wait(machine: Machine) ->
     cuda.cuStreamSynchronize(blocked)
     say([*seen, held()])"""
     )
-    assert [160, 1, 64, 0] == told
+    assert [160, 1, 64, 0] == answers
 
 
 def test_plain_memory_freed_behind_a_wait_is_the_cards_until_somebody_waits_for_it(
     machine: Machine,
 ) -> None:
-    told = machine.run(
+    answers = machine.run(
         BLOCKED
         + """
     large, small = alloc(128 * MIB), alloc(1)
@@ -121,11 +121,11 @@ def test_plain_memory_freed_behind_a_wait_is_the_cards_until_somebody_waits_for_
     cuda.cuStreamSynchronize(blocked)
     say([*seen, held()])"""
     )
-    assert [130, 1, True, 130, 2] == told
+    assert [130, 1, True, 130, 2] == answers
 
 
 def test_a_host_function_that_blocks_holds_what_is_freed_behind_it(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         BLOCKED
         + """
     import threading
@@ -140,11 +140,11 @@ def test_a_host_function_that_blocks_holds_what_is_freed_behind_it(machine: Mach
     cuda.cuStreamSynchronize(other)
     say([*seen, *told(mine)])"""
     )
-    assert [64, 0, 0, 0] == told
+    assert [64, 0, 0, 0] == answers
 
 
 def test_an_event_carries_a_wait_to_another_stream(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         BLOCKED
         + """
     other, event = stream(), c_void_p()
@@ -157,11 +157,11 @@ def test_an_event_carries_a_wait_to_another_stream(machine: Machine) -> None:
     cuda.cuStreamSynchronize(other)
     say([*seen, cuda.code("cuEventQuery", event)])"""
     )
-    assert [0, 600, 600, 0] == told
+    assert [0, 600, 600, 0] == codes
 
 
 def test_each_kind_of_wait_for_a_value_ends_as_documented(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         BLOCKED
         + """
     seen = []
@@ -176,7 +176,7 @@ def test_each_kind_of_wait_for_a_value_ends_as_documented(machine: Machine) -> N
         seen.append([before, cuda.code("cuStreamQuery", other)])
     say(seen)"""
     )
-    assert [[600, 0]] * 5 == told
+    assert [[600, 0]] * 5 == codes
 
 
 GRAPHS = (
@@ -206,7 +206,7 @@ GRAPHS = (
 def test_a_graph_takes_its_memory_when_it_is_launched_and_keeps_what_it_does_not_free(
     machine: Machine,
 ) -> None:
-    told = machine.run(
+    figures = machine.run(
         GRAPHS
         + """
     exec, (pointer,) = allocating(300 * MIB, free=False)
@@ -224,11 +224,11 @@ def test_a_graph_takes_its_memory_when_it_is_launched_and_keeps_what_it_does_not
     say(seen)"""
     )
     kept = [320, 320, 320]
-    assert [[0, 0, 0], kept, kept, kept, [320, 320, 0], [320, 320, 0], [0, 0, 0]] == told
+    assert [[0, 0, 0], kept, kept, kept, [320, 320, 0], [320, 320, 0], [0, 0, 0]] == figures
 
 
 def test_what_a_graph_kept_is_given_back_by_a_plain_free(machine: Machine) -> None:
-    told = machine.run(
+    figures = machine.run(
         GRAPHS
         + """
     exec, (pointer,) = allocating(40 * MIB, free=False)
@@ -239,11 +239,11 @@ def test_what_a_graph_kept_is_given_back_by_a_plain_free(machine: Machine) -> No
     cuda.cuDeviceGraphMemTrim(c_uint(0))
     say([seen, graphs()])"""
     )
-    assert [[64, 0], [0, 0]] == told
+    assert [[64, 0], [0, 0]] == figures
 
 
 def test_the_allocations_of_one_launch_share_chunks(machine: Machine) -> None:
-    told = machine.run(
+    figures = machine.run(
         GRAPHS
         + """
     exec, pointers = allocating(MIB, MIB, MIB, free=False)
@@ -255,11 +255,11 @@ def test_the_allocations_of_one_launch_share_chunks(machine: Machine) -> None:
     cuda.cuGraphLaunch(other, None)
     say([*seen, graphs()])"""
     )
-    assert [[32, 32], [32, 32], [64, 64]] == told
+    assert [[32, 32], [32, 32], [64, 64]] == figures
 
 
 def test_graphs_in_two_blocked_streams_need_memory_each(machine: Machine) -> None:
-    told = machine.run(
+    figures = machine.run(
         GRAPHS
         + """
     other = stream()
@@ -274,4 +274,4 @@ def test_graphs_in_two_blocked_streams_need_memory_each(machine: Machine) -> Non
     cuda.cuGraphLaunch(exec, other)
     say([*seen, graphs()])"""
     )
-    assert [[128, 0], [128, 0]] == told
+    assert [[128, 0], [128, 0]] == figures

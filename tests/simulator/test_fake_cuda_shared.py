@@ -50,7 +50,7 @@ START = """
 def test_an_exported_block_is_the_cards_until_its_last_descriptor_is_closed(
     machine: Machine,
 ) -> None:
-    told = machine.run(
+    amounts = machine.run(
         START
         + """
     block = create(256 * MIB)
@@ -64,11 +64,11 @@ def test_an_exported_block_is_the_cards_until_its_last_descriptor_is_closed(
     os.close(again)
     say([*seen, figures(me)])"""
     )
-    assert [[256, 256], [256, 0], [256, 0], [0, 0]] == told
+    assert [[256, 256], [256, 0], [256, 0], [0, 0]] == amounts
 
 
 def test_an_imported_block_is_another_handle_of_the_same_memory(machine: Machine) -> None:
-    told = machine.run(
+    answers = machine.run(
         START
         + """
     block = create(8 * MIB)
@@ -92,11 +92,11 @@ def test_an_imported_block_is_another_handle_of_the_same_memory(machine: Machine
     cuda.cuMemUnmap(other, 8 * MIB)
     say([*seen, figures(me)])"""
     )
-    assert [True, [8, 8], "the same", [8, 8], [8, 0], [0, 0]] == told
+    assert [True, [8, 8], "the same", [8, 8], [8, 0], [0, 0]] == answers
 
 
 def test_a_block_is_shown_with_its_maker_and_then_with_who_imported_it(machine: Machine) -> None:
-    told = machine.run(
+    amounts = machine.run(
         START
         + """
     block = create(256 * MIB)
@@ -112,11 +112,11 @@ def test_a_block_is_shown_with_its_maker_and_then_with_who_imported_it(machine: 
     other.wait()
     say([*seen, figures(me)])"""
     )
-    assert [[256, 256, 0], [256, 0, 256], [256, 0, 0], [0, 0]] == told
+    assert [[256, 256, 0], [256, 0, 256], [256, 0, 0], [0, 0]] == amounts
 
 
 def test_a_killed_importer_leaves_nothing(machine: Machine) -> None:
-    told = machine.run(
+    amounts = machine.run(
         START
         + """
     block = create(64 * MIB)
@@ -129,11 +129,11 @@ def test_a_killed_importer_leaves_nothing(machine: Machine) -> None:
     other.wait()
     say([*seen, figures(me)])"""
     )
-    assert [[64, 0, 64], [0, 0]] == told
+    assert [[64, 0, 64], [0, 0]] == amounts
 
 
 def test_a_killed_maker_leaves_what_it_sent_to_who_imports_it(machine: Machine) -> None:
-    told = machine.run(
+    amounts = machine.run(
         START
         + """
     here, there = socket.socketpair()
@@ -157,11 +157,11 @@ def test_a_killed_maker_leaves_what_it_sent_to_who_imports_it(machine: Machine) 
     cuda.cuMemRelease(block)
     say([*seen, figures(me)])"""
     )
-    assert [[64, 0, 64], [64, 0], [64, 64], [0, 0]] == told
+    assert [[64, 0, 64], [64, 0], [64, 64], [0, 0]] == amounts
 
 
 def test_a_descriptor_in_a_socket_holds_its_block_alone(machine: Machine) -> None:
-    told = machine.run(
+    amounts = machine.run(
         START
         + """
     here, there = socket.socketpair()
@@ -176,11 +176,11 @@ def test_a_descriptor_in_a_socket_holds_its_block_alone(machine: Machine) -> Non
     here.close(), there.close()
     say([*seen, figures(me)])"""
     )
-    assert [[64, 0], [0, 0]] == told
+    assert [[64, 0], [0, 0]] == amounts
 
 
 def test_a_descriptor_of_something_else_is_no_block(machine: Machine) -> None:
-    told = machine.run(
+    codes = machine.run(
         START
         + """
     file = os.open("/dev/null", os.O_RDWR)
@@ -189,7 +189,7 @@ def test_a_descriptor_of_something_else_is_no_block(machine: Machine) -> None:
         for fd in (file, 12345)
     ])"""
     )
-    assert [1, 1] == told
+    assert [1, 1] == codes
 
 
 IPC = (
@@ -219,7 +219,7 @@ IPC = (
 @pytest.mark.parametrize("size", [200 * MIB, 4096])
 def test_memory_that_others_have_open_outlives_its_free(machine: Machine, size: int) -> None:
     taken = max(size // MIB, 2)
-    told = machine.run(
+    answers = machine.run(
         IPC
         + f"""
     own = cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
@@ -236,7 +236,7 @@ def test_memory_that_others_have_open_outlives_its_free(machine: Machine, size: 
     say(seen)"""
     )
     owned, moved, closed = [taken, taken, 0], [taken, 0, taken], [0, 0, 0]
-    assert ["from afar", owned, 0, moved, "from afar", "closed", closed] == told
+    assert ["from afar", owned, 0, moved, "from afar", "closed", closed] == answers
 
 
 def test_memory_that_others_have_open_outlives_its_owner(machine: Machine) -> None:
@@ -252,11 +252,11 @@ def test_memory_that_others_have_open_outlives_its_owner(machine: Machine) -> No
     watching = START + "    say(figures(*map(int, os.environ['PIDS'].split())))"
     with machine.standing(START + f"    other = child({code!r})") as opener:
         pids = {"PIDS": f"{owner.pid}"}
-        told = [machine.run(watching, **pids)]
+        amounts = [machine.run(watching, **pids)]
         owner.kill()
         owner.communicate()
-        told.append(machine.run(watching, **pids))
+        amounts.append(machine.run(watching, **pids))
         opener.kill()
         opener.communicate()
-    assert [[200, 200], [200, 0]] == told
+    assert [[200, 200], [200, 0]] == amounts
     assert [0, 0] == machine.run(watching, PIDS="0")

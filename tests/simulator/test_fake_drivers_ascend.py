@@ -72,7 +72,7 @@ def npus(tmp_path: Path) -> VendorMachine:
 
 
 def test_cards_are_found_by_card_and_chip(npus: VendorMachine) -> None:
-    found = npus.run(
+    answers = npus.run(
         """
         chip, phy, logic = Chip(), c_uint(), c_int()
         assert 0 == dcmi.dcmi_get_device_chip_info_v2(4, 1, byref(chip))
@@ -83,11 +83,11 @@ def test_cards_are_found_by_card_and_chip(npus: VendorMachine) -> None:
         """
     )
 
-    assert [[0, 4], "310P3", 8, 1, 1, -8008] == found
+    assert [[0, 4], "310P3", 8, 1, 1, -8008] == answers
 
 
 def test_a_card_says_its_die_place_memory_use_health_and_links(npus: VendorMachine) -> None:
-    said = npus.run(
+    answers = npus.run(
         """
         die, pcie, hbm, ddr = (c_uint * 5)(), (c_uint * 16)(), (c_uint64 * 4)(), (c_uint64 * 14)()
         busy, topology, processes, count = c_uint(), c_int(), (c_uint64 * 64)(), c_int()
@@ -109,9 +109,9 @@ def test_a_card_says_its_die_place_memory_use_health_and_links(npus: VendorMachi
         """
     )
 
-    assert [0, "E0F4EE64", 0, "0x19e5", "0xc1"] == said[:5]
-    assert [0, 65536, 3072, -8255, 0, 21527, 0, 40] == said[5:13]
-    assert [[0, 0], [0, 1], 0, 3, 0, 1, 4242, 512 << 20, 0, "0-23"] == said[13:]
+    assert [0, "E0F4EE64", 0, "0x19e5", "0xc1"] == answers[:5]
+    assert [0, 65536, 3072, -8255, 0, 21527, 0, 40] == answers[5:13]
+    assert [[0, 0], [0, 1], 0, 3, 0, 1, 4242, 512 << 20, 0, "0-23"] == answers[13:]
 
 
 def test_the_fifth_quarter_of_a_910b3_does_not_fit(npus: VendorMachine) -> None:

@@ -66,7 +66,7 @@ def mlus(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(mlus: VendorMachine) -> None:
-    said = mlus.run(
+    answers = mlus.run(
         """
         count, handle, uuid = (c_int * 2)(6, 0), c_int(), create_string_buffer(56)
         uuid[0] = 6
@@ -90,9 +90,9 @@ def test_a_card_says_who_where_and_how_it_is(mlus: VendorMachine) -> None:
         """
     )
 
-    assert [0, 2, 0, "MLU370-X8", 0, "5b2a0c11-0000-4000-8000-0000000000aa"] == said[:6]
-    assert [0, 24576, 1024, 0, "0x5e", 0, 1, 0, 12] == said[6:15]
-    assert [0, 1, 0, 0, 0, 2, 6] == said[15:]
+    assert [0, 2, 0, "MLU370-X8", 0, "5b2a0c11-0000-4000-8000-0000000000aa"] == answers[:6]
+    assert [0, 24576, 1024, 0, "0x5e", 0, 1, 0, 12] == answers[6:15]
+    assert [0, 1, 0, 0, 0, 2, 6] == answers[15:]
 
 
 def test_a_struct_of_an_unknown_version_is_refused(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def dcus(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(dcus: VendorMachine) -> None:
-    said = dcus.run(
+    answers = dcus.run(
         """
         count, model, unique, place = c_uint(), c_uint16(), c_uint64(), c_uint64()
         name, serial = create_string_buffer(64), create_string_buffer(64)
@@ -94,9 +94,9 @@ def test_a_card_says_who_where_and_how_it_is(dcus: VendorMachine) -> None:
         """
     )
 
-    assert [0, 3, 0, "0x6210", 0, "K100_AI", 0, "T6K100", 11] == said[:9]
-    assert [0, "7100f95cee823041", 0, "0x100000700"] == said[9:13]
-    assert [0, 65520, 0, 2, 2, 0, 7, 0, 1, 0, 0, 0, 1, 1] == said[13:]
+    assert [0, 3, 0, "0x6210", 0, "K100_AI", 0, "T6K100", 11] == answers[:9]
+    assert [0, "7100f95cee823041", 0, "0x100000700"] == answers[9:13]
+    assert [0, 65520, 0, 2, 2, 0, 7, 0, 1, 0, 0, 0, 1, 1] == answers[13:]
 
 
 def test_links_are_xgmi_or_pcie_by_hops(dcus: VendorMachine) -> None:
@@ -114,7 +114,7 @@ def test_links_are_xgmi_or_pcie_by_hops(dcus: VendorMachine) -> None:
 
 
 def test_a_process_is_found_with_its_memory_on_its_card(dcus: VendorMachine) -> None:
-    said = dcus.run(
+    answers = dcus.run(
         """
         count, processes = c_uint(4), (c_uint64 * 16)()
         all = rsmi.rsmi_compute_process_info_get(processes, byref(count))
@@ -125,11 +125,11 @@ def test_a_process_is_found_with_its_memory_on_its_card(dcus: VendorMachine) -> 
         """
     )
 
-    assert [0, 1, 31, 0, 1024 << 20, 10] == said
+    assert [0, 1, 31, 0, 1024 << 20, 10] == answers
 
 
 def test_virtual_devices_take_units_and_memory_all_or_none(dcus: VendorMachine) -> None:
-    said = dcus.run(
+    answers = dcus.run(
         """
         made = [create(0, (60, 3000), (30, 3000)), create(0, (10, 100), (21, 100)), create(0, (30,
             59520))]
@@ -137,7 +137,7 @@ def test_virtual_devices_take_units_and_memory_all_or_none(dcus: VendorMachine) 
         """
     )
 
-    assert [[0, 11, 0], [0, 0], [0, 60, 3000], [0, 30, 3000], [0, 30, 59520], 11] == said
+    assert [[0, 11, 0], [0, 0], [0, 60, 3000], [0, 30, 3000], [0, 30, 59520], 11] == answers
 
 
 def test_a_card_holds_four_virtual_devices(dcus: VendorMachine) -> None:
@@ -145,7 +145,7 @@ def test_a_card_holds_four_virtual_devices(dcus: VendorMachine) -> None:
 
 
 def test_ids_are_the_machines_and_are_used_again(dcus: VendorMachine) -> None:
-    said = dcus.run(
+    answers = dcus.run(
         """
         create(1, (10, 10)), create(2, (20, 20))
         gone = dmi.dmiDestroySingleVDevice(0)
@@ -155,11 +155,11 @@ def test_ids_are_the_machines_and_are_used_again(dcus: VendorMachine) -> None:
         """
     )
 
-    assert [0, [2, 30, 30], [2, 20, 20], 0, 15, 15] == said
+    assert [0, [2, 30, 30], [2, 20, 20], 0, 15, 15] == answers
 
 
 def test_a_virtual_device_is_resized_and_minus_one_changes_nothing(dcus: VendorMachine) -> None:
-    said = dcus.run(
+    answers = dcus.run(
         """
         create(0, (60, 100)), create(0, (30, 100))
         change = dmi.dmiUpdateSingleVDevice
@@ -167,7 +167,7 @@ def test_a_virtual_device_is_resized_and_minus_one_changes_nothing(dcus: VendorM
         """
     )
 
-    assert [0, [0, 60, 100], 11, 15] == said
+    assert [0, [0, 60, 100], 11, 15] == answers
 
 
 def test_a_virtual_device_outlives_its_killed_maker_and_is_busy_while_used(
@@ -181,7 +181,7 @@ def test_a_virtual_device_outlives_its_killed_maker_and_is_busy_while_used(
 
 
 def test_compute_units_are_known_to_hydmi_alone_which_needs_no_start(dcus: VendorMachine) -> None:
-    said = dcus.run(
+    answers = dcus.run(
         """
         info, count = Device(), c_int()
         say([dmi.dmiGetDeviceInfo(0, byref(info)), info.name.decode(), info.units,
@@ -190,7 +190,7 @@ def test_compute_units_are_known_to_hydmi_alone_which_needs_no_start(dcus: Vendo
         """
     )
 
-    assert [0, "K100_AI", 120, 65520, 0, 4] == said
+    assert [0, "K100_AI", 120, 65520, 0, 4] == answers
     assert [3, 8] == dcus.run(
         """
         say([dmi.dmiGetDeviceCount(byref(c_int())),

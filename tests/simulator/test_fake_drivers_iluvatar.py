@@ -68,7 +68,7 @@ def corex(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(corex: VendorMachine) -> None:
-    said = corex.run(
+    answers = corex.run(
         """
         count, version, cuda, level = c_uint(), create_string_buffer(80), c_int(), c_int()
         say([
@@ -81,8 +81,8 @@ def test_a_card_says_who_where_and_how_it_is(corex: VendorMachine) -> None:
         """
     )
 
-    assert [0, 3, 0, "4.3.0", 0, 10020, "Iluvatar BI-V150"] == said[:7]
-    assert ["GPU-3fd4ee8f-169c-4d31-89dc-c2a90a441f1b", [32, 32, 0], 0, 10] == said[7:]
+    assert [0, 3, 0, "4.3.0", 0, 10020, "Iluvatar BI-V150"] == answers[:7]
+    assert ["GPU-3fd4ee8f-169c-4d31-89dc-c2a90a441f1b", [32, 32, 0], 0, 10] == answers[7:]
 
 
 def test_an_ill_card_still_answers_and_a_lost_one_does_not(corex: VendorMachine) -> None:
@@ -102,7 +102,7 @@ def test_calls_that_corex_does_not_have_are_not_exported(corex: VendorMachine) -
 def test_memory_that_a_cuda_program_takes_shows_in_ixml(corex: VendorMachine) -> None:
     """CoreX' libcuda has the name of another vendor's, and a folder of its own."""
     folders = f"{hetero_simulator.fake_drivers() / 'iluvatar'}:{hetero_simulator.fake_drivers()}"
-    said = corex.run(
+    answers = corex.run(
         """
         cuda = Cuda()
         cuda.start(0)
@@ -117,7 +117,7 @@ def test_memory_that_a_cuda_program_takes_shows_in_ixml(corex: VendorMachine) ->
         LD_LIBRARY_PATH=folders,
     )
 
-    assert ["Iluvatar BI-V150", [32, 28, 4], 1, True] == said
+    assert ["Iluvatar BI-V150", [32, 28, 4], 1, True] == answers
 
 
 def test_each_fault_shows_through_nvmls_calls(tmp_path: Path) -> None:

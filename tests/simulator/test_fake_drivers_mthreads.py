@@ -55,7 +55,7 @@ def gpus(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(gpus: VendorMachine) -> None:
-    said = gpus.run(
+    answers = gpus.run(
         """
         m.mtmlLibraryInit()
         one, other = cards()
@@ -77,12 +77,12 @@ def test_a_card_says_who_where_and_how_it_is(gpus: VendorMachine) -> None:
     )
 
     uuid = "1ed50000-0000-4000-8000-000000000001"
-    assert ["2.7.1", uuid, "MTT S4000", "S4000X1", "00000000:3a:00.0", 8192, [2]] == said[:7]
-    assert [[48, 5, 61, 0], [1, 1], "/dev/dri/renderD129", -4] == said[7:]
+    assert ["2.7.1", uuid, "MTT S4000", "S4000X1", "00000000:3a:00.0", 8192, [2]] == answers[:7]
+    assert [[48, 5, 61, 0], [1, 1], "/dev/dri/renderD129", -4] == answers[7:]
 
 
 def test_links_lead_to_the_other_card(gpus: VendorMachine) -> None:
-    said = gpus.run(
+    answers = gpus.run(
         """
         m.mtmlLibraryInit()
         one, other = cards()
@@ -94,11 +94,11 @@ def test_links_lead_to_the_other_card(gpus: VendorMachine) -> None:
         """
     )
 
-    assert [2, 1, True, -3, 5, 0] == said
+    assert [2, 1, True, -3, 5, 0] == answers
 
 
 def test_handles_that_are_not_are_refused_and_buffers_too_small_told(gpus: VendorMachine) -> None:
-    said = gpus.run(
+    codes = gpus.run(
         """
         mtml, library, card = CDLL("libmtml.so"), c_void_p(), c_void_p()
         text = create_string_buffer(4)
@@ -112,7 +112,7 @@ def test_handles_that_are_not_are_refused_and_buffers_too_small_told(gpus: Vendo
         """
     )
 
-    assert [1, 6, 3, 7, 0, 1] == said
+    assert [1, 6, 3, 7, 0, 1] == codes
 
 
 def test_an_error_of_one_card_and_a_missing_call_pass_through_the_binding(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def rack(tmp_path: Path) -> Machine:
 
 
 def test_a_device_is_what_the_rack_says(rack: Machine) -> None:
-    told = rack.run(
+    answers = rack.run(
         QUESTIONS
         + """
     card = cards[0]
@@ -102,11 +102,11 @@ def test_a_device_is_what_the_rack_says(rack: Machine) -> None:
         "rows": [0, 0, 0, 0],
         "idle": 0,
         "users": [],
-    } == told
+    } == answers
 
 
 def test_links_are_told_from_both_ends(rack: Machine) -> None:
-    told = rack.run(
+    answers = rack.run(
         QUESTIONS
         + """
     states = [n.nvmlDeviceGetNvLinkState(cards[1], link) for link in range(6)]
@@ -128,11 +128,11 @@ def test_links_are_told_from_both_ends(rack: Machine) -> None:
         "nvlink": 0,
         "no nvlink": 1,
         "read": 0,
-    } == told
+    } == answers
 
 
 def test_a_lost_device_keeps_its_name_and_answers_nothing_else(rack: Machine) -> None:
-    told = rack.run(
+    answers = rack.run(
         QUESTIONS
         + """
     lost = cards[2]
@@ -142,11 +142,11 @@ def test_a_lost_device_keeps_its_name_and_answers_nothing_else(rack: Machine) ->
          answer("nvmlDeviceGetMemoryInfo", lost), answer("nvmlDeviceGetUtilizationRates", lost),
          cuda.made("cuDeviceGetCount")])"""
     )
-    assert ["Lost", "GPU-", "error 15", "error 15", 2] == told
+    assert ["Lost", "GPU-", "error 15", "error 15", 2] == answers
 
 
 def test_mig_instances_are_devices_of_their_own(rack: Machine) -> None:
-    told = rack.run(
+    answers = rack.run(
         QUESTIONS
         + """
     card = cards[3]
@@ -178,7 +178,7 @@ def test_mig_instances_are_devices_of_their_own(rack: Machine) -> None:
         "uuids": 4,
         "parent": 3,
         "utilization": "error 3",
-    } == told
+    } == answers
 
 
 def test_a_mig_instance_is_used_by_its_uuid_and_told_apart(rack: Machine) -> None:
@@ -188,7 +188,7 @@ def test_a_mig_instance_is_used_by_its_uuid_and_told_apart(rack: Machine) -> Non
     )
     use = 'cuda = Cuda(); cuda.start(); cuda.made("cuMemAlloc_v2", 512 * MIB)'
     with rack.standing(use, CUDA_VISIBLE_DEVICES=uuid) as process:
-        told = rack.run(
+        answers = rack.run(
             QUESTIONS
             + """
     users = n.nvmlDeviceGetComputeRunningProcesses(cards[3])
@@ -196,13 +196,13 @@ def test_a_mig_instance_is_used_by_its_uuid_and_told_apart(rack: Machine) -> Non
     say([[[user.pid, user.usedGpuMemory, user.gpuInstanceId] for user in users],
          [n.nvmlDeviceGetMemoryInfo(part).used for part in parts]])"""
         )
-        assert [[[process.pid, 512 * MIB, 2]], [0, 512 * MIB, 0, 0]] == told
+        assert [[[process.pid, 512 * MIB, 2]], [0, 512 * MIB, 0, 0]] == answers
 
 
 def test_a_busy_process_shows_with_its_memory_and_its_share(machine: Machine) -> None:
     job = machine.job("--iterations", "300", "--memory", "100MiB", "--seconds", "5")
     try:
-        told = machine.run(
+        answers = machine.run(
             QUESTIONS
             + """
     import time
@@ -219,4 +219,4 @@ def test_a_busy_process_shows_with_its_memory_and_its_share(machine: Machine) ->
     finally:
         job.kill()
         job.communicate()
-    assert [True, job.pid, 100 * MIB, job.pid, True] == told
+    assert [True, job.pid, 100 * MIB, job.pid, True] == answers

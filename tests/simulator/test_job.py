@@ -31,10 +31,10 @@ def test_one_job_alone_has_the_whole_card(machine: Machine) -> None:
 @pytest.mark.measured
 def test_a_job_finds_the_length_it_was_asked_for_even_beside_another(machine: Machine) -> None:
     jobs = [machine.job("--kernel-us", "400", "--seconds", "1.5") for _ in range(2)]
-    one, other = (finished(job)[-1]["rate"] for job in jobs)
+    first, other = (finished(job)[-1]["rate"] for job in jobs)
     lost = 150 / (2090 + 150)  # a change in a time slice and a change
-    assert 2500 * (1 - lost) == pytest.approx(one + other, rel=0.1)
-    assert one == pytest.approx(other, rel=0.15)
+    assert 2500 * (1 - lost) == pytest.approx(first + other, rel=0.1)
+    assert first == pytest.approx(other, rel=0.15)
 
 
 @pytest.mark.measured

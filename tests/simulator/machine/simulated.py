@@ -139,8 +139,8 @@ class Cuda:
         """A kernel of so many microseconds, and the two that its `time` adds."""
         argument = c_uint(us)
         params = (c_void_p * 1)(ctypes.addressof(argument))
-        one = [c_uint(1)] * 6
-        return self.code("cuLaunchKernel", function, *one, c_uint(0), stream, params, None)
+        dimensions = [c_uint(1)] * 6
+        return self.code("cuLaunchKernel", function, *dimensions, c_uint(0), stream, params, None)
 
     def milliseconds(self, start: int, end: int) -> float:
         result = ctypes.c_float()
@@ -155,13 +155,13 @@ class ProcessRow(ctypes.Structure):
 def rows() -> dict[int, int]:
     """The bytes of the first card that NVML shows for each process, by PID."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    card, count, told = c_void_p(), c_uint(64), (ProcessRow * 64)()
+    card, count, rows = c_void_p(), c_uint(64), (ProcessRow * 64)()
     nvml.nvmlInit_v2()
     nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(0), byref(card))
-    code = nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, byref(count), told)
+    code = nvml.nvmlDeviceGetComputeRunningProcesses_v3(card, byref(count), rows)
     if code:
         raise Failed(f"nvmlDeviceGetComputeRunningProcesses_v3: {code}")
-    return {row.pid: row.memory for row in told[: count.value]}
+    return {row.pid: row.memory for row in rows[: count.value]}
 
 
 class Location(ctypes.Structure):
