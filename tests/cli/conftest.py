@@ -73,7 +73,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Path:
+def one_card(tmp_path: Path) -> Path:
     """The shipped rack of one card, for this test alone: what cards do is kept by a rack's path."""
     return Path(shutil.copy(hetero_simulator.rack("one"), tmp_path))
 

@@ -88,19 +88,19 @@ def test_a_private_loader_is_shown_within_five_seconds_and_left_alone(
     before = time.monotonic()
     thief = start(*private_loader, memory="256MiB", options=("--label", "thief"))
     assert watch.stdout
-    told = watch.stdout.readline()
+    report = watch.stdout.readline()
     took = time.monotonic() - before
     print(f"shown after {took:.1f} s of 5")
     assert took < 5
-    assert f"({thief.pid}) holds {CONTEXT + 256} MiB" in told
+    assert f"({thief.pid}) holds {CONTEXT + 256} MiB" in report
 
-    found = grants(hetero)
-    assert [thief.pid] == found["thief"]["pids"]
-    excess = found["thief"]["excess"]
+    standing = grants(hetero)
+    assert [thief.pid] == standing["thief"]["pids"]
+    excess = standing["thief"]["excess"]
     assert isinstance(excess, dict)
     assert (CONTEXT + 256) << 20 == excess["memory"]
     assert (CONTEXT + 256 - 64) << 20 == excess["over"]
-    assert 0 == found["honest"]["excess"]["memory"]  # type: ignore[index]
+    assert 0 == standing["honest"]["excess"]["memory"]  # type: ignore[index]
     time.sleep(4)
     assert None is thief.poll()
     shown = " ".join(hetero("ps").stdout.split())
@@ -124,10 +124,10 @@ def test_with_on_bypass_kill_it_is_ended_and_nobody_else(
     thief = start(*private_loader, memory="256MiB", options=kill)
     assert -signal.SIGKILL == thief.wait(timeout=60)
     time.sleep(4)
-    told = ended(watch)
-    assert f"({thief.pid}) of grant" in told
-    assert 1 == told.count("is killed")
-    assert f"({ignored.pid}) holds" in told
+    report = ended(watch)
+    assert f"({thief.pid}) of grant" in report
+    assert 1 == report.count("is killed")
+    assert f"({ignored.pid}) holds" in report
     assert [None] * 3 == [one.poll() for one in (honest, neighbour, ignored)]
 
 
@@ -167,11 +167,11 @@ def test_what_one_program_takes_past_its_limiter_the_others_of_its_grant_are_ref
 
     program.wait(timeout=150)
     assert program.stdout
-    said = [line for line in map(str.strip, program.stdout) if line in ("granted", "refused")]
-    assert ["granted", "refused", "granted"] == said
-    told = ended(watch)
-    assert f"holds {CONTEXT + 4096} MiB" in told
-    assert f"{CONTEXT} MiB beyond its limit" in told
+    outcomes = [line for line in map(str.strip, program.stdout) if line in ("granted", "refused")]
+    assert ["granted", "refused", "granted"] == outcomes
+    report = ended(watch)
+    assert f"holds {CONTEXT + 4096} MiB" in report
+    assert f"{CONTEXT} MiB beyond its limit" in report
 
 
 def test_with_on_excess_report_nobody_is_refused(begin: Begin, command: tuple[str, ...]) -> None:

@@ -84,13 +84,13 @@ def test_who_watches_is_told_within_five_seconds_and_once(
     assert watch.stdout
     start(memory="1GiB")
     program = start("env", "-u", "LD_PRELOAD", memory="3GiB")
-    told = watch.stdout.readline()
+    report = watch.stdout.readline()
     time.sleep(4)
     watch.kill()
     more = watch.stdout.read()
 
-    assert f"({program.pid}) holds 3572 MiB" in told
-    assert "past the limiter of grant" in told
+    assert f"({program.pid}) holds 3572 MiB" in report
+    assert "past the limiter of grant" in report
     assert "" == more
 
 
@@ -113,11 +113,11 @@ def test_ps_counts_what_programs_ask_for_and_the_limiter_does_not_know(
     with_memory(begin(*run, STRANGE))
 
     grants = {grant["label"]: grant for grant in json.loads(hetero("ps", "--json").stdout)["items"]}
-    said = [line for line in hetero("ps").stdout.splitlines() if "does not know" in line]
+    notes = [line for line in hetero("ps").stdout.splitlines() if "does not know" in line]
 
     assert {"strange": 2, None: 0} == {label: grant["unknown"] for label, grant in grants.items()}
     asked = "asked for 2 of the driver's functions that its limiter does not know"
-    assert [f"grant {grants['strange']['id']} {asked}"] == said
+    assert [f"grant {grants['strange']['id']} {asked}"] == notes
 
 
 STATIC = """
@@ -148,8 +148,8 @@ def test_a_static_program_that_brings_its_own_driver_is_found(
     """No loader runs in it that could be told to preload anything."""
     limiters = hetero_limiters.library("cuda").parents[2]
     driver = hetero_simulator.fake_drivers().parents[2] / "build/drivers"
-    beside = ("rack", "engine", "process_number", "nvidia")
-    objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in beside)]
+    parts = ("rack", "engine", "process_number", "nvidia")
+    objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in parts)]
     static = tmp_path / "static"
     command = ["cc", "-static-pie", "-pthread", f"-I{limiters / 'cuda'}", "-o", str(static)]
     command += ["-x", "c", "-", "-x", "none", *map(str, objects)]
@@ -179,12 +179,12 @@ def test_a_tenant_that_writes_over_its_usage_hides_nothing_and_stops_nobody_look
     ):
         with usage.open("r+b") as file:
             file.write(garbage)
-        listed, told = hetero("ps"), hetero("doctor")
+        listed, checkup = hetero("ps"), hetero("doctor")
 
-        assert (0, "", "") == (listed.returncode, listed.stderr, told.stderr)
-        assert (0 if is_region else 1) == told.returncode
+        assert (0, "", "") == (listed.returncode, listed.stderr, checkup.stderr)
+        assert (0 if is_region else 1) == checkup.returncode
         assert is_region != (f"process {program.pid} of grant" in listed.stdout)
-        assert is_region != (f"process {program.pid}" in told.stdout)
+        assert is_region != (f"process {program.pid}" in checkup.stdout)
     os.truncate(usage, 100)
     listed = hetero("ps")
     assert (0, "") == (listed.returncode, listed.stderr)
@@ -230,16 +230,18 @@ def test_who_takes_device_time_past_the_limiter_is_seen_beside_who_keeps_to_a_sh
     assert watch.stdout
     kept = start(memory="1MiB")
     program = start("env", "-u", "LD_PRELOAD", memory="1MiB")
-    holds, told = watch.stdout.readline(), watch.stdout.readline()
+    holds, report = watch.stdout.readline(), watch.stdout.readline()
 
     assert f"({program.pid}) holds" in holds
     assert re.search(
-        rf" \({program.pid}\) takes \d+ % of the time of GPU-\w+ past the limiter", told
+        rf" \({program.pid}\) takes \d+ % of the time of GPU-\w+ past the limiter", report
     )
     grants = json.loads(hetero("ps", "--json").stdout)["items"]
-    found = {one["pid"]: one["core"] for grant in grants for one in grant["bypass"] if one["core"]}
-    assert {program.pid} == set(found)
-    assert 25 <= found[program.pid] <= 100
+    core_percent = {
+        one["pid"]: one["core"] for grant in grants for one in grant["bypass"] if one["core"]
+    }
+    assert {program.pid} == set(core_percent)
+    assert 25 <= core_percent[program.pid] <= 100
     top = hetero("top", "--once").stdout
     (share,) = json.loads(hetero("top", "--once", "--json").stdout)["grants"][1]["shares"]
     assert 25 <= share["core_excess"] <= 100

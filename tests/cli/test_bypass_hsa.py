@@ -111,12 +111,12 @@ def test_who_is_past_the_limiter_is_told_of_within_five_seconds(
     program = escape("thunk")
     before = time.monotonic()
     assert watch.stdout
-    told = watch.stdout.readline()
+    report = watch.stdout.readline()
     took = time.monotonic() - before
     print(f"{took:.1f} s of 5")
 
-    assert f"({program.pid}) holds 200 MiB of" in told
-    assert "past the limiter of grant" in told
+    assert f"({program.pid}) holds 200 MiB of" in report
+    assert "past the limiter of grant" in report
     assert took < 5
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
     assert [program.pid] == [found["pid"] for found in grant["bypass"]]
@@ -130,6 +130,6 @@ def test_it_is_ended_where_its_grant_says_so(
     assert -9 == program.wait(timeout=60)
     assert watch.stdout
     # First what it holds, by itself and of its grant.
-    told = [watch.stdout.readline() for _ in range(3)]
-    assert f"({program.pid}) of grant" in told[-1]
-    assert "is killed: holds 200 MiB" in told[-1]
+    reports = [watch.stdout.readline() for _ in range(3)]
+    assert f"({program.pid}) of grant" in reports[-1]
+    assert "is killed: holds 200 MiB" in reports[-1]

@@ -64,7 +64,7 @@ class Machine:
         self._running.append(pid)
         return pid
 
-    def said(self, uid: int, *words: str, **more: str) -> tuple[int, str, str]:
+    def run(self, uid: int, *words: str, **more: str) -> tuple[int, str, str]:
         """Run a command line of a user's to its end; return its code and what it said."""
         code = self.end(self.begin(uid, *words, **more))
         out, err = ((self.path / f"{name}-{uid}").read_text() for name in ("out", "err"))
@@ -119,26 +119,26 @@ def test_row_10_two_users_and_root_share_one_ledger(machine: Machine) -> None:
     held = machine.begin(ALICE, "run", *share, "--", *program)
     assert until(machine.path / f"out-{ALICE}", "began")
 
-    code, _, error = machine.said(BOB, "run", *share, "--", "true")
+    code, _, error = machine.run(BOB, "run", *share, "--", "true")
     assert (3, "hetero: ") == (code, error[:8])
     assert re.search("lacks? (core|memory)", error)
     for uid in (ROOT, BOB):
-        code, out, error = machine.said(uid, "ps", "--json")
+        code, out, error = machine.run(uid, "ps", "--json")
         (grant,) = json.loads(out)["items"]
         assert (0, "", str(ALICE)) == (code, error, grant["user"])
-    code, _, error = machine.said(BOB, "release", "--force", grant["id"])
+    code, _, error = machine.run(BOB, "release", "--force", grant["id"])
     refusal = f"hetero: grant {grant['id']} is {ALICE}'s: {ALICE} or root can change or release it"
     assert (3, f"{refusal}\n") == (code, error)
-    assert 0 == machine.said(ALICE, "release", "--force", grant["id"])[0]
+    assert 0 == machine.run(ALICE, "release", "--force", grant["id"])[0]
     assert -signal.SIGTERM == machine.end(held)
-    assert (0, "") == machine.said(BOB, "run", "--quiet", *share, "--", "true")[::2]
+    assert (0, "") == machine.run(BOB, "run", "--quiet", *share, "--", "true")[::2]
 
 
 def test_a_program_that_cannot_start_leaves_no_grant(machine: Machine) -> None:
-    code, _, error = machine.said(ALICE, "run", "--memory", "1Gi", "--", "/nowhere/program")
+    code, _, error = machine.run(ALICE, "run", "--memory", "1Gi", "--", "/nowhere/program")
 
     assert (127, "hetero: /nowhere/program: command not found\n") == (code, error)
-    assert [] == json.loads(machine.said(BOB, "ps", "--json")[1])["items"]
+    assert [] == json.loads(machine.run(BOB, "ps", "--json")[1])["items"]
 
 
 @pytest.mark.parametrize("words", [("run", "--memory", "1Gi", "--", "true"), ("ps",)])
@@ -149,15 +149,15 @@ def test_without_heterod_users_are_told_that_others_are_not_seen(
     (machine.path / "alice").mkdir(mode=0o700)
     os.chown(machine.path / "alice", ALICE, ALICE)
 
-    code, _, error = machine.said(ALICE, *words, **alone)
+    code, _, error = machine.run(ALICE, *words, **alone)
 
     assert 0 == code
     assert "hetero: grants that other users made are not seen: `hetero install`" in error
     assert 1 == sum("not seen" in line for line in error.splitlines())
-    assert "" == machine.said(ALICE, "ps", "--json", **alone)[2]
+    assert "" == machine.run(ALICE, "ps", "--json", **alone)[2]
 
 
 def test_a_second_heterod_says_that_there_is_one(machine: Machine) -> None:
-    code, out, error = machine.said(ROOT, "daemon")
+    code, out, error = machine.run(ROOT, "daemon")
 
     assert (3, "", f"hetero: heterod runs already for {machine.path}/state\n") == (code, out, error)

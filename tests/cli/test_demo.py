@@ -47,14 +47,14 @@ def figureless(shown: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("load", "said"), [(1.0, None), (99.5, "This machine is busy (load 99.5 on ")]
+    ("load", "warning"), [(1.0, None), (99.5, "This machine is busy (load 99.5 on ")]
 )
 def test_where_others_want_the_processors_the_demo_says_that_shares_say_little(
-    monkeypatch: pytest.MonkeyPatch, load: float, said: str | None
+    monkeypatch: pytest.MonkeyPatch, load: float, warning: str | None
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     shown = why_shares_say_little()
-    assert shown == said or (said and shown and shown.startswith(said))
+    assert shown == warning or (warning and shown and shown.startswith(warning))
 
 
 @pytest.mark.measured
@@ -92,7 +92,7 @@ with stage(real=False) as demo:
 
 
 @pytest.mark.parametrize(
-    ("options", "variable", "said"),
+    ("options", "variable", "message"),
     [
         (("--vendor", "zephyr"), "", "--vendor zephyr: there is a demo on cards of amd, "),
         (("--vendor", "amd", "--real"), "", "--real takes those that are here"),
@@ -100,12 +100,12 @@ with stage(real=False) as demo:
     ],
 )
 def test_a_vendor_that_cannot_be_shown_is_one_clear_line(
-    hetero: Run, options: tuple[str, ...], variable: str, said: str
+    hetero: Run, options: tuple[str, ...], variable: str, message: str
 ) -> None:
     done = hetero("demo", *options, HETERO_RACK=variable)
 
     assert (2, "") == (done.returncode, done.stdout)
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_without_the_vendors_runtime_the_demo_says_which_is_missing(

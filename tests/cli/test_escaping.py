@@ -205,10 +205,10 @@ def test_a_pipe_gets_as_many_lines_as_there_are_records(text: str) -> None:
 @given(text=HOSTILE)
 def test_json_is_printable_ascii_and_says_the_text_itself(text: str) -> None:
     for _, document in shown(text):
-        said = dumps(document)
-        assert said.isascii()
-        assert [] == obeyed(said.replace("\n", ""))
-        assert document == json.loads(said)
+        printed = dumps(document)
+        assert printed.isascii()
+        assert [] == obeyed(printed.replace("\n", ""))
+        assert document == json.loads(printed)
 
 
 @given(text=HOSTILE, encoding=st.sampled_from(("ascii", "utf-8", "iso-8859-1")))
@@ -217,8 +217,8 @@ def test_whatever_is_printed_otherwise_passes_the_stream(text: str, encoding: st
     stream = _Escaping(io.TextIOWrapper(written, encoding=encoding), line_buffering=True)
     print(f"hetero: {text}", file=stream, flush=True)
 
-    said = written.getvalue().decode()
-    assert [] == [each for each in obeyed(said) if each not in "\n\t"]
+    printed = written.getvalue().decode()
+    assert [] == [each for each in obeyed(printed) if each not in "\n\t"]
 
 
 @pytest.mark.parametrize(
@@ -237,9 +237,9 @@ def test_a_character_is_shown_as_people_write_it(text: str, expected: str) -> No
     assert expected == visible(text)
 
 
-@pytest.mark.parametrize("said", ["[bold red]x[/bold red]", ":warning: 12:30 'x' https://x.y"])
-def test_markup_of_others_is_text(said: str) -> None:
+@pytest.mark.parametrize("text", ["[bold red]x[/bold red]", ":warning: 12:30 'x' https://x.y"])
+def test_markup_of_others_is_text(text: str) -> None:
     stream = Stream(live=True)
-    draw([said, Text(said, "bold")], console(stream, TERM="xterm", COLUMNS="80"))
+    draw([text, Text(text, "bold")], console(stream, TERM="xterm", COLUMNS="80"))
 
-    assert f"{said}\n\x1b[1m{said}\x1b[0m\n" == stream.getvalue()
+    assert f"{text}\n\x1b[1m{text}\x1b[0m\n" == stream.getvalue()

@@ -32,8 +32,10 @@ Open = Callable[..., Window]
 @pytest.fixture
 def environ(environ: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """Five simulated cards of one vendor, two of which say how hot they are."""
-    told = "memory = 140 GiB\npower = 412\ntemperature = 61\n"
-    cards = "".join(f"[device]\nvendor = nvidia\nmodel = Card {n}\n{told}" for n in range(5))
+    card_settings = "memory = 140 GiB\npower = 412\ntemperature = 61\n"
+    cards = "".join(
+        f"[device]\nvendor = nvidia\nmodel = Card {n}\n{card_settings}" for n in range(5)
+    )
     kernel = "[kernel spin]\ntime = 2 us\nper_arg0 = 1 ns\n"
     (tmp_path / "five.rack").write_text(cards + kernel)
     clean = {name: value for name, value in environ.items() if name != "COLUMNS"}
@@ -50,8 +52,8 @@ def window(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Ope
         return opened[-1]
 
     yield start
-    for one in opened:
-        one.close()
+    for terminal in opened:
+        terminal.close()
 
 
 @pytest.fixture
@@ -78,9 +80,9 @@ def tenant(environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[Ten
         return Path(grant).parent.parent.name
 
     yield start
-    for one in programs:
-        os.killpg(one.pid, signal.SIGKILL)
-        one.communicate()
+    for started in programs:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
 
 
 JOB = f"{hetero_simulator.job('cuda')} --seconds 600 --iterations 1000 --memory"
@@ -102,10 +104,10 @@ def test_row_01_escape_codes_are_shown_and_never_sent(
     )
 
     for words in (("ps",), ("inventory",), ("top", "--once"), ("ps", "--json")):
-        said = hetero(*words).stdout
-        assert "owned" in said
-        assert "\x1b" not in said
-        assert "\x07" not in said
+        printed = hetero(*words).stdout
+        assert "owned" in printed
+        assert "\x1b" not in printed
+        assert "\x07" not in printed
     seen = window("ps", columns=200).whole()
     assert "\\x1b[31;7mX\\x1b]0;owned\\x07" in seen
     assert {"\x1b[1m", "\x1b[33m", "\x1b[0m"} >= set(re.findall(r"\x1b[^m]*m?", seen))
@@ -168,11 +170,11 @@ def test_row_09_refusals_are_seen_where_people_look(
 
 def test_row_09_a_refused_program_is_told_once_on_its_standard_error(hetero: Run) -> None:
     flags = ("run", "--memory", "2Gi", "--", "sh", "-c")
-    told = hetero(*flags, f"{JOB} 3GiB").stderr
+    message = hetero(*flags, f"{JOB} 3GiB").stderr
     silent = hetero(*flags, f"{JOB} 3GiB", HETERO_LOG="off").stderr
 
     line = r"hetero\[\d+\]: device 0: 3072 MiB refused: 0 of 2048 MiB of the grant are in use.*"
-    assert 1 == len(re.findall(line, told))
+    assert 1 == len(re.findall(line, message))
     assert "refused" not in silent
 
 
@@ -181,7 +183,7 @@ def test_row_11_top_is_asked_by_keys(window: Open, tenant: Tenant) -> None:
     large = tenant("--memory", "2Gi", "--core", "10", program=busy("1GiB"))
     top = window("top", "--interval", "60", columns=160)
 
-    first = top.read(lambda said: large in said)
+    first = top.read(lambda screen: large in screen)
     assert first.startswith(ENTER)
     assert first.index(small) < first.index(large)  # by device, the oldest first
     assert re.search(r"\d+ %  \x1b\[3[12]m[█▉▊▋▌▍▎▏·]{10}\x1b", first)
@@ -190,38 +192,38 @@ def test_row_11_top_is_asked_by_keys(window: Open, tenant: Tenant) -> None:
     for word in ("user", "age", "policy", "fixed", "q quit"):
         assert word in first
     top.type("ss")
-    by_memory = top.read(lambda said: "by memory" in said and said.count(small) == 2)
+    by_memory = top.read(lambda screen: "by memory" in screen and screen.count(small) == 2)
     assert by_memory.rindex(large) < by_memory.rindex(small)
     top.type("?")
-    assert "scroll" in top.read(lambda said: "PgUp" in said)
+    assert "scroll" in top.read(lambda screen: "PgUp" in screen)
     top.type("q")
-    assert LEAVE in top.read(lambda said: LEAVE in said)
+    assert LEAVE in top.read(lambda screen: LEAVE in screen)
     assert 0 == top.program.wait(60)
     assert top.before == top.modes()
 
 
 def test_row_11_top_scrolls_and_meets_a_new_size(window: Open) -> None:
     top = window("top", "--interval", "60", lines=5)
-    top.read(lambda said: "Card 0" in said)
+    top.read(lambda screen: "Card 0" in screen)
 
     top.type("e")
-    top.read(lambda said: "Card 2" in said and "Card 3" not in said)
+    top.read(lambda screen: "Card 2" in screen and "Card 3" not in screen)
     top.type("\x1b[B\x1b[B")
-    assert "q quit" in top.read(lambda said: "Card 4" in said)  # the first line stays
+    assert "q quit" in top.read(lambda screen: "Card 4" in screen)  # the first line stays
     top.resize(40, 20)
-    top.said = ""
-    frame = top.read(lambda said: "no grants stand" in said).rpartition("\x1b[H")[2]
+    top.shown = ""
+    frame = top.read(lambda screen: "no grants stand" in screen).rpartition("\x1b[H")[2]
     assert max(len(re.sub(r"\x1b\[[?\d]*\w", "", line)) for line in frame.split("\r\n")) <= 40
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_row_11_a_terminal_is_given_back_as_it_was(window: Open, number: int) -> None:
     top = window("top")
-    top.read(lambda said: "no grants stand" in said)
+    top.read(lambda screen: "no grants stand" in screen)
 
     top.program.send_signal(number)
 
-    assert LEAVE in top.read(lambda said: LEAVE in said)
+    assert LEAVE in top.read(lambda screen: LEAVE in screen)
     assert {signal.SIGTERM: 143, signal.SIGINT: 0}[signal.Signals(number)] == top.program.wait(60)
     assert top.before == top.modes()
 
@@ -283,9 +285,9 @@ def test_row_13_a_state_directory_that_takes_no_file_is_one_sentence(
             assert "Traceback" not in done.stderr
             assert done.stderr.count("\n") <= 1
         doctor = json.loads(hetero("doctor", "--json", HETERO_STATE=state).stdout)
-        (found,) = [one for one in doctor["items"] if one["subject"] == "state"]
-        assert "bad" == found["verdict"]
-        assert "HETERO_STATE" in found["says"]
+        (finding,) = [one for one in doctor["items"] if one["subject"] == "state"]
+        assert "bad" == finding["verdict"]
+        assert "HETERO_STATE" in finding["says"]
 
 
 @pytest.mark.parametrize(
@@ -320,8 +322,8 @@ def test_row_13_a_file_system_that_takes_nothing_is_one_sentence(
 
     (state,) = [one for one in json.loads(done.stdout)["items"] if one["subject"] == "state"]
     assert ("bad", True) == (state["verdict"], why in state["says"])
-    said, code = done.stderr.splitlines()
-    assert (True, "code 2") == (said.startswith("hetero: ") and why in said, code)
+    message, code = done.stderr.splitlines()
+    assert (True, "code 2") == (message.startswith("hetero: ") and why in message, code)
 
 
 def test_row_14_a_pipe_gets_one_record_a_line(hetero: Run, tenant: Tenant) -> None:
@@ -331,10 +333,10 @@ def test_row_14_a_pipe_gets_one_record_a_line(hetero: Run, tenant: Tenant) -> No
     (line,) = [line for line in hetero("ps").stdout.splitlines() if long in line]
     assert line.startswith("0 ")
     vendors = json.loads(hetero("vendors", "--json").stdout)["items"]
-    told = hetero("vendors").stdout.splitlines()
-    assert 1 + len(vendors) == len(told)
+    lines = hetero("vendors").stdout.splitlines()
+    assert 1 + len(vendors) == len(lines)
     assert all(
-        one["reason"] is None or any(one["reason"] in line for line in told) for one in vendors
+        one["reason"] is None or any(one["reason"] in line for line in lines) for one in vendors
     )
 
 
@@ -342,7 +344,7 @@ def test_row_14_a_pipe_gets_one_record_a_line(hetero: Run, tenant: Tenant) -> No
 def test_row_21_a_dumb_terminal_gets_frames(window: Open, kind: str) -> None:
     top = window("top", "--interval", "0.1", TERM=kind)
 
-    assert "\x1b" not in top.read(lambda said: said.count("no grants stand") > 1)
+    assert "\x1b" not in top.read(lambda screen: screen.count("no grants stand") > 1)
 
 
 def test_row_21_no_colour_where_none_is_wanted(window: Open) -> None:
@@ -424,7 +426,7 @@ def test_row_26_grants_are_chosen_by_user_and_device_with_short_flags(
     def ids(*words: str) -> list[str]:
         return [grant["id"] for grant in json.loads(hetero("ps", "-j", *words).stdout)["items"]]
 
-    (mine,) = {grant["user"] for grant in json.loads(hetero("ps", "-j").stdout)["items"]}
-    assert [first, second] == ids("-u", mine)
+    (user,) = {grant["user"] for grant in json.loads(hetero("ps", "-j").stdout)["items"]}
+    assert [first, second] == ids("-u", user)
     assert [] == ids("-u", "nobody-else")
     assert [second] == ids("-d", "1")

@@ -193,8 +193,10 @@ def test_row_19_a_label_of_two_grants_is_refused_with_their_ids(
     done = hetero("release", "--force", "trainer")
 
     assert 2 == done.returncode
-    one = r"[0-9a-f]{8} \(\S+: sh -c 'echo [^)]*sleep 600'\)"
-    assert re.search(f"grant 'trainer' could be {one}, {one}: give more", done.stderr), done.stderr
+    choice = r"[0-9a-f]{8} \(\S+: sh -c 'echo [^)]*sleep 600'\)"
+    assert re.search(f"grant 'trainer' could be {choice}, {choice}: give more", done.stderr), (
+        done.stderr
+    )
     assert 3 == len(standing(hetero))
 
 

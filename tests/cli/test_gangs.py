@@ -34,8 +34,8 @@ def start(begin: Begin, command: tuple[str, ...]) -> Begin:
 
 
 def grants(hetero: Run) -> list[Json]:
-    found: list[Json] = json.loads(hetero("top", "--once", "--json").stdout)["grants"]
-    return found
+    grants: list[Json] = json.loads(hetero("top", "--once", "--json").stdout)["grants"]
+    return grants
 
 
 def run_gang(program: subprocess.Popen[str]) -> None:
@@ -97,9 +97,9 @@ def test_mixed_shares_run_at_the_smallest_and_one_line_says_so(hetero: Run) -> N
     mixed = ("--device", "0:mem=1Gi,core=50", "--device", "1:mem=1Gi,core=30")
     done = hetero("run", *mixed, "--", "true")
 
-    (said,) = [line for line in done.stderr.splitlines() if "smallest" in line]
+    (note,) = [line for line in done.stderr.splitlines() if "smallest" in line]
     assert 0 == done.returncode
-    assert "runs on all its devices at the same time, at 30 %, the smallest of its shares" in said
+    assert "runs on all its devices at the same time, at 30 %, the smallest of its shares" in note
 
 
 @pytest.mark.parametrize(

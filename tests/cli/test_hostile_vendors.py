@@ -15,7 +15,7 @@ from tests.registry.installed import install, install_hostile
 
 
 @pytest.fixture
-def beside(environ: Mapping[str, str]) -> None:
+def hostile_vendor(environ: Mapping[str, str]) -> None:
     install(Path(environ["PYTHONPATH"]), "hostile", Path(hostile.__file__).read_text())
 
 
@@ -39,7 +39,7 @@ def test_broken_libraries_are_a_line_each_and_a_program_gets_the_other_vendors_c
         assert 1 == len(lines)
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("hostile_vendor")
 def test_what_a_library_prints_is_not_in_the_output(hetero: Run) -> None:
     at = {"HOSTILE_AT": "import", "HOSTILE_DOES": "print_much"}
     done = hetero("inventory", "--json", **at)
@@ -48,7 +48,7 @@ def test_what_a_library_prints_is_not_in_the_output(hetero: Run) -> None:
     assert 6 == len(json.loads(done.stdout)["items"])
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("hostile_vendor")
 def test_the_children_of_a_program_are_its_own(hetero: Run) -> None:
     waits = "import os\ntry:\n os.wait()\nexcept ChildProcessError:\n print('no child')"
     done = hetero("run", "--memory", "1Gi", "--", "python3", "-c", waits, HOSTILE_AT="nowhere")
@@ -56,20 +56,20 @@ def test_the_children_of_a_program_are_its_own(hetero: Run) -> None:
     assert "no child\n" == done.stdout
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("hostile_vendor")
 def test_ps_asks_only_vendors_that_hold_a_grant(hetero: Run, tmp_path: Path) -> None:
     mark = str(tmp_path / "mark")
     at = {"HOSTILE_AT": "import", "HOSTILE_DOES": "leave_a_mark", hostile.LEFT: mark}
     words = ("run", "--vendor", "testing", "--memory", "1Gi", "--", "sh", "-c")
     start = "from hetero.cli import main; main()"
     command = f'rm -f "${hostile.LEFT}"; {sys.executable} -c "{start}" ps --json'
-    said = json.loads(hetero(*words, command, **at).stdout)
+    listed = json.loads(hetero(*words, command, **at).stdout)
 
-    assert [5] == [share["number"] for grant in said["items"] for share in grant["shares"]]
+    assert [5] == [share["number"] for grant in listed["items"] for share in grant["shares"]]
     assert not Path(mark).exists()
 
 
-@pytest.mark.usefixtures("beside")
+@pytest.mark.usefixtures("hostile_vendor")
 def test_an_admission_asks_nothing_of_other_vendors_slices(hetero: Run, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     at = {"HOSTILE_AT": "reconcile", "HOSTILE_DOES": "leave_a_mark", hostile.LEFT: str(mark)}

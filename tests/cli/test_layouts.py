@@ -23,8 +23,8 @@ OURS = {
 
 
 @pytest.fixture
-def environ(environ: dict[str, str], one: Path) -> dict[str, str]:
-    return {**environ, "HETERO_RACK": str(one)}
+def environ(environ: dict[str, str], one_card: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(one_card)}
 
 
 @pytest.fixture(params=["grant", "region", "board"])
@@ -32,11 +32,11 @@ def mismatch(request: pytest.FixtureRequest, environ: dict[str, str], tmp_path: 
     """Install limiters of a later layout beside this node; return what is to be said of them."""
     name: str = request.param
     package = Path(hetero_limiters.__file__).parent
-    theirs = tmp_path / "site" / package.name
-    shutil.copytree(package, theirs)
+    installed = tmp_path / "site" / package.name
+    shutil.copytree(package, installed)
     layouts = {**OURS, name: OURS[name] + 1}
     text = "".join(f"{each} {number}\n" for each, number in layouts.items())
-    (theirs / "lib/layouts").write_text(text)
+    (installed / "lib/layouts").write_text(text)
     return (
         f"hetero-limiters {version('hetero-limiters')} reads {name} layout {layouts[name]}, "
         f"hetero {version('hetero')} writes {OURS[name]}: "

@@ -22,8 +22,8 @@ Start = Callable[..., "Job"]
 
 
 @pytest.fixture
-def environ(environ: dict[str, str], one: Path) -> dict[str, str]:
-    return {**environ, "HETERO_RACK": str(one), "PYTHONPATH": ""}
+def environ(environ: dict[str, str], one_card: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(one_card), "PYTHONPATH": ""}
 
 
 @frozen(eq=False)
@@ -57,8 +57,8 @@ def start(hetero: Run, begin: Begin, command: tuple[str, ...]) -> Start:
 def share(hetero: Run, grant: str, *, seconds: float = 0.05) -> dict[str, float]:
     items = json.loads(hetero("ps", "--json", "--seconds", str(seconds)).stdout)["items"]
     (shares,) = [item["shares"] for item in items if item["id"] == grant]
-    found: dict[str, float] = shares[0]
-    return found
+    share: dict[str, float] = shares[0]
+    return share
 
 
 @pytest.mark.measured
@@ -179,14 +179,14 @@ def test_a_preload_of_the_users_own_stays(hetero: Run, tmp_path: Path) -> None:
 
 
 def test_simulated_grants_stand_apart_from_real_ones(
-    hetero: Run, environ: Mapping[str, str], start: Start, one: Path
+    hetero: Run, environ: Mapping[str, str], start: Start, one_card: Path
 ) -> None:
     job = start("--memory", "2Gi")
     state = Path(environ["HETERO_STATE"])
 
     assert [job.grant] == [path.name for path in state.glob("sim-*/grants/*")]
     view = json.loads(hetero("inventory", "--json").stdout)
-    assert str(one) == view["simulated"]
+    assert str(one_card) == view["simulated"]
     assert "no card below is real" in hetero("inventory").stdout
     real = json.loads(hetero("inventory", "--json", HETERO_RACK="").stdout)
     assert (None, []) == (real["simulated"], real["grants"])

@@ -97,7 +97,7 @@ def test_a_child_left_behind_keeps_the_grant(hetero: Run, environ: Mapping[str, 
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "message"),
     [
         ("no-such-program", 127, "hetero: no-such-program: command not found\n"),
         ("/etc/passwd", 126, "hetero: /etc/passwd: Permission denied\n"),
@@ -105,16 +105,16 @@ def test_a_child_left_behind_keeps_the_grant(hetero: Run, environ: Mapping[str, 
     ],
 )
 def test_a_program_that_cannot_start_gives_its_grant_back(
-    hetero: Run, environ: Mapping[str, str], program: str, code: int, said: str
+    hetero: Run, environ: Mapping[str, str], program: str, code: int, message: str
 ) -> None:
     done = hetero("run", "--", program)
 
-    assert (code, said) == (done.returncode, done.stderr)
+    assert (code, message) == (done.returncode, done.stderr)
     assert [] == grants(environ)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["--core", "110"], 2, "core '110' is not a percentage"),
         (["--core", "0"], 2, "core '0' is not a percentage"),
@@ -149,13 +149,13 @@ def test_a_program_that_cannot_start_gives_its_grant_back(
     ],
 )
 def test_what_cannot_be_is_one_line_and_a_code(
-    hetero: Run, environ: Mapping[str, str], arguments: list[str], code: int, said: str
+    hetero: Run, environ: Mapping[str, str], arguments: list[str], code: int, message: str
 ) -> None:
     done = hetero("run", *arguments, "--", "echo", "never")
 
     assert (code, "") == (done.returncode, done.stdout)
     assert done.stderr.startswith("hetero: ")
-    assert said in done.stderr
+    assert message in done.stderr
     assert 1 == done.stderr.count("\n")
     assert [] == grants(environ)
 

@@ -72,10 +72,10 @@ def test_a_full_disk_behind_standard_error_costs_no_program_and_no_exit_code(
 def test_a_closed_standard_output_takes_everything(
     command: tuple[str, ...], environ: Mapping[str, str], what: str
 ) -> None:
-    code, said = shell(f"hetero {what} >&-", command, environ)
+    code, printed = shell(f"hetero {what} >&-", command, environ)
 
     assert code in (0, 1)
-    assert "Traceback" not in said
+    assert "Traceback" not in printed
 
 
 def test_a_full_disk_behind_standard_output_is_said_of_the_version_too(
@@ -83,9 +83,9 @@ def test_a_full_disk_behind_standard_output_is_said_of_the_version_too(
 ) -> None:
     start = ("python3", "-c", "from hetero.start import main; main()")
     python = {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
-    code, said = shell("hetero --version >/dev/full", start, python)
+    code, printed = shell("hetero --version >/dev/full", start, python)
 
-    assert (2, "hetero: No space left on device\n") == (code, said)
+    assert (2, "hetero: No space left on device\n") == (code, printed)
 
 
 def test_who_is_asked_for_is_named_where_nobody_is_found(hetero: Run) -> None:

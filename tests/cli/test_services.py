@@ -32,8 +32,8 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environ(environ: dict[str, str], settings: Path, one: Path) -> Iterator[dict[str, str]]:
-    own = {"HETERO_RACK": str(one), "HETERO_CONFIG": str(settings), "PYTHONPATH": ""}
+def environ(environ: dict[str, str], settings: Path, one_card: Path) -> Iterator[dict[str, str]]:
+    own = {"HETERO_RACK": str(one_card), "HETERO_CONFIG": str(settings), "PYTHONPATH": ""}
     own["MPS_ENDS_WITH"] = str(os.getpid())  # also where these tests are interrupted
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most
@@ -57,8 +57,8 @@ def service(environ: Mapping[str, str]) -> Callable[[], Path | None]:
     """Return the directory of the one service that runs, if any."""
 
     def find() -> Path | None:
-        found = [*Path(environ["HETERO_STATE"]).glob("*/services/*")]
-        return found[0] if found else None
+        directories = [*Path(environ["HETERO_STATE"]).glob("*/services/*")]
+        return directories[0] if directories else None
 
     return find
 
@@ -292,7 +292,7 @@ def test_a_program_that_is_released_is_taken_off_its_service_first(
 ) -> None:
     job = begin(*command, "run", "--label", "job", "--memory", "2Gi", "--", JOB, "--seconds", "600")
     eventually(lambda: (place := service()) and clients(place) == [str(job.pid)])
-    beside = begin(*command, "run", "--memory", "1Gi", "--", "sleep", "600")
+    neighbour = begin(*command, "run", "--memory", "1Gi", "--", "sleep", "600")
     eventually(lambda: "sleep" in hetero("ps").stdout)
     place = service()
     assert place is not None
@@ -301,7 +301,7 @@ def test_a_program_that_is_released_is_taken_off_its_service_first(
 
     assert 0 > job.wait()
     assert f"{job.pid} lived\n" == (place / "log" / "terminated").read_text()
-    assert beside.poll() is None
+    assert neighbour.poll() is None
 
 
 def test_a_program_that_is_ended_for_a_bypass_is_taken_off_its_service_first(
@@ -336,12 +336,12 @@ def test_a_fault_is_told_of_and_the_service_is_started_anew(
     refused = hetero("run", "--memory", "1Gi", "--", "true")
     job.kill()
     (place / "pipe/fault").unlink()  # a new server has none
-    beside = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "600")
+    neighbour = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "600")
 
     assert "is being started anew after a fault" in refused.stderr
     eventually(lambda: asked(place, "get_server_list") not in ([server], []))
     assert "lost its work" not in hetero("ps").stdout
-    assert beside.poll() is None
+    assert neighbour.poll() is None
 
 
 def test_a_service_that_is_killed_is_started_anew(
@@ -371,19 +371,19 @@ def test_a_service_outlives_the_daemon_that_started_it(
     assert place is not None
     control = (place / "pipe/nvidia-cuda-mps-control.pid").read_text().strip()
     groups = Path(f"/proc/{control}/cgroup").read_text().splitlines()
-    theirs = Path(f"/proc/{first.pid}/cgroup").read_text().splitlines()
+    cgroups = Path(f"/proc/{first.pid}/cgroup").read_text().splitlines()
     apart = [*Path("/sys/fs/cgroup").glob("**/hetero-services/cgroup.procs")]
 
     first.kill()
     first.wait()
     begin(*command, "daemon")
-    beside = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "600")
+    neighbour = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "600")
 
-    eventually(lambda: clients(place) == sorted((str(job.pid), str(beside.pid)), key=int))
+    eventually(lambda: clients(place) == sorted((str(job.pid), str(neighbour.pid)), key=int))
     assert control == (place / "pipe/nvidia-cuda-mps-control.pid").read_text().strip()
     assert job.poll() is None
     assert len(apart) == sum(group.endswith("/hetero-services") for group in groups)
-    assert not any(group.endswith("/hetero-services") for group in theirs)
+    assert not any(group.endswith("/hetero-services") for group in cgroups)
 
 
 def test_a_simulated_service_ends_with_the_test_that_was_interrupted(tmp_path: Path) -> None:
@@ -392,8 +392,8 @@ def test_a_simulated_service_ends_with_the_test_that_was_interrupted(tmp_path: P
         started = {**environ, "MPS_ENDS_WITH": str(test.pid)}
         subprocess.run([CONTROL, "-d"], env=started, check=True, timeout=60)
         daemon = int((tmp_path / "nvidia-cuda-mps-control.pid").read_text())
-        there = Path(f"/proc/{daemon}").exists()
+        ran = Path(f"/proc/{daemon}").exists()
         test.kill()
 
-    assert there
+    assert ran
     eventually(lambda: not Path(f"/proc/{daemon}").exists())

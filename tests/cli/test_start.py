@@ -73,9 +73,9 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(
 def test_json_says_it_too(environ: dict[str, str]) -> None:
     done = without("prometheus_client", "inventory", "--cluster", "--json", environ=environ)
 
-    said = json.loads(done.stdout)
-    assert ("hetero.error", 2) == (said["schema"], said["code"])
-    assert "prometheus_client is not installed" in said["error"]
+    document = json.loads(done.stdout)
+    assert ("hetero.error", 2) == (document["schema"], document["code"])
+    assert "prometheus_client is not installed" in document["error"]
 
 
 def test_a_module_of_ours_that_is_missing_is_a_fault(environ: dict[str, str]) -> None:
@@ -87,16 +87,16 @@ def test_a_module_of_ours_that_is_missing_is_a_fault(environ: dict[str, str]) ->
 
 def test_all_that_the_extras_bring_is_known() -> None:
     extra = re.compile(r"([\w-]+).*extra == ['\"](kube|simulate)['\"]")
-    needed = [found for line in requires("hetero") or [] if (found := extra.match(line))]
+    needed = [matched for line in requires("hetero") or [] if (matched := extra.match(line))]
     brought = {
         name: [one.replace("_", "-") for one in by] for name, by in packages_distributions().items()
     }
 
     assert needed
     assert [] == [
-        found[1]
-        for found in needed
-        if all(EXTRAS.get(name) != found[2] for name, by in brought.items() if found[1] in by)
+        matched[1]
+        for matched in needed
+        if all(EXTRAS.get(name) != matched[2] for name, by in brought.items() if matched[1] in by)
     ]
 
 

@@ -19,8 +19,8 @@ from .window import Window
 
 
 @pytest.fixture
-def environ(environ: dict[str, str], one: Path) -> dict[str, str]:
-    return {**environ, "HETERO_RACK": str(one), "PYTHONPATH": ""}
+def environ(environ: dict[str, str], one_card: Path) -> dict[str, str]:
+    return {**environ, "HETERO_RACK": str(one_card), "PYTHONPATH": ""}
 
 
 @pytest.fixture
@@ -110,14 +110,14 @@ def test_the_shell_has_its_terminal_while_top_is_stopped(
     """Ctrl-Z, then `fg`, in a shell with job control."""
     script = f"set -m; stty -g; {shlex.join(command)} top; echo stopped; stty -g; read line; fg"
     with closing(Window(("bash", "-c", script), environ, columns=100, lines=40)) as shell:
-        first = shell.read(lambda said: "no grants stand" in said)
+        first = shell.read(lambda screen: "no grants stand" in screen)
         modes, _, drawn = first.partition("\r\n")
         shell.type("\x1a")
-        stopped = shell.read(lambda said: f"{modes}\r\n" in said)
+        stopped = shell.read(lambda screen: f"{modes}\r\n" in screen)
         shell.type("\n")
-        again = shell.read(lambda said: "no grants stand" in said)
+        again = shell.read(lambda screen: "no grants stand" in screen)
         shell.type("q")
-        shell.read(lambda said: "\x1b[?1049l" in said)
+        shell.read(lambda screen: "\x1b[?1049l" in screen)
 
         assert 0 == shell.program.wait(10)
         assert shell.before == shell.modes()

@@ -188,9 +188,9 @@ def test_doctor_names_what_keeps_shares_as_the_tables_do(hetero: Run) -> None:
     doctor = json.loads(hetero("doctor", "--json", **rack).stdout)["items"]
     tables = hetero("inventory", COLUMNS="200", **rack).stdout
 
-    said = {one["says"].split()[-1] for one in doctor if "shares are kept by" in one["says"]}
-    assert {"limiter", "partition"} == said
-    assert all(f" {means} " in tables for means in said)
+    means_shown = {one["says"].split()[-1] for one in doctor if "shares are kept by" in one["says"]}
+    assert {"limiter", "partition"} == means_shown
+    assert all(f" {means} " in tables for means in means_shown)
 
 
 def test_doctor_and_run_tell_of_a_state_directory_that_cannot_be(hetero: Run) -> None:
@@ -240,15 +240,15 @@ def test_help_teaches_with_an_example(hetero: Run, name: str) -> None:
 
 
 def test_help_names_every_command_with_all_it_says_of_itself(hetero: Run) -> None:
-    told = hetero("--help", COLUMNS="100").stdout
-    lines = [line.split()[:1] for line in told.splitlines()]
+    help_text = hetero("--help", COLUMNS="100").stdout
+    lines = [line.split()[:1] for line in help_text.splitlines()]
     commands = {
         path.stem for path in Path(hetero_cli.__file__).parent.glob("*.py") if path.stem[0] != "_"
     }
 
     assert set() == {name for name in commands if lines.count([name]) != 1}
-    assert "..." not in told.partition("Commands:")[2]
-    assert max(map(len, told.splitlines())) <= 100
+    assert "..." not in help_text.partition("Commands:")[2]
+    assert max(map(len, help_text.splitlines())) <= 100
 
 
 def test_the_version_is_told(hetero: Run) -> None:

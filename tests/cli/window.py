@@ -19,51 +19,51 @@ class Window:
     def __init__(
         self, words: tuple[str, ...], environ: Mapping[str, str], columns: int, lines: int
     ) -> None:
-        self._ours, theirs = pty.openpty()
+        self._controller, terminal = pty.openpty()
         self.resize(columns, lines)
-        self.before = termios.tcgetattr(theirs)
+        self.before = termios.tcgetattr(terminal)
         clean = {name: environ[name] for name in environ.keys() - {"COLUMNS", "LINES"}}
         self.program = subprocess.Popen(
             words,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
             env={"TERM": "xterm-256color", **clean},
             start_new_session=True,
         )
-        self._theirs = theirs
-        self.said = ""
+        self._terminal = terminal
+        self.shown = ""
 
     def resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        fcntl.ioctl(self._controller, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def type(self, keys: str) -> None:
         """Forget what was shown, and press keys."""
-        self.said = ""
-        os.write(self._ours, keys.encode())
+        self.shown = ""
+        os.write(self._controller, keys.encode())
 
     def read(self, until: Callable[[str], bool], *, within: float = 60.0) -> str:
         """Return what is shown once it is as wanted."""
         deadline = time.monotonic() + within
-        while not until(self.said):
-            assert time.monotonic() < deadline, self.said
-            if select.select([self._ours], [], [], 0.1)[0]:
-                self.said += os.read(self._ours, 65536).decode()
+        while not until(self.shown):
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self._controller], [], [], 0.1)[0]:
+                self.shown += os.read(self._controller, 65536).decode()
             elif self.program.poll() is not None:
                 break
-        return self.said
+        return self.shown
 
     def whole(self) -> str:
         """Return all that a program shows which ends by itself."""
-        said = self.read(lambda _: False)
-        assert 0 == self.program.wait(60), said
-        return said.replace("\r\n", "\n")
+        screen = self.read(lambda _: False)
+        assert 0 == self.program.wait(60), screen
+        return screen.replace("\r\n", "\n")
 
     def modes(self) -> list[object]:
-        return termios.tcgetattr(self._theirs)
+        return termios.tcgetattr(self._terminal)
 
     def close(self) -> None:
         self.program.kill()
         self.program.wait()
-        os.close(self._ours)
-        os.close(self._theirs)
+        os.close(self._controller)
+        os.close(self._terminal)

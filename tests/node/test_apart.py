@@ -59,7 +59,7 @@ def write(region: Path, *used: tuple[int, int], met: float | None, asked: float 
     region.write_bytes(contents)
 
 
-def told(node: Node) -> list[Finding]:
+def findings(node: Node) -> list[Finding]:
     return [found for found in examine(node) if "wait for another" in found.says]
 
 
@@ -69,20 +69,20 @@ def test_a_gang_whose_processes_wait_for_nobody_is_told(node: Node) -> None:
     region = node.directory(handle.grant.id) / USAGE
 
     write(region, (GiB, 0), (0, GiB), met=None)
-    (found,) = told(node)
-    assert ("note", f"grant {handle.grant.id}") == (found.verdict.value, found.subject)
-    assert "s: `--gang off`" in found.says
+    (finding,) = findings(node)
+    assert ("note", f"grant {handle.grant.id}") == (finding.verdict.value, finding.subject)
+    assert "s: `--gang off`" in finding.says
     write(region, (GiB, 0), (0, GiB), met=12)
-    assert 1 == len(told(node))
+    assert 1 == len(findings(node))
 
     write(region, (GiB, 0), (0, GiB), met=1)  # one waited a moment ago
-    assert [] == told(node)
+    assert [] == findings(node)
     write(region, (GiB, 0), (0, GiB), met=None, asked=1)  # it has only begun
-    assert [] == told(node)
+    assert [] == findings(node)
     write(region, (GiB, GiB), (0, GiB), met=None)  # a process uses both
-    assert [] == told(node)
+    assert [] == findings(node)
     write(region, (GiB, 0), (GiB, 0), met=None)  # nobody uses the second
-    assert [] == told(node)
+    assert [] == findings(node)
     drop(handle)
 
 

@@ -49,8 +49,8 @@ def rows(node: Node) -> list[tuple[str, int, int]]:
     magic, version, count, generation, _ = struct.unpack_from("<8sIIQQ", contents)
     assert (b"HTBOARD1", 1, 12320) == (magic, version, len(contents))
     assert generation % 2 == 0
-    found = (struct.unpack_from("<48sQI", contents, 32 + 96 * row) for row in range(count))
-    return [(name.rstrip(b"\0").decode(), inode, core) for name, inode, core in found]
+    entries = (struct.unpack_from("<48sQI", contents, 32 + 96 * row) for row in range(count))
+    return [(name.rstrip(b"\0").decode(), inode, core) for name, inode, core in entries]
 
 
 def page(node: Node, handle: GrantHandle) -> Path:
@@ -173,9 +173,9 @@ def test_doctor_says_which_programs_can_write_each_others_pages(tmp_path: Path) 
     assert [] == [one for one in examine(node) if says in one.says]
     second = admit(node, request(memory=GiB, core=60))
 
-    (found,) = [one for one in examine(node) if says in one.says]
-    assert (f"device {device[:12]}", Verdict.NOTE) == (found.subject, found.verdict)
-    assert {first.grant.id, second.grant.id} < set(found.says.replace(",", "").split())
+    (finding,) = [one for one in examine(node) if says in one.says]
+    assert (f"device {device[:12]}", Verdict.NOTE) == (finding.subject, finding.verdict)
+    assert {first.grant.id, second.grant.id} < set(finding.says.replace(",", "").split())
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def as_tenant(
 ) -> None:
     """Run the action where the grant's mounts are, with what a container's root may do."""
     given = confine(node, handle.grant, Edits(), limiters=[Mount("/dev/null", "/etc/none")])
-    ours = [
+    tenant_mounts = [
         Mount(each.source, str(inside / Path(each.target).name), writable=each.writable)
         for each in given.mounts
         if each.target.startswith("/etc/hetero/")
@@ -199,7 +199,7 @@ def as_tenant(
     pid = os.fork()
     if pid == 0:
         try:
-            mounts.enter(ours)
+            mounts.enter(tenant_mounts)
             _lose_capabilities()
             action(inside)
         except BaseException:
@@ -232,12 +232,12 @@ def refused(call: Callable[[], object]) -> int:
 
 @ROOT_ALONE
 def test_a_tenant_can_change_nothing_that_others_decide_by(node: Node, inside: Path) -> None:
-    mine = admit(node, request(memory=GiB, core=30))
-    theirs = admit(node, request(memory=GiB, core=60))
+    attacker = admit(node, request(memory=GiB, core=30))
+    victim = admit(node, request(memory=GiB, core=60))
     before = {path: path.read_bytes() for path in (node.ledger.boards / "memory-0").iterdir()}
 
     def attack(inside: Path) -> None:
-        for name in ("board", theirs.grant.id, mine.grant.id):
+        for name in ("board", victim.grant.id, attacker.grant.id):
             path = inside / "board.0" / name
             read_only = errno.EROFS
             assert read_only == refused(lambda: os.open(path, os.O_RDWR))  # noqa: B023
@@ -257,10 +257,10 @@ def test_a_tenant_can_change_nothing_that_others_decide_by(node: Node, inside: P
             mounts.enter([again])
         (inside / "page.0").write_bytes(b"\xff" * 4096)
 
-    as_tenant(node, mine, inside, attack)
+    as_tenant(node, attacker, inside, attack)
     after = {path: path.read_bytes() for path in (node.ledger.boards / "memory-0").iterdir()}
-    assert b"\xff" * 4096 == after.pop(page(node, mine))
-    del before[page(node, mine)]
+    assert b"\xff" * 4096 == after.pop(page(node, attacker))
+    del before[page(node, attacker)]
     assert before == after
 
 
@@ -268,16 +268,16 @@ def test_a_tenant_can_change_nothing_that_others_decide_by(node: Node, inside: P
 def test_a_lease_is_not_to_be_had_on_a_page_whose_owner_has_it_open(
     node: Node, inside: Path
 ) -> None:
-    mine = admit(node, request(memory=GiB, core=30))
-    theirs = admit(node, request(memory=GiB, core=60))
-    held = os.open(theirs.path / "tenant/page.0", os.O_RDWR)
+    attacker = admit(node, request(memory=GiB, core=30))
+    victim = admit(node, request(memory=GiB, core=60))
+    held = os.open(victim.path / "tenant/page.0", os.O_RDWR)
 
     def attack(inside: Path) -> None:
-        descriptor = os.open(inside / "board.0" / theirs.grant.id, os.O_RDONLY)
+        descriptor = os.open(inside / "board.0" / victim.grant.id, os.O_RDONLY)
         why = refused(lambda: fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK))
         assert errno.EAGAIN == why
 
-    as_tenant(node, mine, inside, attack)
+    as_tenant(node, attacker, inside, attack)
     os.close(held)
 
 

@@ -78,10 +78,12 @@ class Runtime:
 
 
 def test_each_vendor_confines_its_own_grants_and_the_edits_are_put_together() -> None:
-    ours, theirs = rack(GiB, GiB), rack(GiB, GiB, vendor="runtime")
-    registry = Registry.of(MemoryVendor(ours), Runtime())
+    memories, runtimes = rack(GiB, GiB), rack(GiB, GiB, vendor="runtime")
+    registry = Registry.of(MemoryVendor(memories), Runtime())
 
-    edits = registry.enforce(granted(ours[1], *theirs), [*ours, *theirs], directory=NOTES)
+    edits = registry.enforce(
+        granted(memories[1], *runtimes), [*memories, *runtimes], directory=NOTES
+    )
 
     # What a vendor says takes the place of what it declared, and the rest of that stands.
     assert {
@@ -122,16 +124,16 @@ def test_a_container_counts_its_own_cards_and_its_runtime_the_machines() -> None
 
 
 def test_cards_of_a_vendor_that_was_not_granted_are_hidden() -> None:
-    ours, theirs = rack(GiB), rack(GiB, vendor="runtime")
+    memories, runtimes = rack(GiB), rack(GiB, vendor="runtime")
     runtime = Runtime()
-    registry = Registry.of(MemoryVendor(ours), runtime)
+    registry = Registry.of(MemoryVendor(memories), runtime)
 
-    both = evolve(registry.discover(), devices=(*ours, *theirs))
-    alone = evolve(both, devices=ours)
-    assert {"RUNTIME_CARDS": "-1", "RUNTIME_LEGACY": "-1"} == hidden(granted(*ours), both).env
-    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == hidden(granted(*theirs), both).env
-    assert {} == hidden(granted(*ours), alone).env
-    assert {} == hidden(granted(*ours, *theirs), both).env
+    both = evolve(registry.discover(), devices=(*memories, *runtimes))
+    alone = evolve(both, devices=memories)
+    assert {"RUNTIME_CARDS": "-1", "RUNTIME_LEGACY": "-1"} == hidden(granted(*memories), both).env
+    assert {"MEMORY_VISIBLE_DEVICES": "-1"} == hidden(granted(*runtimes), both).env
+    assert {} == hidden(granted(*memories), alone).env
+    assert {} == hidden(granted(*memories, *runtimes), both).env
 
 
 def test_a_part_is_named_instead_of_its_card() -> None:
@@ -200,10 +202,10 @@ def test_only_vendors_that_cut_are_asked_to_reconcile(tmp_path: Path) -> None:
             if device.index:
                 raise plugin.DriverError("error 9")
 
-    ours, whole = rack(GiB, GiB), rack(GiB, vendor="runtime")
-    registry = Registry.of(Cutting(ours), Runtime())
+    cut, whole = rack(GiB, GiB), rack(GiB, vendor="runtime")
+    registry = Registry.of(Cutting(cut), Runtime())
     grant = DeviceAllocation(device="memory-0", vendor="memory", takes={}, core=None, part="p1")
-    faults = registry.reconcile([*ours, *whole], [Allocation(pieces=(grant,))], directory=tmp_path)
+    faults = registry.reconcile([*cut, *whole], [Allocation(pieces=(grant,))], directory=tmp_path)
 
     assert (True, False) == (registry.cuts("memory"), registry.cuts("runtime"))
     assert ("memory: reconcile: error 9",) == faults

@@ -41,15 +41,15 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become 
 
 
 def test_row_10_two_users_cannot_overbook_a_card_and_all_see_both(machine: Machine) -> None:
-    mine = machine.hold(ALICE, request(memory=6 * GiB, core=60))
+    alices = machine.hold(ALICE, request(memory=6 * GiB, core=60))
     with pytest.raises(Refused, match="0 of 1 device: 1 lack core"):
         machine.hold(BOB, request(memory=GiB, core=60))
     with pytest.raises(Refused, match="0 of 1 device: 1 lack memory"):
         machine.hold(ROOT, request(memory=12 * GiB, core=10))
-    his = machine.hold(BOB, request(memory=2 * GiB, core=30))
+    bobs = machine.hold(BOB, request(memory=2 * GiB, core=30))
     roots = machine.hold(ROOT, request(memory=GiB, core=10))
 
-    everybody = {mine.grant: str(ALICE), his.grant: str(BOB), roots.grant: "root"}
+    everybody = {alices.grant: str(ALICE), bobs.grant: str(BOB), roots.grant: "root"}
     assert [everybody] * 3 == [machine.said_by(uid, grants) for uid in (ROOT, ALICE, BOB)]
 
 
@@ -138,16 +138,16 @@ def test_users_are_served_while_a_vendor_makes_another_ones_share(stopped: Machi
     stopped.start()
     hers = stopped.begin(ALICE, admit)
     assert until((stopped.state / "first").exists)
-    his = stopped.said_by(BOB, admit)
+    bobs = stopped.said_by(BOB, admit)
     assert [str(ALICE)] == [*stopped.said_by(ROOT, grants).values()]  # his ended with his program
     (stopped.state / "go").touch()
 
-    assert (str(ALICE), str(BOB)) == (hers(), his)
+    assert (str(ALICE), str(BOB)) == (hers(), bobs)
 
 
 def finding(node: Node) -> tuple[str, str]:
-    (found,) = (each for each in examine(plain(node)) if each.subject == "heterod")
-    return found.verdict.value, found.says
+    (heterod,) = (each for each in examine(plain(node)) if each.subject == "heterod")
+    return heterod.verdict.value, heterod.says
 
 
 def hurried(node: Node) -> Node:
@@ -189,9 +189,9 @@ def test_a_forced_release_without_heterod_says_what_was_done(machine: Machine) -
     held = machine.hold(ALICE, request(memory=GiB, core=10))
     machine.stop(signal.SIGKILL)
 
-    said = machine.said_by(ALICE, lambda node: release(grants_of(node), held.grant, force=True))
+    message = machine.said_by(ALICE, lambda node: release(grants_of(node), held.grant, force=True))
 
-    assert f"ended what held grant {held.grant}: its entry goes when heterod is back" == said
+    assert f"ended what held grant {held.grant}: its entry goes when heterod is back" == message
     assert signal.SIGTERM == os.waitpid(held.pid, 0)[1]
     machine.start()
     assert until(lambda: not (machine.state / "grants" / held.grant).exists())
@@ -233,22 +233,22 @@ def test_only_root_can_be_heterod(stopped: Machine) -> None:
 
 
 def test_a_user_changes_and_ends_own_grants_and_root_all(machine: Machine) -> None:
-    mine = machine.hold(ALICE, request(memory=6 * GiB, core=50))
+    alices = machine.hold(ALICE, request(memory=6 * GiB, core=50))
 
     def smaller(node: Node) -> int:
-        return grants_of(node).resize(mine.grant, Ask(core=20)).limits[0].core
+        return grants_of(node).resize(alices.grant, Ask(core=20)).limits[0].core
 
-    refusal = f"grant {mine.grant} is {ALICE}'s: {ALICE} or root can change or release it"
+    refusal = f"grant {alices.grant} is {ALICE}'s: {ALICE} or root can change or release it"
     with pytest.raises(Refused, match=refusal):
         machine.said_by(BOB, smaller)
     with pytest.raises(Refused, match=refusal):
-        machine.said_by(BOB, lambda node: release(grants_of(node), mine.grant, force=True))
+        machine.said_by(BOB, lambda node: release(grants_of(node), alices.grant, force=True))
     assert 2000 == machine.said_by(ALICE, smaller)
-    with pytest.raises(Refused, match=f"in use by process {mine.pid}"):
-        machine.said_by(ALICE, lambda node: release(grants_of(node), mine.grant))
-    machine.said_by(ALICE, lambda node: release(grants_of(node), mine.grant, force=True))
+    with pytest.raises(Refused, match=f"in use by process {alices.pid}"):
+        machine.said_by(ALICE, lambda node: release(grants_of(node), alices.grant))
+    machine.said_by(ALICE, lambda node: release(grants_of(node), alices.grant, force=True))
     assert {} == machine.said_by(ROOT, grants)
-    assert signal.SIGTERM == os.waitpid(mine.pid, 0)[1]
+    assert signal.SIGTERM == os.waitpid(alices.pid, 0)[1]
 
     other = machine.hold(BOB, request(memory=6 * GiB))
     machine.said_by(ROOT, lambda node: release(grants_of(node), other.grant, force=True))
@@ -256,10 +256,10 @@ def test_a_user_changes_and_ends_own_grants_and_root_all(machine: Machine) -> No
 
 
 def test_a_label_that_two_users_gave_is_each_users_own(machine: Machine) -> None:
-    mine = machine.hold(ALICE, request(memory=GiB, core=10), label="trainer")
-    his = machine.hold(BOB, request(memory=GiB, core=10), label="trainer")
+    alices = machine.hold(ALICE, request(memory=GiB, core=10), label="trainer")
+    bobs = machine.hold(BOB, request(memory=GiB, core=10), label="trainer")
 
-    for uid, held in ((ALICE, mine), (BOB, his)):
+    for uid, held in ((ALICE, alices), (BOB, bobs)):
         machine.said_by(uid, lambda node: grants_of(node).resize("trainer", Ask(core=20)))
         with pytest.raises(Refused, match=f"grant {held.grant} is in use"):
             machine.said_by(uid, lambda node: release(grants_of(node), "trainer"))
@@ -276,8 +276,8 @@ def test_a_user_cannot_change_roots_grant(machine: Machine) -> None:
 
 
 def test_the_files_of_a_grant_are_roots_and_its_user_alone_uses_them(machine: Machine) -> None:
-    mine = machine.hold(ALICE, request(memory=GiB, core=10))
-    directory = machine.state / "grants" / mine.grant
+    alices = machine.hold(ALICE, request(memory=GiB, core=10))
+    directory = machine.state / "grants" / alices.grant
 
     def allowed(_: Node) -> dict[str, tuple[bool, bool]]:
         names = (ALLOCATION, ALIVE, GRANT, USAGE, "tenant/page.0", "tenant", ".")
@@ -299,16 +299,16 @@ def test_the_files_of_a_grant_are_roots_and_its_user_alone_uses_them(machine: Ma
 def test_users_read_boards_and_pages_of_each_other_and_write_their_own_page_alone(
     machine: Machine,
 ) -> None:
-    mine = machine.hold(ALICE, request(memory=GiB, core=10))
-    his = machine.hold(BOB, request(memory=GiB, core=10))
-    tenant = machine.state / "grants" / mine.grant / "tenant"
+    alices = machine.hold(ALICE, request(memory=GiB, core=10))
+    bobs = machine.hold(BOB, request(memory=GiB, core=10))
+    tenant = machine.state / "grants" / alices.grant / "tenant"
 
     def attack(_: Node) -> None:
         board = tenant / "board.0"
-        assert {"board", mine.grant, his.grant} == set(os.listdir(board))
-        assert (board / mine.grant).samefile(tenant / "page.0")
+        assert {"board", alices.grant, bobs.grant} == set(os.listdir(board))
+        assert (board / alices.grant).samefile(tenant / "page.0")
         (tenant / "page.0").write_bytes(b"mine".ljust(PAGE_BYTES))
-        for name in ("board", his.grant, mine.grant):
+        for name in ("board", bobs.grant, alices.grant):
             with (board / name).open("rb") as file, pytest.raises(OSError, match="Bad file"):
                 fcntl.fcntl(
                     file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, *[0] * 4)
@@ -317,7 +317,7 @@ def test_users_read_boards_and_pages_of_each_other_and_write_their_own_page_alon
                 (board / name).write_bytes(b"")
             with pytest.raises(OSError, match=r"Read-only|denied"):
                 os.truncate(board / name, 0)
-        for path in (machine.state / "private", machine.state / "grants" / his.grant / "tenant"):
+        for path in (machine.state / "private", machine.state / "grants" / bobs.grant / "tenant"):
             with pytest.raises(PermissionError):
                 os.listdir(path)
 
@@ -331,8 +331,8 @@ def test_users_read_boards_and_pages_of_each_other_and_write_their_own_page_alon
 
 def test_root_ends_no_process_that_merely_was_sent_the_descriptor(machine: Machine) -> None:
     """A user could send it to any service that takes descriptors, and have root kill that."""
-    mine = machine.hold(ALICE, request(memory=GiB))
-    alive = machine.state / "grants" / mine.grant / ALIVE
+    alices = machine.hold(ALICE, request(memory=GiB))
+    alive = machine.state / "grants" / alices.grant / ALIVE
     descriptor = os.open(alive, os.O_RDWR)
     bystander = os.fork()
     if bystander == 0:
@@ -341,7 +341,7 @@ def test_root_ends_no_process_that_merely_was_sent_the_descriptor(machine: Machi
 
     try:
         machine.said_by(
-            ROOT, lambda node: release(grants_of(node), mine.grant, force=True, grace=0.5)
+            ROOT, lambda node: release(grants_of(node), alices.grant, force=True, grace=0.5)
         )
         assert (0, 0) == os.waitpid(bystander, os.WNOHANG)
     finally:

@@ -45,10 +45,10 @@ def answer_to(machine: Machine, message: bytes) -> dict[str, Any] | None:
     with connect(machine) as connection:
         try:
             connection.sendall(message)
-            said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            frame = b"".join(iter(lambda: connection.recv(1 << 16), b""))
         except (BrokenPipeError, ConnectionResetError):
             return None
-    answer: dict[str, Any] | None = json.loads(said[LENGTH.size :]) if said else None
+    answer: dict[str, Any] | None = json.loads(frame[LENGTH.size :]) if frame else None
     return answer
 
 
@@ -198,8 +198,8 @@ def test_a_client_that_vanishes_leaves_nothing(machine: Machine) -> None:
 
 
 def test_a_user_cannot_fill_the_ledgers_directory(machine: Machine) -> None:
-    mine = machine.hold(ALICE, request(memory=GiB, core=10))
-    directory = machine.state / "grants" / mine.grant
+    alices = machine.hold(ALICE, request(memory=GiB, core=10))
+    directory = machine.state / "grants" / alices.grant
 
     def fill(_: Node) -> None:
         for name in (USAGE, "tenant/page.0"):
@@ -266,10 +266,10 @@ def kill_at_random(machine: Machine, rng: random.Random, *, times: int) -> None:
         else:
             os.kill(pid, signal.SIGKILL)
         with os.fdopen(readable) as pipe:
-            said = pipe.readline().strip()  # its grant; nothing if it was killed or refused
-        holds = {said} if killed == "heterod" and said else set()
+            identity = pipe.readline().strip()  # its grant; nothing if it was killed or refused
+        holds = {identity} if killed == "heterod" and identity else set()
         # One that was killed while heterod was at its request has a grant for a moment.
-        assert until(lambda: holds == set(machine.said_by(BOB, grants))), (said, killed)  # noqa: B023
+        assert until(lambda: holds == set(machine.said_by(BOB, grants))), (identity, killed)  # noqa: B023
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

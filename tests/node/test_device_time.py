@@ -44,19 +44,19 @@ def samples(
     ]
 
 
-def names(found: list[Sample], shares: Mapping[str, float]) -> list[str]:
-    return [one.grant for one in overuse(found, shares)]
+def names(samples: list[Sample], shares: Mapping[str, float]) -> list[str]:
+    return [one.grant for one in overuse(samples, shares)]
 
 
 def test_a_program_without_a_limiter_is_seen_beside_one_that_keeps_to_its_share() -> None:
     # The driver gives both contexts turns while the neighbour's time slice is.
-    found = overuse(
+    overusers = overuse(
         samples({"liar": 0.5, "kept": 0.3}, {"liar": 0.0, "kept": 0.6}), {"liar": 0.1, "kept": 0.6}
     )
 
-    (one,) = found
-    assert ("liar", 100) == (one.grant, one.pid)
-    assert one.part == pytest.approx(0.5)
+    (overuser,) = overusers
+    assert ("liar", 100) == (overuser.grant, overuser.pid)
+    assert overuser.part == pytest.approx(0.5)
 
 
 def test_it_is_seen_within_a_minute_of_its_start() -> None:
@@ -97,16 +97,16 @@ LOOPS = {"one": 0.13, "other": 0.13}
 
 def test_light_programs_are_not_suspected_for_what_the_driver_says_of_two_of_them() -> None:
     """Two loops of 5 us each 50 us on an H100 (docs/decisions/busy-time.md)."""
-    found = samples({"one": 0.56, "other": 0.42}, LOOPS, busy=0.99)
-    light = [evolve(each, light=each.charged) for each in found]
+    sampled = samples({"one": 0.56, "other": 0.42}, LOOPS, busy=0.99)
+    light = [evolve(each, light=each.charged) for each in sampled]
 
     assert [] == names(light, dict.fromkeys(LOOPS, 0.25))
-    assert ["one", "other"] == names(found, dict.fromkeys(LOOPS, 0.25))
+    assert ["one", "other"] == names(sampled, dict.fromkeys(LOOPS, 0.25))
 
 
 def test_one_that_says_it_is_light_is_seen_by_what_its_neighbour_lacks() -> None:
-    found = samples({"liar": 0.5, "kept": 0.3}, {"liar": 0.05, "kept": 0.6})
-    light = [evolve(each, light={"liar": each.charged["liar"]}) for each in found]
+    sampled = samples({"liar": 0.5, "kept": 0.3}, {"liar": 0.05, "kept": 0.6})
+    light = [evolve(each, light={"liar": each.charged["liar"]}) for each in sampled]
 
     assert ["liar"] == names(light, {"liar": 0.1, "kept": 0.6})
 

@@ -49,18 +49,18 @@ def use(memory: int, **more: Any) -> ProcessUse:
 def test_excess_is_what_is_left_of_the_drivers_figures(
     processes: tuple[ProcessUse, ...], charge: int, expected: int
 ) -> None:
-    found = excess_of(
+    excess = excess_of(
         dict(enumerate(processes)), charged=charge, limit=LIMIT, contexts_are_charged=False
     )
 
-    assert expected == found
+    assert expected == excess
 
 
 def test_a_context_that_is_charged_is_not_taken_off_again() -> None:
-    one = {1: use(2548 * MiB)}
+    uses = {1: use(2548 * MiB)}
 
-    assert 0 == excess_of(one, charged=2548 * MiB, limit=LIMIT, contexts_are_charged=True)
-    assert 500 * MiB == excess_of(one, charged=2 * GiB, limit=LIMIT, contexts_are_charged=True)
+    assert 0 == excess_of(uses, charged=2548 * MiB, limit=LIMIT, contexts_are_charged=True)
+    assert 500 * MiB == excess_of(uses, charged=2 * GiB, limit=LIMIT, contexts_are_charged=True)
 
 
 def test_what_is_allocated_and_freed_while_the_driver_is_asked_is_no_excess() -> None:
@@ -94,9 +94,9 @@ def test_memory_that_is_no_processs_is_told_of_when_it_lasts() -> None:
     assert () == memory.sample([idle], now=0)
     assert () == memory.sample([lost], now=3)
     assert () == memory.sample([lost], now=3 + LASTING - 1)
-    (found,) = memory.sample([lost], now=3 + LASTING)
-    assert Unowned(device=CARD, memory=100 * MiB) == found
-    assert f"100 MiB of {CARD} are in use and are no process's" == str(found)
+    (unowned,) = memory.sample([lost], now=3 + LASTING)
+    assert Unowned(device=CARD, memory=100 * MiB) == unowned
+    assert f"100 MiB of {CARD} are in use and are no process's" == str(unowned)
     assert () == memory.sample([idle], now=10)
     assert () == memory.sample([lost], now=12)
 

@@ -79,19 +79,19 @@ def test_admissions_releases_and_sweeps_go_on_beside_a_vendor_that_hangs(
 ) -> None:
     bad = install_hostile(tmp_path, ["hang"], [hook])["hang", hook]
     entries = bad, install(tmp_path, "good", good())
-    one = make(*entries, goes_on=goes_on)
-    two = one if goes_on else make(*entries, goes_on=False)
+    first = make(*entries, goes_on=goes_on)
+    two = first if goes_on else make(*entries, goes_on=False)
     with ThreadPoolExecutor(1) as pool:
-        hung: Future[Admission] = pool.submit(take, one, bad.name)
+        hung: Future[Admission] = pool.submit(take, first, bad.name)
         assert until(lambda: len(standing(two)) == 1)  # it holds its units meanwhile
-        assert until(lambda: enforces(one, bad.name)._lock.locked())
+        assert until(lambda: enforces(first, bad.name)._lock.locked())
 
         taken = take(two, "good")
         drop(taken.handle)
-        said = LocalGrants(two).sweep()
+        messages = LocalGrants(two).sweep()
         rows = {row.name: row.state for row in two.discover().rows}
         waits = not hung.done()
-        process = enforces(one, bad.name)._process
+        process = enforces(first, bad.name)._process
         assert process is not None
         process.stop()
         if hook == "enforce":
@@ -102,7 +102,7 @@ def test_admissions_releases_and_sweeps_go_on_beside_a_vendor_that_hangs(
 
     assert waits
     assert [f"{bad.name}: another hetero is at its slices for more than 0.5 s: try again"] == [
-        *said
+        *messages
     ]
     assert not goes_on or {bad.name: "ok", "good": "ok"} == rows
     assert [] == standing(two)
@@ -118,12 +118,12 @@ def test_each_failure_to_enforce_is_a_line_of_doctor_until_it_succeeds(
     node = make(*entries.values(), goes_on=False)
     node.discover()
     monkeypatch.setattr(hetero.registry.registry, "CUT", 1.0)
-    said = {}
+    refusals = {}
     for deed, entry in entries.items():
         if deed in fails:
             with pytest.raises(HeteroError) as refused:
                 take(node, entry.name)
-            said[deed] = str(refused.value)
+            refusals[deed] = str(refused.value)
         else:
             drop(take(node, entry.name).handle)
     monkeypatch.undo()
@@ -131,9 +131,9 @@ def test_each_failure_to_enforce_is_a_line_of_doctor_until_it_succeeds(
     later = make(*entries.values(), goes_on=False)
 
     line = "{}: kept until a grant of its devices succeeds"
-    expected = [Finding("enforce", Verdict.BAD, line.format(said[deed])) for deed in fails]
+    expected = [Finding("enforce", Verdict.BAD, line.format(refusals[deed])) for deed in fails]
     assert expected == [found for found in examine(later) if found.subject == "enforce"]
-    assert all("\n" not in why and ": enforce: " in why for why in said.values())
+    assert all("\n" not in why and ": enforce: " in why for why in refusals.values())
     for deed in fails:  # mended
         (tmp_path / f"{entries[deed].value}.py").write_text(good(entries[deed].name))
         drop(take(make(*entries.values(), goes_on=False), entries[deed].name).handle)

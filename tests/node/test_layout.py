@@ -75,8 +75,8 @@ def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, in
         at = layout[name]
         if device is not None:
             at += layout["hetero_grant.devices"] + device * layout["hetero_grant_device"]
-        found: int = struct.unpack_from(form, packed, at)[0]
-        return found
+        value: int = struct.unpack_from(form, packed, at)[0]
+        return value
 
     assert layout["hetero_grant"] == len(packed) == grant_file.SIZE
     assert layout["HETERO_GRANT_MAGIC"] == number("hetero_grant.magic", form="<Q")
@@ -117,8 +117,8 @@ def test_limits_are_stored_where_the_limiter_reads_them(
     memory = second + layout["hetero_grant_device.memory"]
     assert 2 == struct.unpack_from("<Q", path.read_bytes(), memory)[0]
     flags = second + layout["hetero_grant_device.flags"]
-    said = layout["HETERO_FLAG_CONTEXT"] | layout["HETERO_FLAG_SERVICE"]
-    assert said == struct.unpack_from("<I", path.read_bytes(), flags)[0]
+    both_flags = layout["HETERO_FLAG_CONTEXT"] | layout["HETERO_FLAG_SERVICE"]
+    assert both_flags == struct.unpack_from("<I", path.read_bytes(), flags)[0]
 
 
 def test_the_usage_region_is_read_where_the_limiter_writes_it(
@@ -135,9 +135,9 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     device = layout["hetero_region.devices"] + 1 * layout["hetero_region_device"]
     put("<I", layout["hetero_region.reached"], 256)
     put("<Q", layout["hetero_region.unknown"], 5)
-    told = {"used": 99, "peak": 70, "denied": 3, "gpu_ns": 123456789, "granted": 1234}
-    told |= {"stopped_ns": 777, "borrowed_ns": 88}
-    for name, value in told.items():
+    device_counts = {"used": 99, "peak": 70, "denied": 3, "gpu_ns": 123456789, "granted": 1234}
+    device_counts |= {"stopped_ns": 777, "borrowed_ns": 88}
+    for name, value in device_counts.items():
         put("<Q", device + layout[f"hetero_region_device.{name}"], value)
     for slot, used in ((0, 40), (255, 20), (7, 1000)):
         at = layout["hetero_region.slots"] + slot * layout["hetero_region_slot"]
@@ -156,7 +156,7 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
         for holder, slot in ((first, 0), (last, 255)):
             region_lock(holder.fileno(), slot)
 
-        found = usage_region.read_region(path)
+        region = usage_region.read_region(path)
 
     counted = usage_region.Counts(
         memory=60,
@@ -167,10 +167,10 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
         stopped_ns=777,
         borrowed_ns=88,
     )
-    assert counted == found.counts[1]
-    assert 5 == found.unknown
-    assert {0, 255} == found.slots.keys()
-    last_slot = found.slots[255]
+    assert counted == region.counts[1]
+    assert 5 == region.unknown
+    assert {0, 255} == region.slots.keys()
+    last_slot = region.slots[255]
     assert (1, 20, 11) == (last_slot.pid, last_slot.used[1], last_slot.uncharged[1])
     assert layout["HETERO_REGION_LEFT"] == usage_region.LEFT
 
@@ -217,7 +217,7 @@ def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "message"),
     [
         (
             [DeviceLimit(name="D", memory=1, core=1)] * 17,
@@ -226,6 +226,6 @@ def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
         ([DeviceLimit(name="D" * 64, memory=1, core=1)], "at most 63 bytes"),
     ],
 )
-def test_what_the_layout_cannot_hold_is_refused(limits: list[DeviceLimit], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_what_the_layout_cannot_hold_is_refused(limits: list[DeviceLimit], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)

@@ -72,9 +72,9 @@ def node(vendor: MemoryVendor, tmp_path: Path) -> Node:
 def children() -> Iterator[list[subprocess.Popen[Any]]]:
     started: list[subprocess.Popen[Any]] = []
     yield started
-    for one in started:
-        one.kill()
-        one.communicate()
+    for child in started:
+        child.kill()
+        child.communicate()
 
 
 @pytest.fixture
@@ -107,9 +107,9 @@ def unlimited(children: list[subprocess.Popen[Any]]) -> Start:
     return start
 
 
-def says(vendor: MemoryVendor, counted: Mapping[int, int] | None, *, beside: int = 0) -> None:
+def says(vendor: MemoryVendor, counted: Mapping[int, int] | None, *, unlisted: int = 0) -> None:
     """Have the driver say this of the card's processes."""
-    used = sum((counted or {}).values()) + beside
+    used = sum((counted or {}).values()) + unlisted
     vendor.usage[CARD] = Usage(memory=used, core=None, processes=counted)
 
 
@@ -143,10 +143,10 @@ def test_excess_is_charged_at_once_and_taken_back_when_it_is_gone(
 
     first = sample(node, monitor)
     assert GiB == charged(handle)
-    (told,) = first.news
-    assert isinstance(told, Excess)
-    assert (handle.grant.id, GiB, 0, pid) == (told.grant, told.memory, told.over, told.pid)
-    assert f"grant {handle.grant.id} holds 1024 MiB of {CARD}" in str(told)
+    (excess,) = first.news
+    assert isinstance(excess, Excess)
+    assert (handle.grant.id, GiB, 0, pid) == (excess.grant, excess.memory, excess.over, excess.pid)
+    assert f"grant {handle.grant.id} holds 1024 MiB of {CARD}" in str(excess)
     assert () == sample(node, monitor).news
 
     says(vendor, {pid: 2548 * MiB})
@@ -316,23 +316,23 @@ def test_another_process_with_the_same_number_is_not_ended(
     """The first is gone and its number is given to another while the drivers are asked again."""
     handle = admit(node, asking(on_bypass=OnBypass.KILL))
     pid = unlimited(handle)
-    found: list[int] = []
+    pids: list[int] = []
 
     def reuse() -> None:
-        if found:
+        if pids:
             return
         children[-1].kill()
         children[-1].wait()
-        while pid not in found and len(found) < 100:  # others may take the number first
+        while pid not in pids and len(pids) < 100:  # others may take the number first
             Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
-            found.append(unlimited(handle))
+            pids.append(unlimited(handle))
 
     usage = Usage(memory=GiB, processes={pid: GiB})
     vendor.usage = Changing(usage, usage, between=reuse)
 
     seen = sample(node)
 
-    assert pid == found[-1]
+    assert pid == pids[-1]
     assert [] == [one for one in seen.news if isinstance(one, Ended)]
     assert is_alive(pid)
 
@@ -346,9 +346,9 @@ def test_a_process_that_only_has_the_number_is_not_ended(
     says(vendor, {stranger: GiB})
     monitor = Monitor(node)
     (device,) = node.discover().devices
-    found = Bypass(device=CARD, pid=stranger, program="sleep", grant=handle.grant.id, memory=GiB)
+    bypass = Bypass(device=CARD, pid=stranger, program="sleep", grant=handle.grant.id, memory=GiB)
 
-    assert not monitor._end(found, device)
+    assert not monitor._end(bypass, device)
     assert is_alive(stranger)
 
 
@@ -417,10 +417,10 @@ def test_a_process_does_not_hide_in_what_proc_says_of_it(
 
 def test_who_looks_once_is_told_what_the_monitor_saw(node: Node) -> None:
     os.close(admit(node, asking()).descriptor)  # there is a ledger
-    found = (Unowned(device=CARD, memory=GiB),)
+    unowned = (Unowned(device=CARD, memory=GiB),)
 
-    note_unowned(node, found)
-    assert found == tuple(unowned_memory(node))
-    assert any(one.says == str(found[0]) for one in examine(node))
+    note_unowned(node, unowned)
+    assert unowned == tuple(unowned_memory(node))
+    assert any(one.says == str(unowned[0]) for one in examine(node))
     note_unowned(node, ())
     assert () == tuple(unowned_memory(node))

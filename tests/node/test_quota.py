@@ -34,7 +34,7 @@ def examined(node: Node) -> tuple[Finding, ...]:
 def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
     stopped.settings = Settings(quota=Quota(memory=6 * GiB, core=50, grants=2))
     stopped.start()
-    mine = stopped.hold(ALICE, request(memory=4 * GiB, core=30))
+    alices = stopped.hold(ALICE, request(memory=4 * GiB, core=30))
 
     quota = f"quota of {ALICE}"
     with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB and may be 6 GiB"):
@@ -44,7 +44,7 @@ def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
     with pytest.raises(Refused, match=f"{quota}: core would be 130 and may be 50 percent"):
         stopped.hold(ALICE, request(memory=GiB))
     with pytest.raises(Refused, match=f"{quota}: core would be 60 and may be 50 percent"):
-        stopped.said_by(ALICE, lambda node: grants_of(node).resize(mine.grant, Ask(core=60)))
+        stopped.said_by(ALICE, lambda node: grants_of(node).resize(alices.grant, Ask(core=60)))
     with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB"):
         stopped.said_by(ALICE, lambda node: node.fit(request(memory=3 * GiB, core=10)))
     stopped.hold(ALICE, request(memory=GiB, core=10))
@@ -68,9 +68,9 @@ def test_the_quota_is_that_of_heterods_settings_and_doctor_shows_what_is_held(
         stopped.said_by(ALICE, lambda node: node.fit(asked))
     with pytest.raises(Refused, match=sentence):
         stopped.said_by(ALICE, lambda node: node.explain(asked))
-    found = {each.subject: each.says for each in stopped.said_by(ALICE, examined)}
+    examined_as = {each.subject: each.says for each in stopped.said_by(ALICE, examined)}
     says = "grants 1 of 2, memory 4 GiB of 6 GiB, core 30 of 50 percent of a card"
-    assert says == found[f"quota of {ALICE}"]
+    assert says == examined_as[f"quota of {ALICE}"]
     assert not any(each.subject.startswith("quota") for each in stopped.said_by(ROOT, examined))
     stopped.stop(signal.SIGKILL)
     stopped.said_by(ALICE, lambda node: node.fit(asked))

@@ -79,11 +79,11 @@ def test_a_limit_of_its_own_is_its_own_again(node: Node) -> None:
 
 def test_who_is_off_is_left_out_of_it(node: Node) -> None:
     off = admit(node, evolve(request(memory=GiB), policy=Policy.OFF))
-    beside = admit(node, evolve(request(memory=GiB, core=50), policy=Policy.OFF))
+    neighbour = admit(node, evolve(request(memory=GiB, core=50), policy=Policy.OFF))
     free = admit(node, request(memory=GiB))
 
     assert (CORE_FULL, "off") == in_force(off)
-    assert (5000, "off") == in_force(beside)
+    assert (5000, "off") == in_force(neighbour)
     assert FREE == in_force(free)
 
 
@@ -124,13 +124,13 @@ def test_where_anybody_is_limited_everybody_who_is_not_off_takes_time_slices(
     ]
 
     for name in ("D-0", "D-1"):
-        here = [(was, now) for was, now in persistent if was.name == name]
-        limited = [was for was, _ in here if was.core < CORE_FULL]
-        assert all(was == now for was, now in here if was.core < CORE_FULL or not limited)
-        assert not limited or all(now.core < CORE_FULL for _, now in here)
-        rest = sum(now.core for _, now in here if now.rest)
+        limits = [(was, now) for was, now in persistent if was.name == name]
+        limited = [was for was, _ in limits if was.core < CORE_FULL]
+        assert all(was == now for was, now in limits if was.core < CORE_FULL or not limited)
+        assert not limited or all(now.core < CORE_FULL for _, now in limits)
+        rest = sum(now.core for _, now in limits if now.rest)
         left = CORE_FULL - sum(was.core for was in limited)
-        assert rest <= max(left, LEAST * len(here))
+        assert rest <= max(left, LEAST * len(limits))
 
 
 def test_who_has_a_part_of_the_multiprocessors_never_takes_time_slices() -> None:

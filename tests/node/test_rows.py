@@ -41,8 +41,10 @@ def row(percent: int, *devices: str, begin: int = 0) -> GangRow:
 
 def placed(*rows: GangRow) -> list[tuple[int, int]]:
     """Return where each begins and how long it is, in milliseconds."""
-    found = place_rows({str(number): one for number, one in enumerate(rows)}, {})
-    return [(found[str(n)].begin // 10**6, found[str(n)].length // 10**6) for n in range(len(rows))]
+    places = place_rows({str(number): one for number, one in enumerate(rows)}, {})
+    return [
+        (places[str(n)].begin // 10**6, places[str(n)].length // 10**6) for n in range(len(rows))
+    ]
 
 
 def test_gangs_that_share_a_device_have_rows_one_after_the_other() -> None:
@@ -57,12 +59,12 @@ def test_a_gang_of_four_and_two_of_two_fit() -> None:
 
 
 def test_a_row_may_go_over_the_end_of_the_period() -> None:
-    there = {"there": row(30, "a", "b", begin=30_000_000)}
+    standing = {"there": row(30, "a", "b", begin=30_000_000)}
 
-    found = place_rows({"new": row(60, "a", "c")}, there)["new"]
+    placed_row = place_rows({"new": row(60, "a", "c")}, standing)["new"]
 
-    assert (60_000_000, 60_000_000) == (found.begin, found.length)
-    assert not found.overlaps(there["there"])
+    assert (60_000_000, 60_000_000) == (placed_row.begin, placed_row.length)
+    assert not placed_row.overlaps(standing["there"])
 
 
 def test_the_longest_come_first_where_else_somebody_would_be_left_without() -> None:
@@ -90,13 +92,16 @@ def test_no_two_rows_on_a_device_have_any_time_in_common(
 ) -> None:
     rows = {str(n): row(percent, *devices) for n, (percent, devices) in enumerate(asked)}
 
-    found = place_rows(rows, {})
+    placed_rows = place_rows(rows, {})
 
-    assert rows.keys() == found.keys()
-    for name, one in found.items():
-        assert one.length == 0 or min(LEAST, one.asked) <= one.length <= one.asked
-        for other, another in found.items():
-            assert other == name or not one.overlaps(another)
+    assert rows.keys() == placed_rows.keys()
+    for name, placed_row in placed_rows.items():
+        assert (
+            placed_row.length == 0
+            or min(LEAST, placed_row.asked) <= placed_row.length <= placed_row.asked
+        )
+        for other, another in placed_rows.items():
+            assert other == name or not placed_row.overlaps(another)
 
 
 def limits(*percents: int | None) -> tuple[DeviceLimit, ...]:
@@ -107,10 +112,10 @@ def limits(*percents: int | None) -> tuple[DeviceLimit, ...]:
 
 
 def test_a_gang_runs_at_the_smallest_of_its_shares() -> None:
-    found = gang_row(limits(50, 30), policy=Policy.FIXED, gang=None, period=PERIOD)
+    smallest = gang_row(limits(50, 30), policy=Policy.FIXED, gang=None, period=PERIOD)
 
-    assert found
-    assert (3000, 30_000_000) == (found.core, found.length)
+    assert smallest
+    assert (3000, 30_000_000) == (smallest.core, smallest.length)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +135,12 @@ def test_what_is_no_gang_has_no_row(
 
 
 def test_a_row_by_hand_is_where_it_says_also_of_one_device() -> None:
-    found = gang_row(
+    by_hand = gang_row(
         limits(30), policy=Policy.FIXED, gang=Gang(name="us", row=2, rows=2), period=PERIOD
     )
 
-    assert found
-    assert (50_000_000, 30_000_000) == (found.begin, found.length)
+    assert by_hand
+    assert (50_000_000, 30_000_000) == (by_hand.begin, by_hand.length)
 
 
 @pytest.mark.parametrize(
@@ -228,16 +233,16 @@ def test_a_period_that_changes_while_a_gang_stands_is_on_the_boards_at_the_next_
     node = evolve(node, ledger=evolve(node.ledger, periods=now))
     handle, _ = admit_program(grants_of(node), asked(50), command=["job"])
 
-    def told(text: str) -> tuple[int, ...]:
+    def on_board(text: str) -> tuple[int, ...]:
         settings.write_text(text)
         with node.ledger.admission():  # as heterod does every few seconds
             pass
         return next(on_boards(node))[0]
 
-    assert (5000, 0, 21_600_000, 40_000_000) == told("[gangs]\nperiod = 40\n")
+    assert (5000, 0, 21_600_000, 40_000_000) == on_board("[gangs]\nperiod = 40\n")
     # What is wrong changes nothing: commands say so.
-    assert (5000, 0, 21_600_000, 40_000_000) == told("[gangs]\nperiod = 7\n")
-    assert (5000, 0, 108_000_000, 200_000_000) == told("[gangs]\nperiod = 200\n")
+    assert (5000, 0, 21_600_000, 40_000_000) == on_board("[gangs]\nperiod = 7\n")
+    assert (5000, 0, 108_000_000, 200_000_000) == on_board("[gangs]\nperiod = 200\n")
     drop(handle)
 
 

@@ -26,7 +26,7 @@ class Serving:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.told: list[tuple[str, int]] = []
+        self.requests: list[tuple[str, int]] = []
         self._memory = MemoryVendor(rack(16 * GiB))
 
     @hookimpl
@@ -42,19 +42,19 @@ class Serving:
         return self
 
     def start(self, memory: int) -> Service:
-        return self._told("start", memory)
+        return self._request("start", memory)
 
     def look(self) -> Service:
-        return self._told("look")
+        return self._request("look")
 
     def end(self, process: int) -> Service:
-        return self._told("end")
+        return self._request("end")
 
     def stop(self) -> Service:
-        return self._told("stop")
+        return self._request("stop")
 
-    def _told(self, do: str, memory: int = 0) -> Service:
-        self.told.append((do, memory))
+    def _request(self, do: str, memory: int = 0) -> Service:
+        self.requests.append((do, memory))
         return self.service
 
 
@@ -84,15 +84,15 @@ def test_where_the_driver_serves_one_user_anothers_grant_is_refused(ledger: Ledg
     vendor = Serving(Service(running=True, one_user=True))
     registry = Registry.of(vendor)
     (device,) = registry.discover().devices
-    mine, other = grant("aa", 1000, GiB), grant("bb", 1001, GiB)
+    own, other = grant("aa", 1000, GiB), grant("bb", 1001, GiB)
 
-    services.start(registry, ledger, device, [mine, evolve(mine, id="ab")])
-    assert ("start", GiB) == vendor.told[-1]
+    services.start(registry, ledger, device, [own, evolve(own, id="ab")])
+    assert ("start", GiB) == vendor.requests[-1]
     with pytest.raises(Refused, match="programs of one user at a time, and another user has"):
-        services.start(registry, ledger, device, [mine, other])
+        services.start(registry, ledger, device, [own, other])
 
     vendor.service = Service(running=True)
-    services.start(registry, ledger, device, [mine, other])
+    services.start(registry, ledger, device, [own, other])
 
 
 def test_after_a_fault_nothing_is_given_until_the_service_was_started_anew(
@@ -110,5 +110,5 @@ def test_after_a_fault_nothing_is_given_until_the_service_was_started_anew(
     services.restart(registry, ledger, device, [grant("aa", None, GiB)])
     services.start(registry, ledger, device, [grant("aa", None, GiB)])
 
-    does = [do for do, _ in vendor.told]
+    does = [do for do, _ in vendor.requests]
     assert does[-5:] == ["stop", "look", "start", "look", "start"]

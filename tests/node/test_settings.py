@@ -72,7 +72,7 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("scale = 2", r"write \[scale\]"),
         ("[scale]\nmemroy = 2", "unknown key 'memroy'"),
@@ -112,8 +112,8 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("[scale", "node.toml: Expected ']'"),
     ],
 )
-def test_anything_else_is_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said) as raised:
+def test_anything_else_is_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as raised:
         load(tmp_path, text)
 
     assert str(tmp_path / "node.toml") in str(raised.value)
@@ -134,10 +134,10 @@ def test_quotas_are_of_each_user_of_named_users_and_of_groups(tmp_path: Path) ->
 
 def test_what_becomes_of_excess_where_a_grant_does_not_say(tmp_path: Path) -> None:
     text = '[heterod]\non_excess = "report"\non_bypass = "kill"\nignore = ["agentd", "/opt/a"]\n'
-    said, unsaid = load(tmp_path, text), Settings()
+    stated, unsaid = load(tmp_path, text), Settings()
 
-    assert (OnExcess.REPORT, OnBypass.KILL) == (said.on_excess, said.on_bypass)
-    assert ("agentd", "/opt/a") == said.ignore
+    assert (OnExcess.REPORT, OnBypass.KILL) == (stated.on_excess, stated.on_bypass)
+    assert ("agentd", "/opt/a") == stated.ignore
     assert (OnExcess.REFUSE, OnBypass.REPORT, None) == (
         unsaid.on_excess,
         unsaid.on_bypass,
@@ -153,8 +153,8 @@ def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:
 # --- cards ----------------------------------------------------------------------------------------
 
 
-def slots(settings: Settings, device: Device, *, ours: bool) -> int:
-    (offered,) = settings.offered([device], limited={"memory"} if ours else set())
+def slots(settings: Settings, device: Device, *, limited: bool) -> int:
+    (offered,) = settings.offered([device], limited={"memory"} if limited else set())
     return offered.capacity[SLOTS]
 
 
@@ -164,16 +164,16 @@ def test_a_card_of_our_limiter_may_be_split_further_and_one_its_driver_cuts_only
     (card,) = rack(16 * GiB, slots=10)
     more, less = (load(tmp_path, f"[cards]\nmax_sharers = {split}") for split in (20, 5))
 
-    assert (20, 5) == (slots(more, card, ours=True), slots(less, card, ours=True))
-    assert (10, 5) == (slots(more, card, ours=False), slots(less, card, ours=False))
+    assert (20, 5) == (slots(more, card, limited=True), slots(less, card, limited=True))
+    assert (10, 5) == (slots(more, card, limited=False), slots(less, card, limited=False))
     cut = evolve(card, enforcement=Enforcement.PARTITION)
-    assert 10 == slots(more, cut, ours=True)
+    assert 10 == slots(more, cut, limited=True)
 
 
 def test_a_card_that_is_whole_or_has_a_menu_is_not_split(tmp_path: Path) -> None:
     (whole,) = rack(16 * GiB, granularity=Whole(), slots=1)
 
-    assert 1 == slots(load(tmp_path, "[cards]\nmax_sharers = 5"), whole, ours=True)
+    assert 1 == slots(load(tmp_path, "[cards]\nmax_sharers = 5"), whole, limited=True)
 
 
 def test_cards_may_be_left_out_by_uuid_and_by_index(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ def test_a_plain_user_counts_what_root_gave_out_and_cannot_touch_it(
         ):
             with pytest.raises(PermissionError):
                 os.open(path, os.O_RDONLY)
-        mine = admit(user, request(memory=6 * GiB))
-        assert {handle.grant.id, mine.grant.id} == set(standing(user))
+        users = admit(user, request(memory=6 * GiB))
+        assert {handle.grant.id, users.grant.id} == set(standing(user))
 
     as_nobody(action)
     assert [handle.grant.id] == standing(root)

@@ -93,8 +93,8 @@ class Machine:
             return Node(
                 registry=Registry.of(vendor), ledger=Ledger(self.state), settings=self.settings
             )
-        found = Node.here({"HETERO_STATE": str(self.state)})
-        return evolve(found, registry=Registry.of(vendor), settings=self.settings)
+        node = Node.here({"HETERO_STATE": str(self.state)})
+        return evolve(node, registry=Registry.of(vendor), settings=self.settings)
 
     def start(self) -> None:
         """Start heterod, and return when it serves."""
@@ -141,9 +141,9 @@ class Machine:
 
         def wait() -> Any:
             with os.fdopen(readable, "rb") as pipe:
-                said = pipe.read()
+                pickled = pipe.read()
             assert 0 == os.waitpid(pid, 0)[1]
-            answer = pickle.loads(said)
+            answer = pickle.loads(pickled)
             if isinstance(answer, Exception):
                 raise answer
             return answer
