@@ -146,13 +146,13 @@ def card_uuids() -> tuple[str, ...]:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return ()
-    count, uuid, found = ctypes.c_int(), (ctypes.c_ubyte * 16)(), []
+    count, uuid, uuids = ctypes.c_int(), (ctypes.c_ubyte * 16)(), []
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
         return ()
     for ordinal in range(count.value):
         driver.cuDeviceGetUuid_v2(uuid, ordinal)
-        found.append(f"GPU-{UUID(bytes=bytes(uuid))}")
-    return tuple(found)
+        uuids.append(f"GPU-{UUID(bytes=bytes(uuid))}")
+    return tuple(uuids)
 
 
 def simulated_rack(attack: Attack, directory: Path) -> Rack:
@@ -216,7 +216,7 @@ def resize(process: subprocess.Popen[str], grant: Grant, wanted: Path) -> None:
         time.sleep(0.002)
 
 
-def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+def report_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return what a program says at its end: whether the limit was held, and what it got."""
     try:
         out, errors = process.communicate(timeout=LONGEST)
@@ -231,7 +231,7 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     return answer
 
 
-def beside(attack: Attack, directory: Path) -> dict[str, Any]:
+def honest_result(attack: Attack, directory: Path) -> dict[str, Any]:
     """Return what an honest program gets beside one that has the other half of a simulated card.
 
     It is held if the honest one has its share at once, and the other is charged for what it
@@ -290,9 +290,9 @@ def seen(attack: Attack, machine: Machine, directory: Path) -> float:
         with standing(*share, *built(attack, directory), **environ):
             patience = Timer(LATE, watch.kill)
             patience.start()
-            told = next((line for line in watch.stdout if " of the time of " in line), None)
+            sighting = next((line for line in watch.stdout if " of the time of " in line), None)
             patience.cancel()
-    return time.monotonic() - begun if told else float("inf")
+    return time.monotonic() - begun if sighting else float("inf")
 
 
 def main() -> int:
@@ -321,7 +321,7 @@ def main() -> int:
                 (directory / "racks" / attack.name).mkdir(parents=True)
                 rack = simulated_rack(attack, directory / "racks" / attack.name)
             grant = grant_for(attack, rack, uuids or UUIDS)
-            answer = told(start(attack, grant, directory))
+            answer = report_of(start(attack, grant, directory))
             word = "held" if answer["held"] else "NOT HELD" if attack.held else "not closed"
             missed += attack.held and not answer["held"]
             print(f"{attack.name:16} {word:10} {attack.what}: {answer['got']}", flush=True)

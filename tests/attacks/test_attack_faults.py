@@ -14,11 +14,11 @@ from attacks import (
     BY_NAME,
     OF_OTHERS,
     OF_TIME,
-    beside,
     grant_for,
+    honest_result,
+    report_of,
     simulated_rack,
     start,
-    told,
 )
 
 LIMITERS = tenancy.LIMITER.parents[2]
@@ -131,10 +131,10 @@ def test_an_attack_succeeds_with_a_fault(
     if name in BY_NAME:
         attack = BY_NAME[name]
         grant = grant_for(attack, simulated_rack(attack, tmp_path))
-        answer = told(start(attack, grant, tmp_path))
+        answer = report_of(start(attack, grant, tmp_path))
     else:
         (attack,) = (each for each in OF_OTHERS if each.name == name)
-        answer = beside(attack, tmp_path)
+        answer = honest_result(attack, tmp_path)
     assert not answer["held"], answer["got"]
     assert attack not in OF_TIME or not answer["got"].startswith("exit"), answer["got"]
     print(answer["got"])

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, BY_NAME, HERE, SOON, grant_for, seen, simulated_rack, start, told
+from attacks import ATTACKS, BY_NAME, HERE, SOON, grant_for, report_of, seen, simulated_rack, start
 from tenancy import Rack
 
 
 def _held(directory: Path, name: str) -> None:
     attack = BY_NAME[name]
     grant = grant_for(attack, simulated_rack(attack, directory))
-    answer = told(start(attack, grant, directory))
+    answer = report_of(start(attack, grant, directory))
     assert answer["held"], answer["got"]
     print(answer["got"])
 
@@ -184,7 +184,7 @@ def test_a_part_that_fails_or_does_not_end_is_told_of_by_its_call(tmp_path: Path
     rack, program = Rack.of(tmp_path), tmp_path / "parts"
     words = ["cc", "-D_GNU_SOURCE", "-DPART_S=2", f"-I{HERE}", "-x", "c", "-", "-o", str(program)]
     subprocess.run(words, input=PARTS, text=True, check=True)
-    answer = told(rack.machine.spawn([str(program)], ATTACK_MEMORY=str(64 << 20)))
+    answer = report_of(rack.machine.spawn([str(program)], ATTACK_MEMORY=str(64 << 20)))
     assert not answer["held"]
     assert [
         "4 ways",
@@ -202,7 +202,7 @@ def test_what_user_space_cannot_close_is_in_the_table_of_what_is_not_closed(
     tmp_path: Path, name: str
 ) -> None:
     attack = BY_NAME[name]
-    answer = told(start(attack, grant_for(attack, simulated_rack(attack, tmp_path)), tmp_path))
+    answer = report_of(start(attack, grant_for(attack, simulated_rack(attack, tmp_path)), tmp_path))
     listed = [line for line in ISOLATION.read_text().splitlines() if f"`{name}.c`" in line]
 
     assert [True] == ["not closed" in line for line in listed]

@@ -25,7 +25,7 @@ class Books:
     lab: Lab
     nodes: Sequence[str] = field(default=Factory(lambda it: tuple(it.lab.racks), takes_self=True))
     events: int = field(default=0, init=False)  # after how many the books were looked at
-    found: list[str] = field(factory=list, init=False)  # what was wrong then
+    failures: list[str] = field(factory=list, init=False)  # what was wrong then
     _cards: dict[str, tuple[Device, ...]] = field(factory=dict, init=False)
 
     def faults(self, pods: Sequence[Plain] | None = None) -> list[str]:
@@ -61,8 +61,8 @@ class Books:
                 with suppress(FileNotFoundError):  # it went at this moment
                     label = json.loads(path.read_text())["label"]
                     for line in Ledger(path.parents[2]).notes(path.parent.name):
-                        for one in filter(None, line.partition(" ")[2].split(",")):
-                            held.setdefault(f"{node} {one}", set()).add(label)
+                        for uuid in filter(None, line.partition(" ")[2].split(",")):
+                            held.setdefault(f"{node} {uuid}", set()).add(label)
         return [f"{one}: {', '.join(pods)}" for one, pods in held.items() if len(pods) > 1]
 
     def capacity(self, node: str) -> dict[str, Mapping[str, int]]:
@@ -92,9 +92,9 @@ class Books:
                 if event["type"] == "DELETED":
                     del pods[event["object"]["metadata"]["uid"]]
                 try:
-                    self.found += self.faults(list(pods.values()))
+                    self.failures += self.faults(list(pods.values()))
                 except Exception as error:
-                    self.found.append(repr(error))  # else nobody would look any more, unseen
+                    self.failures.append(repr(error))  # else nobody would look any more, unseen
                 self.events += 1
 
         def lines(answer: HTTPResponse) -> Iterator[bytes]:

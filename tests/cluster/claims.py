@@ -75,8 +75,8 @@ def pod_with(
 def given(lab: Lab, name: str) -> list[Plain]:
     """Return the devices that a claim was allocated."""
     status = lab.call("GET", f"{CLAIMS}/{name}").get("status", {})
-    found: list[Plain] = status.get("allocation", {}).get("devices", {}).get("results", [])
-    return found
+    results: list[Plain] = status.get("allocation", {}).get("devices", {}).get("results", [])
+    return results
 
 
 def runs(lab: Lab, name: str, *, seconds: float) -> None:
@@ -84,8 +84,8 @@ def runs(lab: Lab, name: str, *, seconds: float) -> None:
     try:
         wait_for(lambda: lab.phases()[name] == "Running", seconds=seconds)
     except AssertionError as error:
-        said = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
-        raise AssertionError(f"{error}: {said}") from None
+        state = (lab.pods()[name]["status"], lab.messages(name), lab.standing("n1"))
+        raise AssertionError(f"{error}: {state}") from None
 
 
 def containers(lab: Lab, name: str) -> list[str]:
@@ -98,12 +98,12 @@ def tried(lab: Lab, name: str, count: int) -> list[Plain]:
 
     def answers() -> list[Plain]:
         with suppress(OSError):  # it has not started
-            said = documents(lab.output(name))
-            return [json.loads(one) for one in said] if len(said) >= count else []
+            parsed = documents(lab.output(name))
+            return [json.loads(one) for one in parsed] if len(parsed) >= count else []
         return []
 
-    found: list[Plain] = wait_for(answers)
-    return found
+    answered: list[Plain] = wait_for(answers)
+    return answered
 
 
 def remind(lab: Lab, node: str) -> None:

@@ -36,7 +36,7 @@ LAST = Path(__file__).with_name("test_permissions.py")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have these modules run first and last."""
-    items.sort(key=lambda one: (one.path != FIRST, one.path == LAST))
+    items.sort(key=lambda item: (item.path != FIRST, item.path == LAST))
 
 
 def usually_on(lab: str) -> pytest.MarkDecorator:
@@ -81,8 +81,8 @@ def late_lab(tmp_path_factory: pytest.TempPathFactory, late_kubernetes: Path) ->
 @pytest.fixture(scope="session")
 def alone(late_lab: Lab) -> Release:
     """Hetero on the late Kubernetes with claims alone, before it has both ways."""
-    said = {"settings": "hide-unasked = true\nevict-unhealthy = true"}
-    release = Release(late_lab, allocation="dra", more=said)
+    settings = {"settings": "hide-unasked = true\nevict-unhealthy = true"}
+    release = Release(late_lab, allocation="dra", more=settings)
     release.install()
     return release
 
@@ -117,10 +117,12 @@ def by_claims(late: Release, request: pytest.FixtureRequest) -> Iterator[Release
 @pytest.fixture(params=LABS)
 def either(request: pytest.FixtureRequest) -> Iterator[Release]:
     """Hetero on the oldest Kubernetes, and on the late one."""
-    found: Release = request.getfixturevalue({"kube": "cluster", "kube136": "late"}[request.param])
-    yield found
-    found.lab.clear()
-    wait_for(found.works)
+    release: Release = request.getfixturevalue(
+        {"kube": "cluster", "kube136": "late"}[request.param]
+    )
+    yield release
+    release.lab.clear()
+    wait_for(release.works)
 
 
 @pytest.fixture
@@ -132,11 +134,11 @@ def lab(release: Release) -> Lab:
 def noted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep the secrets of before and after all tests: some renew keys and certificates."""
     name = next(n for n in ("either", "release", "late") if n in request.fixturenames)
-    found: Release = request.getfixturevalue(name)
-    if not found.lab.secrets:
-        note_secrets(found)
+    release: Release = request.getfixturevalue(name)
+    if not release.lab.secrets:
+        note_secrets(release)
     yield
-    note_secrets(found)
+    note_secrets(release)
 
 
 @pytest.fixture

@@ -97,9 +97,9 @@ class HollowNode:
 
     async def _pod(self) -> Plain:
         query = {"labelSelector": "app=hetero-agent", "fieldSelector": f"spec.nodeName={self.name}"}
-        while not (found := await self.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", query)):
+        while not (pods := await self.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", query)):
             await asyncio.sleep(0.5)
-        return found[0]
+        return pods[0]
 
     def replace_agent(self) -> None:
         """End the agent by kill -9, and have the kubelet know another in its place."""
@@ -177,8 +177,8 @@ class HollowNode:
                 given = await self.kubelet.admit(pod)
                 if len(given) != len(containers):
                     raise ValueError("no device plugin is registered")
-                for one in containers:
-                    await self.kubelet.start_container(pod, one["name"])
+                for container in containers:
+                    await self.kubelet.start_container(pod, container["name"])
             except (grpc.aio.AioRpcError, ValueError) as error:
                 self.kubelet.forget(pod)
                 why = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
@@ -194,8 +194,8 @@ class HollowNode:
     async def _write(self, pod: Plain, status: Plain) -> None:
         about = pod["metadata"]
         path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}/status"
-        said = {**status, "startTime": now()}
-        await insist(lambda: self.api.patch(path, {"status": said}))
+        written = {**status, "startTime": now()}
+        await insist(lambda: self.api.patch(path, {"status": written}))
 
 
 def serving(*, ready: bool) -> Plain:

@@ -169,7 +169,7 @@ class Lab:
         policy = self.folder / "audit.yaml"
         policy.write_text(json.dumps(AUDIT))
         log = f"--audit-log-path={self._audited}"
-        beside = {name: _command(self._pid(name)) for name in ("kcm", "scheduler")}
+        newer = {name: _command(self._pid(name)) for name in ("kcm", "scheduler")}
         proof = self._proof()
         self.restart_api_server(f"--audit-policy-file={policy}", log, proof, *self.place.more)
         options = (
@@ -193,7 +193,7 @@ class Lab:
         for node in self.racks:
             self._furnish(node)
         wait_for(lambda: all(self.ready(node) for node in self.racks))
-        for part, again in beside.items():  # newer ones end when the API does while they start
+        for part, again in newer.items():  # newer ones end when the API does while they start
             if not Path(f"/proc/{self._pid(part)}").exists():
                 self._start(part, again, "cp")
         for name in ("etcd", "kcm", "scheduler"):
@@ -219,8 +219,8 @@ class Lab:
             "kubeConfigFile": str(kubeconfig),
         }
         plugin = {"name": "MutatingAdmissionWebhook", "configuration": webhooks}
-        said = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": [plugin]}
-        path.write_text(json.dumps(said))
+        configuration = {"apiVersion": group, "kind": "AdmissionConfiguration", "plugins": [plugin]}
+        path.write_text(json.dumps(configuration))
         return f"--admission-control-config-file={path}"
 
     def down(self) -> None:
@@ -251,8 +251,8 @@ class Lab:
     def _hasten(self, node: str) -> None:
         """Say how often a kubelet looks at its pods. It starts after its runtime, and reads it."""
         config = self.folder / f"run/nodes/{node}/kubelet.yaml"
-        said = json.loads(config.read_text())
-        config.write_text(json.dumps({**said, "syncFrequency": self.place.sync}))
+        settings = json.loads(config.read_text())
+        config.write_text(json.dumps({**settings, "syncFrequency": self.place.sync}))
 
     def _wire(self, node: str) -> None:
         """Have cards whose bus numbers begin alike below one PCIe root."""
@@ -334,10 +334,10 @@ class Lab:
     def _restart(self, part: str, node: str) -> None:
         (first,) = _children(self._pid(node))  # it ends the node when its kubelet ends
         os.kill(first, signal.SIGSTOP)
-        found = self._running(part, node)
-        assert found is not None
-        argv = _command(found)
-        os.kill(found, signal.SIGKILL)
+        pid = self._running(part, node)
+        assert pid is not None
+        argv = _command(pid)
+        os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not self._running(part, node))
         path = f"PATH={self.binaries}:{os.environ['PATH']}:/usr/sbin"
         self._start(f"{part}-{node}", (*self._within(node), "env", path, *argv), node)
@@ -389,11 +389,11 @@ class Lab:
         self._python("lab.py", *argv)
 
     def _python(self, *argv: str) -> None:
-        found = script(self.name)
-        assert found is not None
+        path = script(self.name)
+        assert path is not None
         own = {"LAB": str(self.folder), self.place.assets: str(self.binaries)}
         env = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
-        subprocess.run([sys.executable, *argv], cwd=found.parent, env=env, check=True)
+        subprocess.run([sys.executable, *argv], cwd=path.parent, env=env, check=True)
 
     def _pid(self, name: str) -> int:
         pid: int = json.loads((self.folder / "run/pids.json").read_text())[name]
@@ -528,8 +528,8 @@ class Lab:
 
     def allocatable(self, node: str) -> dict[str, str]:
         """Return how many of each resource the kubelet of a node offers."""
-        found = self.call("GET", f"/api/v1/nodes/{node}")["status"].get("allocatable", {})
-        return {name: amount for name, amount in found.items() if "/" in name and amount != "0"}
+        amounts = self.call("GET", f"/api/v1/nodes/{node}")["status"].get("allocatable", {})
+        return {name: amount for name, amount in amounts.items() if "/" in name and amount != "0"}
 
     # --- pods ---------------------------------------------------------------------------------
 
@@ -606,9 +606,9 @@ class Lab:
         where = f"{group}/kubepods/*/pod{pod['metadata']['uid']}"
         for container in pod["status"]["containerStatuses"]:
             name = container.get("containerID", "").partition("://")[2]
-            found = list(Path("/sys/fs/cgroup/pids").glob(f"{where}/{name}/cgroup.procs"))
+            processes = list(Path("/sys/fs/cgroup/pids").glob(f"{where}/{name}/cgroup.procs"))
             with suppress(OSError):
-                if name and found and found[0].read_text():
+                if name and processes and processes[0].read_text():
                     continue
             return False
         return True
@@ -617,11 +617,11 @@ class Lab:
 
     def standing(self, node: str) -> list[Plain]:
         """Return the grants that stand in a node's ledger, as their files say."""
-        found = []
+        grants = []
         for path in self.records(node):
             with suppress(FileNotFoundError):  # it went at this moment
-                found.append(json.loads(path.read_text()))
-        return found
+                grants.append(json.loads(path.read_text()))
+        return grants
 
     def records(self, node: str) -> list[Path]:
         """Return the files of the grants that stand on a node, each as old as its grant."""
@@ -681,12 +681,12 @@ def processes(container: Plain) -> list[int]:
     One that ended and was not waited for has no program any more, and no namespaces.
     """
     name = container["containerID"].partition("://")[2]
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cgroup"):
         with suppress(OSError):
             if name in path.read_text() and (path.parent / "exe").readlink():
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def _connected(server: str) -> HTTPConnection:
@@ -713,20 +713,20 @@ def _ask(
 
     Raises `OSError` when that is an error.
     """
-    said = body if body is None or isinstance(body, str) else _text(body)
+    payload = body if body is None or isinstance(body, str) else _text(body)
     headers = {"Authorization": token, "Content-Type": kind or "application/json"}
     try:
-        connection.request(method, path, said, headers)
+        connection.request(method, path, payload, headers)
         answer = connection.getresponse()
-        found = answer.read()
+        data = answer.read()
     except BaseException as error:
         connection.close()
         if isinstance(error, HTTPException) and not isinstance(error, OSError):
             raise OSError(f"{method} {path}: {error!r}") from None
         raise
     if answer.status >= 400:
-        raise OSError(f"{method} {path}: {answer.status} {found.decode()}")
-    return found
+        raise OSError(f"{method} {path}: {answer.status} {data.decode()}")
+    return data
 
 
 def _text(body: Any) -> str:

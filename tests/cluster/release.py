@@ -216,8 +216,8 @@ class Release:
 
     def agent(self, node: str) -> Plain:
         """Return the pod of a node's agent."""
-        found = self.pods("hetero-agent").values()
-        return next(pod for pod in found if pod["spec"]["nodeName"] == node)
+        agents = self.pods("hetero-agent").values()
+        return next(pod for pod in agents if pod["spec"]["nodeName"] == node)
 
     def leader(self) -> Plain | None:
         """Return the scheduler's pod that leads: the one that renews the Lease, and knows it."""
@@ -225,14 +225,14 @@ class Release:
         with suppress(OSError):
             held = self.lab.call("GET", path)["spec"].get("holderIdentity", "")  # none: given up
             holder, _, _ = held.rpartition("_")
-            said = self.lab.output(holder, "container=extender", namespace=NAMESPACE)
-            return self.pods("hetero-scheduler").get(holder) if "leading" in said else None
+            log = self.lab.output(holder, "container=extender", namespace=NAMESPACE)
+            return self.pods("hetero-scheduler").get(holder) if "leading" in log else None
         return None
 
     def leading(self) -> Plain:
         """Return the scheduler's pod that leads, once one does."""
-        found: Plain = wait_for(self.leader)
-        return found
+        holder: Plain = wait_for(self.leader)
+        return holder
 
     def agent_log(self, node: str) -> str:
         name = self.agent(node)["metadata"]["name"]
@@ -322,8 +322,8 @@ class Release:
         self._label(node, "on")
 
     def _agents(self) -> list[Plain]:
-        found: list[Plain] = self.lab.call("GET", f"{PODS}?labelSelector=app=hetero-agent")["items"]
-        return found
+        pods: list[Plain] = self.lab.call("GET", f"{PODS}?labelSelector=app=hetero-agent")["items"]
+        return pods
 
     def _label(self, node: str, value: Any) -> None:
         self.lab.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {LABEL: value}}})

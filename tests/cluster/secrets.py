@@ -33,18 +33,18 @@ def root_of(release: Release, node: str) -> Path:
 
 def note_secrets(release: Release) -> set[str]:
     """Keep the lines of private keys and the tokens of now, and return all that were kept."""
-    found = release.lab.secrets
-    for one in release.lab.call("GET", SECRETS)["items"]:
-        for name, text in (one.get("data") or {}).items():
+    noted = release.lab.secrets
+    for secret in release.lab.call("GET", SECRETS)["items"]:
+        for name, text in (secret.get("data") or {}).items():
             plain = base64.b64decode(text).decode()
             if "PRIVATE KEY" in plain:
-                found |= {line for line in plain.splitlines() if "PRIVATE KEY" not in line}
+                noted |= {line for line in plain.splitlines() if "PRIVATE KEY" not in line}
             elif name == "token":
-                found.add(plain)
+                noted.add(plain)
     for node in release.lab.racks:
         for path in ("kubernetes.io/serviceaccount/token", "hetero/token"):
-            found.add(wait_for(partial(_token, release, node, path)))
-    return found
+            noted.add(wait_for(partial(_token, release, node, path)))
+    return noted
 
 
 def _token(release: Release, node: str, path: str) -> str:
@@ -57,8 +57,8 @@ def _token(release: Release, node: str, path: str) -> str:
 def leaks(lab: Lab) -> Iterator[str]:
     """Yield the logs of a lab that say a secret: of its machines, and of all hetero's pods."""
     secrets = {TOKEN.removeprefix("Bearer "), CANARY, *lab.secrets}
-    said = [one.encode() for one in secrets if len(one) > _SHORT]
+    texts = [one.encode() for one in secrets if len(one) > _SHORT]
     for path in lab.logs():
         text = path.read_bytes()
-        if any(one in text for one in said):
+        if any(one in text for one in texts):
             yield str(path)

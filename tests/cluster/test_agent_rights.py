@@ -32,15 +32,15 @@ def test_an_agent_has_three_capabilities_and_no_device_of_its_node(either: Relea
     lab.add("mine", share(), nodeSelector={"kubernetes.io/hostname": "n1"})
     run_all(lab, "mine")  # which the agent gave its share
     (status,) = either.agent("n1")["status"]["containerStatuses"]
-    found = []
+    statuses = []
     for pid in processes(status):
         with suppress(OSError):  # a vendor's has ended at this moment
-            found.append(Path(f"/proc/{pid}/status").read_text())
-    assert found
-    for said in found:
-        held = re.findall(r"^Cap(?:Prm|Eff|Bnd):\s+(\w+)$", said, re.M)
+            statuses.append(Path(f"/proc/{pid}/status").read_text())
+    assert statuses
+    for proc_status in statuses:
+        held = re.findall(r"^Cap(?:Prm|Eff|Bnd):\s+(\w+)$", proc_status, re.M)
         assert {CAPABILITIES} == {int(one, 16) for one in held}
-        assert "Seccomp:\t2" in said  # the runtime's filter
+        assert "Seccomp:\t2" in proc_status  # the runtime's filter
     nodes = {one.name for one in (root / "dev").iterdir() if one.lstat().st_rdev}
     assert nodes <= {"full", "null", "ptmx", "random", "tty", "urandom", "zero", "console"}
     assert not (root / "host/etc/shadow").exists()
@@ -80,19 +80,19 @@ def test_pod_security_finds_of_the_agent_what_is_documented_and_of_others_nothin
     lab.call("POST", "/api/v1/namespaces", {"metadata": {"name": space, "labels": labels}})
     accounts = f"/api/v1/namespaces/{space}/serviceaccounts"
     wait_for(lambda: lab.call("GET", accounts)["items"])
-    said = {}
+    warnings = {}
     for name, spec in shipped(lab):
         body = {"metadata": {"name": name}, "spec": {**spec, "serviceAccountName": "default"}}
         try:
             lab.call("POST", f"/api/v1/namespaces/{space}/pods?dryRun=All", body)
         except OSError as error:
-            said[name] = str(error)
+            warnings[name] = str(error)
     lab.call("DELETE", f"/api/v1/namespaces/{space}")
 
-    assert {"hetero-agent"} == said.keys()
+    assert {"hetero-agent"} == warnings.keys()
     reasons = {"host namespaces", "hostPath volumes", "non-default capabilities"}
-    assert reasons == set(re.findall(r"(\w[\w -]*) \(", said["hetero-agent"]))
-    assert "SYS_PTRACE" in said["hetero-agent"]  # KILL is in the baseline
+    assert reasons == set(re.findall(r"(\w[\w -]*) \(", warnings["hetero-agent"]))
+    assert "SYS_PTRACE" in warnings["hetero-agent"]  # KILL is in the baseline
 
 
 def shipped(lab: Lab) -> Iterator[tuple[str, Plain]]:

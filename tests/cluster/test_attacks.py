@@ -73,9 +73,9 @@ def tenant(either: Release) -> Iterator[Tenant]:
     lab.call("POST", f"{SPACE}/serviceaccounts", {"metadata": {"name": "editor"}})
     made = lab.call("POST", f"{SPACE}/serviceaccounts/editor/token", {"spec": {}})
     with bound(lab, "edit", EDITOR):
-        found = Tenant(lab, {"Authorization": f"Bearer {made['status']['token']}"})
-        wait_for(lambda: not found.ask("GET", PODS))
-        yield found
+        made_tenant = Tenant(lab, {"Authorization": f"Bearer {made['status']['token']}"})
+        wait_for(lambda: not made_tenant.ask("GET", PODS))
+        yield made_tenant
     lab.call("DELETE", f"{SPACE}/serviceaccounts/editor")
 
 
@@ -116,10 +116,10 @@ def test_a_container_with_a_share_mounts_nothing_over_what_limits_it(
 
     for place in PLACES:
         mounts = [{"name": "own", "mountPath": place, "subPathExpr": "a"}]
-        said = tenant.ask("POST", PODS, hiding(share(), volumeMounts=mounts))
-        assert "container main: mounts its own" in said, place
-        said = tenant.ask("POST", PODS, hiding(share(), terminationMessagePath=place))
-        assert "container main: mounts its own" in said, place
+        refusal = tenant.ask("POST", PODS, hiding(share(), volumeMounts=mounts))
+        assert "container main: mounts its own" in refusal, place
+        refusal = tenant.ask("POST", PODS, hiding(share(), terminationMessagePath=place))
+        assert "container main: mounts its own" in refusal, place
     mounts = [{"name": "own", "mountPath": f"{PLACE}-of-mine"}]
     assert "" == tenant.ask("POST", f"{PODS}?dryRun=All", hiding(share(), volumeMounts=mounts))
     assert "" == tenant.ask("POST", f"{PODS}?dryRun=All", hiding({}, terminationMessagePath=TARGET))
@@ -151,8 +151,8 @@ def test_a_container_that_is_added_to_a_pod_with_a_share_gets_no_card(
         sees_all = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
         assert "may use policy visible-devices" in added("debug", env=sees_all)
         mount = {"name": "host-0", "mountPath": "//var/run/nvidia-container-devices/all"}
-        said = added("debug", volumeMounts=[*debug["volumeMounts"], mount])
-        assert "may use policy visible-devices" in said
+        refusal = added("debug", volumeMounts=[*debug["volumeMounts"], mount])
+        assert "may use policy visible-devices" in refusal
         assert "" == added("debug", env=[{"name": "A", "value": "b"}])
         assert "" == added("more")
 
@@ -193,9 +193,9 @@ def test_what_later_kubernetes_lets_a_pod_say_gives_it_no_more(
     """
     lab, shows = either.lab, "cat /etc/ld.so.preload; head -c 8 /etc/hetero/grant | wc -c"
     for amounts in ({"limits": share()}, {"requests": {"nvidia.com/gpu": "1"}}):
-        said = tenant.ask("POST", PODS, pod("whole", {}, {}, resources=amounts))
-        assert "422" in said
-        assert 'nvidia.com/gpu": supported values: "cpu"' in said
+        refusal = tenant.ask("POST", PODS, pod("whole", {}, {}, resources=amounts))
+        assert "422" in refusal
+        assert 'nvidia.com/gpu": supported values: "cpu"' in refusal
     image = pod("image", share(), {})
     image["spec"]["volumes"].append({"name": "own", "image": {"reference": "lab.local/any:1"}})
     (main,) = image["spec"]["containers"]
@@ -249,11 +249,11 @@ def test_a_pod_that_its_maker_binds_gets_nothing(either: Release, tenant: Tenant
     past = {"nodeName": "n1"}
     own = {"schedulerName": "tenants-own"}
 
-    said = tenant.ask("POST", PODS, pod("named", share(), {}, **past))
-    assert "nodeName is set, which passes the scheduler by" in said
+    refusal = tenant.ask("POST", PODS, pod("named", share(), {}, **past))
+    assert "nodeName is set, which passes the scheduler by" in refusal
     for where in ({}, own, {**own, **past}):
-        said = tenant.ask("POST", PODS, pod("stolen", share(), stolen, **where))
-        assert "written by the scheduler alone: leave it out" in said
+        refusal = tenant.ask("POST", PODS, pod("stolen", share(), stolen, **where))
+        assert "written by the scheduler alone: leave it out" in refusal
     assert "" == tenant.ask("POST", PODS, pod("past", share(), {}, **own, **past))
     assert "" == tenant.ask("POST", PODS, pod("bound", share(), {}, **own))
     target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
@@ -315,8 +315,8 @@ def test_no_controller_makes_what_its_maker_may_not(either: Release, tenant: Ten
     template["metadata"] = {"labels": labels, "annotations": OFF}
     templates = f"{SPACE}/podtemplates"
     stored = {"metadata": {"name": "off"}, "template": template}
-    said = tenant.ask("POST", templates, stored)
-    assert "403 podtemplates is forbidden" in said  # which nothing makes pods from
+    refusal = tenant.ask("POST", templates, stored)
+    assert "403 podtemplates is forbidden" in refusal  # which nothing makes pods from
     ending = {**template, "spec": {**template["spec"], "restartPolicy": "Never"}}
     cron = {"schedule": "@every 2s", "jobTemplate": {"spec": {"template": ending}}}
     assert "" == tenant.ask("POST", crons, {"metadata": {"name": "cron-off"}, "spec": cron})
@@ -327,8 +327,8 @@ def test_no_controller_makes_what_its_maker_may_not(either: Release, tenant: Ten
             body["selector"] = labels
         elif kind != "job":
             body["selector"] = {"matchLabels": labels}
-        said = tenant.ask("POST", path, {"metadata": {"name": f"{kind}-off"}, "spec": body})
-        assert "" == said, kind
+        refusal = tenant.ask("POST", path, {"metadata": {"name": f"{kind}-off"}, "spec": body})
+        assert "" == refusal, kind
 
     def refused() -> set[str]:
         items = lab.call("GET", f"{SPACE}/events?fieldSelector=reason=FailedCreate")["items"]
@@ -348,8 +348,8 @@ def test_no_controller_makes_what_its_maker_may_not(either: Release, tenant: Ten
     assert {} == lab.pods()
     for path in (*MAKERS, crons):
         query = "propagationPolicy=Background"
-        for one in lab.call("GET", path)["items"]:
-            lab.call("DELETE", f"{path}/{one['metadata']['name']}?{query}")
+        for event in lab.call("GET", path)["items"]:
+            lab.call("DELETE", f"{path}/{event['metadata']['name']}?{query}")
 
 
 # --- what a pod says ------------------------------------------------------------------------------
@@ -363,8 +363,8 @@ def test_what_is_written_twice_or_oddly_is_read_as_the_api_server_keeps_it(
     def twice(first: str, second: str) -> str:
         text = json.dumps(pod("odd", share(), {"TWICE": "TWICE"}))
         assert marks in text
-        said = [f'"hetero.io/policy": "{one}"' for one in (first, second)]
-        return tenant.ask("POST", f"{PODS}?dryRun=All", text.replace(marks, ", ".join(said)))
+        annotations = [f'"hetero.io/policy": "{one}"' for one in (first, second)]
+        return tenant.ask("POST", f"{PODS}?dryRun=All", text.replace(marks, ", ".join(annotations)))
 
     assert DENIED in twice("fixed", "off")
     assert "" == twice("off", "fixed")
@@ -379,14 +379,14 @@ def test_what_is_written_twice_or_oddly_is_read_as_the_api_server_keeps_it(
     taken = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1,1:;"}
     assert "alone: leave it out" in asked(taken)
     for name in (ALLOCATION, SIGNATURE, ASKED, "nvidia.com/use-gpuuuid", "hetero.io/init-parts"):
-        said = asked({name: "x" * 256 * 1024})
-        assert said, name
-        assert "timed out" not in said
+        refusal = asked({name: "x" * 256 * 1024})
+        assert refusal, name
+        assert "timed out" not in refusal
     many = pod("many", {}, {})
     (main,) = program(share(memory=1, core=1))["containers"]
     many["spec"]["containers"] = [{**main, "name": f"c{n}"} for n in range(200)]
-    said = tenant.ask("POST", PODS, many)
-    assert "200 containers ask for cards: at most 32 of a pod may" in said
+    refusal = tenant.ask("POST", PODS, many)
+    assert "200 containers ask for cards: at most 32 of a pod may" in refusal
     assert {} == lab.pods()
 
 
@@ -407,8 +407,8 @@ def test_no_way_of_writing_a_pod_passes_the_webhook_by(either: Release, tenant: 
     for word, why in ((OFF, DENIED), ({ALLOCATION: "{}"}, "alone: leave it out")):
         for kind, body in kinds.items():
             query = "?fieldManager=mine&force=true" if kind == apply else ""
-            said = {**body, "metadata": {**body["metadata"], "annotations": word}}
-            assert why in tenant.ask("PATCH", f"{PODS}/{long}{query}", said, kind=kind), kind
+            annotated = {**body, "metadata": {**body["metadata"], "annotations": word}}
+            assert why in tenant.ask("PATCH", f"{PODS}/{long}{query}", annotated, kind=kind), kind
         ((name, value),) = word.items()
         where = f"/metadata/annotations/{name.replace('/', '~1')}"
         patch = json.dumps([{"op": "add", "path": where, "value": value}])
@@ -435,8 +435,8 @@ def test_no_way_of_writing_a_pod_passes_the_webhook_by(either: Release, tenant: 
         patched: Any = gone if kind == by else {"metadata": {"annotations": gone}}
         answer = tenant.ask("PATCH", f"{PODS}/{long}", patched, kind=kind)
         assert "alone: leave it out" in answer, gone
-    there = lab.call("GET", f"{PODS}/{long}")
-    bare = {**there, "metadata": {**there["metadata"], "annotations": {}}}
+    current = lab.call("GET", f"{PODS}/{long}")
+    bare = {**current, "metadata": {**current["metadata"], "annotations": {}}}
     assert "alone: leave it out" in tenant.ask("PUT", f"{PODS}/{long}", bare)
 
 
@@ -461,8 +461,8 @@ def test_what_a_running_pod_says_later_changes_nothing_of_its_share(
     labels = {"hetero.io/webhook": "ignore", "app": "hetero-agent"}
     assert "" == tenant.ask("PATCH", f"{PODS}/held", {"metadata": {"labels": labels}})
     for word, policy in ((OFF, "off"), ({"nvidia.com/vgpu-mode": "mps"}, "mps")):
-        said = tenant.ask("PATCH", f"{PODS}/held", {"metadata": {"annotations": word}})
-        assert f"may use policy {policy} in namespace default" in said
+        refusal = tenant.ask("PATCH", f"{PODS}/held", {"metadata": {"annotations": word}})
+        assert f"may use policy {policy} in namespace default" in refusal
     assert before == lab.standing("n1")
     assert either.works()
 
@@ -472,15 +472,15 @@ def test_a_card_is_not_given_again_because_a_pod_is_said_to_have_ended(
     either: Release, tenant: Tenant
 ) -> None:
     """By a right that no role for people has. An old kubelet ends it, or says that it runs."""
-    lab, one = either.lab, {"nvidia.com/use-gputype": "L4"}
+    lab, l4 = either.lab, {"nvidia.com/use-gputype": "L4"}
     whole = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"}
-    lab.add("held", whole, notes=one)
+    lab.add("held", whole, notes=l4)
     run_all(lab, "held")
     held = lab.pods()["held"]
     with more(lab, "pods/status", verbs=("patch",)):
         ended = {"status": {"phase": "Succeeded"}}
         assert "" == tenant.ask("PATCH", f"{PODS}/held/status", ended)
-    lab.add("next", whole, notes=one)
+    lab.add("next", whole, notes=l4)
 
     def settled() -> bool:
         phase = lab.phases()["next"]
@@ -495,9 +495,9 @@ def test_a_card_is_not_given_again_while_a_pod_that_was_deleted_by_force_runs(
     either: Release, tenant: Tenant
 ) -> None:
     """Its kubelet mostly ends it when the pod itself said so, who is gone for all by then."""
-    lab, one = either.lab, {"nvidia.com/use-gputype": "L4"}
+    lab, l4 = either.lab, {"nvidia.com/use-gputype": "L4"}
     whole = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"}
-    body = pod("held", whole, one, terminationGracePeriodSeconds=3600)
+    body = pod("held", whole, l4, terminationGracePeriodSeconds=3600)
     stays = "trap : TERM; while :; do sleep 0.1; done"
     body["spec"]["containers"][0]["command"] = ["sh", "-c", stays]
     assert "" == tenant.ask("POST", PODS, body)
@@ -515,7 +515,7 @@ def test_a_card_is_not_given_again_while_a_pod_that_was_deleted_by_force_runs(
         # One that is bound before its node has said what runs on is not admitted there.
         if not following or phases[following[-1]] == "Failed":
             following.append(f"next-{len(following)}")
-            lab.add(following[-1], whole, notes=one)
+            lab.add(following[-1], whole, notes=l4)
         return any("lack" in said for said in lab.messages(following[-1])) or not lab.lives(held)
 
     try:
@@ -599,11 +599,16 @@ def test_a_kubelets_identity_speaks_for_its_own_node_alone(either: Release) -> N
     assert "403" in node.ask("PATCH", f"{PODS}/there/status", note)
     account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/hetero-scheduler/token"
     assert "403" in node.ask("POST", account, {"spec": {}})
-    for name, one in either.pods("hetero-scheduler").items():
-        of_pod = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": one["metadata"]["uid"]}
-        said = node.ask("POST", account, {"spec": {"boundObjectRef": of_pod}})
+    for name, scheduler in either.pods("hetero-scheduler").items():
+        of_pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": name,
+            "uid": scheduler["metadata"]["uid"],
+        }
+        answered = node.ask("POST", account, {"spec": {"boundObjectRef": of_pod}})
         # Who is root where a scheduler runs has what it has: its account, and its key.
-        assert one["spec"]["nodeName"] == "n2" or "403" in said
+        assert scheduler["spec"]["nodeName"] == "n2" or "403" in answered
     for name, limits, notes, why in (
         ("mirror", {}, mirror, ""),
         ("asks", share(), mirror, "nodeName is set, which passes the scheduler by"),
@@ -621,8 +626,8 @@ def test_a_kubelets_identity_speaks_for_its_own_node_alone(either: Release) -> N
                 "controller": True,
             }
         ]
-        said = node.ask("POST", f"{PODS}?dryRun=All", made)
-        assert (why in said) if why else not said, name
+        answered = node.ask("POST", f"{PODS}?dryRun=All", made)
+        assert (why in answered) if why else not answered, name
         made["spec"]["nodeName"] = "n1"
         assert "403" in node.ask("POST", f"{PODS}?dryRun=All", made)
 
@@ -708,8 +713,8 @@ def test_pod_security_keeps_tenants_from_the_nodes_files(either: Release) -> Non
     for path in (*OF_NODE, "/", "/dev", "/var"):
         volume = {"name": "node", "hostPath": {"path": path}}
         assert "hostPath volumes" in asked({"volumes": [volume]}), path
-    for one in ({"hostPID": True}, {"hostIPC": True}, {"hostNetwork": True}):
-        assert "host namespaces" in asked({**one})
+    for shared in ({"hostPID": True}, {"hostIPC": True}, {"hostNetwork": True}):
+        assert "host namespaces" in asked({**shared})
     assert "privileged" in asked({"container": {"securityContext": {"privileged": True}}})
     asks = {"resources": {"limits": share()}}
     assert "" == asked({"container": asks})  # a share needs nothing of this
@@ -758,8 +763,8 @@ def test_who_posts_nonsense_to_webhook_and_extender_is_told_so(
     lab, before = either.lab, restarts(either)
     assert 2 == len(either.pods("hetero-webhook")) == len(either.pods("hetero-scheduler"))
     faults = []
-    for one in either.pods("hetero-webhook").values():
-        server = f"https://{one['status']['podIP']}:8444"
+    for webhook in either.pods("hetero-webhook").values():
+        server = f"https://{webhook['status']['podIP']}:8444"
         for path in ("/admit", "/inventory"):
             for body in MALFORMED:
                 try:
@@ -772,8 +777,8 @@ def test_who_posts_nonsense_to_webhook_and_extender_is_told_so(
     assert [] == faults
     leader = either.leading()
     tls = _caller(either, tmp_path)
-    said = lab.inside(partial(_all_of, leader["status"]["podIP"], tls))
-    assert {} == json.loads(said)
+    outcome = lab.inside(partial(_all_of, leader["status"]["podIP"], tls))
+    assert {} == json.loads(outcome)
     assert before == restarts(either)
     assert leader["metadata"]["name"] == either.leading()["metadata"]["name"]
     assert either.admits()

@@ -74,7 +74,7 @@ def test_a_share_over_the_namespaces_quota(lab: Lab) -> None:
 
 
 def test_a_certificate_that_expired(lab: Lab, release: Release, tmp_path: Path) -> None:
-    def said(sentence: str) -> bool:
+    def logged(sentence: str) -> bool:
         return any(
             sentence in lab.output(name, namespace=NAMESPACE)
             for name in release.pods("hetero-webhook")
@@ -86,11 +86,11 @@ def test_a_certificate_that_expired(lab: Lab, release: Release, tmp_path: Path) 
     lab.patch(
         path, {"data": {name: base64.b64encode(text).decode() for name, text in data.items()}}
     )
-    wait_for(lambda: said("UTC: renew it"), seconds=120)
+    wait_for(lambda: logged("UTC: renew it"), seconds=120)
     goes_on(lab)  # with the one it had
 
     release.renew_certificates()
-    wait_for(lambda: said("renewed"), seconds=120)
+    wait_for(lambda: logged("renewed"), seconds=120)
     assert release.admits()
 
 

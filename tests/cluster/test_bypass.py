@@ -38,8 +38,8 @@ def test_a_program_past_its_limiter_is_ended_where_its_pod_says_so(lab: Lab) -> 
     lab.add("ended", share(memory=2000), "sh", "-c", PAST, notes=kills)
     lab.add("told", share(memory=2000), "sh", "-c", PAST)
     run_all(lab, "ended", "told")
-    said = f"ended with {128 + signal.SIGKILL}"
-    wait_for(lambda: said in lab.output("ended"), seconds=SEEN)
+    exit_line = f"ended with {128 + signal.SIGKILL}"
+    wait_for(lambda: exit_line in lab.output("ended"), seconds=SEEN)
     wait_for(lambda: any("holds 3" in one for one in lab.messages("told")), seconds=SEEN)
 
     so_far = lab.output("told")
@@ -72,14 +72,14 @@ def test_a_program_whose_limiter_another_container_of_its_pod_takes_away_is_ende
     (main,) = spec["containers"]
     main["volumeMounts"].append({"name": "own", "mountPath": "/removed"})
     spec["volumes"].append({"name": "own", "emptyDir": {}})
-    beside = {**main, "name": "beside", "resources": {}, "command": ["sh", "-c", REMOVES]}
-    spec |= {"containers": [main, beside], "shareProcessNamespace": True, "restartPolicy": "Never"}
+    sidecar = {**main, "name": "beside", "resources": {}, "command": ["sh", "-c", REMOVES]}
+    spec |= {"containers": [main, sidecar], "shareProcessNamespace": True, "restartPolicy": "Never"}
     metadata = {"name": "removes", "annotations": {ON_BYPASS: OnBypass.KILL.value}}
     lab.call("POST", PODS, {"metadata": metadata, "spec": spec})
 
     run_all(lab, "removes")
-    said, of = f"{128 + signal.SIGKILL}", "container=main"
-    wait_for(lambda: said in lab.output("removes", of).splitlines(), seconds=SEEN)
+    code, of = f"{128 + signal.SIGKILL}", "container=main"
+    wait_for(lambda: code in lab.output("removes", of).splitlines(), seconds=SEEN)
     wait_for(lambda: any("is killed" in one for one in lab.messages("removes")))
 
 
@@ -103,5 +103,5 @@ def test_a_program_that_hides_its_grant_by_a_link_is_ended_where_its_pod_says_so
 
     ended(lab, "hides", seconds=SEEN)
     assert f"{128 + signal.SIGKILL}" in lab.output("hides").splitlines()
-    told = ("hetero-job-cuda", "is killed")
-    wait_for(lambda: any(all(part in one for part in told) for one in lab.messages("hides")))
+    parts = ("hetero-job-cuda", "is killed")
+    wait_for(lambda: any(all(part in one for part in parts) for one in lab.messages("hides")))

@@ -49,10 +49,10 @@ ILLS = {
 def fallen_ill(lab: Lab) -> Iterator[None]:
     """Have the driver of the first node's cards say so of each of `ILLS` meanwhile."""
     rack = lab.own("n1", RACK)
-    well = said = rack.read_text()
+    well = text = rack.read_text()
     for model, (ill, _) in ILLS.items():
-        said = said.replace(f"model = {model}\n", f"model = {model}\n{ill}\n")
-    rack.write_text(said)
+        text = text.replace(f"model = {model}\n", f"model = {model}\n{ill}\n")
+    rack.write_text(text)
     try:
         yield
     finally:
@@ -74,7 +74,7 @@ def conditions(lab: Lab, name: str) -> dict[str, str]:
     return {one["type"]: one["status"] for said in devices for one in said["conditions"]}
 
 
-def told(lab: Lab, name: str) -> list[tuple[str, str]]:
+def health(lab: Lab, name: str) -> list[tuple[str, str]]:
     """Return what a pod's status says of its cards: whether they are healthy, and why not."""
     return [
         (one["health"], one.get("message", ""))
@@ -109,7 +109,7 @@ def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_
             }
         ] == taints()
         assert {before + 1} == {generation for generation, _ in pool(lab, "n2").values()}
-        wait_for(lambda: told(lab, "used") == [("Unhealthy", why)])
+        wait_for(lambda: health(lab, "used") == [("Unhealthy", why)])
         wait_for(lambda: conditions(lab, "used") == {"Ready": "True", "Healthy": "False"})
         tolerations = [{"key": "hetero.io/unhealthy", "operator": "Exists"}]
         claim(lab, "careful", memory="2Gi", cores=10, deviceClassName=CLASS)
@@ -141,7 +141,7 @@ def test_a_card_with_an_xid_memory_errors_or_heat_is_tainted_and_its_users_are_t
     with fallen_ill(lab):
         for model, (_, why) in ILLS.items():
             name = names[model]
-            wait_for(lambda name=name, why=why: told(lab, name) == [("Unhealthy", why)])
+            wait_for(lambda name=name, why=why: health(lab, name) == [("Unhealthy", why)])
             wait_for(
                 lambda name=name: conditions(lab, name) == {"Ready": "True", "Healthy": "False"}
             )

@@ -91,8 +91,8 @@ def waits_for(lab: Lab, uid: str) -> bool:
 
     It notes a claim before it asks, and its CDI device when it is answered.
     """
-    said = kubelets(lab)
-    return uid in said and f"claim-{uid}" not in said
+    log = kubelets(lab)
+    return uid in log and f"claim-{uid}" not in log
 
 
 def kubelets(lab: Lab) -> str:
@@ -220,8 +220,8 @@ def started_again(lab: Lab, name: str) -> bool:
 
 
 def claims(lab: Lab) -> list[Plain]:
-    found: list[Plain] = lab.call("GET", CLAIMS)["items"]
-    return found
+    items: list[Plain] = lab.call("GET", CLAIMS)["items"]
+    return items
 
 
 def test_a_claim_that_goes_while_it_is_prepared_leaves_nothing(release: Release, lab: Lab) -> None:

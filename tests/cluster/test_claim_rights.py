@@ -110,7 +110,7 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
     """
     own, other = NODES
     slices = f"{GROUP}/resourceslices"
-    there = {node: lab.call("GET", f"{slices}/{node}-hetero.io-0") for node in NODES}
+    slices_of = {node: lab.call("GET", f"{slices}/{node}-hetero.io-0") for node in NODES}
     agent = token(lab, "hetero-system/hetero-agent", pod=release.agent(own))
     unbound = token(lab, "hetero-system/hetero-agent")
 
@@ -124,7 +124,7 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
         path = f"{slices}/{node}-hetero.io-0?dryRun=All"
         return [
             answer(lab, "POST", f"{slices}?dryRun=All", made(node), token=by),
-            answer(lab, "PUT", path, there[node], token=by),
+            answer(lab, "PUT", path, slices_of[node], token=by),
             answer(lab, "DELETE", path, None, token=by),
         ]
 
@@ -137,9 +137,9 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
         made(own, name=f"{other}-hetero.io-9"),  # before its agent makes one of that name
         made(own, pool_of=other),  # a later generation of a pool is all of it
     ):
-        said = answer(lab, "POST", f"{slices}?dryRun=All", forged, token=agent)
-        assert sentence.format(own) in said
-    moved = {**there[own], "spec": {**there[own]["spec"], "nodeName": other}}
+        refusal = answer(lab, "POST", f"{slices}?dryRun=All", forged, token=agent)
+        assert sentence.format(own) in refusal
+    moved = {**slices_of[own], "spec": {**slices_of[own]["spec"], "nodeName": other}}
     path = f"{slices}/{own}-hetero.io-0?dryRun=All"
     assert "done" != answer(lab, "PUT", path, moved, token=agent)
     for node in NODES:
@@ -150,8 +150,8 @@ def test_an_agent_writes_the_slices_of_its_own_node_alone(
     assert "403" in by_kubelet.ask("POST", f"{slices}?dryRun=All", made(other))
     for forged in (made(own, pool_of=other), made(own, name=f"{other}-hetero.io-9")):
         assert sentence.format(own) in by_kubelet.ask("POST", f"{slices}?dryRun=All", forged)
-    theirs = made(own, driver="other.example.com", pool_of=other)
-    assert "" == by_kubelet.ask("POST", f"{slices}?dryRun=All", theirs)
+    foreign = made(own, driver="other.example.com", pool_of=other)
+    assert "" == by_kubelet.ask("POST", f"{slices}?dryRun=All", foreign)
 
 
 def answer(
@@ -195,23 +195,24 @@ def test_who_has_a_star_for_claims_in_the_whole_cluster_says_nothing_of_a_claims
     used, forged = (lab.call("GET", f"{CLAIMS}/{name}") for name in ("used", "forged"))
     reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
     (own,) = used["status"]["devices"]
-    said = "and system:serviceaccount:default:ruler is none"
+    reason = "and system:serviceaccount:default:ruler is none"
 
-    def told(there: Plain, **status: object) -> str:
-        body = {**there, "status": {**there.get("status", {}), **status}}
-        path = f"{CLAIMS}/{there['metadata']['name']}/status?dryRun=All"
+    def attempt(claim: Plain, **status: object) -> str:
+        body = {**claim, "status": {**claim.get("status", {}), **status}}
+        path = f"{CLAIMS}/{claim['metadata']['name']}/status?dryRun=All"
         return answer(lab, "PUT", path, body, token=ruler)
 
-    wait_for(lambda: said in told(used, reservedFor=reserved))  # its rights are heard of by then
+    # Its rights are heard of by then.
+    wait_for(lambda: reason in attempt(used, reservedFor=reserved))
     given_away = {"allocation": used["status"]["allocation"], "reservedFor": reserved}
-    for there, status in (
+    for stored, status in (
         (forged, given_away),
         (used, {"reservedFor": [*used["status"]["reservedFor"], *reserved]}),
         (used, {"allocation": None, "reservedFor": None, "devices": None}),
         (used, {"devices": [{**own, "conditions": []}]}),
     ):
-        assert said in told(there, **status)
-    assert "done" == told(used)
+        assert reason in attempt(stored, **status)
+    assert "done" == attempt(used)
 
 
 def test_an_allocated_claim_goes_with_its_pods_and_no_sooner(
@@ -227,20 +228,20 @@ def test_an_allocated_claim_goes_with_its_pods_and_no_sooner(
     def changed(body: Any, kind: str = MERGE, *, to: str = path) -> str:
         return answer(lab, "PATCH", to, body, token=tenant, kind=kind)
 
-    mine = {"metadata": {"finalizers": ["example.com/mine"]}}
+    finalizer = {"metadata": {"finalizers": ["example.com/mine"]}}
     none = {"metadata": {"finalizers": None}}
-    assert ["done"] * 2 == [changed(mine), changed(none)]  # before it is allocated
+    assert ["done"] * 2 == [changed(finalizer), changed(none)]  # before it is allocated
     run_with(lab, "kept")
     wait_for(lambda: lab.phases()["kept"] == "Running")
     refused = "an allocated claim keeps its finalizer until"
     removed = [{"op": "remove", "path": "/metadata/finalizers"}]
     assert refused in changed(none)
-    assert refused in changed(mine)
+    assert refused in changed(finalizer)
     assert refused in changed(removed, "application/json-patch+json")
     assert refused in changed(none, to=path.replace("/v1/", "/v1beta1/"))
-    there = lab.call("GET", path)["metadata"]["finalizers"]
-    assert "done" == changed({"metadata": {"finalizers": [*there, "example.com/mine"]}})
-    assert "done" == changed({"metadata": {"finalizers": there}})
+    finalizers = lab.call("GET", path)["metadata"]["finalizers"]
+    assert "done" == changed({"metadata": {"finalizers": [*finalizers, "example.com/mine"]}})
+    assert "done" == changed({"metadata": {"finalizers": finalizers}})
     assert "done" == answer(lab, "DELETE", path, None, token=tenant)
     assert refused in changed(none)
     tried = f"{path}?dryRun=All"
@@ -267,25 +268,25 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
 ) -> None:
     claim(lab, "told", memory="2Gi", cores=20)
     run_with(lab, "told")
-    (said,) = wait_for(lambda: lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
+    (device_status,) = wait_for(lambda: lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
 
-    (grant,) = lab.standing(said["pool"])
+    (grant,) = lab.standing(device_status["pool"])
     assert (given(lab, "told")[0]["shareID"], grant["id"]) == (
-        said["shareID"],
-        said["data"]["grant"],
+        device_status["shareID"],
+        device_status["data"]["grant"],
     )
     assert {"Ready": "True", "Healthy": "True"} == {
-        one["type"]: one["status"] for one in said["conditions"]
+        one["type"]: one["status"] for one in device_status["conditions"]
     }
 
     agents = {
         node: token(lab, "hetero-system/hetero-agent", pod=release.agent(node)) for node in NODES
     }
-    there = lab.call("GET", f"{CLAIMS}/told")
-    (other,) = set(NODES) - {said["pool"]}
+    stored = lab.call("GET", f"{CLAIMS}/told")
+    (other,) = set(NODES) - {device_status["pool"]}
 
-    def told(by: str, **status: object) -> str:
-        about = {name: there["metadata"][name] for name in ("name", "namespace", "uid")}
+    def attempt(by: str, **status: object) -> str:
+        about = {name: stored["metadata"][name] for name in ("name", "namespace", "uid")}
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
@@ -295,18 +296,18 @@ def test_an_agent_says_what_a_claims_devices_are_and_of_its_own_node_alone(
         path = f"{CLAIMS}/told/status?dryRun=All&fieldManager=tried&force=true"
         return answer(lab, "PATCH", path, body, kind=APPLY, token=agents[by])
 
-    said["conditions"][0]["message"] = "still"
+    device_status["conditions"][0]["message"] = "still"
     reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
-    assert "done" == told(said["pool"], devices=[said])
-    theirs = {**said, "driver": "other.example.com"}
-    assert "resourceclaims/driver" in told(said["pool"], devices=[theirs])
-    assert "resourceclaims/driver" in told(other, devices=[said])
-    assert "resourceclaims/binding" in told(said["pool"], reservedFor=reserved)
+    assert "done" == attempt(device_status["pool"], devices=[device_status])
+    foreign = {**device_status, "driver": "other.example.com"}
+    assert "resourceclaims/driver" in attempt(device_status["pool"], devices=[foreign])
+    assert "resourceclaims/driver" in attempt(other, devices=[device_status])
+    assert "resourceclaims/binding" in attempt(device_status["pool"], reservedFor=reserved)
     with more_for_agents(lab):
         sentence = f"the agent of node '{other}' says what"
-        wait_for(lambda: sentence in told(other, devices=[said]))
+        wait_for(lambda: sentence in attempt(other, devices=[device_status]))
         not_theirs = "not what they were allocated"
-        wait_for(lambda: not_theirs in told(said["pool"], reservedFor=reserved))
+        wait_for(lambda: not_theirs in attempt(device_status["pool"], reservedFor=reserved))
 
     lab.call("DELETE", f"{PODS}/told?gracePeriodSeconds=0")
     wait_for(lambda: not lab.call("GET", f"{CLAIMS}/told")["status"].get("devices"))
@@ -354,15 +355,15 @@ def test_a_pod_that_copies_anothers_words_names_or_claim_gets_no_more_than_it_as
     with bound(lab, "edit", "editor"), pytest.raises(OSError, match="may use policy priority-0"):
         as_user(lab, "editor", "POST", f"{PODS}?dryRun=All", uses("goes", template, privileged))
 
-    there = lab.call("GET", f"{CLAIMS}/{claim_name}")
-    (result,) = there["status"]["allocation"]["devices"]["results"]
+    stored = lab.call("GET", f"{CLAIMS}/{claim_name}")
+    (result,) = stored["status"]["allocation"]["devices"]["results"]
     of = {name: result[name] for name in ("driver", "pool", "device", "shareID")}
     ill = [{"type": "Ready", "status": "False", "reason": "Mine", "message": "", **SINCE}]
     reserved = [{"resource": "pods", "name": "any", "uid": "any"}]
     changes = {"driver": {"devices": [{**of, "conditions": ill}]}}
     changes["binding"] = {"reservedFor": reserved}
     for verb, change in changes.items():
-        body = {**there, "status": {**there["status"], **change}}
+        body = {**stored, "status": {**stored["status"], **change}}
         with pytest.raises(OSError, match=f"requires resource=.*resourceclaims/{verb}"):
             lab.call("PUT", f"{CLAIMS}/{claim_name}/status", body, token=tenant)
 
@@ -429,10 +430,10 @@ def test_a_configmap_names_no_card_to_a_runtime_beside_a_claim(lab: Lab) -> None
     wait_for(lambda: lab.phases()["brings"] == "Running")
     wait_for(lambda: "BROUGHT=yes" in lab.output("brings"))
 
-    said = dict(line.split("=", 1) for line in lab.output("brings").splitlines())
+    variables = dict(line.split("=", 1) for line in lab.output("brings").splitlines())
     (standing,) = held(lab)
     (piece,) = standing["allocation"]["pieces"]
-    assert [piece["device"], ""] == [said[one] for one in brought]
+    assert [piece["device"], ""] == [variables[one] for one in brought]
     lab.call("DELETE", f"{maps}/all")
 
 
@@ -455,13 +456,13 @@ def test_what_takes_from_neighbours_is_said_in_a_claim_by_who_may_use_it(
     """Of a template's claims its maker was asked: they are made by Kubernetes' own controller."""
     spec = configured(WORDS[policy])
     template = {"metadata": {"name": "words"}, "spec": {"spec": spec}}
-    mine = {"metadata": {"name": "words"}, "spec": spec}
+    named_claim = {"metadata": {"name": "words"}, "spec": spec}
     sentence = f"system:serviceaccount:default:tenant may not use policy {policy} in namespace def"
-    for path, body in ((TEMPLATES, template), (CLAIMS, mine)):
+    for path, body in ((TEMPLATES, template), (CLAIMS, named_claim)):
         with pytest.raises(OSError, match=sentence):
             lab.call("POST", path, body, token=tenant)
     with bound(lab, f"hetero-use-{policy}", "system:serviceaccount:default:tenant"):
-        lab.call("POST", f"{CLAIMS}?dryRun=All", mine, token=tenant)
+        lab.call("POST", f"{CLAIMS}?dryRun=All", named_claim, token=tenant)
         lab.call("POST", TEMPLATES, template, token=tenant)
     pod = program({})
     pod["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
@@ -494,9 +495,9 @@ def test_configuration_that_no_policy_kept_out_is_refused_when_its_claim_is_prep
 
     def refused() -> bool:
         another = {"metadata": {"generateName": "gentle-"}, "spec": spec}
-        said = answer(lab, "POST", f"{CLAIMS}?dryRun=All", another, token=TOKEN)
-        assert "done" == said or "policy is fixed, elastic or off" in said
-        return said != "done"
+        answered = answer(lab, "POST", f"{CLAIMS}?dryRun=All", another, token=TOKEN)
+        assert "done" == answered or "policy is fixed, elastic or off" in answered
+        return answered != "done"
 
     assert refused()
     lab.call("DELETE", f"{bindings}/hetero-claims")

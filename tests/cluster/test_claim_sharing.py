@@ -51,16 +51,18 @@ def release(by_claims: Release) -> Iterator[Release]:
 
 def last_of(lab: Lab, pod: str, container: str) -> tuple[object, object]:
     """Return what a container that runs `TRIES` was told last of either size."""
-    said = documents(lab.output(pod, f"container={container}"))
-    last = [json.loads(one) for one in said[len(said) % 2 :][-2:]] if len(said) > 1 else [{}, {}]
+    parsed = documents(lab.output(pod, f"container={container}"))
+    last = (
+        [json.loads(one) for one in parsed[len(parsed) % 2 :][-2:]] if len(parsed) > 1 else [{}, {}]
+    )
     larger, smaller = (one.get("error", one.get("allocated")) for one in last)
     return larger, smaller
 
 
 def card_of(release: Release, model: str) -> str:
     """Return the UUID of the first node's card of a model."""
-    found = [one["attributes"] for one in wait_for(lambda: release.devices("n1")).values()]
-    return next(str(one["uuid"]["string"]) for one in found if one["model"]["string"] == model)
+    attributes = [one["attributes"] for one in wait_for(lambda: release.devices("n1")).values()]
+    return next(str(one["uuid"]["string"]) for one in attributes if one["model"]["string"] == model)
 
 
 def test_pods_and_containers_of_one_claim_have_one_grant_and_meet_one_limit(
@@ -195,8 +197,8 @@ def test_no_pod_of_a_claim_hides_what_limits_it_wherever_the_webhook_does_not_lo
         try:
             lab.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
         except OSError as error:
-            ours = "container main uses a claim and mounts its own at or above"
-            if ours not in str(error) and "can not contain backsteps" not in str(error):
+            refusal = "container main uses a claim and mounts its own at or above"
+            if refusal not in str(error) and "can not contain backsteps" not in str(error):
                 raise
             return True
         return False
@@ -206,8 +208,8 @@ def test_no_pod_of_a_claim_hides_what_limits_it_wherever_the_webhook_does_not_lo
         pods = {path: with_own(path, kind, **ignored) for path in (*HIDING, *HARMLESS)}
         for namespace in ("default", UNWATCHED):
             assert [*HIDING] == [path for path, pod in pods.items() if refused(pod, namespace)]
-        said = [path for path, pod in pods.items() if hides(pod["spec"]["containers"][0])]
-        assert [*HIDING] == said  # of the agent
+        refused_paths = [path for path, pod in pods.items() if hides(pod["spec"]["containers"][0])]
+        assert [*HIDING] == refused_paths  # of the agent
 
 
 def hides(container: Plain) -> bool:
@@ -278,7 +280,7 @@ def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_ot
         run_with(lab, "part", "sh", "-c", f"{tries}; sleep 1000")
         fits, over = tried(lab, "part", 2)
         wait_for(lambda: "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in lab.output("part"))
-        said = lab.output("part")
+        variables = lab.output("part")
         ((device, uuid),) = parts(lab, "n2")
         (result,) = given(lab, "part")
         (main,) = lab.pods()["part"]["status"]["containerStatuses"]
@@ -291,7 +293,7 @@ def test_an_instance_that_a_card_is_cut_into_is_brought_by_the_kubelet_and_no_ot
     assert uuid.startswith("MIG-")
     assert device.startswith("GPU-")
     assert "-1g-18gb-" in result["device"]
-    assert {f"NVIDIA_VISIBLE_DEVICES={uuid}", f"CUDA_VISIBLE_DEVICES={uuid}"} < {*said.split()}
+    assert {f"NVIDIA_VISIBLE_DEVICES={uuid}", f"CUDA_VISIBLE_DEVICES={uuid}"} < {*variables.split()}
     assert {"allocated": 15 * GiB} == fits
     assert OVER == over["error"]
 

@@ -55,7 +55,10 @@ def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release
     # does not look at the other again when it has written it.
     wait_for(lambda: given(lab, "small"))
     run_with(lab, "large", "sh", "-c", f"{JOB} --alloc 19GiB; {JOB} --alloc 21GiB; sleep 1000")
-    held = [wait_for(lambda one=one: given(lab, one))[0]["device"] for one in ("small", "large")]
+    held = [
+        wait_for(lambda pod_name=one: given(lab, pod_name))[0]["device"]
+        for one in ("small", "large")
+    ]
 
     assert [card["name"]] * 2 == held
     for name, fits in (("small", 2400 * MiB), ("large", 19 * GiB)):
@@ -66,16 +69,16 @@ def test_two_pods_share_a_card_by_claims_each_within_its_limits(release: Release
 
 def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, lab: Lab) -> None:
     """Two cards have NVLink; to the other three all ways are over PCIe, as among them."""
-    told = lab.run_on("n1", sys.executable, "-m", "hetero.cli", "inventory", "--json")
-    found = {
+    inventory = lab.run_on("n1", sys.executable, "-m", "hetero.cli", "inventory", "--json")
+    published = {
         one["attributes"]["uuid"]["string"]: one
         for one in wait_for(lambda: release.devices("n1")).values()
     }
     groups: dict[str, set[str]] = {}
     reserved: dict[str, int] = {}
-    for card in json.loads(told)["items"]:
-        device = found.pop(card["uuid"])
-        said = {name: one for name, of in device["attributes"].items() for one in of.values()}
+    for card in json.loads(inventory)["items"]:
+        device = published.pop(card["uuid"])
+        attributes = {name: one for name, of in device["attributes"].items() for one in of.values()}
         assert {
             "vendor": card["vendor"],
             "model": card["model"],
@@ -86,15 +89,15 @@ def test_slices_say_of_a_nodes_cards_what_its_inventory_does(release: Release, l
             "countsContext": True,
             "resource.kubernetes.io/pciBusID": card["pci"],
             "resource.kubernetes.io/pcieRoot": f"pci{card['pci'][:6]}0",
-        }.items() <= said.items()
-        own = said.get("reservedMemory", 0)
+        }.items() <= attributes.items()
+        own = attributes.get("reservedMemory", 0)
         memory = card["memory"] - own
         assert {"memory": memory, "cores": card["core_units"], "slots": card["slots"]} == {
             name: quantity({name: of["value"]}, name) for name, of in device["capacity"].items()
         }
-        groups.setdefault(said["linkGroup"], set()).add(card["model"])
+        groups.setdefault(attributes["linkGroup"], set()).add(card["model"])
         reserved[card["model"]] = own
-    assert {} == found
+    assert {} == published
     assert {"NVIDIA A100-SXM4-80GB": 551 * MiB} == {k: v for k, v in reserved.items() if v}
     others = {"NVIDIA A100-SXM4-80GB", "NVIDIA L4", "Tesla T4"}
     assert [{"NVIDIA H200"}, others] == [*groups.values()]
@@ -181,8 +184,10 @@ def prepared(lab: Lab, node: str, name: str, uid: str) -> tuple[str, str]:
     with grpc.insecure_channel(address, options=options) as channel:
         stub = DRAPluginStub(channel)  # type: ignore[no-untyped-call]
         answer = stub.NodePrepareResources(dra_pb2.NodePrepareResourcesRequest(claims=[asked]))
-    said = answer.claims[uid]
-    return said.error, "".join(one for device in said.devices for one in device.cdi_device_ids)
+    prepared_claim = answer.claims[uid]
+    return prepared_claim.error, "".join(
+        one for device in prepared_claim.devices for one in device.cdi_device_ids
+    )
 
 
 def test_a_claim_that_is_not_served_is_explained_in_its_pods_events(lab: Lab) -> None:
@@ -243,7 +248,7 @@ def test_a_pods_status_says_that_its_card_is_healthy(lab: Lab) -> None:
     claim(lab, "well", memory="2Gi", cores=20)
     run_with(lab, "well")
 
-    def told() -> list[str]:
+    def health() -> list[str]:
         statuses = lab.pods()["well"]["status"].get("containerStatuses") or ()
         return [
             one.get("health", "")
@@ -252,7 +257,7 @@ def test_a_pods_status_says_that_its_card_is_healthy(lab: Lab) -> None:
             for one in resource.get("resources") or ()
         ]
 
-    assert wait_for(lambda: told() == ["Healthy"])
+    assert wait_for(lambda: health() == ["Healthy"])
 
 
 def test_a_claim_is_resized_while_its_pod_runs(lab: Lab) -> None:
@@ -330,6 +335,6 @@ def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
     templates = f"{GROUP}/namespaces/default/resourceclaimtemplates"
-    there = lab.call("GET", f"{templates}/{template}")
+    stored = lab.call("GET", f"{templates}/{template}")
     with pytest.raises(OSError, match="names of templates that begin with hetero- are for hetero"):
-        lab.call("POST", templates, {**there, "metadata": {"name": "hetero-mine"}})
+        lab.call("POST", templates, {**stored, "metadata": {"name": "hetero-mine"}})

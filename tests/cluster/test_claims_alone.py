@@ -85,10 +85,10 @@ def apply(lab: Lab, path: Path) -> None:
         if made["kind"] != "Pod":
             lab.call("POST", TEMPLATES, made)
             continue
-        spec, ours = made["spec"], program({})
+        spec, granted = made["spec"], program({})
         (container,) = spec["containers"]
-        ours["containers"] = [{**ours["containers"][0], "resources": container["resources"]}]
-        lab.call("POST", PODS, {**made, "spec": {**spec, **ours}})
+        granted["containers"] = [{**granted["containers"][0], "resources": container["resources"]}]
+        lab.call("POST", PODS, {**made, "spec": {**spec, **granted}})
 
 
 def held(lab: Lab) -> list[Plain]:
@@ -99,7 +99,7 @@ def held(lab: Lab) -> list[Plain]:
 @pytest.fixture(scope="module")
 def served(alone: Release) -> dict[str, Plain]:
     """The grant that each example's pod ran with."""
-    found: dict[str, Plain] = {}
+    given_by_pod: dict[str, Plain] = {}
     lab = alone.lab
     for steps in TOGETHER:
         with cleared(alone):
@@ -108,8 +108,8 @@ def served(alone: Release) -> dict[str, Plain]:
                     apply(lab, EXAMPLES[name])
                 for name in names:
                     runs(lab, name, seconds=60)
-            found |= by_pod(lab)
-    return found
+            given_by_pod |= by_pod(lab)
+    return given_by_pod
 
 
 def by_pod(lab: Lab) -> dict[str, Plain]:
@@ -135,8 +135,8 @@ def test_an_example_runs_with_the_cards_that_it_asks_for(
     count, allowed = GETS[name]
 
     assert count == len({one["device"] for one in pieces})
-    for one in pieces:
-        assert allowed[models[one["device"]]] == (one["takes"]["memory"], one["core"])
+    for piece in pieces:
+        assert allowed[models[piece["device"]]] == (piece["takes"]["memory"], piece["core"])
     if name == "same-numa":
         assert 1 == len({NUMA[models[one["device"]]] for one in pieces})
     assert ("elastic" if name == "elastic" else "fixed") == grant["allocation"]["policy"]

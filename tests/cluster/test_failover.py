@@ -87,10 +87,10 @@ class Stream:
                 self._one(f"{self.name}-{count}")
 
     def _one(self, name: str) -> None:
-        here = {"kubernetes.io/hostname": NODE}
+        on_node = {"kubernetes.io/hostname": NODE}
         anyhow = [{"operator": "Exists"}]
         began = time.monotonic()
-        self.lab.add(name, self.asks, notes=self.notes, nodeSelector=here, tolerations=anyhow)
+        self.lab.add(name, self.asks, notes=self.notes, nodeSelector=on_node, tolerations=anyhow)
         while not self._over.is_set():
             with suppress(OSError):
                 if "nodeName" in self.lab.call("GET", f"{MINE}/{name}")["spec"]:
@@ -130,21 +130,21 @@ class Stream:
 def extender(pod: Plain) -> int:
     """Return the process that answers kube-scheduler in a pod, once there is one."""
 
-    def found() -> int | None:
+    def answering() -> int | None:
         for pid in parts(pod)["extender"]:
             with suppress(OSError):
                 if f"{DESCRIPTOR}=".encode() in Path(f"/proc/{pid}/environ").read_bytes():
                     return pid
         return None
 
-    pid: int = wait_for(found)
+    pid: int = wait_for(answering)
     return pid
 
 
 def kube_scheduler(pod: Plain) -> int:
     """Return the kube-scheduler of a pod, not its supervisor."""
 
-    def found() -> int | None:
+    def running() -> int | None:
         for pid in parts(pod)["kube-scheduler"]:
             with suppress(OSError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -152,7 +152,7 @@ def kube_scheduler(pod: Plain) -> int:
                     return pid
         return None
 
-    pid: int = wait_for(found)
+    pid: int = wait_for(running)
     return pid
 
 
@@ -169,13 +169,13 @@ def signals(pids: list[int], number: signal.Signals) -> None:
 
 def state(release: Release) -> dict[str, int]:
     """Return how often each container of the release was started anew."""
-    found = {}
+    restarts = {}
     for pod in release.lab.call("GET", PODS)["items"]:
         if pod["status"]["phase"] == "Running":
-            for one in pod["status"]["containerStatuses"]:
-                name = f"{pod['metadata']['name']}/{one['name']}"
-                found[name] = one["restartCount"]
-    return found
+            for status in pod["status"]["containerStatuses"]:
+                name = f"{pod['metadata']['name']}/{status['name']}"
+                restarts[name] = status["restartCount"]
+    return restarts
 
 
 def all_run(release: Release) -> bool:
@@ -347,7 +347,7 @@ def test_no_pod_is_lost_however_often_who_leads_is_killed(
             # One of each stream may have been bound before, and is seen to be after.
             wait_for(lambda n=before_it: bound() > n + STREAMS, seconds=120)
             took.append(time.monotonic() - began)
-            assert [] == books.faults() == books.found
+            assert [] == books.faults() == books.failures
         for stream in streams:
             stream.flows(1)
     after = lab.pods()

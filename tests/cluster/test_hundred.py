@@ -75,7 +75,7 @@ def latencies(lab: Lab, bound: Mapping[str, float]) -> list[float]:
     ]
 
 
-def told(seconds: list[float]) -> str:
+def summary(seconds: list[float]) -> str:
     """Return the percentiles of some durations."""
     ranked = sorted(seconds)
     at = {part: ranked[min(len(ranked) - 1, len(ranked) * part // 100)] for part in (50, 90, 99)}
@@ -129,7 +129,7 @@ def test_twenty_pods_at_once_on_one_node_do_not_queue_behind_each_other(
         lab.add(name, share(memory=1000 + number, core=20))
     run_all(lab, *names)
     asked = calls(lab, release, "allocate") - before
-    took = told(latencies(lab, lab.bindings(began)))
+    took = summary(latencies(lab, lab.bindings(began)))
     with capsys.disabled():
         print(f"\n20 pods on one node: bind to Allocate {took}; Allocate itself {most(asked, 99)}")
 
@@ -154,7 +154,7 @@ def test_of_a_hundred_pods_at_once_all_that_fit_run_each_in_its_own_share(
         add_hundred(lab)
         run_so_many(lab, fit)
 
-    assert [] == books.found
+    assert [] == books.failures
     assert books.events > fit  # each is seen as it is bound, at least
     assert [] == books.strangers()
     assert [fits for _, _, fits in ASKED] == [
@@ -166,7 +166,7 @@ def test_of_a_hundred_pods_at_once_all_that_fit_run_each_in_its_own_share(
     ]
     asked = calls(lab, release, "allocate") - before
     with capsys.disabled():
-        took = told(latencies(lab, lab.bindings(began)))
+        took = summary(latencies(lab, lab.bindings(began)))
         print(f"\n100 pods: {fit} run, bind to Allocate {took}; Allocate itself {most(asked, 99)}")
 
 
@@ -175,7 +175,7 @@ def test_what_a_hundred_pods_wait_for_is_the_same_under_the_simplest_plugin(
     lab: Lab, release: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fit = sum(fits for _, _, fits in ASKED)
-    ours: list[float] = []
+    hetero_latencies: list[float] = []
     others: list[float] = []
     before = {call: calls(lab, release, call) for call in ("prefer", "allocate", "start")}
     with plain_plugins(lab, RESOURCE, dict(zip(lab.racks, FITS, strict=True))):
@@ -184,7 +184,7 @@ def test_what_a_hundred_pods_wait_for_is_the_same_under_the_simplest_plugin(
             began = time.time()
             add_hundred(lab)
             run_so_many(lab, fit)
-            ours += latencies(lab, lab.bindings(began))
+            hetero_latencies += latencies(lab, lab.bindings(began))
             lab.clear()
             lab.calm()
             began = time.time()
@@ -199,19 +199,19 @@ def test_what_a_hundred_pods_wait_for_is_the_same_under_the_simplest_plugin(
                 if pod["metadata"]["uid"] in asked
             ]
             lab.clear()
-    assert ROUNDS * fit == len(ours) == len(others)
+    assert ROUNDS * fit == len(hetero_latencies) == len(others)
     took = {call: calls(lab, release, call) - count for call, count in before.items()}
     with capsys.disabled():
         print(f"\nbind to Allocate of {fit} pods, {ROUNDS} times, in turn:")
-        print(f"  hetero               {told(ours)}")
-        print(f"  the simplest plugin  {told(others)}")
+        print(f"  hetero               {summary(hetero_latencies)}")
+        print(f"  the simplest plugin  {summary(others)}")
         for call, count in took.items():
             print(f"  hetero's own part, {call}: {most(count, 50)}, {most(count, 99)}")
 
 
 def allocated(lab: Lab) -> dict[str, float]:
     """Return when the simplest plugin was asked for each pod, by UID, as kubelets noted it."""
-    found = {}
+    cores = {}
     for node in lab.racks:
         note = (
             lab.folder / "run/nodes" / node / "kubelet/device-plugins/kubelet_internal_checkpoint"
@@ -219,5 +219,5 @@ def allocated(lab: Lab) -> dict[str, float]:
         for entry in json.loads(note.read_text())["Data"]["PodDeviceEntries"] or ():
             if entry["ResourceName"] == RESOURCE:
                 given = ContainerAllocateResponse.FromString(b64decode(entry["AllocResp"]))
-                found[entry["PodUID"]] = float(given.envs[plain_plugin.ASKED])
-    return found
+                cores[entry["PodUID"]] = float(given.envs[plain_plugin.ASKED])
+    return cores

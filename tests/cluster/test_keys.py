@@ -45,9 +45,9 @@ def served(release: Release) -> dict[str, x509.Certificate]:
     def act(host: str) -> bytes:
         tls = ssl._create_unverified_context()
         with socket.create_connection((host, 8444), 10) as plain, tls.wrap_socket(plain) as made:
-            found = made.getpeercert(binary_form=True)
-            assert found is not None
-            return found
+            certificate = made.getpeercert(binary_form=True)
+            assert certificate is not None
+            return certificate
 
     return {
         name: x509.load_der_x509_certificate(
@@ -69,12 +69,12 @@ def ending_soon(lab: Lab, part: str = "webhook") -> x509.Certificate:
     return made.cert
 
 
-def ends_of(lab: Lab, one: Plain, port: int) -> dict[str, float]:
+def ends_of(lab: Lab, serving: Plain, port: int) -> dict[str, float]:
     """Return when a pod of the release says that each certificate ends."""
-    said = lab.ask(f"https://{one['status']['podIP']}:{port}", "GET", "/metrics").decode()
+    metrics = lab.ask(f"https://{serving['status']['podIP']}:{port}", "GET", "/metrics").decode()
     name = "hetero_certificate_expiration_timestamp_seconds"
-    found = re.findall(rf'^{name}{{certificate="(\w+)"}} (.+)$', said, re.M)
-    return {certificate: float(ends) for certificate, ends in found}
+    matches = re.findall(rf'^{name}{{certificate="(\w+)"}} (.+)$', metrics, re.M)
+    return {certificate: float(ends) for certificate, ends in matches}
 
 
 @usually_on("kube136")
@@ -90,26 +90,26 @@ def test_certificates_begin_an_hour_back_are_told_of_and_renewed_without_a_resta
     either.wait_for_files(lambda: {old} == set(served(either).values()))
     events = f"/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason=CertificateEnds"
 
-    def told() -> set[str]:
+    def warned() -> set[str]:
         items = lab.call("GET", events)["items"]
         return {one["involvedObject"]["name"] for one in items if "UTC: renew it" in one["message"]}
 
-    wait_for(lambda: either.pods("hetero-webhook").keys() <= told())
-    name, one = next(iter(either.pods("hetero-webhook").items()))
-    assert {"server", "authority"} == ends_of(lab, one, 8444).keys()
-    said = ends_of(lab, one, 8444)["server"]
-    assert said == pytest.approx(old.not_valid_after_utc.timestamp(), abs=1)
-    found = ends_of(lab, either.leading(), 9396)
+    wait_for(lambda: either.pods("hetero-webhook").keys() <= warned())
+    name, webhook = next(iter(either.pods("hetero-webhook").items()))
+    assert {"server", "authority"} == ends_of(lab, webhook, 8444).keys()
+    end_shown = ends_of(lab, webhook, 8444)["server"]
+    assert end_shown == pytest.approx(old.not_valid_after_utc.timestamp(), abs=1)
+    ends_shown = ends_of(lab, either.leading(), 9396)
     for part, certificate in (
         ("ca", "authority"),
         ("scheduler-tls", "server"),
         ("caller-tls", "caller"),
     ):
         ends = pair(lab, part).cert.not_valid_after_utc.timestamp()
-        assert found[certificate] == pytest.approx(ends, abs=1)
+        assert ends_shown[certificate] == pytest.approx(ends, abs=1)
     assert either.admits()
 
-    started = one["status"]["containerStatuses"][0]["state"]
+    started = webhook["status"]["containerStatuses"][0]["state"]
     either.renew_certificates()
     either.wait_for_files(lambda: old not in served(either).values())
     assert either.admits()
@@ -149,11 +149,13 @@ def test_a_stolen_agent_forges_nothing(either: Release) -> None:
         """Without what runs on for pods that are over, which ends meanwhile."""
         return published_devices(inventory(node), node=node)
 
-    mine, theirs = devices("n1"), devices("n2")
-    said = as_bearer(lab, api, "POST", publish, {"token": own, "inventory": others, "node": "n2"})
-    assert {"node": "n1"} == said
-    wait_for(lambda: mine == devices("n1"))  # its agent mends it
-    assert theirs == devices("n2")
+    before_n1, before_n2 = devices("n1"), devices("n2")
+    answered = as_bearer(
+        lab, api, "POST", publish, {"token": own, "inventory": others, "node": "n2"}
+    )
+    assert {"node": "n1"} == answered
+    wait_for(lambda: before_n1 == devices("n1"))  # its agent mends it
+    assert before_n2 == devices("n2")
 
 
 def step(release: Release, name: str) -> SigningKey:
@@ -178,8 +180,8 @@ def test_two_keys_are_good_while_one_takes_the_others_place(either: Release) -> 
         return PublicKeys.read(str(root_of(either, node) / "etc/hetero-keys/keys.pem"))
 
     def signed(key: SigningKey, name: str) -> bool:
-        found = lab.pods()[name]
-        about, node = found["metadata"], found["spec"]["nodeName"]
+        scheduled = lab.pods()[name]
+        about, node = scheduled["metadata"], scheduled["spec"]["nodeName"]
         text, signature = (about["annotations"][one] for one in (ALLOCATION, SIGNATURE))
         return key.public.signed(text, signature, uid=about["uid"], node=node)
 
@@ -208,8 +210,8 @@ def test_two_keys_are_good_while_one_takes_the_others_place(either: Release) -> 
 def test_no_log_says_a_secret(either: Release) -> None:
     """Those of all tests are looked through when all have run: test_permissions.py."""
     canary = {"token": CANARY, "inventory": "{}"}
-    for one in either.pods("hetero-webhook").values():
-        server = f"https://{one['status']['podIP']}:8444"
+    for webhook in either.pods("hetero-webhook").values():
+        server = f"https://{webhook['status']['podIP']}:8444"
         with pytest.raises(OSError, match="403"):
             either.lab.ask(server, "POST", "/inventory", canary)
         with pytest.raises(OSError, match="401"):

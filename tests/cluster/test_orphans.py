@@ -45,9 +45,9 @@ def test_a_pod_that_its_node_refused_is_told_of_and_keeps_no_allocation(either: 
     lab.call("POST", f"{path}/binding", {"metadata": named, "target": target})
 
     wait_for(lambda: lab.pods(UNWATCHED)["bare"]["status"]["phase"] == "Failed")
-    (said,) = wait_for(lambda: events(lab, UNWATCHED, "bare"), seconds=PROMISED)
-    assert said.startswith("node n1 did not admit it (")
-    assert said.endswith("its share is given back; create it anew: nothing else will")
+    (message,) = wait_for(lambda: events(lab, UNWATCHED, "bare"), seconds=PROMISED)
+    assert message.startswith("node n1 did not admit it (")
+    assert message.endswith("its share is given back; create it anew: nothing else will")
     assert ALLOCATION not in (lab.pods(UNWATCHED)["bare"]["metadata"].get("annotations") or {})
 
 
@@ -62,11 +62,11 @@ def test_a_pod_that_its_node_refused_for_another_reason_keeps_nothing_either(
         lab.add(f"beside-{number}", share(), nodeSelector=N1)
     run_all(lab, *(f"beside-{number}" for number in range(3)))
 
-    (said,) = wait_for(lambda: events(lab, "default", "forbidden"), seconds=PROMISED)
-    assert said.startswith("node n1 did not admit it (")
-    found = lab.pods()["forbidden"]
-    assert ("Failed", "SysctlForbidden") == (found["status"]["phase"], found["status"]["reason"])
-    assert ALLOCATION not in (found["metadata"].get("annotations") or {})
+    (message,) = wait_for(lambda: events(lab, "default", "forbidden"), seconds=PROMISED)
+    assert message.startswith("node n1 did not admit it (")
+    failed = lab.pods()["forbidden"]
+    assert ("Failed", "SysctlForbidden") == (failed["status"]["phase"], failed["status"]["reason"])
+    assert ALLOCATION not in (failed["metadata"].get("annotations") or {})
     wait_for(lambda: len(lab.standing("n1")) == 3, seconds=PROMISED)
 
 
@@ -77,8 +77,8 @@ def test_what_a_kubelet_starts_again_has_its_share_again(either: Release) -> Non
     before = lab.standing("n1")
 
     def container() -> Plain:
-        found: Plain = lab.pods()["again"]["status"]["containerStatuses"][0]
-        return found
+        status: Plain = lab.pods()["again"]["status"]["containerStatuses"][0]
+        return status
 
     lab.restart_kubelet("n1")
     for pid in processes(container()):
@@ -121,9 +121,9 @@ def test_no_pod_is_ended_because_an_agent_is_replaced(either: Release) -> None:
     def replaced() -> bool:
         another()
         with suppress(StopIteration):
-            found = either.agent("n1")
-            ready = all(one["ready"] for one in found["status"]["containerStatuses"])
-            return ready and found["metadata"]["uid"] != before["uid"]
+            agent = either.agent("n1")
+            ready = all(one["ready"] for one in agent["status"]["containerStatuses"])
+            return ready and agent["metadata"]["uid"] != before["uid"]
         return False
 
     another()

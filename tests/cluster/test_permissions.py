@@ -73,11 +73,11 @@ def preempts(lab: Lab) -> None:
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     lab.call("POST", classes, {"metadata": {"name": "more"}, "value": 1000})
     whole = {CARD: "1", "nvidia.com/gpumem-percentage": "100"}
-    one = {"nvidia.com/use-gputype": "L4"}
-    lab.add("less", whole, notes=one)
+    l4 = {"nvidia.com/use-gputype": "L4"}
+    lab.add("less", whole, notes=l4)
     run_all(lab, "less")
     less = lab.pods()["less"]
-    lab.add("more", whole, notes=one, priorityClassName="more")
+    lab.add("more", whole, notes=l4, priorityClassName="more")
     lab.end(less)
     wait_for(lambda: "less" not in lab.pods() and lab.phases()["more"] == "Running", seconds=90)
     lab.call("DELETE", f"{classes}/more")
@@ -85,11 +85,11 @@ def preempts(lab: Lab) -> None:
 
 def confined(release: Release) -> Plain:
     """Return the values of agents with what is documented for SELinux and AppArmor."""
-    said = {"seLinuxOptions": {"type": "spc_t"}}
+    context = {"seLinuxOptions": {"type": "spc_t"}}
     if release.lab.name != "kube":  # 1.30 and later
-        said["appArmorProfile"] = {"type": "Unconfined"}
+        context["appArmorProfile"] = {"type": "Unconfined"}
     agent: Plain = values(release.lab, release.allocation)["agent"]
-    return {**agent, "securityContext": said}
+    return {**agent, "securityContext": context}
 
 
 def rolled(before: Release, after: Release) -> bool:
@@ -128,10 +128,10 @@ def each_way(release: Release) -> Release:
     def granted(label: str) -> list[Plain]:
         return [one for one in lab.standing("n1") if one["label"] == label]
 
-    def mine() -> tuple[list[Plain], list[str]]:
+    def state() -> tuple[list[Plain], list[str]]:
         return granted("default/mine/main"), containers(lab, "mine")
 
-    before = mine()
+    before = state()
     alone = upgrade(release, "dra")
     claim(lab, "ours", memory="2Gi", cores=20)
     run_with(lab, "ours")
@@ -143,7 +143,7 @@ def each_way(release: Release) -> Release:
     classic = upgrade(alone, "classic", days=4)
     lab.add("next", share())
     run_all(lab, "next")
-    assert before == mine()
+    assert before == state()
     return classic
 
 
@@ -153,8 +153,8 @@ def another_leads(release: Release) -> Release:
     release.lab.call("DELETE", f"{PODS}/{led}")
 
     def leads() -> bool:
-        found = release.leader()
-        return found is not None and found["metadata"]["name"] != led
+        leader = release.leader()
+        return leader is not None and leader["metadata"]["name"] != led
 
     wait_for(leads)
     wait_for(lambda: len(release.pods("hetero-scheduler")) == 2)
@@ -169,8 +169,8 @@ def groups(lab: Lab) -> None:
 def template_of_nobody(lab: Lab) -> None:
     """Have a template that does not say what its name does, where no admission keeps it out."""
     exactly = {"deviceClassName": "hetero"}
-    said = {"spec": {"devices": {"requests": [{"name": "any", "exactly": exactly}]}}}
-    body = {"metadata": {"name": "hetero-0"}, "spec": said}
+    template = {"spec": {"devices": {"requests": [{"name": "any", "exactly": exactly}]}}}
+    body = {"metadata": {"name": "hetero-0"}, "spec": template}
     policy = f"{ADMISSION}/validatingadmissionpolicybindings/hetero-templates"
     kept = lab.call("GET", policy)
     lab.call("DELETE", policy)
@@ -217,8 +217,10 @@ def uses_it(row: Permission, ran: set[str]) -> bool:
 @pytest.fixture(params=LABS)
 def last(request: pytest.FixtureRequest) -> Release:
     """Return a release that may be uninstalled."""
-    found: Release = request.getfixturevalue({"kube": "cluster", "kube136": "late"}[request.param])
-    return found
+    release: Release = request.getfixturevalue(
+        {"kube": "cluster", "kube136": "late"}[request.param]
+    )
+    return release
 
 
 #: What accounts do as a release is upgraded is hetero's own (`usually_on`), and the oldest kubelet
@@ -247,14 +249,14 @@ def test_accounts_do_nothing_that_is_not_documented(
         template_of_nobody(lab)
     ending_soon(lab, "caller")  # which has the scheduler's pods replaced
     last.renew_certificates()
-    here = changed(last)
+    upgraded = changed(last)
     for app in ("hetero-agent", "hetero-scheduler", "hetero-webhook"):
         port = {"hetero-agent": 9397, "hetero-scheduler": 9396, "hetero-webhook": 8444}[app]
         for name in last.pods(app):
             wait_for(partial(tells, last, app, name, port))
     assert [None] * len(lab.racks) == silent_agents(lab)
-    note_secrets(here)
-    here.uninstall()
+    note_secrets(upgraded)
+    upgraded.uninstall()
     done = uses(lab)
 
     items = [one for one in request.session.items if _lab(one) == lab.name]

@@ -52,13 +52,13 @@ def sockets(container: Plain) -> list[str]:
 
 def listening(release: Release) -> set[tuple[str, int]]:
     """Return the addresses and ports that pods of the release listen on for others."""
-    found = set()
-    for one in (one for app in APPS for one in release.pods(app).values()):
-        for line in sockets(one["status"]["containerStatuses"][0]):
+    sockets_open = set()
+    for server in (one for app in APPS for one in release.pods(app).values()):
+        for line in sockets(server["status"]["containerStatuses"][0]):
             (host, port), state = line.split()[1].split(":"), line.split()[3]
             if state == "0A" and not host.endswith("0100007F"):
-                found.add((one["status"]["podIP"], int(port, 16)))
-    return found
+                sockets_open.add((server["status"]["podIP"], int(port, 16)))
+    return sockets_open
 
 
 def test_no_port_of_the_release_answers_who_may_not_ask(either: Release) -> None:
@@ -102,8 +102,8 @@ def silent_agents(lab: Lab) -> list[str | None]:
     def silent() -> bytes:
         return json.dumps([node.silent for node in asyncio.run(seen()).nodes]).encode()
 
-    found: list[str | None] = json.loads(lab.inside(silent))
-    return found
+    failures: list[str | None] = json.loads(lab.inside(silent))
+    return failures
 
 
 # --- clients that are slow, or greedy -------------------------------------------------------------
@@ -198,8 +198,10 @@ def half_a_request(host: str) -> bytes:
 
 
 def restarts(release: Release) -> list[int]:
-    found = (one["status"]["containerStatuses"] for one in release.pods("hetero-webhook").values())
-    return sorted(status["restartCount"] for (status,) in found)
+    statuses = (
+        one["status"]["containerStatuses"] for one in release.pods("hetero-webhook").values()
+    )
+    return sorted(status["restartCount"] for (status,) in statuses)
 
 
 @usually_on("kube136")
@@ -228,10 +230,10 @@ def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(
     (busy,) = program({}, "sh", "-c", BUSY)["containers"]
     busy["resources"] = {"requests": {"cpu": f"{(os.cpu_count() or 1) * 1000 - 800}m"}}
     for node in lab.racks:
-        here = {"kubernetes.io/hostname": node}
-        lab.add(f"busy-{node}", {}, nodeSelector=here, containers=[busy])
+        on_node = {"kubernetes.io/hostname": node}
+        lab.add(f"busy-{node}", {}, nodeSelector=on_node, containers=[busy])
     wait_for(lambda: {"Running"} == set(lab.phases().values()))
-    beside, began = admitted(), monotonic()
+    loaded, began = admitted(), monotonic()
     lab.add("beside", share())
     wait_for(lambda: "nodeName" in lab.pods()["beside"]["spec"])
     bound = monotonic() - began
@@ -240,14 +242,14 @@ def test_who_is_slow_or_greedy_at_the_webhook_harms_itself_only(
         lab.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
     with capsys.disabled():
         print(
-            f"\n{lab.name}: the API server is answered after p50 {beside[5]:.3f}, at most "
-            f"{beside[-1]:.3f} s, {alone[5]:.3f} and {alone[-1]:.3f} alone; a pod is bound "
+            f"\n{lab.name}: the API server is answered after p50 {loaded[5]:.3f}, at most "
+            f"{loaded[-1]:.3f} s, {alone[5]:.3f} and {alone[-1]:.3f} alone; a pod is bound "
             f"after {bound:.1f} s; the greedy client was hung up on {refused} times",
             end="",
         )
     assert refused > 0
-    assert beside[5] < 1 + 3 * alone[5], (alone, beside)
-    assert beside[-1] < 3, beside  # the API server waits for 5 s
+    assert loaded[5] < 1 + 3 * alone[5], (alone, loaded)
+    assert loaded[-1] < 3, loaded  # the API server waits for 5 s
     huge = pod("huge", share(), {})
     huge["spec"]["containers"][0]["env"] = [{"name": "A", "value": "x" * 1_200_000}]
     lab.call("POST", f"{PODS}?dryRun=All", huge)
@@ -276,10 +278,10 @@ def test_pods_are_admitted_for_the_api_server_alone_where_it_proves_itself(
     replace_webhooks(asking)
     try:
         wait_for(lambda: webhooks_ask(asking) == [True] * 2 and asking.admits(), seconds=120)
-        for one in asking.pods("hetero-webhook").values():
+        for webhook in asking.pods("hetero-webhook").values():
             shown = (None, other, lab.caller)
             answers = [
-                lab.inside(partial(answered, one["status"]["podIP"], pair)) for pair in shown
+                lab.inside(partial(answered, webhook["status"]["podIP"], pair)) for pair in shown
             ]
             assert [b"403", b"403", b"400"] == answers
     finally:

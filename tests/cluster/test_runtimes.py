@@ -86,9 +86,9 @@ def restarted(release: Release, way: InjectionWay) -> None:
     lab.call("DELETE", f"{path}?gracePeriodSeconds=0")
 
     def new() -> bool:
-        found = release.pods("hetero-agent").values()
-        mine = [one for one in found if one["spec"]["nodeName"] == "n1"]
-        return bool(mine) and mine[0]["metadata"]["uid"] != old["metadata"]["uid"]
+        agents = release.pods("hetero-agent").values()
+        of_n1 = [one for one in agents if one["spec"]["nodeName"] == "n1"]
+        return bool(of_n1) and of_n1[0]["metadata"]["uid"] != old["metadata"]["uid"]
 
     wait_for(new)
     wait_for(lambda: release.serves("n1"))
@@ -123,23 +123,23 @@ def described(lab: Lab, names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
 def pods(release: Release, log: Path) -> dict[tuple[str, str], Given]:
     """Return what is given to a share, what is beside it, two MIG instances and a plain pod."""
     lab = release.lab
-    beside = {**program({})["containers"][0], "name": "beside"}
+    sidecar = {**program({})["containers"][0], "name": "beside"}
     of_share = program(share())["containers"]
     l4 = {"nvidia.com/use-gputype": "L4"}
-    lab.add("shares", {}, nodeSelector=HERE, notes=l4, containers=[*of_share, beside])
+    lab.add("shares", {}, nodeSelector=HERE, notes=l4, containers=[*of_share, sidecar])
     for name in ("mig-0", "mig-1"):
         lab.add(name, share(memory=10_000, core=10), notes=CUT, nodeSelector=HERE)
     lab.add("plain", {}, nodeSelector=HERE, runtimeClassName="nvidia")
     run_all(lab, "shares", "plain", "mig-0", "mig-1")
-    found = given(log)
+    given_by_name = given(log)
     for name, card_of in (("shares", "GPU-"), ("mig-0", "GPU-")):
         assert card_of in lab.pods()[name]["metadata"]["annotations"][ALLOCATION]
     lab.clear()
-    return found
+    return given_by_name
 
 
-def caps(one: Given) -> list[str]:
-    return [path for path in one.nodes if path.startswith(f"{CAPS}/")]
+def caps(container: Given) -> list[str]:
+    return [path for path in container.nodes if path.startswith(f"{CAPS}/")]
 
 
 @usually_on("kube136")
@@ -149,12 +149,12 @@ def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> 
     The agent's own files come with the variable, too: the next test has them.
     """
     lab = node.lab
-    found: dict[InjectionWay, dict[tuple[str, str], Given]] = {}
+    given_by_way: dict[InjectionWay, dict[tuple[str, str], Given]] = {}
     with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
         restarted(node, InjectionWay.ENVVAR)
-        found[InjectionWay.ENVVAR] = told = pods(node, log)
+        given_by_way[InjectionWay.ENVVAR] = by_variable = pods(node, log)
         known = {
-            told[name, "main"].by_variable: tuple(f"{CAPS}/nvidia-cap{one}" for one in of)
+            by_variable[name, "main"].by_variable: tuple(f"{CAPS}/nvidia-cap{one}" for one in of)
             for name, of in NODES.items()
         }
         assert 3 == len(known)
@@ -162,12 +162,16 @@ def test_each_way_gives_a_container_its_cards_and_others_none(node: Release) -> 
             log.write_text("")
             restarted(node, way)
             with described(lab, known) if way.by_cdi else nullcontext():
-                found[way] = pods(node, log)
+                given_by_way[way] = pods(node, log)
 
-    for way, given_by in found.items():
-        for one in (given_by["shares", "beside"], given_by["plain", "main"]):
-            assert ("void", [], []) == (one.by_variable, one.by_mounts, caps(one)), way
-            assert "GIVEN_BY_CDI" not in one.env, way
+    for way, given_by in given_by_way.items():
+        for given_here in (given_by["shares", "beside"], given_by["plain", "main"]):
+            assert ("void", [], []) == (
+                given_here.by_variable,
+                given_here.by_mounts,
+                caps(given_here),
+            ), way
+            assert "GIVEN_BY_CDI" not in given_here.env, way
         for name in NODES:
             main = given_by[name, "main"]
             assert {
@@ -189,12 +193,12 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
     either: Release, tenant: str
 ) -> None:
     """The stand-in takes a container that is told nothing for one of an image that is given all."""
-    lab, here = either.lab, {"kubernetes.io/hostname": "n1"}
+    lab, on_n1 = either.lab, {"kubernetes.io/hostname": "n1"}
     of_share = program(share())["containers"]
     plain = program({})["containers"][0]
-    beside = {**plain, "name": "beside"}
+    sidecar = {**plain, "name": "beside"}
     for limits in ({}, share()):
-        made = pod("sees-all", limits, {}, nodeSelector=here)
+        made = pod("sees-all", limits, {}, nodeSelector=on_n1)
         for name, value in ((VISIBLE, "all"), ("ASCEND_VISIBLE_DEVICES", "0-7")):
             made["spec"]["containers"][0]["env"] = [{"name": name, "value": value}]
             with pytest.raises(OSError, match="may use policy visible-devices"):
@@ -213,17 +217,17 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
     also = {**of_share[0], **from_all, "name": "also"}
     old = {**plain, "env": [{"name": "CUDA_VERSION", "value": "10.0"}]}
     with runtime_class(lab, "nvidia"), runtime_of_nvidia(lab, "n1") as log:
-        lab.add("shares", {}, nodeSelector=here, containers=[*of_share, beside, also])
-        lab.add("plain", {}, nodeSelector=here)
+        lab.add("shares", {}, nodeSelector=on_n1, containers=[*of_share, sidecar, also])
+        lab.add("plain", {}, nodeSelector=on_n1)
         for name, container in (("by-class", plain), ("brings", brings), ("old", old)):
             by = "nvidia"
-            lab.add(name, {}, nodeSelector=here, runtimeClassName=by, containers=[container])
+            lab.add(name, {}, nodeSelector=on_n1, runtimeClassName=by, containers=[container])
         run_all(lab, "shares", "plain", "by-class", "brings", "old")
-        found = given(log)
+        given_by_name = given(log)
         served = pod("served", {"nvidia.com/another": "1"}, {}, runtimeClassName="nvidia")
         (alone,) = lab.call("POST", f"{PODS}?dryRun=All", served)["spec"]["containers"]
     lab.call("DELETE", f"{space}/all")
-    seen = {name: one.by_variable for name, one in found.items()}
+    seen = {name: one.by_variable for name, one in given_by_name.items()}
 
     allocation = lab.pods()["shares"]["metadata"]["annotations"][ALLOCATION]
     hidden = [("shares", "beside"), *((name, "main") for name in ("by-class", "brings", "old"))]
@@ -231,8 +235,8 @@ def test_a_runtime_gives_a_container_the_cards_that_the_scheduler_gave_it_and_no
     # Where the cluster is set to hide cards from all pods that ask for none: on 1.20 here.
     assert seen["plain", "main"] == ("void" if lab.name == "kube" else "all")
     # By no variable that another vendor's runtime reads, and of cards of another plugin nothing.
-    told = [("shares", "also"), *((name, "main") for name in ("by-class", "brings", "old"))]
-    assert {""} == {found[one].env.get(OTHERS) for one in told}
+    cardless = [("shares", "also"), *((name, "main") for name in ("by-class", "brings", "old"))]
+    assert {""} == {given_by_name[one].env.get(OTHERS) for one in cardless}
     of_another = {one["name"] for one in alone["env"]}
     assert (True, False) == (OTHERS in of_another, VISIBLE in of_another)
     for container in ("main", "also"):

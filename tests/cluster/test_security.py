@@ -54,7 +54,7 @@ def refused(lab: Lab, name: str) -> str:
     """Wait until a pod's node refuses it, and return why."""
     status = wait_for(
         lambda: (
-            found if (found := lab.pods(UNWATCHED)[name]["status"])["phase"] == "Failed" else None
+            status if (status := lab.pods(UNWATCHED)[name]["status"])["phase"] == "Failed" else None
         )
     )
     return str(status["message"])
@@ -169,9 +169,9 @@ def test_a_tenant_who_scribbles_over_its_region_gains_nothing(lab: Lab, release:
     lab.add("tenant", share(memory=2000), "sh", "-c", "; ".join(tries))
     ended(lab, "tenant", "neighbour")
 
-    said = [line for line in lab.output("tenant").splitlines() if "refused:" not in line]
-    assert ["/etc/hetero/grant stays", "/etc/ld.so.preload stays"] == said[:2]
-    assert [True, True] == ["error" in line for line in said[2:]]
+    changed = [line for line in lab.output("tenant").splitlines() if "refused:" not in line]
+    assert ["/etc/hetero/grant stays", "/etc/ld.so.preload stays"] == changed[:2]
+    assert [True, True] == ["error" in line for line in changed[2:]]
     assert {"allocated": 1900 * MiB} == json.loads(lab.output("neighbour"))
     assert CARD in lab.allocatable("n1")
     assert "hetero_ledger_unreadable 0.0" in release.metrics("n1")

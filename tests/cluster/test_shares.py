@@ -113,8 +113,8 @@ def test_a_kubelet_restart_disturbs_nothing(lab: Lab, release: Release) -> None:
     # A pod bound in between would be rejected, by every device plugin (kubernetes#125579).
     def again() -> bool:
         with suppress(OSError):
-            said = release.agent_log("n1").count("registered with the kubelet")
-            return said >= registered + 2 and release.serves("n1")
+            count = release.agent_log("n1").count("registered with the kubelet")
+            return count >= registered + 2 and release.serves("n1")
         return False
 
     wait_for(again)

@@ -88,13 +88,13 @@ OFF = USES["off"]
 
 def denied(release: Release) -> float:
     """Return how many pods the webhooks say that they refused for want of a right."""
-    found = 0.0
-    for one in release.pods("hetero-webhook").values():
-        server = f"https://{one['status']['podIP']}:8444"
+    total = 0.0
+    for webhook in release.pods("hetero-webhook").values():
+        server = f"https://{webhook['status']['podIP']}:8444"
         for line in release.lab.ask(server, "GET", "/metrics").decode().splitlines():
             if line.startswith("hetero_webhook_denied_total{"):
-                found += float(line.rpartition(" ")[2])
-    return found
+                total += float(line.rpartition(" ")[2])
+    return total
 
 
 def test_a_tenant_takes_nothing_from_neighbours_without_the_right(
@@ -110,12 +110,12 @@ def test_a_tenant_takes_nothing_from_neighbours_without_the_right(
             made["spec"]["containers"][0]["env"] = [sees_all]
         with pytest.raises(OSError, match=f"neither tenant nor .*:default may use policy {policy}"):
             as_user(lab, tenant, "POST", PODS, made)
-    theirs = pod("theirs", share(), {})
-    theirs["spec"]["containers"][0]["env"] = [
+    other = pod("theirs", share(), {})
+    other["spec"]["containers"][0]["env"] = [
         {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}
     ]
     with pytest.raises(OSError, match="may use policy off"):
-        as_user(lab, tenant, "POST", PODS, theirs)
+        as_user(lab, tenant, "POST", PODS, other)
     opted_out = pod("out", *OFF, schedulerName="hetero-scheduler")
     opted_out["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
     with pytest.raises(OSError, match="may use policy off"):
@@ -143,9 +143,9 @@ def test_a_controller_lends_nobody_its_right(either: Release) -> None:
 
     with bound(lab, "hetero-use-off", controller):
         lab.call("POST", sets, made)
-        said = wait_for(lambda: lab.messages("off"))
+        messages = wait_for(lambda: lab.messages("off"))
         assert {} == lab.pods()
-    assert "default:default may not use policy off in namespace default" in said[0]
+    assert "default:default may not use policy off in namespace default" in messages[0]
 
     with bound(lab, "hetero-use-off", "system:serviceaccount:default:default"):
         wait_for(lambda: list(lab.phases().values()) == ["Running"])
@@ -222,12 +222,12 @@ def part(percent: int, name: str = "main") -> Plain:
 def test_a_pod_is_admitted_at_the_most_that_it_holds_at_any_time(either: Release) -> None:
     lab = either.lab
     known = {name: of for name, of in MOST.items() if lab.name != "kube" or not of[1]}
-    for name, (first, beside, later) in known.items():
+    for name, (first, sidecars, later) in known.items():
         inits = [{**part(p, f"first-{n}"), "command": ["true"]} for n, p in enumerate(first)]
-        inits += [{**part(p, f"beside-{p}"), "restartPolicy": "Always"} for p in beside]
+        inits += [{**part(p, f"beside-{p}"), "restartPolicy": "Always"} for p in sidecars]
         mains = [part(p, f"later-{n}") for n, p in enumerate(later or (0,))]
         lab.add(name, {}, notes=L4, initContainers=inits, containers=mains)
-        most = max([*first, sum(later)]) + sum(beside)
+        most = max([*first, sum(later)]) + sum(sidecars)
         for other, percent in (("rest", 100 - most), ("more", 1)):
             lab.add(f"{name}-{other}", {}, notes=L4, containers=[part(percent)])
             if other == "rest":
@@ -238,8 +238,8 @@ def test_a_pod_is_admitted_at_the_most_that_it_holds_at_any_time(either: Release
 
 def test_a_sidecar_that_kubernetes_does_not_know_is_refused(release: Release) -> None:
     spec = {**program(share()), "initContainers": [{**part(10, "side"), "restartPolicy": "Always"}]}
-    said = json.dumps({"spec": {"initContainers": spec["initContainers"]}})
-    notes = {"kubectl.kubernetes.io/last-applied-configuration": said}
+    spec_json = json.dumps({"spec": {"initContainers": spec["initContainers"]}})
+    notes = {"kubectl.kubernetes.io/last-applied-configuration": spec_json}
 
     with pytest.raises(OSError, match="container side: with restartPolicy Always it is a sidecar"):
         release.lab.call(

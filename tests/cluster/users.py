@@ -43,12 +43,12 @@ def ask_with(
             text = body if isinstance(body, str) else json.dumps(body)
             connection.request(method, path, text, headers)
             answer = connection.getresponse()
-            said = answer.read()
+            data = answer.read()
         if answer.status >= 400:
             with suppress(ValueError):
-                said = json.loads(said)["message"].encode()
-            raise OSError(f"{answer.status} {said.decode()}")
-        return said
+                data = json.loads(data)["message"].encode()
+            raise OSError(f"{answer.status} {data.decode()}")
+        return data
 
     made: Plain = json.loads(lab.inside(act))
     return made
