@@ -112,10 +112,10 @@ def instructions(checkout: Path, *, standing: int) -> int:
             admit(f"other{number}")
             (place / f"states/other{number}").mkdir(parents=True)
         output = f"--callgrind-out-file={place / 'counted'}"
-        said = admit("one", "valgrind", "--tool=callgrind", output)
-    counted = re.search(r"Collected : (\d+)", said)
+        report = admit("one", "valgrind", "--tool=callgrind", output)
+    counted = re.search(r"Collected : (\d+)", report)
     if not counted:
-        sys.exit(f"admission: callgrind counted nothing: {said}")
+        sys.exit(f"admission: callgrind counted nothing: {report}")
     return int(counted[1])
 
 
@@ -137,11 +137,11 @@ def count(against: Path | None, *, standing: int) -> None:
     """Count the instructions of one admission, and print them."""
     if os.geteuid() != 0 or not shutil.which("valgrind"):
         sys.exit("admission: root and valgrind are needed")
-    here = instructions(Path(__file__).resolve().parent.parent, standing=standing)
-    print(f"an admission here: {here / 1e6:.1f} million instructions")
+    own = instructions(Path(__file__).resolve().parent.parent, standing=standing)
+    print(f"an admission here: {own / 1e6:.1f} million instructions")
     if against:
-        there = instructions(against.resolve(), standing=standing)
-        print(f"in {against}: {there / 1e6:.1f} million; ratio {here / there:.3f}")
+        other = instructions(against.resolve(), standing=standing)
+        print(f"in {against}: {other / 1e6:.1f} million; ratio {own / other:.3f}")
 
 
 def measure(*, rounds: int, standing: int) -> None:
@@ -189,13 +189,13 @@ def measure(*, rounds: int, standing: int) -> None:
                 started([runc, *states, "delete", "--force", other])
     print(f"{'':14}  start ms  added ms  processors ms  added ms")
     for kind, pairs in took.items():
-        said = [f"{kind:14}"]
+        columns = [f"{kind:14}"]
         for unit, (start, added) in enumerate(((8, 8), (13, 8))):
-            mine = [pair[unit] for pair in pairs]
+            own_times = [pair[unit] for pair in pairs]
             bare = [pair[unit] for pair in took["runc"]]
-            more = median(one - other for one, other in zip(mine, bare, strict=True))
-            said.append(f"{median(mine):{start}.1f}  {more:{added}.1f}")
-        print("  ".join(said))
+            more = median(one - other for one, other in zip(own_times, bare, strict=True))
+            columns.append(f"{median(own_times):{start}.1f}  {more:{added}.1f}")
+        print("  ".join(columns))
 
 
 if __name__ == "__main__":

@@ -129,16 +129,16 @@ def any_choice(nodes: list[Node], wants: list[Demand], models: dict[str, int]) -
         cost = -np.array(gains + [0.0] * len(patterns))
         solved = linprog(cost, A_ub=matrix.tocsr(), b_ub=limits, method="highs")
         prices = -solved.ineqlin.marginals
-        found = []
+        patterns_of_kind = []
         for kind in kinds:
             worth = {size: float(prices[rows[size, kind]]) for size in sizes}
             most, pattern = best_pattern(worth, grain)
             if most > prices[rows["cards", kind]] + 1e-6:
-                found.append((kind, pattern))
-        if not found:
+                patterns_of_kind.append((kind, pattern))
+        if not patterns_of_kind:
             total = sum(len(node.devices) for node in nodes) * WHOLE
             return float(-100 * solved.fun / total)
-        patterns += found
+        patterns += patterns_of_kind
 
 
 def main() -> None:

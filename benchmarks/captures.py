@@ -85,7 +85,7 @@ def _numbered(rack: str) -> str:
     number = count(1)
     return re.sub(
         r"\[device\]\n",
-        lambda found: f"{found[0]}uuid = GPU-{next(number):08x}-0000-4000-8000-000000000000\n",
+        lambda matched: f"{matched[0]}uuid = GPU-{next(number):08x}-0000-4000-8000-000000000000\n",
         rack,
     )
 
@@ -104,19 +104,21 @@ def _start(flags: tuple[str, ...], environ: dict[str, str]) -> subprocess.Popen[
 
 def _shown(words: tuple[str, ...], environ: dict[str, str], columns: int) -> str:
     """Return what a command shows in a terminal of so many columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    with subprocess.Popen([*HETERO, *words], stdin=theirs, stdout=theirs, env=environ) as program:
-        os.close(theirs)
-        said = b""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(controller, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    with subprocess.Popen(
+        [*HETERO, *words], stdin=terminal, stdout=terminal, env=environ
+    ) as program:
+        os.close(terminal)
+        output = b""
         try:
-            while some := os.read(ours, 65536):
-                said += some
+            while some := os.read(controller, 65536):
+                output += some
         except OSError:  # the last one closed the terminal
             pass
         program.wait()
-    os.close(ours)
-    return f"$ hetero {' '.join(words)}\n" + said.decode().replace("\r\n", "\n")
+    os.close(controller)
+    return f"$ hetero {' '.join(words)}\n" + output.decode().replace("\r\n", "\n")
 
 
 if __name__ == "__main__":

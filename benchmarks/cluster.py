@@ -90,15 +90,15 @@ def pack(path: Path, pods: str, *, kill_at: int) -> None:
         watched = asyncio.run(place_all(plane, trace, kill_at=kill_at))
         took = time.monotonic() - started - QUIET
         used = processor_seconds(plane)
-    found = {name: node for name, node in watched.nodes.items() if node}
-    for what, placed in (("simulate", expected), ("cluster", found)):
+    placed_by_cluster = {name: node for name, node in watched.nodes.items() if node}
+    for what, placed in (("simulate", expected), ("cluster", placed_by_cluster)):
         sizes = sum(
             size for pod, size in zip(trace.pods, asked, strict=True) if placed.get(pod.name)
         )
         print(f"{what:9} {sizes / cards / 10:6.2f} % of {cards} cards, {len(placed)} pods placed")
     first = [pod.name for pod in trace.pods[:FIRST]]
-    same = sum(expected.get(one) == found.get(one) for one in first)
-    alike = sum(expected.get(pod.name) == found.get(pod.name) for pod in trace.pods)
+    same = sum(expected.get(one) == placed_by_cluster.get(one) for one in first)
+    alike = sum(expected.get(pod.name) == placed_by_cluster.get(pod.name) for pod in trace.pods)
     print(f"on the same nodes: {same} of the first {len(first)}, {alike} of {len(trace.pods)}")
     print(f"cards over capacity: {over_capacity(trace, watched.pods.values())}")
     print(f"{took:.0f} s; processor seconds: {used}")
@@ -268,9 +268,9 @@ def start_extender(plane: ControlPlane, settings: str) -> None:
 
 def answer(url: str, tls: ssl.SSLContext, body: Plain | None = None) -> str | None:
     """Return what is answered, None where nobody answers."""
-    said = None if body is None else json.dumps(body).encode()
+    payload = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(url, said, context=tls, timeout=10) as heard:  # noqa: S310
+        with urllib.request.urlopen(url, payload, context=tls, timeout=10) as heard:  # noqa: S310
             text: str = heard.read().decode()
             return text
     except OSError:

@@ -137,8 +137,8 @@ class Caller:
 
 def bind(caller: Caller, decided: queue.Queue[tuple[int, str] | None]) -> None:
     """Bind what was decided, one after the other."""
-    while (one := decided.get()) is not None:
-        number, node = one
+    while (decision := decided.get()) is not None:
+        number, node = decision
         named = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": f"uid-{number}"}
         answer = caller.call("bind", json.encode({**named, "Node": node}))
         if answer:

@@ -173,10 +173,10 @@ def _under(fleet: Fleet, row: dict[str, Any], policies: dict[str, Policy], secon
     alone = {job: rates(next(runs))[0] for job in jobs}
     before = rates(next(runs))
     for name in policies:
-        found, after = rates(next(runs)), rates(next(runs))
+        limited_rates, after = rates(next(runs)), rates(next(runs))
         got, open_ = (
             [100 * rate / alone[job] for rate, (job, _) in zip(some, wanted, strict=True)]
-            for some in (found, mean(before, after))
+            for some in (limited_rates, mean(before, after))
         )
         row["alone"][name], row["got"][name], row["paired"][name] = alone, got, open_
         ratio = sum(got) / sum(open_)
@@ -190,13 +190,13 @@ def profiled(machine: Machine, job: str) -> dict[str, float] | None:
         return None
     words = (sys.executable, "-m", "hetero_benchmarks.busy", job)
     with Program(words, machine, None, name=job) as program:
-        told: dict[str, float] = json.loads(list(program.lines())[-1])
-    return told
+        profile: dict[str, float] = json.loads(list(program.lines())[-1])
+    return profile
 
 
 def alone(machine: Machine, job: str, seconds: float) -> dict[str, Any]:
     """Return what a job gets alone, and b, each beside the same process without a limit."""
-    told = profiled(machine, job)
+    profile = profiled(machine, job)
 
     def cell(core: int) -> Cell:
         return Cell(tenants=(limited(job, core),), seconds=seconds, lead=LEAD)
@@ -209,10 +209,10 @@ def alone(machine: Machine, job: str, seconds: float) -> dict[str, Any]:
         runs = measure(fleet, cells)
         (before,) = rates(next(runs))
         for share in SHARES:
-            (found,), (after,) = rates(next(runs)), rates(next(runs))
+            (limited_rate,), (after,) = rates(next(runs)), rates(next(runs))
             rate = (before + after) / 2
-            b = None if told is None else min(told["busy_ms"] / 1000 * rate, 1.0)
-            got, law = 100 * found / rate, 100.0 if b is None else min(100.0, share / b)
+            b = None if profile is None else min(profile["busy_ms"] / 1000 * rate, 1.0)
+            got, law = 100 * limited_rate / rate, 100.0 if b is None else min(100.0, share / b)
             row["b"][share], row["got"][share], row["law"][share] = b, got, law
             about = "not known" if b is None else f"{100 * b:.1f}"
             say(f"{job} alone at {share}: {got:.1f} of {law:.1f} (b {about}, {rate:.1f} steps/s)")
@@ -224,7 +224,7 @@ def online(
     machine: Machine, requests: str, batch: str, seconds: float, sharing: str
 ) -> dict[str, Any]:
     """Return the p99 of requests beside a program that stands still and that runs, in turn."""
-    told = profiled(machine, batch)
+    profile = profiled(machine, batch)
     high = Tenant(job=requests, share=Share(core=50, priority=Priority.HIGH))
     low, free = limited(batch, 50, Policy.ELASTIC), limited(batch, OPEN, Policy.ELASTIC)
     idle = Tenant(job=batch, share=low.share, idle=True)
@@ -238,26 +238,26 @@ def online(
             runs.append(paces)
             say(f"online {sharing}: {' beside '.join(map(str, tenants))}: {_phase(paces)}")
     first, *between, last = runs
-    still, beside = between[::2], between[1::2]
+    still, running = between[::2], between[1::2]
     p99 = {
         name: [each[0].p99 * 1000 for each in chosen if each[0] is not None]
-        for name, chosen in (("still", still), ("runs", beside))
+        for name, chosen in (("still", still), ("runs", running))
     }
     # What requests keep the card busy for: their rate, times what one takes that meets nobody.
     busy = sum(each[0].rate * each[0].p50 for each in still if each[0] is not None) / PHASES
     whole = (rates(first)[0] + rates(last)[0]) / 2
-    rate = sum(each[1].rate for each in beside if each[1] is not None) / PHASES
+    rate = sum(each[1].rate for each in running if each[1] is not None) / PHASES
     row: dict[str, Any] = {
         "batch": batch,
         "sharing": sharing,
         "p99_ms": p99,
         "still_ms": median(p99["still"]),
         "runs_ms": median(p99["runs"]),
-        "longest_ms": None if told is None else told["longest_ms"],
+        "longest_ms": None if profile is None else profile["longest_ms"],
         "busy": busy,
         "left": rate / (whole * (1 - busy)),
     }
-    longest = "" if told is None else f", its longest kernel {told['longest_ms']:.2f} ms"
+    longest = "" if profile is None else f", its longest kernel {profile['longest_ms']:.2f} ms"
     say(
         f"online {sharing} beside {batch}: p99 {row['still_ms']:.2f} ms while it stands still, "
         f"{row['runs_ms']:.2f} ms while it runs ({row['runs_ms'] / row['still_ms']:.2f} times"
@@ -286,8 +286,8 @@ def job(machine: Machine, name: str, seconds: float, sharing: str) -> dict[str, 
     cores = (OPEN, *shares, OPEN)
     cells = [Cell(tenants=(limited(name, core),), seconds=seconds, lead=LEAD) for core in cores]
     with Fleet(machine, sharing=sharing) as fleet:
-        first, *found, last = [rates(paces)[0] for paces in measure(fleet, cells)]
-    got = {share: 200 * rate / (first + last) for share, rate in zip(shares, found, strict=True)}
+        first, *between, last = [rates(paces)[0] for paces in measure(fleet, cells)]
+    got = {share: 200 * rate / (first + last) for share, rate in zip(shares, between, strict=True)}
     figures = ", ".join(f"{share} %: {got[share]:.1f}" for share in shares)
     say(f"{name} {sharing}: {figures} ({first:.2f} and {last:.2f} steps/s without a limit)")
     return {"job": name, "sharing": sharing, "got": got}

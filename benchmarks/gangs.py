@@ -109,7 +109,7 @@ class Bench:
         except HeteroError as error:
             self.miss(f"{title}: {error}")
 
-    def found(self, cell: str, row: dict[str, Any], line: str, *misses: str) -> None:
+    def record(self, cell: str, row: dict[str, Any], line: str, *misses: str) -> None:
         """Keep and show what was found, and what of it misses its goal."""
         self.report[cell].append(row)
         print(line, flush=True)
@@ -142,12 +142,12 @@ def busy_part(fleet: Fleet, tenant: Tenant, rate: float) -> float | None:
     if len(tenant.cards) == 1 or not GANGS[tenant.job].torch:
         return None
     try:
-        told = json.loads(fleet.ask((tenant.program, 0), "profile"))
+        profile = json.loads(fleet.ask((tenant.program, 0), "profile"))
     except HeteroError as error:
         print(f"{tenant}: no profile: {error}", flush=True)
         return None
     # Its own rate and that of the steps under the profiler are not of the same seconds.
-    return min(1.0, float(told["busy_ms"]) / 1000 * rate) or None
+    return min(1.0, float(profile["busy_ms"]) / 1000 * rate) or None
 
 
 def about(b: float | None) -> str:
@@ -193,7 +193,7 @@ def _alone(
         }
         line = f"{title} at {share}: {got:.1f} of {expected:.1f} ({got - expected:+.1f})"
         miss = f"{title} at {share}: {got:.1f} is not within {points:g} of {expected:.1f}"
-        bench.found(
+        bench.record(
             where,
             row,
             f"{line}, by the second {low:.1f} to {high:.1f}",
@@ -201,13 +201,13 @@ def _alone(
         )
 
 
-def beside(bench: Bench, group: Sequence[Together], where: str) -> None:
+def measure_together(bench: Bench, group: Sequence[Together], where: str) -> None:
     """Measure tenants beside each other, and what each of them has without hetero alone."""
     runs = len(natives(group[0].tenants)) + len(group)
-    bench.attempt(group[0].name, runs, partial(_beside, bench, group, where))
+    bench.attempt(group[0].name, runs, partial(_measure_together, bench, group, where))
 
 
-def _beside(bench: Bench, group: Sequence[Together], where: str, fleet: Fleet) -> None:
+def _measure_together(bench: Bench, group: Sequence[Together], where: str, fleet: Fleet) -> None:
     free = [bench.cell(*tenants) for tenants in natives(group[0].tenants)]
     cells = [bench.cell(*each.tenants) for each in group]
     fleet.prepare([*free, *cells])
@@ -232,7 +232,7 @@ def _beside(bench: Bench, group: Sequence[Together], where: str, fleet: Fleet) -
             for who, tenant in zip(row["tenants"], together.tenants, strict=True)
             if not tenant.idle
         )
-        bench.found(
+        bench.record(
             where,
             row,
             f"{together.name}: {figures}, by the second {seconds}",
@@ -267,7 +267,7 @@ def hami(bench: Bench, program: str, library: Path) -> None:
         got = percent_of(pace.rate, native.rate)
         row = {"program": program, "share": HALF, "got": got, "seconds": [low, high]}
         line = f"{program} under HAMi-core at {HALF}: {got:.1f}, by the second"
-        bench.found("hami", row, f"{line} {low:.1f} to {high:.1f}")
+        bench.record("hami", row, f"{line} {low:.1f} to {high:.1f}")
 
 
 def four(bench: Bench, programs: Sequence[str]) -> None:
@@ -281,7 +281,7 @@ def four(bench: Bench, programs: Sequence[str]) -> None:
             places = ((0, 1, 2, 3), (0, 1), (2, 3))
             tenants = tuple(Tenant(job=program, cards=where, share=share) for where in places)
             name = f"{program}: a gang of 4 at {OF_FOUR}, two of 2 at {OF_FOUR}"
-            beside(bench, [Together(name=name, tenants=tenants)], "four")
+            measure_together(bench, [Together(name=name, tenants=tenants)], "four")
 
 
 def some_shares(text: str) -> list[int]:
@@ -328,7 +328,7 @@ def measure(bench: Bench, cell: str, asked: argparse.Namespace) -> None:
             alone(bench, program, 2, asked.shares, "alone")
     elif cell == "beside":
         for group in groups(asked.programs):
-            beside(bench, group, "beside")
+            measure_together(bench, group, "beside")
     elif cell == "four":
         four(bench, asked.programs)
     elif asked.hami is None:

@@ -66,11 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     chosen = parser.add_subparsers(required=True)
     for name, act, pods in (("kubelets", on_kubelets, 200), ("hollow", on_hollow, 2000)):
-        one = chosen.add_parser(name)
-        one.add_argument("--lab", choices=LABS, default=LABS[0])
-        one.add_argument("--pods", type=int, default=pods)
-        one.add_argument("--nodes", type=int, default=40)
-        one.set_defaults(act=act)
+        subparser = chosen.add_parser(name)
+        subparser.add_argument("--lab", choices=LABS, default=LABS[0])
+        subparser.add_argument("--pods", type=int, default=pods)
+        subparser.add_argument("--nodes", type=int, default=40)
+        subparser.set_defaults(act=act)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, cluster(Path(name), options.lab) as release:
         faults = inside(release.lab, lambda: options.act(release, options))
@@ -114,7 +114,7 @@ def inside(lab: Lab, act: Callable[[], Any]) -> Any:
 
 async def on_kubelets(release: Release, options: argparse.Namespace) -> int:
     """Run waves of pods on the real kubelets; return how many things were wrong."""
-    lab, found = release.lab, Counter[str]()
+    lab, outcomes = release.lab, Counter[str]()
     kills = Kills(release, {node: partial(replace, release, node) for node in lab.racks})
     async with session(lab, tuple(lab.racks)) as seen:
         with kills.going():
@@ -125,17 +125,17 @@ async def on_kubelets(release: Release, options: argparse.Namespace) -> int:
                     spec = {**program(ASKED[kind][0]), "restartPolicy": "Never"}
                     await add(seen, f"wave-{wave}-{number}", spec)
                 await seen.settle()
-                told, over = seen.told(), seen.over_by_slots()
+                of_wave, over = seen.outcomes(), seen.over_by_slots()
                 print(
-                    f"wave {wave + 1}: {dict(told)}, killed {dict(kills.done)}; by slots alone "
+                    f"wave {wave + 1}: {dict(of_wave)}, killed {dict(kills.done)}; by slots alone "
                     f"{over} cards would be over",
                     flush=True,
                 )
                 if not over:
                     seen.wrong.add(f"wave {wave + 1}: whoever counts nothing but slots passes")
-                found += told
+                outcomes += of_wave
                 await seen.clear()
-    return report(lab, kills, seen, found)
+    return report(lab, kills, seen, outcomes)
 
 
 async def on_hollow(release: Release, options: argparse.Namespace) -> int:
@@ -152,9 +152,9 @@ async def on_hollow(release: Release, options: argparse.Namespace) -> int:
                     spec = {**program(share(memory, core)), "nodeSelector": {HOLLOW: "on"}}
                     await add(seen, f"pod-{number}", spec)
             await seen.settle()
-            found = seen.told()
+            outcomes = seen.outcomes()
             print(f"by slots alone {seen.over_by_slots()} cards would be over", flush=True)
-        return report(lab, kills, seen, found)
+        return report(lab, kills, seen, outcomes)
 
 
 async def add(seen: Watched, name: str, spec: Plain) -> None:
@@ -168,9 +168,9 @@ async def add(seen: Watched, name: str, spec: Plain) -> None:
     seen.made.add(name)
 
 
-def report(lab: Lab, kills: Kills, seen: Watched, found: Counter[str]) -> int:
+def report(lab: Lab, kills: Kills, seen: Watched, outcomes: Counter[str]) -> int:
     """Print what became of the pods and what was wrong; return how much was."""
-    print(f"{lab.name}: {sum(found.values())} pods: {dict(found)}")
+    print(f"{lab.name}: {sum(outcomes.values())} pods: {dict(outcomes)}")
     print(f"killed: {dict(kills.done)}")
     bound: defaultdict[str, list[float]] = defaultdict(list)
     for event in lab.writes(0):
@@ -393,9 +393,9 @@ class Watched:
             await asyncio.sleep(2)
         # What a pod was given that its node did not admit is given back within a minute.
         until = time.monotonic() + 60
-        while (found := await asyncio.to_thread(self.strangers)) and time.monotonic() < until:
+        while (strangers := await asyncio.to_thread(self.strangers)) and time.monotonic() < until:
             await asyncio.sleep(2)
-        self.wrong |= found
+        self.wrong |= strangers
 
     def strangers(self) -> set[str]:
         """Return a line for each grant that is not what the scheduler gave its pod."""
@@ -407,12 +407,12 @@ class Watched:
     async def _undecided(self) -> set[str]:
         """Return a line for each pod that neither runs nor was refused for a true reason."""
         try:
-            said = await self._sentences()
+            sentences = await self._sentences()
         except ApiError as error:
             return {str(error)}
         left = {f"{name} is lost" for name in self.made - self.pods.keys()}
         for name, pod in self.pods.items():
-            phase, sentence = pod["status"]["phase"], said.get(pod["metadata"]["uid"], "")
+            phase, sentence = pod["status"]["phase"], sentences.get(pod["metadata"]["uid"], "")
             if phase == "Running":
                 continue
             if phase == "Failed":
@@ -426,19 +426,19 @@ class Watched:
     async def _sentences(self) -> dict[str, str]:
         """Return what each pod was told last, by UID."""
         path = "/api/v1/namespaces/default/events"
-        found: dict[str, tuple[str, int, str]] = {}
-        for one in await self.api.items(path):
-            if one["reason"] in ("Unfit", "NotAdmitted"):
-                uid, at = one["involvedObject"]["uid"], one["lastTimestamp"]
-                told = (at, int(one["metadata"]["resourceVersion"]), one["message"])
-                found[uid] = max(told, found.get(uid, told))
-        return {uid: message for uid, (_, _, message) in found.items()}
+        newest: dict[str, tuple[str, int, str]] = {}
+        for event in await self.api.items(path):
+            if event["reason"] in ("Unfit", "NotAdmitted"):
+                uid, at = event["involvedObject"]["uid"], event["lastTimestamp"]
+                entry = (at, int(event["metadata"]["resourceVersion"]), event["message"])
+                newest[uid] = max(entry, newest.get(uid, entry))
+        return {uid: message for uid, (_, _, message) in newest.items()}
 
     def _true(self, pod: Plain, sentence: str) -> bool:
         """Whether a pod fits nowhere, and the sentence says what each node lacks."""
-        said = UNFIT.fullmatch(sentence)
-        lacks = LACKS.findall(said[2]) if said else []
-        if said is None or sum(int(count) for count, _, _ in lacks) != int(said[1]):
+        matched = UNFIT.fullmatch(sentence)
+        lacks = LACKS.findall(matched[2]) if matched else []
+        if matched is None or sum(int(count) for count, _, _ in lacks) != int(matched[1]):
             return False
         if any(float(free) >= float(wanted) for _, wanted, free in lacks):
             return False
@@ -455,7 +455,7 @@ class Watched:
                     return True
         return False
 
-    def told(self) -> Counter[str]:
+    def outcomes(self) -> Counter[str]:
         """Return how many pods ended how."""
         ends = {"Running": "run", "Failed": "not admitted, told so", "Pending": "refused, told why"}
         return Counter(ends[pod["status"]["phase"]] for pod in self.pods.values())
@@ -471,7 +471,9 @@ class Watched:
             await asyncio.sleep(1)
 
         def standing() -> dict[str, int]:
-            return {node: len(found) for node in self.books.nodes if (found := lab.standing(node))}
+            return {
+                node: len(grants) for node in self.books.nodes if (grants := lab.standing(node))
+            }
 
         until = time.monotonic() + PATIENCE
         while left := await asyncio.to_thread(standing):

@@ -38,7 +38,7 @@ def start(machine: Machine, core: int | None, *options: str) -> Program:
     return Program([JOB, *options], machine, grant, name="long")
 
 
-def told(job: Program) -> dict[str, Any]:
+def last_line(job: Program) -> dict[str, Any]:
     """Return the last line that a job says. Raises `HeteroError` when it failed."""
     with job:
         answer: dict[str, Any] = json.loads(list(job.lines())[-1])
@@ -49,8 +49,8 @@ def alone(machine: Machine, milliseconds: float, share: int, per_ms: float) -> d
     """Return what kernels of this length get under a share, in percent of their rate alone."""
     steps = max(LEAST_KERNELS, int(LEAST_SECONDS * 1000 / milliseconds))
     options = ("--iterations", str(max(1, int(per_ms * milliseconds))), "--steps")
-    native = told(start(machine, None, *options, str(max(3, steps // 4))))["rate"]
-    held = told(start(machine, share, *options, str(steps)))
+    native = last_line(start(machine, None, *options, str(max(3, steps // 4))))["rate"]
+    held = last_line(start(machine, share, *options, str(steps)))
     got = 100 * held["rate"] / native
     return {
         "ms": 1000 / native,
@@ -61,16 +61,18 @@ def alone(machine: Machine, milliseconds: float, share: int, per_ms: float) -> d
     }
 
 
-def beside(machine: Machine, seconds: float, milliseconds: float, per_ms: float) -> dict[str, Any]:
+def measure_neighbour(
+    machine: Machine, seconds: float, milliseconds: float, per_ms: float
+) -> dict[str, Any]:
     """Return when a tenth begins one kernel more than it may in this time, and its neighbour."""
     short = ("--kernel-us", str(PRODUCT_US), "--seconds")
-    native = told(start(machine, None, *short, "3"))["rate"]
+    native = last_line(start(machine, None, *short, "3"))["rate"]
     neighbour = start(machine, NEIGHBOUR, *short, str(seconds))
     most = int(seconds * TENTH / 100 / (milliseconds / 1000) + 1)
     options = ("--iterations", str(int(per_ms * milliseconds)), "--steps", str(most))
     tenth = start(machine, TENTH, *options)
-    got = 100 * told(neighbour)["rate"] / native
-    after = told(tenth)["seconds"]
+    got = 100 * last_line(neighbour)["rate"] / native
+    after = last_line(tenth)["seconds"]
     return {"seconds": seconds, "most": most, "after": after, "asked": NEIGHBOUR, "got": got}
 
 
@@ -121,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=writable)
     asked = parser.parse_args(arguments)
     machine = find_machine()
-    calibrated = told(start(machine, None, "--kernel-us", "1000", "--seconds", "1"))
+    calibrated = last_line(start(machine, None, "--kernel-us", "1000", "--seconds", "1"))
     per_ms = calibrated["iterations"] * calibrated["rate"] / 1000
     report: dict[str, Any] = {
         "machine": {"card": machine.card, "driver": machine.driver, "date": machine.date},
@@ -136,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush=True,
         )
     if asked.beside > 0:
-        row = report["beside"] = beside(machine, asked.beside, asked.long, per_ms)
+        row = report["beside"] = measure_neighbour(machine, asked.beside, asked.long, per_ms)
         print(
             f"beside, {row['seconds']:.0f} s: the tenth begins kernel {row['most'] + 1} after "
             f"{row['after']:.1f} s; the neighbour {row['got']:.2f} of {row['asked']}"

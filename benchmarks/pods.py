@@ -157,12 +157,12 @@ def gang(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
     """Print what programs of two cards get in pods with half of both, alone and side by side."""
     query = ("--query-gpu=index,memory.total", "--format=csv,noheader")
     for name, part in PAIRS.items():
-        said = kubectl("exec", name, "--", "nvidia-smi", *query, check=False).split("\n")
+        lines = kubectl("exec", name, "--", "nvidia-smi", *query, check=False).split("\n")
         nodes = kubectl("exec", name, "--", "sh", "-c", "ls -d /dev/nvidia[0-9]*", check=False)
-        print(f"pod {name}, {part.memory} GiB: {'; '.join(said)} {' '.join(nodes.split())}")
-    for one in standing():
-        places = ", ".join(f"{piece['core']} of {piece['device']}" for piece in one["shares"])
-        print(f"grant {one['label']}: {places}", flush=True)
+        print(f"pod {name}, {part.memory} GiB: {'; '.join(lines)} {' '.join(nodes.split())}")
+    for grant in standing():
+        places = ", ".join(f"{piece['core']} of {piece['device']}" for piece in grant["shares"])
+        print(f"grant {grant['label']}: {places}", flush=True)
     print(
         "| program | steps/s alone | b | pod | percent of it | error |\n|---|---|---|---|---|---|"
     )
@@ -181,15 +181,15 @@ def gang(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
 
 def memory(pods: Tenants, _alone: Natives, _asked: argparse.Namespace) -> None:
     """Print what an allocation below the limit and one above it meet, and what nvidia-smi says."""
-    pods.one("m", SMALL, ["sleep", "1000"])
+    pods.make("m", SMALL, ["sleep", "1000"])
     until(partial(reached, "m", "Running"))
     tool = str(hetero_simulator.job("cuda"))
     for amount in (SMALL.memory - 2, SMALL.memory + 1):
-        said = kubectl("exec", "m", "--", tool, "--alloc", f"{amount}GiB", check=False)
-        print(f"limit {SMALL.memory} GiB, {amount} GiB in one allocation: {said.strip()}")
+        output = kubectl("exec", "m", "--", tool, "--alloc", f"{amount}GiB", check=False)
+        print(f"limit {SMALL.memory} GiB, {amount} GiB in one allocation: {output.strip()}")
     query = ("--query-gpu=memory.used,memory.total", "--format=csv,noheader")
-    said = kubectl("exec", "m", "--", "nvidia-smi", *query, check=False)
-    print(f"nvidia-smi, used and total: {said.strip()}")
+    output = kubectl("exec", "m", "--", "nvidia-smi", *query, check=False)
+    print(f"nvidia-smi, used and total: {output.strip()}")
     kubectl("delete", "pod", "m")
 
 
@@ -208,8 +208,8 @@ def kill(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> None:
     rates = pods.rates(job, asked.seconds)
 
     def again() -> bool:
-        (one,) = items("pod", "-n", NAMESPACE, "-l", "app=hetero-agent")
-        state = one["status"]["containerStatuses"][0]
+        (agent,) = items("pod", "-n", NAMESPACE, "-l", "app=hetero-agent")
+        state = agent["status"]["containerStatuses"][0]
         return bool(state["restartCount"]) and "running" in state["state"]
 
     until(again)
@@ -233,11 +233,13 @@ def resize(pods: Tenants, alone_here: Natives, asked: argparse.Namespace) -> Non
         pods.resize("b", core)
         took = time.monotonic() - began
         rates = pods.rates(job, asked.seconds)
-        said = ", ".join(
+        rates_text = ", ".join(
             f"pod {n} {share(one, alone_here[job].rate):.1f} %" for n, one in rates.items()
         )
         restarts = get("pod", "b")["status"]["containerStatuses"][0]["restartCount"]
-        print(f"b resized to {core} % in {took:.0f} s: {said}; {restarts} restarts", flush=True)
+        print(
+            f"b resized to {core} % in {took:.0f} s: {rates_text}; {restarts} restarts", flush=True
+        )
 
 
 def others(_pods: Tenants, _alone: Natives, _asked: argparse.Namespace) -> None:
@@ -253,10 +255,10 @@ def others(_pods: Tenants, _alone: Natives, _asked: argparse.Namespace) -> None:
     container["volumeMounts"].append({"name": "dev", "mountPath": "/host-dev"})
     root = pod("root", script)
     root["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    for one in (bare, named, nodes, root):
+    for manifest in (bare, named, nodes, root):
         if DRIVER.exists():  # as a tenant may who can mount what he likes
-            one["spec"]["volumes"].append(driver)
-            inside = one["spec"]["containers"][0]
+            manifest["spec"]["volumes"].append(driver)
+            inside = manifest["spec"]["containers"][0]
             inside["volumeMounts"].append({"name": "driver", "mountPath": "/driver"})
             inside["env"].append({"name": "LIBCUDA", "value": "/driver/lib64/libcuda.so.1"})
     apply(bare, named, nodes, root)
@@ -309,7 +311,7 @@ def alone(
 
     Something else is done while the jobs start, and is done when they are measured.
     """
-    found: Natives = {}
+    natives: Natives = {}
     first, *more = machines
     with ExitStack() as stack:
         programs = [
@@ -335,9 +337,9 @@ def alone(
                 program.tell("profile")
                 busy = float(json.loads(program.line())["busy_ms"]) / 1000
                 native = Native(native.rate, min(1.0, busy * native.rate))
-            found[job] = native
+            natives[job] = native
             log(f"{job} alone: {native.rate:.2f} steps/s")
-    return found
+    return natives
 
 
 def serving(job: str, cards: int) -> tuple[str, ...]:
@@ -378,7 +380,7 @@ class Tenants:
                 script.append(
                     f"{' '.join(serving(job, part.cards))} < /cues/{job}.in > /cues/{job}.out &"
                 )
-            self.one(name, part, ["sh", "-c", " ".join([*script, "wait"])])
+            self.make(name, part, ["sh", "-c", " ".join([*script, "wait"])])
         for name in self._parts:
             until(partial(reached, name, "Running"), seconds=60)
             for job in self._jobs:
@@ -389,11 +391,11 @@ class Tenants:
         """Return the steps a second of a job in these pods, or in all, at work at once."""
         names = names or tuple(self._parts)
         window = soon(seconds)
-        told = {}
+        lengths = {}
         for name in names:
-            told[name] = len(self._lines(name, job))
+            lengths[name] = len(self._lines(name, job))
             os.write(self._cues[name, job], f"{window.end + 0.1} 0\n".encode())
-        return {name: rate(self._line(name, job, told[name]), window) for name in names}
+        return {name: rate(self._line(name, job, lengths[name]), window) for name in names}
 
     def resize(self, name: str, core: int) -> None:
         """Change a pod's part of the card while it runs: by its claim, or its grant."""
@@ -402,8 +404,8 @@ class Tenants:
                 "annotate", "--overwrite", "resourceclaim", name, f"hetero.io/resize=cores={core}"
             )
         else:
-            (found,) = [one["id"] for one in standing() if f"/{name}" in (one["label"] or "")]
-            on_node(*HETERO, "resize", found, "--core", str(core))
+            (identity,) = [one["id"] for one in standing() if f"/{name}" in (one["label"] or "")]
+            on_node(*HETERO, "resize", identity, "--core", str(core))
 
         def done() -> bool:
             return any(
@@ -415,7 +417,7 @@ class Tenants:
 
         until(done, seconds=60)
 
-    def one(self, name: str, part: Part, argv: Sequence[str]) -> None:
+    def make(self, name: str, part: Part, argv: Sequence[str]) -> None:
         """Make a pod that holds a part of the card."""
         made = pod(name, argv)
         container = made["spec"]["containers"][0]
@@ -458,8 +460,8 @@ class Tenants:
     def _line(self, name: str, job: str, number: int) -> str:
         def whole() -> str | None:
             lines = self._lines(name, job)
-            found = lines[number] if len(lines) > number else ""
-            return found if found.endswith("\n") else None
+            line = lines[number] if len(lines) > number else ""
+            return line if line.endswith("\n") else None
 
         line: str = until(whole, seconds=90)
         return line
@@ -571,8 +573,8 @@ def pod(name: str, words: Sequence[str]) -> Plain:
 def environment() -> list[Plain]:
     """Return what a pod's Python finds its packages by, and a user: its image has none."""
     paths = os.environ.get("PYTHONPATH")
-    found = {"USER": "root", "HOME": "/tmp", **({"PYTHONPATH": paths} if paths else {})}  # noqa: S108
-    return [{"name": name, "value": value} for name, value in found.items()]
+    values = {"USER": "root", "HOME": "/tmp", **({"PYTHONPATH": paths} if paths else {})}  # noqa: S108
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def host(*, usr: Path) -> tuple[list[Plain], list[Plain]]:
@@ -673,8 +675,8 @@ def copy(source: socket.socket, target: socket.socket) -> None:
 
 def of(app: str) -> str:
     """Return the address of a pod of the release. Raises `OSError` while there is none."""
-    for one in items("pod", "-n", NAMESPACE, "-l", f"app={app}"):
-        if address := one["status"].get("podIP"):
+    for pod in items("pod", "-n", NAMESPACE, "-l", f"app={app}"):
+        if address := pod["status"].get("podIP"):
             return str(address)
     raise OSError(f"no pod {app} has an address")
 
@@ -689,8 +691,8 @@ def within(container: str) -> Iterator[int]:
 
 def standing() -> list[Plain]:
     """Return the grants that stand on the node."""
-    found: list[Plain] = json.loads(on_node(*HETERO, "ps", "--json"))["items"]
-    return found
+    grants: list[Plain] = json.loads(on_node(*HETERO, "ps", "--json"))["items"]
+    return grants
 
 
 def reached(name: str, *phases: str) -> bool:
@@ -700,14 +702,14 @@ def reached(name: str, *phases: str) -> bool:
 
 def get(*what: str) -> Plain:
     """Return an object of the API."""
-    found: Plain = json.loads(kubectl("get", *what, "-o", "json"))
-    return found
+    document: Plain = json.loads(kubectl("get", *what, "-o", "json"))
+    return document
 
 
 def items(*what: str) -> list[Plain]:
     """Return objects of the API."""
-    found: list[Plain] = get(*what)["items"]
-    return found
+    listed: list[Plain] = get(*what)["items"]
+    return listed
 
 
 def apply(*objects: Plain) -> None:
@@ -731,8 +733,8 @@ def until(probe: Callable[[], Any], *, seconds: float = 40) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(OSError):
-            if found := probe():
-                return found
+            if value := probe():
+                return value
         time.sleep(0.1)
     raise SystemExit(explained(f"waited {seconds} s in vain"))
 

@@ -282,9 +282,9 @@ def measure_beside(recorder: Recorder) -> Iterator[Beside]:
             slices.append(one_slice(launch, random.uniform(0.005, 0.015)))
         slices = settled(slices)
         clock = recorder.clock(slices[0][0], slices[-1][1])
-        beside = Beside(program=name, speed=speed_of(slices) / full, clock=clock)
-        say(f"{beside}, exponent {beside.exponent}")
-        yield beside
+        light_program = Beside(program=name, speed=speed_of(slices) / full, clock=clock)
+        say(f"{light_program}, exponent {light_program.exponent}")
+        yield light_program
 
 
 def measure_switching(job: Path) -> float:
@@ -317,7 +317,7 @@ def main() -> None:
 
     meter, drawn = measure_meter(recorder)
     points = list(measure_limited(recorder, meter, drawn.idle_w))
-    beside = list(measure_beside(recorder))
+    light_programs = list(measure_beside(recorder))
     switching = measure_switching(asked.job) if asked.job else None
 
     limit_w = recorder.limit_w
@@ -327,19 +327,19 @@ def main() -> None:
     for ratio, faster in power_fit.slowed(points, available_w):
         say(f"wanted {ratio:.3f} of what there is: {faster:.3f}, fitted {slowdown.at(ratio):.3f}")
     when = datetime.now(timezone.utc).date()
-    found = {
+    document = {
         "device": device,
         "driver": str(driver),
         "limit_w": limit_w,
         "meter": asdict(meter),
         "copies": asdict(drawn),
         "points": [asdict(point) for point in points],
-        "beside": [asdict(each) for each in beside],
+        "beside": [asdict(each) for each in light_programs],
         "slowdown": asdict(slowdown),
         "switching": switching,
     }
     if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+        asked.json.write_text(json.dumps(document, indent=1) + "\n")
     print()
     print(
         power_fit.row(
@@ -349,7 +349,7 @@ def main() -> None:
             idle=drawn.idle_w / limit_w,
             held=held,
             slowdown=slowdown,
-            beside=beside,
+            light_programs=light_programs,
             switching=switching,
         )
     )

@@ -39,12 +39,12 @@ def union(spans: Iterable[tuple[float, float]]) -> float:
 def gaps(spans: Iterable[tuple[float, float]]) -> list[float]:
     """Return how long each time between `spans` (from, to) is that is inside none of them."""
     ordered = sorted(spans)
-    found, upto = [], ordered[0][0] if ordered else 0.0
+    idle_spans, upto = [], ordered[0][0] if ordered else 0.0
     for begin, end in ordered:
         if begin > upto:
-            found.append(begin - upto)
+            idle_spans.append(begin - upto)
         upto = max(upto, end)
-    return found
+    return idle_spans
 
 
 def profiled(steps: Callable[[], int]) -> dict[str, float]:

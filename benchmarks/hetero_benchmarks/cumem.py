@@ -44,9 +44,9 @@ class Pieces:
         self._call("cuDeviceGet", ctypes.byref(device), 0)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self._call("cuCtxSetCurrent", context)
-        here = _Location(1, device.value)  # CU_MEM_LOCATION_TYPE_DEVICE
-        self._pinned = _Allocation(type=1, location=here)  # CU_MEM_ALLOCATION_TYPE_PINNED
-        self._readable = _Access(here, 3)  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        place = _Location(1, device.value)  # CU_MEM_LOCATION_TYPE_DEVICE
+        self._pinned = _Allocation(type=1, location=place)  # CU_MEM_ALLOCATION_TYPE_PINNED
+        self._readable = _Access(place, 3)  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         self._asleep: list[tuple[int, int]] = []
         self.held: list[tuple[int, int, int]] = []
 

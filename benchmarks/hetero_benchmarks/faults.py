@@ -152,8 +152,8 @@ def measure(machine: Machine, event: str, say: Callable[[str], None]) -> dict[st
         say(f"    {line}")
     when = row["recovered"]
     after = "no newcomer computed" if when is None else f"a newcomer computed after {when:.1f} s"
-    said = f", told before: {row['refused']}" if row["refused"] else ""
-    say(f"    {after}{said}")
+    refused_note = f", told before: {row['refused']}" if row["refused"] else ""
+    say(f"    {after}{refused_note}")
     return row
 
 

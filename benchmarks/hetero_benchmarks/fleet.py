@@ -189,7 +189,7 @@ class Fleet:
             if not tenant.idle
         ]
         errors: list[HeteroError] = []
-        told: dict[Key, list[Batch]] = {}
+        batches: dict[Key, list[Batch]] = {}
         for key, tenant in active:
             self._standing[key].program.bear(cell.lead + cell.seconds + self.overrun)
             with self._failing(key, errors):
@@ -201,11 +201,13 @@ class Fleet:
             with self._failing(key, errors):
                 line = self._standing[key].program.line()
                 self._standing[key].program.bear(None)
-                told[key] = [Batch(*mark) for mark in json.loads(line)]
+                batches[key] = [Batch(*mark) for mark in json.loads(line)]
         if errors:
             raise errors[0]
         try:
-            return tuple(pace(told[key], window) if key in told else None for key in cell.programs)
+            return tuple(
+                pace(batches[key], window) if key in batches else None for key in cell.programs
+            )
         except ValueError as error:  # on a machine so busy that a program slept through the lead
             raise HeteroError(str(error)) from None
 
@@ -282,8 +284,8 @@ class Fleet:
         return {"HETERO_CONFIG": str(self._folder / "node.toml")}
 
     def _grants(self) -> dict[str, str]:
-        told = self._hetero("ps", "--seconds", "0.05", "--json")
-        return {grant["label"]: grant["id"] for grant in json.loads(told)["items"]}
+        listed = self._hetero("ps", "--seconds", "0.05", "--json")
+        return {grant["label"]: grant["id"] for grant in json.loads(listed)["items"]}
 
     def _set(self, cell: Cell) -> None:
         """Change each tenant's core to what the cell says, where it is not that already."""

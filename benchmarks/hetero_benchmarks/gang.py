@@ -176,18 +176,18 @@ def serve_rank(name: str, number: int, ranks: int, folder: Path) -> NoReturn:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank outlives the program
     if os.getppid() != parent:
         os._exit(1)
-    said = os.fdopen(os.dup(1), "w")
+    out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     rank = Rank(number, _steps(name, number, ranks, folder), StepLimit.of(folder / "limit"))
     rank.begin()
-    print(json.dumps({"ready": True}), file=said, flush=True)
+    print(json.dumps({"ready": True}), file=out, flush=True)
     for cue in sys.stdin:
-        told: object
+        answer: object
         if cue.strip() == "profile":
-            told = busy.profiled(rank.count)
+            answer = busy.profiled(rank.count)
         else:
-            told = rank.run(float(cue.split()[0]))
-        print(json.dumps(told), file=said, flush=True)
+            answer = rank.run(float(cue.split()[0]))
+        print(json.dumps(answer), file=out, flush=True)
     os._exit(0)  # the other processes end in this moment: nothing can be agreed with them
 
 
@@ -259,10 +259,10 @@ def serve(name: str, cards: int, environment: Mapping[str, str]) -> None:
         for cue in sys.stdin:
             for rank in started:
                 print(cue, end="", file=rank.stdin, flush=True)
-            told = [json.loads(line) for line in _answers(lines, ranks)]
+            replies = [json.loads(line) for line in _answers(lines, ranks)]
             if cue.strip() == "profile":
-                told = [max(told, key=lambda each: float(each["busy_ms"]))]
-            print(json.dumps(told[0]), flush=True)
+                replies = [max(replies, key=lambda each: float(each["busy_ms"]))]
+            print(json.dumps(replies[0]), flush=True)
 
 
 def _hear(number: int, output: IO[str], lines: queue.SimpleQueue[tuple[int, str]]) -> None:
@@ -273,14 +273,14 @@ def _hear(number: int, output: IO[str], lines: queue.SimpleQueue[tuple[int, str]
 
 def _answers(lines: queue.SimpleQueue[tuple[int, str]], ranks: int) -> list[str]:
     """Return a line of each process; end when one of them ended: the others would wait."""
-    told: dict[int, str] = {}
-    while len(told) < ranks:
+    lines_by_rank: dict[int, str] = {}
+    while len(lines_by_rank) < ranks:
         number, line = lines.get()
         if not line:
             # Its own last words are on standard error.
             raise SystemExit(1)
-        told[number] = line
-    return [told[number] for number in range(ranks)]
+        lines_by_rank[number] = line
+    return [lines_by_rank[number] for number in range(ranks)]
 
 
 def main(words: Sequence[str]) -> None:

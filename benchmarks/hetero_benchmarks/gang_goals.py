@@ -57,10 +57,10 @@ def missed(together: Together, row: dict[str, Any]) -> list[str]:
         if together.spread is None and tenant.share.policy is Policy.FIXED and high > most:
             lines.append(f"{name} has a second of {high:.1f}, more than {most:.1f}")
     for card in sorted({card for tenant in together.tenants for card in tenant.cards}):
-        there = [number for number, each in enumerate(together.tenants) if card in each.cards]
-        asked = sum((together.tenants[n].share or Share()).core or 0 for n in there)
-        got = sum(row["tenants"][n]["got"] for n in there)
-        idle = any(together.tenants[n].idle for n in there)
+        on_card = [number for number, each in enumerate(together.tenants) if card in each.cards]
+        asked = sum((together.tenants[n].share or Share()).core or 0 for n in on_card)
+        got = sum(row["tenants"][n]["got"] for n in on_card)
+        idle = any(together.tenants[n].idle for n in on_card)
         if got < SUM * asked and not idle:
             lines.append(f"{together.name}: card {card} has {got:.1f} of {asked} in all")
     return lines
@@ -105,8 +105,8 @@ def gangs(
 ) -> tuple[Tenant, ...]:
     """Return two gangs of a program on the same two cards; the second may be idle."""
     share = None if core is None else Share(core=core, policy=policy)
-    one = Tenant(job=program, cards=(0, 1), share=share)
-    return (one, evolve(one, idle=idle))
+    tenant = Tenant(job=program, cards=(0, 1), share=share)
+    return (tenant, evolve(tenant, idle=idle))
 
 
 def groups(programs: Sequence[str]) -> list[list[Together]]:

@@ -36,8 +36,8 @@ def ddp_resnet50(rank: int, _ranks: int, _folder: Path) -> Steps:
     images = torch.randn(64, 3, 224, 224).pin_memory()
     target = torch.randint(1000, (64,)).pin_memory()
     while True:
-        here = target.cuda(non_blocking=True)
-        loss = criterion(model(images.cuda(non_blocking=True)), here)
+        labels = target.cuda(non_blocking=True)
+        loss = criterion(model(images.cuda(non_blocking=True)), labels)
         loss.item()  # where the example waits for the card, to show the loss
         yield 1
         optimizer.zero_grad()
@@ -90,8 +90,8 @@ def _training(model: torch.nn.Module) -> Steps:
     tokens = torch.randint(WORDS, (BATCH, CONTEXT + 1), device="cuda")
     while True:
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            said = model(tokens[:, :-1])
-            loss = torch.nn.functional.cross_entropy(said.flatten(0, 1), tokens[:, 1:].flatten())
+            logits = model(tokens[:, :-1])
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

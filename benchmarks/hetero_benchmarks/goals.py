@@ -96,12 +96,12 @@ class Free:
 
 def natives(results: Results) -> dict[str, float]:
     """Return each job's steps per second without hetero, the mean of its runs for a table."""
-    found: dict[str, list[float]] = {}
+    rates_of: dict[str, list[float]] = {}
     for cell, runs in results.items():
         if cell == unlimited(cell.tenants[0].job, cell.seconds):
             paces = [run[0] for run in runs]
-            found.setdefault(cell.tenants[0].job, []).extend(p.rate for p in paces if p)
-    return {job: mean(rates) for job, rates in found.items()}
+            rates_of.setdefault(cell.tenants[0].job, []).extend(p.rate for p in paces if p)
+    return {job: mean(rates) for job, rates in rates_of.items()}
 
 
 def unlimited(job: str, seconds: float) -> Cell:
@@ -145,14 +145,16 @@ def rows(cells: Sequence[Cell], results: Results) -> tuple[tuple[Row, ...], ...]
     """Return the rows of each of `cells` that was measured, those of a cell together."""
     native = natives(results)
     seen: dict[Cell, int] = {}
-    told = []
+    rows_by_cell = []
     for cell in cells:
         nth = seen[cell] = seen.get(cell, -1) + 1
         runs = results.get(cell, ())
         if nth < len(runs) and all(tenant.job in native for tenant in cell.tenants):
             pairs = zip(cell.tenants, runs[nth], strict=True)
-            told.append(tuple(row(tenant, p, native[tenant.job]) for tenant, p in pairs if p))
-    return tuple(told)
+            rows_by_cell.append(
+                tuple(row(tenant, p, native[tenant.job]) for tenant, p in pairs if p)
+            )
+    return tuple(rows_by_cell)
 
 
 def pairings(jobs: Sequence[str], split: Sequence[int], seconds: float) -> Iterator[Cell]:
@@ -188,16 +190,16 @@ def lending(job: str, seconds: float) -> tuple[Cell, Cell, Cell]:
 
 def lent(job: str, seconds: float, results: Results) -> Lent | None:
     """Return what `lending` says, if all of it was measured."""
-    found = [_last(cell, results) for cell in lending(job, seconds)]
+    measured = [_last(cell, results) for cell in lending(job, seconds)]
     native = natives(results).get(job)
-    match found:
-        case [(Pace() as lone, None), (Pace() as rare,), (Pace(), Pace() as beside)] if native:
+    match measured:
+        case [(Pace() as lone, None), (Pace() as rare,), (Pace(), Pace() as together)] if native:
             return Lent(
                 job=job,
                 lone=share(lone.rate, native),
-                requests=round(beside.rate * seconds),
-                late=1000 * (beside.p50 - rare.p50),
-                latest=1000 * (beside.longest - rare.p50),
+                requests=round(together.rate * seconds),
+                late=1000 * (together.p50 - rare.p50),
+                latest=1000 * (together.longest - rare.p50),
             )
     return None
 
@@ -222,9 +224,9 @@ def precedence_cells(high: str, low: str, seconds: float) -> tuple[Cell, ...]:
 
 def precedence(high: str, low: str, seconds: float, results: Results) -> Precedence | None:
     """Return what `precedence_cells` say, if all of it was measured."""
-    found = [_last(cell, results) for cell in precedence_cells(high, low, seconds)]
+    measured = [_last(cell, results) for cell in precedence_cells(high, low, seconds)]
     native = natives(results).get(low)
-    match found:
+    match measured:
         case [
             (Pace() as alone,),
             (Pace() as unshared, Pace()),

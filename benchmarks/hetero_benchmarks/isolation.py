@@ -37,7 +37,7 @@ class SignedContainer:
         """Return the cells of jobs that are alone."""
         return tuple(goals.alone(self.jobs, self.shares, seconds))
 
-    def beside(self, seconds: float) -> tuple[Cell, ...]:
+    def together_cells(self, seconds: float) -> tuple[Cell, ...]:
         """Return the cells of tenants that are together."""
         named = (Cell(tenants=tenants, seconds=seconds) for tenants in self.together)
         pairings = (
@@ -52,7 +52,7 @@ class SignedContainer:
         a program's speed alone drifts.
         """
         plan = list(self.alone(seconds))
-        rest = list(self.beside(seconds))
+        rest = list(self.together_cells(seconds))
         judged = [tenant.job for cell in rest for tenant in cell.tenants]
         rest += [goals.unlimited(job, seconds) for job in dict.fromkeys(judged)]
         for job in self.elastic:
@@ -113,7 +113,7 @@ def judged(
         machine=machine,
         seconds=seconds,
         alone=tuple(row for rows in goals.rows(wanted.alone(seconds), results) for row in rows),
-        together=goals.rows(wanted.beside(seconds), results),
+        together=goals.rows(wanted.together_cells(seconds), results),
         elastic=tuple(each for each in lent if each),
         priority=tuple(each for each in first if each),
         free=tuple(each for each in free if each),

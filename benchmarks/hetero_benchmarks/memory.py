@@ -126,17 +126,17 @@ def _probe(name: str, machines: Sequence[Machine], limit: int, *, strict: bool) 
             words, machine, grant, name=name, others=cards[1:], environment=probe.environment
         ) as program:
             for line in program.lines():
-                told = json.loads(line)
-                if "holding" in told:
+                answer = json.loads(line)
+                if "holding" in answer:
                     if before is not None:
                         yield _outside(probe.says, before, _used(machine), limit)
                     program.tell("go on")
-                elif "absent" in told:
+                elif "absent" in answer:
                     yield Check(
-                        program=probe.says, check="it runs", passed=None, saw=told["absent"]
+                        program=probe.says, check="it runs", passed=None, saw=answer["absent"]
                     )
                 else:
-                    yield Check(program=probe.says, **told)
+                    yield Check(program=probe.says, **answer)
     except HeteroError as error:
         yield Check(program=probe.says, check="it runs", passed=False, saw=str(error))
 
@@ -165,7 +165,7 @@ def _used(machine: Machine) -> int | None:
     """Return the bytes in use on the card as nvidia-smi says outside any grant, if it is there."""
     query = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
     try:
-        told = subprocess.check_output((*query, "-i", machine.uuid), text=True)
+        used = subprocess.check_output((*query, "-i", machine.uuid), text=True)
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None
-    return int(told) * MiB
+    return int(used) * MiB

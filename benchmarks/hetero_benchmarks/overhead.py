@@ -183,10 +183,10 @@ def _instructions(name: str, machine: Machine, launches: int) -> int:
             *(_loader(), "--preload", str(hetero_simulator.clock())),
         )
         _run(name, machine, "--launches", str(launches), before=before)
-        found = instructions(out.read_text(), without=hetero_simulator.clock().name)
-    if not found:
+        counts = instructions(out.read_text(), without=hetero_simulator.clock().name)
+    if not counts:
         raise HeteroError(f"valgrind counted nothing for {name}")
-    return found
+    return counts
 
 
 def _loader() -> str:

@@ -163,7 +163,7 @@ def row(
     idle: float,
     held: float,
     slowdown: Slowdown,
-    beside: Sequence[Beside],
+    light_programs: Sequence[Beside],
     switching: float | None,
 ) -> str:
     """Return the row of power_models.c.
@@ -171,7 +171,7 @@ def row(
     `idle` and `held` are parts of the power limit; `switching` is the part of the card that
     processes at once lose to the driver's going over from one to another, None if not measured.
     """
-    exponents = [each.exponent for each in beside if each.exponent is not None]
+    exponents = [each.exponent for each in light_programs if each.exponent is not None]
     unknown = _eighths(sum(exponents) / len(exponents)) if exponents else 0
     fields: Mapping[str, object] = {
         "device": f'"{device}"',

@@ -56,8 +56,8 @@ def driver(limit: int) -> None:
     """Allocate through the driver API, which simulated cards have too."""
     for size, fits in ((limit - 100 * MiB, True), (limit + MiB, False)):
         command = [str(hetero_simulator.job("cuda")), "--alloc", f"{size // MiB}MiB"]
-        told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
-        answer = json.loads(told)
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+        answer = json.loads(output)
         saw = str(answer.get("error") or f"{answer['allocated']} bytes")
         if fits:
             _report(f"{format_memory(size)} are granted", answer.get("allocated") == size, saw)
@@ -68,8 +68,8 @@ def driver(limit: int) -> None:
 
 def smi(limit: int) -> None:
     """Ask nvidia-smi, which shows people how much memory there is."""
-    told = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, text=True, check=True).stdout
-    totals = re.findall(r"/\s*(\d+)MiB", told)
+    output = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    totals = re.findall(r"/\s*(\d+)MiB", output)
     shown = str(limit // MiB) in totals
     _report("nvidia-smi shows the grant", shown, " ".join(f"{each}MiB" for each in totals))
 

@@ -49,12 +49,12 @@ def _peers(
     table: Table, rows: Sequence[Row], known: Mapping[tuple[str, int], tuple[str, ...]]
 ) -> list[tuple[str, ...]]:
     """Return what peers gave in place of each row, in columns added if that is known of any."""
-    theirs = [known.get((row.job, row.asked or 0)) for row in rows]
-    if not any(theirs):
+    peer_cells = [known.get((row.job, row.asked or 0)) for row in rows]
+    if not any(peer_cells):
         return [()] * len(rows)
     for name in peers.NAMES:
         table.add_column(f"{name} %", justify="right", style="dim")
-    return [each or ("",) * len(peers.NAMES) for each in theirs]
+    return [each or ("",) * len(peers.NAMES) for each in peer_cells]
 
 
 _ROW = ("job", "asked %", "got %", "error", "worst 1 s", "swing %", "steps/s", "p50 ms", "p99 ms")
@@ -76,8 +76,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _alone(rows: Sequence[Row]) -> Table:
     table = _table("One job at a time", *_ROW)
-    theirs = _peers(table, rows, peers.ALONE)
-    for row, peer in zip(rows, theirs, strict=True):
+    peer_cells = _peers(table, rows, peers.ALONE)
+    for row, peer in zip(rows, peer_cells, strict=True):
         table.add_row(*_cells(row), *peer)
     _judge(table, rows, within=1)
     return table
@@ -102,12 +102,12 @@ def _together(runs: Sequence[Sequence[Row]]) -> Table:
     table = _table("Together", *_ROW, "total of asked %")
     flat = [row for rows in runs for row in rows]
     whole = any({(row.job, row.asked) for row in rows} == set(peers.BESIDE) for rows in runs)
-    theirs = iter(_peers(table, flat, peers.BESIDE if whole else {}))
+    peer_cells = iter(_peers(table, flat, peers.BESIDE if whole else {}))
     for rows in runs:
         same = {(row.job, row.asked) for row in rows} == set(peers.BESIDE)
         total = 100 * sum(row.got for row in rows) / sum(row.asked or 0 for row in rows)
         for row in rows:
-            peer = next(theirs)
+            peer = next(peer_cells)
             last = row is rows[-1]
             table.add_row(
                 *_cells(row),
@@ -119,12 +119,12 @@ def _together(runs: Sequence[Sequence[Row]]) -> Table:
     return table
 
 
-def _elastic(found: Sequence[Lent]) -> Table:
+def _elastic(lendings: Sequence[Lent]) -> Table:
     table = _table(
         "Elastic: half of the card and an idle neighbour's half",
         "job", "lone %", "requests of the neighbour", "later by ms", "at most ms",
     )  # fmt: skip
-    for each in found:
+    for each in lendings:
         table.add_row(
             each.job,
             f"{each.lone:.1f}",
@@ -135,13 +135,13 @@ def _elastic(found: Sequence[Lent]) -> Table:
     return table
 
 
-def _priority(found: Sequence[Precedence]) -> Table:
+def _priority(precedences: Sequence[Precedence]) -> Table:
     table = _table(
         "Priority: an inference loop beside another job: alone, unshared and under grants",
         "high", "low", "p50 ms", "alone", "unshared", "×", "p99 ms", "alone", "unshared", "×",
         "left %", "low got %", "of it %", "low, high idle %", words=2,
     )  # fmt: skip
-    for each in found:
+    for each in precedences:
         table.add_row(
             each.high,
             each.low_job,
@@ -161,12 +161,12 @@ def _priority(found: Sequence[Precedence]) -> Table:
     return table
 
 
-def _free(found: Sequence[Free]) -> Table:
+def _free(free_runs: Sequence[Free]) -> Table:
     table = _table(
         "Nothing limited but memory: throughput beside that without hetero, alternating",
         "job", "memory only %", "lowest–highest", "core 100 %", "lowest–highest",
     )  # fmt: skip
-    for each in found:
+    for each in free_runs:
         figures = []
         for rounds in (each.memory_only, each.full):
             figures += [f"{mean(rounds):.2f}", f"{min(rounds):.1f}–{max(rounds):.1f}"]

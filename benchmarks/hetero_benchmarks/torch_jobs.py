@@ -32,8 +32,8 @@ def resnet18() -> Steps:
     images = torch.randn(256, 3, 224, 224).pin_memory()
     target = torch.randint(1000, (256,)).pin_memory()
     while True:
-        here = target.to(CARD, non_blocking=True)
-        loss = criterion(model(images.to(CARD, non_blocking=True)), here)
+        labels = target.to(CARD, non_blocking=True)
+        loss = criterion(model(images.to(CARD, non_blocking=True)), labels)
         loss.item()  # where the example waits for the card, to show the loss
         yield 1
         optimizer.zero_grad()

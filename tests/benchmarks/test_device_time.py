@@ -41,7 +41,7 @@ def run(*words: str, state: Path) -> str:
 
 def test_what_is_recorded_is_drawn_from(tmp_path: Path) -> None:
     file = tmp_path / "samples.jsonl"
-    said = run(
+    printed = run(
         "record", str(file), "--runs", "cooperative", "--seconds", "10", state=tmp_path / "state"
     )
     (recorded,) = map(json.loads, file.read_text().splitlines())
@@ -49,7 +49,7 @@ def test_what_is_recorded_is_drawn_from(tmp_path: Path) -> None:
     assert [0.3] == list(recorded["shares"].values())
     assert 4 <= len(recorded["samples"])
     assert all(each["worked"] for each in recorded["samples"])
-    assert said.startswith("cooperative")
+    assert printed.startswith("cooperative")
     drawn = run("resample", str(file), "--windows", "50", state=tmp_path / "state")
     assert ["cooperative", "50", "windows,", "0", "alarms"] == drawn.split()
 

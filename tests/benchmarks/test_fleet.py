@@ -31,11 +31,11 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
 
 
 def _children() -> set[int]:
-    found = set[int]()
+    pids = set[int]()
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(FileNotFoundError):  # a thread of pytest's that ended meanwhile
-            found |= {*map(int, children.read_text().split())}
-    return found
+            pids |= {*map(int, children.read_text().split())}
+    return pids
 
 
 def _third(core: int) -> Cell:

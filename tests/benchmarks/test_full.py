@@ -31,26 +31,32 @@ def measured(
     """Return the report, what was printed, and what was missed by it."""
     report = tmp_path / "full.json"
     # Simulated daemons of MPS end with these tests, and are known by their environment.
-    ours = {"MPS_ENDS_WITH": str(os.getpid()), "MPS_OF": str(tmp_path)}
+    mps_variables = {"MPS_ENDS_WITH": str(os.getpid()), "MPS_OF": str(tmp_path)}
     # What cards do is kept by a rack's path.
     rack = str(shutil.copy(hetero_simulator.rack("one"), tmp_path))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most.
         done = subprocess.run(
             [sys.executable, str(FULL), *options, "--json", str(report)],
-            env={**os.environ, "HETERO_RACK": rack, "HETERO_STATE": short, **ours, **environment},
+            env={
+                **os.environ,
+                "HETERO_RACK": rack,
+                "HETERO_STATE": short,
+                **mps_variables,
+                **environment,
+            },
             capture_output=True,
             text=True,
             check=False,
         )
     print(done.stdout, done.stderr)
     assert [] == _daemons(f"MPS_OF={tmp_path}")
-    told = json.loads(report.read_text())
-    lines = missed(told)
+    document = json.loads(report.read_text())
+    lines = missed(document)
     # What a simulated card on a busy machine gives is no promise, without a limiter least of all:
     # the exit status says which promises it missed.
     assert bool(lines) == bool(done.returncode)
-    return told, done.stdout, lines
+    return document, done.stdout, lines
 
 
 def _daemons(variable: str) -> list[str]:
@@ -66,10 +72,10 @@ def _daemons(variable: str) -> list[str]:
 @pytest.mark.measured
 def test_programs_are_measured_beside_each_other(tmp_path: Path) -> None:
     options = ("--seconds", "1", "--configurations", "none,fixed,elastic-mps,hami-core")
-    told, said, _ = measured(tmp_path, "mixes", "--mix", "tick:30,simulated:60", *options)
+    document, printed, _ = measured(tmp_path, "mixes", "--mix", "tick:30,simulated:60", *options)
 
-    (mix,) = told["mixes"]
-    assert "tick:30,simulated:60 hami-core: not run (no --hami-core LIBRARY was given)" in said
+    (mix,) = document["mixes"]
+    assert "tick:30,simulated:60 hami-core: not run (no --hami-core LIBRARY was given)" in printed
     assert {"none", "fixed", "elastic-mps"} == set(mix["got"])
     assert {"fixed", "elastic-mps"} == set(mix["paired"])
     assert all(len(got) == 2 and min(got) > 0 for got in mix["got"].values())
@@ -78,9 +84,9 @@ def test_programs_are_measured_beside_each_other(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_programs_are_measured_alone_and_under_every_configuration(tmp_path: Path) -> None:
     options = ("--mix", "tick:30,simulated:60", "--alone", "tick", "--seconds", "1")
-    told, _, _ = measured(tmp_path, "mixes,alone", *options)
+    document, _, _ = measured(tmp_path, "mixes,alone", *options)
 
-    (mix,), (alone,) = told["mixes"], told["alone"]
+    (mix,), (alone,) = document["mixes"], document["alone"]
     assert {"none", "mps", "fixed", "elastic", "elastic-mps"} == set(mix["got"])
     assert ({None}, {"10", "30", "60"}) == (set(alone["b"].values()), set(alone["got"]))
 
@@ -88,9 +94,9 @@ def test_programs_are_measured_alone_and_under_every_configuration(tmp_path: Pat
 @pytest.mark.soak
 def test_requests_are_measured_beside_a_program_that_stands_and_runs(tmp_path: Path) -> None:
     options = ("--online", "tick", "--batch", "simulated", "--sharing", "mps", "--phase", "1")
-    told, _, _ = measured(tmp_path, "online", *options)
+    document, _, _ = measured(tmp_path, "online", *options)
 
-    (online,) = told["online"]
+    (online,) = document["online"]
     assert [4, 4] == [len(each) for each in online["p99_ms"].values()]
     assert 0 < online["busy"] < 1
     assert online["left"] > 0
@@ -100,17 +106,17 @@ def test_requests_are_measured_beside_a_program_that_stands_and_runs(tmp_path: P
 def test_where_there_is_no_mps_its_cells_are_not_run(tmp_path: Path) -> None:
     rack = Path(shutil.copy(hetero_simulator.rack("amd"), tmp_path))
     options = ("jobs", "--sharing", "mps", "--jobs", "processes")
-    told, said, _ = measured(tmp_path, *options, HETERO_RACK=str(rack))
+    document, printed, _ = measured(tmp_path, *options, HETERO_RACK=str(rack))
 
-    assert [] == told["jobs"]
-    assert "processes mps: not run (" in said
+    assert [] == document["jobs"]
+    assert "processes mps: not run (" in printed
 
 
 @pytest.mark.soak
 def test_what_neighbours_see_of_an_end_is_told(tmp_path: Path) -> None:
-    told, _, _ = measured(tmp_path, "faults", "--events", "a tenant killed")
+    document, _, _ = measured(tmp_path, "faults", "--events", "a tenant killed")
 
-    (row,) = told["faults"]
+    (row,) = document["faults"]
     assert "ended with -9: it said nothing" == row["victim"]
     assert ["runs on", "runs on"] == row["neighbours"]
     assert row["recovered"] is not None
@@ -170,9 +176,9 @@ TWO = "light:50,prefill:50"
 def test_what_a_mix_lacks_is_said(
     mix: str, name: str, got: list[float], free: list[float], line: str
 ) -> None:
-    (said,) = missed(_report(mixes=[{"mix": mix, "got": {name: got}, "paired": {name: free}}]))
+    (miss,) = missed(_report(mixes=[{"mix": mix, "got": {name: got}, "paired": {name: free}}]))
 
-    assert line in said
+    assert line in miss
 
 
 @pytest.mark.parametrize(
@@ -185,9 +191,9 @@ def test_what_a_mix_lacks_is_said(
     ],
 )
 def test_what_requests_and_their_neighbour_lack_is_said(changes: dict[str, Any], line: str) -> None:
-    (said,) = missed(_report(online=[_online(**changes)]))
+    (miss,) = missed(_report(online=[_online(**changes)]))
 
-    assert line in said
+    assert line in miss
 
 
 def test_what_programs_lack_alone_is_said() -> None:

@@ -50,11 +50,11 @@ def test_a_gang_is_measured_alone_and_another_beside_it(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    told = json.loads(report.read_text())
+    document = json.loads(report.read_text())
     print(done.stdout)
     # What simulated cards on a busy machine give is no promise: the exit status says what it was.
-    assert bool(told["missed"]) == bool(done.returncode)
-    (alone,) = told["alone"]
+    assert bool(document["missed"]) == bool(done.returncode)
+    (alone,) = document["alone"]
     assert ("simulated on 2, start 1", "simulated", 2, None, 50) == tuple(
         alone[key] for key in ("title", "program", "cards", "b", "share")
     )
@@ -73,10 +73,10 @@ def test_what_no_time_is_left_for_is_not_run_and_missed(
 
     assert 1 == main([*options, "--within", "20", "--json", str(report)])
 
-    told = json.loads(report.read_text())
-    assert ([], []) == (told["alone"], told["beside"])
-    assert 5 == len(told["missed"])
-    assert all(": not run: " in line for line in told["missed"])
+    document = json.loads(report.read_text())
+    assert ([], []) == (document["alone"], document["beside"])
+    assert 5 == len(document["missed"])
+    assert all(": not run: " in line for line in document["missed"])
     assert 5 == capsys.readouterr().out.count("missed: simulated ")
 
 
@@ -144,11 +144,11 @@ def test_rows_have_the_period_asked_for_and_what_limiters_say_of_them_is_on_file
 
     assert [250] == [grant["row"]["period"] for grant in top["grants"]]
     (log,) = (tmp_path / "logs").iterdir()
-    said = log.read_text()
+    log_text = log.read_text()
     assert "00-simulated-0.log" == log.name
-    assert "simulated on 0+1 at 50 %: 0.5 s" in said
-    assert "gang: row" in said
-    assert "gate closed with" in said
+    assert "simulated on 0+1 at 50 %: 0.5 s" in log_text
+    assert "gang: row" in log_text
+    assert "gate closed with" in log_text
 
 
 def test_a_gang_ends_when_a_rank_dies(fleet: Fleet) -> None:
@@ -234,9 +234,9 @@ def test_a_gang_of_busy_part_b_may_have_its_share_of_that() -> None:
 
 def test_programs_of_one_card_are_measured_for_reference_at_the_same_time() -> None:
     (mixed,) = (each for group in groups(["tp"]) for each in group if "gemm" in each.name)
-    one, other = (Tenant(job="gemm", cards=(card,)) for card in (0, 1))
+    first, other = (Tenant(job="gemm", cards=(card,)) for card in (0, 1))
 
-    assert [(Tenant(job="tp", cards=(0, 1)),), (one, other)] == natives(mixed.tenants)
+    assert [(Tenant(job="tp", cards=(0, 1)),), (first, other)] == natives(mixed.tenants)
 
 
 def test_each_program_of_pytorch_is_a_function_there() -> None:

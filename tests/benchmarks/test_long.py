@@ -34,15 +34,15 @@ def test_long_kernels_are_measured_alone_and_beside_a_neighbour(tmp_path: Path) 
         text=True,
         check=False,
     )
-    told = json.loads(report.read_text())
+    document = json.loads(report.read_text())
     # A simulated card on a busy machine promises no points: the exit status says what was got.
-    assert (bool(missed(told)), "") == (bool(done.returncode), unexpected(done.stderr))
+    assert (bool(missed(document)), "") == (bool(done.returncode), unexpected(done.stderr))
     print(done.stdout)
     assert [pytest.approx(50, rel=0.2), pytest.approx(200, rel=0.2)] == [
-        row["ms"] for row in told["alone"]
+        row["ms"] for row in document["alone"]
     ]
-    assert [30, 30] == pytest.approx([row["got"] for row in told["alone"]], abs=3)
-    assert told["beside"]["after"] >= 5
+    assert [30, 30] == pytest.approx([row["got"] for row in document["alone"]], abs=3)
+    assert document["beside"]["after"] >= 5
     assert 3 == len(done.stdout.splitlines())
 
 

@@ -49,8 +49,11 @@ def isolation(tmp_path_factory: pytest.TempPathFactory, bench: Bench) -> Any:
     wanted = ("--jobs", "gemm,simulated", "--together", "60:simulated,30:simulated")
     options = ("--shares", "30", "--seconds", "1", "--record", str(record))
     without = _hidden(folder, "torch", "torchvision")
-    told = bench("isolation", *wanted, *options, code=1, PYTHONPATH=without)
-    return {**told, "runs": [json.loads(line)["run"] for line in record.read_text().splitlines()]}
+    document = bench("isolation", *wanted, *options, code=1, PYTHONPATH=without)
+    return {
+        **document,
+        "runs": [json.loads(line)["run"] for line in record.read_text().splitlines()],
+    }
 
 
 @pytest.mark.measured
@@ -72,8 +75,8 @@ def test_two_tenants_get_their_shares_beside_each_other(isolation: Any) -> None:
 def test_every_run_is_recorded_as_it_ends_and_what_cannot_run_is_named(isolation: Any) -> None:
     alone = ["simulated unlimited", "simulated at 30 %", "simulated unlimited"]
 
-    beside = "simulated at 60 % beside simulated at 30 %"
-    assert [*alone, beside, "simulated unlimited"] == isolation["runs"]
+    together = "simulated at 60 % beside simulated at 30 %"
+    assert [*alone, together, "simulated unlimited"] == isolation["runs"]
     assert 3 == len(isolation["missing"])
     assert "gemm at 30 %" in isolation["missing"][1]
     assert "gemm needs PyTorch and torchvision here (hidden)" in isolation["missing"][1]
@@ -89,24 +92,24 @@ def test_a_report_says_how_it_was_made_and_that_its_card_is_simulated(isolation:
 @pytest.mark.soak
 def test_every_promise_is_measured_and_kept(bench: Bench) -> None:
     """The promises that take a minute: four programs at once, lending, precedence, no limits."""
-    beside = ("--jobs", "processes,cooperative", "--pairs", "cooperative:25x4", "--shares", "30")
+    wanted = ("--jobs", "processes,cooperative", "--pairs", "cooperative:25x4", "--shares", "30")
     goals = ("--elastic", "simulated", "--priority", "tick:simulated", "--free", "simulated")
-    told = bench("isolation", *beside, *goals, "--seconds", "1")
+    document = bench("isolation", *wanted, *goals, "--seconds", "1")
 
-    got = {row["job"]: row["got"] for row in told["alone"] if row["asked"] == 30}
+    got = {row["job"]: row["got"] for row in document["alone"] if row["asked"] == 30}
     assert pytest.approx(30, abs=ERROR) == got["cooperative"]
     # Four programs lose time to the driver's changes between them, which time slices spare them.
     assert 20 < got["processes"] < 45
-    (four,) = told["together"]
+    (four,) = document["together"]
     assert pytest.approx([25] * 4, abs=ERROR) == [row["got"] for row in four]
-    (lent,) = told["elastic"]
+    (lent,) = document["elastic"]
     assert lent["lone"] > 75
     assert lent["requests"] > 2
-    (precedence,) = told["priority"]
+    (precedence,) = document["priority"]
     assert precedence["left"] > 90
     assert precedence["undisturbed"] > 75
     assert 0 < precedence["p50_alone"] < precedence["p50"]
-    (free,) = told["free"]
+    (free,) = document["free"]
     assert pytest.approx(100, abs=ERROR) == median(free["memory_only"])
     assert pytest.approx(100, abs=ERROR) == median(free["full"])
 
@@ -114,13 +117,13 @@ def test_every_promise_is_measured_and_kept(bench: Bench) -> None:
 def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     bench: Bench,
 ) -> None:
-    told = bench("memory", "--strict", "--programs", "driver,cumem,jax,nccl")
+    document = bench("memory", "--strict", "--programs", "driver,cumem,jax,nccl")
 
-    verdicts = {(check["program"], check["passed"]) for check in told["checks"]}
+    verdicts = {(check["program"], check["passed"]) for check in document["checks"]}
     assert ("the driver API", True) in verdicts
     assert ("the calls of vLLM's cumem allocator", True) in verdicts
     assert {("JAX", None), ("NCCL on two cards", None)} <= verdicts
-    assert not [check for check in told["checks"] if check["passed"] is False]
+    assert not [check for check in document["checks"] if check["passed"] is False]
 
 
 def test_a_program_that_is_run_without_hetero_first_may_lack_what_it_needs(
@@ -158,14 +161,14 @@ totals: 54
 
 def test_every_call_is_timed_under_every_variant_and_a_launch_counted(bench: Bench) -> None:
     counting = ("--count",) if shutil.which("valgrind") else ()
-    told = bench("overhead", "--rounds", "1", "--calls", "50", "--at-once", "20", *counting)
+    document = bench("overhead", "--rounds", "1", "--calls", "50", "--at-once", "20", *counting)
 
-    timed = {(cost["call"], cost["variant"]) for cost in told["costs"]}
+    timed = {(cost["call"], cost["variant"]) for cost in document["costs"]}
     assert 9 * 5 == len(timed)
-    assert all(cost["median"] > 0 for cost in told["costs"])
+    assert all(cost["median"] > 0 for cost in document["costs"])
     if not counting:
         pytest.skip("valgrind counts the instructions")
-    added = {count["variant"]: count["added"] for count in told["counts"]}
+    added = {count["variant"]: count["added"] for count in document["counts"]}
     assert (0, 0) == (added["native"], added["limiter, no grant"])
     # One call of ours on that way saves every argument of the launch: ten more (gcc 12, x86-64).
     assert 0 < added["memory only"] == added["core 100"] < 54

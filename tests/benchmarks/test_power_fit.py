@@ -74,7 +74,7 @@ def test_a_row_is_ready_to_paste() -> None:
         idle=0.18,
         held=0.98,
         slowdown=Slowdown(linear=0.317, square=0.148, error=0.002),
-        beside=[
+        light_programs=[
             Beside(program="copies", speed=1.0, clock=0.8),
             Beside(program="cycles", speed=0.715, clock=0.8),
             Beside(program="at full clocks", speed=0.9, clock=1.0),

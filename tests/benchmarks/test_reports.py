@@ -42,18 +42,18 @@ def test_every_job_runs_unlimited_first_and_last() -> None:
 
 
 def test_tenants_are_measured_alone_first_and_last() -> None:
-    beside = _beside(gemm=60, small=30)
+    together = _beside(gemm=60, small=30)
 
-    plan = SignedContainer(jobs=("gemm",), shares=(), together=(beside.tenants,)).plan(10)
+    plan = SignedContainer(jobs=("gemm",), shares=(), together=(together.tenants,)).plan(10)
 
     last = [_alone("gemm"), _alone("small")]
-    assert [_alone("gemm"), _alone("gemm"), _alone("small"), beside, *last] == plan
+    assert [_alone("gemm"), _alone("gemm"), _alone("small"), together, *last] == plan
 
 
 def test_every_pairing_runs_and_unequal_shares_both_ways() -> None:
     wanted = SignedContainer(pairs=((("gemm", "copy"), (90, 10)), (("gemm", "copy"), (25,) * 4)))
 
-    told = [str(cell) for cell in wanted.beside(10)]
+    cells = [str(cell) for cell in wanted.together_cells(10)]
 
     assert [
         "gemm at 90 % beside gemm at 10 %",
@@ -63,7 +63,7 @@ def test_every_pairing_runs_and_unequal_shares_both_ways() -> None:
         " beside ".join(["gemm at 25 %"] * 4),
         " beside ".join(["gemm at 25 %", "copy at 25 %"] * 2),
         " beside ".join(["copy at 25 %"] * 4),
-    ] == told
+    ] == cells
 
 
 def test_programs_that_differ_in_what_can_be_set_are_one_and_those_at_once_are_several() -> None:
@@ -93,14 +93,14 @@ def test_a_share_is_judged_by_the_mean_of_the_runs_before_and_after_it() -> None
 
 
 def test_tenants_are_judged_each_by_its_own_job_alone() -> None:
-    beside = _beside(gemm=60, small=30)
+    together = _beside(gemm=60, small=30)
     results: Results = {
         _alone("gemm"): [(_pace(100),)],
         _alone("small"): [(_pace(50),)],
-        beside: [(_pace(58), _pace(15))],
+        together: [(_pace(58), _pace(15))],
     }
 
-    ((gemm, small),) = rows([beside], results)
+    ((gemm, small),) = rows([together], results)
 
     assert pytest.approx((58, -2)) == (gemm.got, gemm.error)
     assert pytest.approx((30, 0)) == (small.got, small.error)
@@ -124,11 +124,11 @@ def test_an_elastic_tenant_is_judged_alone_and_by_what_its_neighbour_waits() -> 
         both: [(_pace(95), _pace(3.9, p50=0.003))],
     }
 
-    found = lent("gemm", 10, results)
+    judged = lent("gemm", 10, results)
 
-    assert found is not None
-    assert pytest.approx((98, 2, 499)) == (found.lone, found.late, found.latest)
-    assert 39 == found.requests
+    assert judged is not None
+    assert pytest.approx((98, 2, 499)) == (judged.lone, judged.late, judged.latest)
+    assert 39 == judged.requests
 
 
 def test_low_priority_is_judged_by_what_the_loop_leaves_when_alone() -> None:
@@ -141,18 +141,18 @@ def test_low_priority_is_judged_by_what_the_loop_leaves_when_alone() -> None:
         idle: [(None, _pace(198))],
     }
 
-    found = precedence("decode", "gemm", 10, results)
+    cost = precedence("decode", "gemm", 10, results)
 
-    assert found is not None
+    assert cost is not None
     assert pytest.approx((10, 15, 11, 20, 30, 22)) == (
-        found.p50_alone,
-        found.p50_unshared,
-        found.p50,
-        found.p99_alone,
-        found.p99_unshared,
-        found.p99,
+        cost.p50_alone,
+        cost.p50_unshared,
+        cost.p50,
+        cost.p99_alone,
+        cost.p99_unshared,
+        cost.p99,
     )
-    assert pytest.approx((60, 50, 99)) == (found.left, found.low, found.undisturbed)
+    assert pytest.approx((60, 50, 99)) == (cost.left, cost.low, cost.undisturbed)
 
 
 def test_a_run_without_a_limit_is_judged_by_the_native_one_of_its_round() -> None:
@@ -163,11 +163,11 @@ def test_a_run_without_a_limit_is_judged_by_the_native_one_of_its_round() -> Non
         full: [(_pace(rate),) for rate in (100, 110, 120, 143)],
     }
 
-    found = free("gemm", 10, results)
+    free_run = free("gemm", 10, results)
 
-    assert found is not None
-    assert pytest.approx((99, 100, 100, 100)) == found.memory_only
-    assert pytest.approx((100, 100, 100, 110)) == found.full
+    assert free_run is not None
+    assert pytest.approx((99, 100, 100, 100)) == free_run.memory_only
+    assert pytest.approx((100, 100, 100, 110)) == free_run.full
 
 
 def test_the_short_form_measures_every_promise() -> None:
@@ -194,13 +194,13 @@ def test_the_tables_say_what_was_measured_and_how_much_of_it_is_exact(
     )
     tables.show(judged("", MACHINE, wanted, 10, _perfect(wanted), ["graph: no room"]))
 
-    said = capsys.readouterr().out
-    assert "2 of 2 within 1 points; from 25 % in every second 2 of 2 within 3 points" in said
-    assert "2 of 2 within 1.5 points" in said
-    assert "HAMi-core" in said
-    assert "not measured: graph: no room" in said
+    printed = capsys.readouterr().out
+    assert "2 of 2 within 1 points; from 25 % in every second 2 of 2 within 3 points" in printed
+    assert "2 of 2 within 1.5 points" in printed
+    assert "HAMi-core" in printed
+    assert "not measured: graph: no room" in printed
     for title in ("One job at a time", "Together", "Elastic", "Priority", "Nothing limited"):
-        assert title in said
+        assert title in printed
 
 
 MACHINE = Machine(

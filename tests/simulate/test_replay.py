@@ -101,7 +101,7 @@ def test_a_trace_that_is_not_there_is_said_so(tmp_path: Path) -> None:
         read(excerpt(tmp_path), pods="big")
 
 
-def ours(path: Path) -> Path:
+def own_cluster(path: Path) -> Path:
     """Write a cluster of two vendors' cards in our own form."""
     large, small = rack(80 * GiB, 80 * GiB, vendor="one"), rack(24 * GiB, vendor="other")
     nodes = [Node(name="a", devices=large), Node(name="b", devices=small)]
@@ -115,7 +115,7 @@ def ours(path: Path) -> Path:
 
 
 def test_our_own_json_holds_any_cluster(tmp_path: Path) -> None:
-    trace = read(ours(tmp_path / "mixed.json"))
+    trace = read(own_cluster(tmp_path / "mixed.json"))
     run = replay(trace, "fragmentation", 42)
 
     assert ["a", "b"] == [node.name for node in trace.nodes]
@@ -136,7 +136,7 @@ def test_our_own_json_holds_any_cluster(tmp_path: Path) -> None:
     ],
 )
 def test_nonsense_in_json_is_named_by_its_place(tmp_path: Path, change, says: str) -> None:  # type: ignore[no-untyped-def]
-    path = ours(tmp_path / "mixed.json")
+    path = own_cluster(tmp_path / "mixed.json")
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
@@ -189,13 +189,17 @@ def test_ours_packs_the_excerpt_better_than_the_best_published(trace: Trace) -> 
 
 def test_seeds_run_in_processes_and_come_to_the_same(trace: Trace, tmp_path: Path) -> None:
     alone = list(replay_all(tmp_path, "small", ["fragmentation", "bestfit"], [42, 43], processes=1))
-    beside = list(
+    parallel = list(
         replay_all(tmp_path, "small", ["fragmentation", "bestfit"], [42, 43], processes=2)
     )
-    one, two = (summarise(runs, ["fragmentation", "bestfit"]) for runs in (alone, beside))
+    alone_summaries, two = (
+        summarise(runs, ["fragmentation", "bestfit"]) for runs in (alone, parallel)
+    )
 
-    assert [("fragmentation", 2), ("bestfit", 2)] == [(s.placement, s.seeds) for s in one]
-    assert [(s.allocated, s.fragmented, s.refused) for s in one] == [
+    assert [("fragmentation", 2), ("bestfit", 2)] == [
+        (s.placement, s.seeds) for s in alone_summaries
+    ]
+    assert [(s.allocated, s.fragmented, s.refused) for s in alone_summaries] == [
         (s.allocated, s.fragmented, s.refused) for s in two
     ]
 
