@@ -54,11 +54,11 @@ class FakeApi:
                 del self.slices[about["name"]]
         else:
             self.nodes[about["name"]] = item
-        told = {"type": event, "object": json.loads(json.dumps(item))}
-        self._told.append((self._version, kind, told))
+        notice = {"type": event, "object": json.loads(json.dumps(item))}
+        self._told.append((self._version, kind, notice))
         for watched, queue in self._watchers:
             if watched == kind:
-                queue.put_nowait(told)
+                queue.put_nowait(notice)
 
     def watched(self, kind: str) -> bool:
         """Whether somebody is told of every change from now on."""
@@ -124,9 +124,9 @@ class FakeApi:
             return web.json_response({"metadata": version, "items": items})
         queue: asyncio.Queue[Plain] = asyncio.Queue()
         since = int(request.query.get("resourceVersion") or self._version)
-        for at, what, told in self._told:  # between the list and this
+        for at, what, notice in self._told:  # between the list and this
             if what == kind and at > since:
-                queue.put_nowait(told)
+                queue.put_nowait(notice)
         self._watchers.append((kind, queue))
         answer = web.StreamResponse()
         await answer.prepare(request)
@@ -143,11 +143,11 @@ class FakeApi:
     async def _claim_status(self, request: web.Request) -> web.Response:
         """Take what is applied: entries that are of one device and share replace each other."""
         assert "application/apply-patch+yaml" == request.content_type
-        claim, said = self.claims.get(request.match_info["name"]), await request.json()
-        if claim is None or claim["metadata"]["uid"] != said["metadata"]["uid"]:
+        claim, status = self.claims.get(request.match_info["name"]), await request.json()
+        if claim is None or claim["metadata"]["uid"] != status["metadata"]["uid"]:
             return web.json_response({"message": "not found"}, status=404)
         names = ("driver", "pool", "device", "shareID")
-        entries = (*claim["status"].get("devices", ()), *said["status"]["devices"])
+        entries = (*claim["status"].get("devices", ()), *status["status"]["devices"])
         by_key = {tuple(one.get(name) for name in names): one for one in entries}
         claim["status"]["devices"] = [*by_key.values()]
         self.writes += 1
@@ -164,15 +164,15 @@ class FakeApi:
         return web.json_response(made, status=201)
 
     async def _change_slice(self, request: web.Request) -> web.Response:
-        there = self.slices.get(request.match_info["name"])
-        if there is None:
+        stored = self.slices.get(request.match_info["name"])
+        if stored is None:
             return web.json_response({"message": "not found"}, status=404)
         self.writes += 1
         if request.method == "DELETE":
-            self.put("resourceslices", there, event="DELETED")
-            return web.json_response(there)
+            self.put("resourceslices", stored, event="DELETED")
+            return web.json_response(stored)
         made = await request.json()
-        if made["metadata"]["resourceVersion"] != there["metadata"]["resourceVersion"]:
+        if made["metadata"]["resourceVersion"] != stored["metadata"]["resourceVersion"]:
             return web.json_response({"message": "changed meanwhile"}, status=409)
         self.put("resourceslices", made)
         return web.json_response(made)
@@ -196,9 +196,9 @@ class FakeApi:
 
     async def _publish(self, request: web.Request) -> web.Response:
         """Do what the webhook does: a token here is the name of the node that it is good for."""
-        said = await request.json()
-        node = self.nodes[said["token"]]
-        node["metadata"].setdefault("annotations", {})[INVENTORY] = said["inventory"]
+        publication = await request.json()
+        node = self.nodes[publication["token"]]
+        node["metadata"].setdefault("annotations", {})[INVENTORY] = publication["inventory"]
         self.writes += 1
         self.put("nodes", node)
         return web.json_response(node)

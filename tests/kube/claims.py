@@ -71,8 +71,8 @@ async def prepare(at: World, name: str, *, uid: str = "") -> dra_pb2.NodePrepare
         answer = await stub.NodePrepareResources(
             dra_pb2.NodePrepareResourcesRequest(claims=[asked])
         )
-    found: dra_pb2.NodePrepareResourceResponse = answer.claims[uid]
-    return found
+    prepared: dra_pb2.NodePrepareResourceResponse = answer.claims[uid]
+    return prepared
 
 
 async def unprepare(at: World, name: str, *, uid: str = "") -> str:
@@ -88,9 +88,9 @@ async def unprepare(at: World, name: str, *, uid: str = "") -> str:
 
 def specs(at: World) -> dict[str, Plain]:
     """Return what the CDI devices of claims bring into containers, by their names."""
-    found = {}
+    edits = {}
     for path in (at.path / "cdi").glob("*.json"):
         spec = json.loads(path.read_text())
         for device in spec["devices"]:
-            found[f"{spec['kind']}={device['name']}"] = device["containerEdits"]
-    return found
+            edits[f"{spec['kind']}={device['name']}"] = device["containerEdits"]
+    return edits

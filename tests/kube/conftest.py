@@ -175,8 +175,8 @@ def clear(plane: ControlPlane) -> None:
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     mixes = "/api/v1/namespaces/kube-system/configmaps"
-    for path, ours in ((classes, None), (leases, "hetero-scheduler"), (mixes, MIX)):
+    for path, kept in ((classes, None), (leases, "hetero-scheduler"), (mixes, MIX)):
         for name in [one["metadata"]["name"] for one in plane.call("GET", path)["items"]]:
-            if name == ours or not (ours or name.startswith("system-")):
+            if name == kept or not (kept or name.startswith("system-")):
                 plane.call("DELETE", f"{path}/{name}")
     assert [] == plane.pods()

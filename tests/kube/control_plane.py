@@ -42,9 +42,9 @@ def wait_for(snapshot: Any, *, seconds: float = 60.0) -> Any:
     """
     deadline = time.monotonic() + seconds
     while (began := time.monotonic()) < deadline:
-        found = snapshot()
-        if found:
-            return found
+        value = snapshot()
+        if value:
+            return value
         time.sleep(min(max(0.1, time.monotonic() - began), 0.5))
     raise AssertionError(f"not within {seconds} s: {snapshot}")
 
@@ -157,8 +157,8 @@ class ControlPlane:
         tls = ssl._create_unverified_context()
         try:
             with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
-                found: bytes = answer.read()
-                return found
+                data: bytes = answer.read()
+                return data
         except urllib.error.HTTPError as error:
             error.msg = error.read().decode()  # the API says what is wrong
             raise
@@ -221,8 +221,8 @@ class ControlPlane:
         return self.call("GET", f"/api/v1/namespaces/default/pods/{name}")
 
     def pods(self) -> list[Any]:
-        found: list[Any] = self.call("GET", "/api/v1/namespaces/default/pods")["items"]
-        return found
+        items: list[Any] = self.call("GET", "/api/v1/namespaces/default/pods")["items"]
+        return items
 
     def events(self, name: str) -> list[str]:
         query = f"?fieldSelector=involvedObject.name={name}"

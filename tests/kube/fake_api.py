@@ -47,8 +47,8 @@ class FakeApi:
         self._note("GET", path)
         selector = (query or {}).get("fieldSelector", "")
         if path.endswith("/pods") and selector.startswith("metadata.name="):
-            found = self.objects.get(f"{path}/{selector.partition('=')[2]}")
-            return {"items": [copy.deepcopy(found)] if found else []}
+            stored = self.objects.get(f"{path}/{selector.partition('=')[2]}")
+            return {"items": [copy.deepcopy(stored)] if stored else []}
         if selector.startswith("status.podIP="):
             address = selector.partition("=")[2]
             pods = (one for where, one in self.objects.items() if "/pods/" in where)
@@ -148,8 +148,8 @@ class FakeApi:
 
     def lose(self) -> None:
         """Tell all who follow that the API server is away."""
-        for told in self._lost:
-            told(ConnectionResetError("away"))
+        for lost in self._lost:
+            lost(ConnectionResetError("away"))
 
     def _may(self, spec: Plain) -> bool:
         """Do what RBAC does with a SubjectAccessReview."""

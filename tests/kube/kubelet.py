@@ -75,9 +75,9 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         answer = podresources_pb2.ListPodResourcesResponse()
         for pod in self.known:
             about = pod["metadata"]
-            one = answer.pod_resources.add(name=about["name"], namespace=about["namespace"])
+            entry = answer.pod_resources.add(name=about["name"], namespace=about["namespace"])
             for container in pod["spec"]["containers"]:  # not the init containers, as 1.20
-                of = one.containers.add(name=container["name"])
+                of = entry.containers.add(name=container["name"])
                 key = (f"{about['namespace']}/{about['name']}", container["name"])
                 if key in self.held:
                     resource, ids = self.held[key]

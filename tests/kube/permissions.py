@@ -28,15 +28,17 @@ class Permission:
 
 def documented(allocation: str) -> set[Permission]:
     """Return the rows that hold with an allocation."""
-    found = set()
+    permissions = set()
     for line in (ROOT / "docs/permissions.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) == 5 and cells[0].startswith("hetero-") and allocation in WITH[cells[3]]:
             resources, _, names = cells[1].partition(" [")
             for resource in resources.split(", "):
                 named = frozenset(names.rstrip("]").split(", ")) if names else frozenset()
-                found |= {Permission(cells[0], v, resource, named) for v in cells[2].split(", ")}
-    return found
+                permissions |= {
+                    Permission(cells[0], v, resource, named) for v in cells[2].split(", ")
+                }
+    return permissions
 
 
 def granted(manifests: list[dict[str, Any]]) -> Iterator[Permission]:
@@ -61,24 +63,24 @@ def used(event: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     the API's own.
     """
     account = event["user"].get("username", "")  # none where the API server could not tell
-    found = re.fullmatch(_ACCOUNT, account)
+    matched = re.fullmatch(_ACCOUNT, account)
     what = event.get("objectRef")
-    if found is None or what is None or not event.get("userAgent", "").startswith("hetero"):
+    if matched is None or what is None or not event.get("userAgent", "").startswith("hetero"):
         return
     if (event.get("responseStatus") or {}).get("code") == 403:
         return
-    said = event.get("responseObject") or {}
-    path = said.get("spec", {}).get("nonResourceAttributes")
-    about = re.fullmatch(_ACCOUNT, said.get("spec", {}).get("user", ""))
-    if path and about and said["status"].get("allowed"):
+    response = event.get("responseObject") or {}
+    path = response.get("spec", {}).get("nonResourceAttributes")
+    about = re.fullmatch(_ACCOUNT, response.get("spec", {}).get("user", ""))
+    if path and about and response["status"].get("allowed"):
         yield about[1], path["verb"], path["path"], ""
     group = what.get("apiGroup", "")
     resource = what["resource"] + (f"/{what['subresource']}" if "subresource" in what else "")
-    yield found[1], event["verb"], resource + (group and f".{group}"), what.get("name", "")
+    yield matched[1], event["verb"], resource + (group and f".{group}"), what.get("name", "")
 
 
 def _resources(rule: dict[str, Any]) -> Iterator[str]:
     yield from rule.get("nonResourceURLs", ())
     for group in rule.get("apiGroups", ()):
-        for one in rule["resources"]:
-            yield one + (group and f".{group}")
+        for resource in rule["resources"]:
+            yield resource + (group and f".{group}")

@@ -302,11 +302,11 @@ def test_a_container_that_hides_what_would_limit_it_is_given_nothing() -> None:
 def test_a_forged_allocation_is_refused(forgery: str) -> None:
     async def story() -> None:
         async with world() as at:
-            mine = at.bind("mine", memory=GiB)
+            victim = at.bind("mine", memory=GiB)
             thief = pod_named("thief", "main")
-            notes = dict(mine["metadata"]["annotations"])
+            notes = dict(victim["metadata"]["annotations"])
             if forgery == "changed":
-                thief = mine
+                thief = victim
                 notes[ALLOCATION] = notes[ALLOCATION].replace(str(GiB), str(9 * GiB))
             elif forgery == "signature":
                 notes[SIGNATURE] = "0" * 64
@@ -325,14 +325,14 @@ def test_a_forged_allocation_is_refused(forgery: str) -> None:
 def test_a_container_that_got_anothers_devices_is_not_started() -> None:
     async def story() -> None:
         async with world() as at:
-            one, other = at.bind("one"), at.bind("other")
-            await at.kubelet.admit(one)
+            first, other = at.bind("one"), at.bind("other")
+            await at.kubelet.admit(first)
             await at.kubelet.admit(other)
             held = at.kubelet.held
-            mine, theirs = ("default/one", "main"), ("default/other", "main")
-            held[mine], held[theirs] = held[theirs], held[mine]
+            first_key, other_key = ("default/one", "main"), ("default/other", "main")
+            held[first_key], held[other_key] = held[other_key], held[first_key]
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await at.kubelet.start_container(one, "main")
+                await at.kubelet.start_container(first, "main")
 
             assert "which was given for default/other/main: it is not started" in refusal(caught)
 

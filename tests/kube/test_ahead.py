@@ -110,8 +110,8 @@ def test_the_next_agent_knows_for_which_devices_a_share_was_given() -> None:
             await at.start()
             await at.kubelet.start_container(pods[0], "main")
             held = at.kubelet.held
-            mine, theirs = ("default/one", "main"), ("default/other", "main")
-            held[mine], held[theirs] = held[theirs], held[mine]
+            first_key, other_key = ("default/one", "main"), ("default/other", "main")
+            held[first_key], held[other_key] = held[other_key], held[first_key]
             for pod in pods:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await at.kubelet.start_container(pod, "main")
@@ -125,19 +125,19 @@ def test_what_was_given_for_a_pod_that_was_taken_for_another_starts_neither_of_t
 
     async def story() -> None:
         async with world() as at:
-            one, other = at.bind("one"), at.bind("other")
-            at.kubelet.known.append(one)
+            first, other = at.bind("one"), at.bind("other")
+            at.kubelet.known.append(first)
             (ids,) = [await at.kubelet._choose(CARD, 1, [])]
             await at.kubelet.allocate(CARD, ids)  # of the pod one, as far as anybody can say
-            at.kubelet.known.remove(one)
+            at.kubelet.known.remove(first)
             at.kubelet.known.append(other)
             at.kubelet.held["default/other", "main"] = (CARD, ids)
-            await at.kubelet.admit(one)
+            await at.kubelet.admit(first)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await at.kubelet.start_container(other, "main")
 
             assert "which was given for default/one/main: it is not started" in refusal(caught)
-            await at.kubelet.start_container(one, "main")
+            await at.kubelet.start_container(first, "main")
 
     run(story)
 
@@ -163,8 +163,8 @@ def test_nothing_is_made_for_a_signature_that_is_anothers() -> None:
     async def story() -> None:
         async with world() as at:
             await until(lambda: at.api.watched("pods"))
-            mine, thief = at.bind("mine"), pod_named("thief", "main")
-            thief["metadata"]["annotations"] = mine["metadata"]["annotations"]
+            victim, thief = at.bind("mine"), pod_named("thief", "main")
+            thief["metadata"]["annotations"] = victim["metadata"]["annotations"]
             elsewhere = pod_named("elsewhere", "main")
             elsewhere["metadata"]["annotations"] = signed_assignment(
                 Assignment(node="n2", uid="uid-elsewhere", containers=(("main", at.fit()),)),

@@ -30,9 +30,9 @@ QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
 
 
 def asking(number: int) -> Pod:
-    found = WORDS.pod_request(read(PodObject, pod(ASKS[number])))
-    assert found is not None
-    return found.pod
+    asked = WORDS.pod_request(read(PodObject, pod(ASKS[number])))
+    assert asked is not None
+    return asked.pod
 
 
 def entered(name: str, cards: int, *, gib: int, ill: bool) -> Node:

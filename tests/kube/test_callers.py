@@ -45,13 +45,13 @@ def statuses(by: Callers, *headers: dict[str, str], direct: bool = True) -> list
         return web.Response(text="hello")
 
     async def play() -> list[int]:
-        app, found = web.Application(), []
+        app, statuses = web.Application(), []
         app.router.add_post("/", by.directly(hello) if direct else by.known(hello))
         async with TestClient(TestServer(app)) as client:
-            for said in headers or ({},):
-                async with client.post("/", headers=said) as answer:
-                    found.append(answer.status)
-        return found
+            for headers_sent in headers or ({},):
+                async with client.post("/", headers=headers_sent) as answer:
+                    statuses.append(answer.status)
+        return statuses
 
     return asyncio.run(play())
 
@@ -212,17 +212,17 @@ def inventories(api: FakeApi, *tokens: str, source: str = "10.1.2.3") -> list[in
     """Return what each token is answered that comes through the API server."""
 
     async def play() -> list[int]:
-        app, found = web.Application(), []
+        app, statuses = web.Application(), []
         asked = Inventories(api=api, agent="agent")
         app.router.add_post("/inventory", asked.answer)
         async with TestClient(TestServer(app)) as client:
             for number, token in enumerate(tokens):
-                said = source.format(number)
+                address = source.format(number)
                 body = {"token": token, "inventory": "[]"}
-                headers = {"X-Forwarded-For": f"9.9.9.9, {said}"}
+                headers = {"X-Forwarded-For": f"9.9.9.9, {address}"}
                 async with client.post("/inventory", json=body, headers=headers) as answer:
-                    found.append(answer.status)
-        return found
+                    statuses.append(answer.status)
+        return statuses
 
     return asyncio.run(play())
 

@@ -34,8 +34,8 @@ def chart(*, kubernetes: str = render.NEWEST, **values: Any) -> list[dict[str, A
 
 
 def of(kind: str, name: str, **values: Any) -> dict[str, Any]:
-    (found,) = [m for m in chart(**values) if (m["kind"], m["metadata"]["name"]) == (kind, name)]
-    return found
+    (manifest,) = [m for m in chart(**values) if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+    return manifest
 
 
 def test_the_plain_manifests_are_those_of_the_chart() -> None:
@@ -58,8 +58,8 @@ def test_what_a_pod_reads_at_its_start_is_applied_before_the_pod() -> None:
 def test_services_that_share_cards_meet_pods_in_a_directory_of_the_node() -> None:
     def agent(**values: Any) -> Any:
         made = chart(agent=values)
-        (found,) = [m["spec"]["template"]["spec"] for m in made if m["kind"] == "DaemonSet"]
-        return found
+        (spec,) = [m["spec"]["template"]["spec"] for m in made if m["kind"] == "DaemonSet"]
+        return spec
 
     def mounted(pod: Any) -> list[Any]:
         return [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm"]
@@ -152,7 +152,9 @@ def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() 
 
 def test_the_list_of_vendors_that_may_be_run_reaches_all_three_services() -> None:
     made = {(m["kind"], m["metadata"]["name"]): m for m in chart(settings='vendors.allow = ["a"]')}
-    said = read(made["ConfigMap", "hetero"]["data"]["settings.toml"], source="the ConfigMap")
+    settings_read = read(
+        made["ConfigMap", "hetero"]["data"]["settings.toml"], source="the ConfigMap"
+    )
     services = [
         container
         for (kind, _), one in made.items()
@@ -161,11 +163,11 @@ def test_the_list_of_vendors_that_may_be_run_reaches_all_three_services() -> Non
         if "args" in container
     ]
 
-    assert ("a",) == said.vendors
+    assert ("a",) == settings_read.vendors
     assert ["agent", "scheduler", "webhook"] == sorted(one["args"][0] for one in services)
-    for one in services:
-        assert "--config=/etc/hetero-settings/settings.toml" in one["args"]
-        assert "/etc/hetero-settings" in [mount["mountPath"] for mount in one["volumeMounts"]]
+    for container in services:
+        assert "--config=/etc/hetero-settings/settings.toml" in container["args"]
+        assert "/etc/hetero-settings" in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
 def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
@@ -176,10 +178,10 @@ def test_nobody_reads_or_writes_secrets_but_the_job_that_makes_them() -> None:
         for rule in made["rules"]
     ]
 
-    said = ("verbs", "resources", "apiGroups", "nonResourceURLs")
+    parts = ("verbs", "resources", "apiGroups", "nonResourceURLs")
     secret = {name for name, rule in rules if "secrets" in rule.get("resources", ())}
     assert {"hetero-certificates"} == secret
-    assert [] == [name for name, rule in rules for part in said if "*" in rule.get(part, ())]
+    assert [] == [name for name, rule in rules for part in parts if "*" in rule.get(part, ())]
 
 
 def test_every_policy_has_a_role_and_nobody_has_it() -> None:
@@ -258,9 +260,9 @@ def test_the_schema_knows_every_value() -> None:
     schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
 
     def names(part: Any, where: str = "") -> set[str]:
-        found = {f"{where}{name}" for name in part}
+        paths = {f"{where}{name}" for name in part}
         nested = [names(v, f"{where}{n}.") for n, v in part.items() if isinstance(v, dict) and v]
-        return found.union(*nested)
+        return paths.union(*nested)
 
     def declared(part: Any, where: str = "") -> set[str]:
         inner = part.get("properties", {})
@@ -354,14 +356,14 @@ def test_the_agent_has_three_capabilities_and_sees_what_it_is_given_of_its_node(
 
 def test_the_webhook_answers_whom_the_values_let_in() -> None:
     def made(**webhook: Any) -> tuple[list[str], list[dict[str, Any]]]:
-        found = chart(webhook=webhook)
+        manifests = chart(webhook=webhook)
         (deployment,) = [
             m
-            for m in found
+            for m in manifests
             if (m["kind"], m["metadata"]["name"]) == ("Deployment", "hetero-webhook")
         ]
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        return container["args"], [m for m in found if m["kind"] == "NetworkPolicy"]
+        return container["args"], [m for m in manifests if m["kind"] == "NetworkPolicy"]
 
     args, policies = made()
     assert ([], []) == (policies, [one for one in args if one.startswith("--client")])

@@ -38,8 +38,8 @@ def test_who_may_read_the_key_is_kept_on_the_nodes_that_the_values_say() -> None
 def test_replicas_are_where_the_values_say_and_else_apart() -> None:
     own: dict[str, Any] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
 
-    def placed(part: str, **said: Any) -> Any:
-        values: dict[str, Any] = {part: said}
+    def placed(part: str, **values_of_part: Any) -> Any:
+        values: dict[str, Any] = {part: values_of_part}
         (spec,) = pods(chart(**values), f"hetero-{part}")
         return {name: spec.get(name) for name in (*PLACED, "affinity")}
 
@@ -52,21 +52,21 @@ def test_replicas_are_where_the_values_say_and_else_apart() -> None:
 
 def test_no_container_of_ours_is_put_behind_pods_that_ask_for_processor_time() -> None:
     """A kubelet gives those that ask for none next to none of it, and ends them first."""
-    found = pods(chart())
+    specs = pods(chart())
     asked = [
         (spec["serviceAccountName"], {*container.get("resources", {}).get("requests", {})})
-        for spec in found
+        for spec in specs
         for container in (*spec["containers"], *spec.get("initContainers", ()))
     ]
 
-    assert 6 == len(found)
+    assert 6 == len(specs)
     assert [] == [one for one in asked if one[1] != {"cpu", "memory"}]
     assert {
         "hetero-agent": "system-node-critical",
         **dict.fromkeys(
             ("hetero-certificates", "hetero-scheduler", "hetero-webhook"), "system-cluster-critical"
         ),
-    } == {spec["serviceAccountName"]: spec["priorityClassName"] for spec in found}
+    } == {spec["serviceAccountName"]: spec["priorityClassName"] for spec in specs}
 
 
 @pytest.mark.parametrize(("kubernetes", "seconds"), [("1.20", None), ("1.21", 600)])

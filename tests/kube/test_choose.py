@@ -31,8 +31,8 @@ def test_others_are_kept_off_the_nodes_that_a_waiting_pod_wants_whole() -> None:
             answer = await it.call("filter", Pod=it.pod(name, limits), NodeNames=offered)
             if answer["NodeNames"]:
                 assert {} == await it.bind(name, answer["NodeNames"][0])
-            found: str | None = next(iter(answer["NodeNames"]), None)
-            return found
+            node_name: str | None = next(iter(answer["NodeNames"]), None)
+            return node_name
 
         for number in range(8):  # a cluster where pods end
             assert "n1" == await node_of(f"before{number}", "n1")

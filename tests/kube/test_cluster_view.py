@@ -60,12 +60,12 @@ def spend(at: World, seconds: float) -> None:
 
 
 def story(play: Callable[[World], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def scenario() -> None:
         async with world() as at:
             await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
             await play(at)
 
-    run(told)
+    run(scenario)
 
 
 def test_what_stands_is_shown_by_node_and_by_container() -> None:
@@ -130,13 +130,13 @@ def test_inventory_and_top_show_the_cluster_in_a_terminal(
         (tmp_path / "kubeconfig").write_text(json.dumps(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
-        async def told(*words: str) -> list[str]:
+        async def printed_lines(*words: str) -> list[str]:
             done = await asyncio.to_thread(CliRunner().invoke, hetero, [*words, "--cluster"])
             assert 0 == done.exit_code, done.output
             return [" ".join(line.split()) for line in done.output.splitlines()]
 
-        standing = await told("inventory")
-        used = await told("top", "--once", "--interval", "0.1")
+        standing = await printed_lines("inventory")
+        used = await printed_lines("top", "--once", "--interval", "0.1")
         assert "default pod main n1 0 30 % 2 GiB Pending" in standing
         assert "n1 0 memory M1 50 % █████····· 3/16 GiB █▉········ 30 % ok" in used
         assert "default pod main n1 0 0.0/30 % 0/2 GiB nothing ! Pending" in used

@@ -70,7 +70,7 @@ def put(it: Running, name: str, limits: dict[str, str], **notes: str) -> dict[st
     return it.api.put_now(f"/api/v1/namespaces/default/pods/{name}", made)
 
 
-async def said(it: Running, name: str, limits: dict[str, str], **notes: str) -> str | None:
+async def refusal_of(it: Running, name: str, limits: dict[str, str], **notes: str) -> str | None:
     """Return what node n1 says to a new pod, None if it serves and the pod is bound."""
     made = put(it, name, limits, **notes)
     answer = await it.call("filter", Pod=made, NodeNames=["n1"])
@@ -91,10 +91,10 @@ def devices(it: Running, name: str) -> set[str]:
 
 def test_pods_of_a_class_and_others_never_share_a_card() -> None:
     async def play(it: Running) -> None:
-        await said(it, "plain", SLICE)
-        await said(it, "offline", SLICE, **{CLASS: "offline"})
-        await said(it, "plain-too", SLICE)
-        await said(it, "offline-too", SLICE, **{CLASS: "offline"})
+        await refusal_of(it, "plain", SLICE)
+        await refusal_of(it, "offline", SLICE, **{CLASS: "offline"})
+        await refusal_of(it, "plain-too", SLICE)
+        await refusal_of(it, "offline-too", SLICE, **{CLASS: "offline"})
 
         assert devices(it, "plain") == devices(it, "plain-too")
         assert devices(it, "offline") == devices(it, "offline-too")
@@ -105,10 +105,10 @@ def test_pods_of_a_class_and_others_never_share_a_card() -> None:
 
 def test_an_online_pod_joins_an_offline_one_and_never_the_other_way_round() -> None:
     async def play(it: Running) -> None:
-        assert None is await said(it, "first", SLICE, **{CLASS: "offline"})
-        assert None is await said(it, "online", SLICE, **{CLASS: "online"})
-        assert "shared otherwise" == await said(it, "late", SLICE, **{CLASS: "offline"})
-        assert "shared otherwise" == await said(it, "plain", SLICE)
+        assert None is await refusal_of(it, "first", SLICE, **{CLASS: "offline"})
+        assert None is await refusal_of(it, "online", SLICE, **{CLASS: "online"})
+        assert "shared otherwise" == await refusal_of(it, "late", SLICE, **{CLASS: "offline"})
+        assert "shared otherwise" == await refusal_of(it, "plain", SLICE)
 
     api = scenario(play, n1=(sliced("A"),))
     assert "0 of 1 node: 1 shared otherwise" in api.events
@@ -116,19 +116,19 @@ def test_an_online_pod_joins_an_offline_one_and_never_the_other_way_round() -> N
 
 def test_slices_of_one_card_all_share_it_by_one_policy() -> None:
     async def play(it: Running) -> None:
-        assert None is await said(it, "fixed", SLICE, **{POLICY: "fixed-share"})
-        said_no = await said(it, "burst", SLICE, **{POLICY: "burst-share"})
+        assert None is await refusal_of(it, "fixed", SLICE, **{POLICY: "fixed-share"})
+        said_no = await refusal_of(it, "burst", SLICE, **{POLICY: "burst-share"})
         assert "shared by another policy" == said_no
-        assert None is await said(it, "fixed-too", SLICE, **{POLICY: "fixed-share"})
+        assert None is await refusal_of(it, "fixed-too", SLICE, **{POLICY: "fixed-share"})
 
     scenario(play, n1=(sliced("A"),))
 
 
 def test_a_card_is_anybodys_again_when_those_on_it_are_gone() -> None:
     async def play(it: Running) -> None:
-        await said(it, "offline", SLICE, **{CLASS: "offline"})
+        await refusal_of(it, "offline", SLICE, **{CLASS: "offline"})
         it.api.delete("/api/v1/namespaces/default/pods/offline")
-        assert None is await said(it, "plain", SLICE)
+        assert None is await refusal_of(it, "plain", SLICE)
 
     scenario(play, n1=(sliced("A"),))
 
@@ -148,9 +148,11 @@ def test_of_pods_bound_at_once_only_those_that_may_share_get_the_card() -> None:
 
 
 def test_an_online_pod_goes_first_on_its_card() -> None:
-    found = [asked(SLICE, notes={CLASS: one}).request.priority for one in ("online", "offline")]
+    priorities = [
+        asked(SLICE, notes={CLASS: one}).request.priority for one in ("online", "offline")
+    ]
 
-    assert ["high", "low"] == found
+    assert ["high", "low"] == priorities
 
 
 @pytest.mark.parametrize(
@@ -206,17 +208,17 @@ def test_one_whole_die_means_its_module_and_the_pod_says_so() -> None:
 
 def test_whole_dies_are_given_by_modules() -> None:
     async def play(it: Running) -> None:
-        assert None is await said(
+        assert None is await refusal_of(
             it, "slice", {"huawei.com/Ascend910C": "1", "huawei.com/Ascend910C-memory": "16384"}
         )
-        assert None is await said(it, "one", {"huawei.com/Ascend910C": "1"})
-        assert None is await said(it, "four", {"huawei.com/Ascend910C": "4"})
+        assert None is await refusal_of(it, "one", {"huawei.com/Ascend910C": "1"})
+        assert None is await refusal_of(it, "four", {"huawei.com/Ascend910C": "4"})
 
         assert 1 == len(devices(it, "slice"))
         assert devices(it, "one") in ({"a0", "a1"}, {"b0", "b1"}, {"c0", "c1"}, {"d0", "d1"})
         pairs = {device[0] for device in devices(it, "four")}
         assert (2, 4) == (len(pairs), len(devices(it, "four")))
-        assert None is not await said(it, "five", {"huawei.com/Ascend910C": "1"})
+        assert None is not await refusal_of(it, "five", {"huawei.com/Ascend910C": "1"})
 
     cards = [module(f"{name}0", f"{name}1", group=name) for name in "abcd"]
     scenario(play, n1=tuple(device for pair in cards for device in pair))
@@ -229,11 +231,11 @@ def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
     async def play(it: Running) -> None:
         mode = "nvidia.com/vgpu-mode"
         limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-        await said(it, "mig", limits, **{mode: "mig"})
-        await said(it, "core", limits, **{mode: "hami-core"})
+        await refusal_of(it, "mig", limits, **{mode: "mig"})
+        await refusal_of(it, "core", limits, **{mode: "hami-core"})
 
         assert ({"MIG"}, {"PLAIN"}) == (devices(it, "mig"), devices(it, "core"))
-        assert "not chosen" in str(await said(it, "mps", limits, **{mode: "mps"}))
+        assert "not chosen" in str(await refusal_of(it, "mps", limits, **{mode: "mps"}))
 
     part = Template("1g.5gb", {CORE: 1, MEMORY: 5 * GiB, "p": 1}, part="p")
     mig = evolve(

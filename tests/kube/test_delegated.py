@@ -20,16 +20,16 @@ def statuses(api: FakeApi, *tokens: str | None, header: str = "Authorization") -
     Gauge("said", "once", registry=registry).set(1)
 
     async def play() -> list[int]:
-        app, found = web.Application(), []
+        app, statuses = web.Application(), []
         app.router.add_get("/metrics", Gate(api).guard(metrics_handler(registry)))
         async with TestClient(TestServer(app)) as client:
             for token in tokens:
-                said = f"Bearer {token}" if header == "Authorization" else str(token)
-                headers = {} if token is None else {header: said}
+                value = f"Bearer {token}" if header == "Authorization" else str(token)
+                headers = {} if token is None else {header: value}
                 async with client.get("/metrics", headers=headers) as answer:
-                    found.append(answer.status)
+                    statuses.append(answer.status)
                     assert ("said 1.0" in await answer.text()) == (answer.status == 200)
-        return found
+        return statuses
 
     return asyncio.run(play())
 

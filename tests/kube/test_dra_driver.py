@@ -27,17 +27,17 @@ from tests.kube.world import CARD, World, cut_short, pod_named, until
 def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
     async def act(at: World) -> None:
         async with kubelet(at, plugin=False) as stub:
-            said = await stub.GetInfo(registration_pb2.InfoRequest())
+            info = await stub.GetInfo(registration_pb2.InfoRequest())
             await stub.NotifyRegistrationStatus(
                 registration_pb2.RegistrationStatus(plugin_registered=True)
             )
         services = ["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
         assert ("DRAPlugin", "hetero.io", services) == (
-            said.type,
-            said.name,
-            [*said.supported_versions],
+            info.type,
+            info.name,
+            [*info.supported_versions],
         )
-        assert Path(said.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
+        assert Path(info.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
         assert at.agent.driver is not None
         assert at.agent.driver.registered
 
@@ -54,9 +54,9 @@ def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -
             for path in (sockets.plugin, sockets.registration):
                 with (
                     pytest.raises((FileNotFoundError, ConnectionRefusedError)),
-                    socket.socket(socket.AF_UNIX) as one,
+                    socket.socket(socket.AF_UNIX) as listener,
                 ):
-                    one.connect(str(path))
+                    listener.connect(str(path))
         await at.start()
         allocated(at, "one")
         assert "" == (await prepare(at, "one")).error
@@ -175,7 +175,9 @@ def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
     """As after an upgrade while pods of claims ran; one of both ways takes them back."""
 
     async def act(at: World) -> None:
-        said = "claims have devices here (default/one, default/admin), and with allocation classic"
+        warning = (
+            "claims have devices here (default/one, default/admin), and with allocation classic"
+        )
         allocated(at, "one")
         allocated(at, "admin", adminAccess=True)
         for name in ("one", "admin"):
@@ -184,21 +186,21 @@ def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
         at.allocation = AllocationWay.CLASSIC
         await at.start()
         assert at.agent.driver is None
-        assert said in caplog.text
+        assert warning in caplog.text
         assert "upgrade to both until" in caplog.text
         await at.crash()
         caplog.clear()
         was = at.agent.options
         served_no_more = evolve(was, unserved=True, host=at.path, cdi=Path("/cdi"))  # of a chart
         Agent(at.node, served_no_more, at.agent.api, at.agent.discovery)
-        assert said in caplog.text
+        assert warning in caplog.text
         assert "both" not in caplog.text
         caplog.clear()
         at.allocation = AllocationWay.BOTH
         await at.start()
         assert "" == await unprepare(at, "one")
         assert {} == at.standing()
-        assert said not in caplog.text
+        assert warning not in caplog.text
 
     story(act)
 
@@ -411,8 +413,8 @@ def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> Non
         await until(lambda: "uid-third" in at.agent.allocator.pods)
         (entry,) = at.node.snapshot().grants
 
-        told = [pod.metadata.name for pod in at.agent._pods_of(entry)]
-        assert ["first", "second"] == told
+        names = [pod.metadata.name for pod in at.agent._pods_of(entry)]
+        assert ["first", "second"] == names
 
     story(act)
 
@@ -422,11 +424,11 @@ def test_the_kubelet_is_told_of_a_device_that_becomes_unhealthy() -> None:
         path = at.kubelet.path / "plugins/hetero.io/dra.sock"
         async with grpc.aio.insecure_channel(f"unix://{path}") as channel:
             stub = DRAResourceHealthStub(channel)  # type: ignore[no-untyped-call]
-            told = stub.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
-            first = await told.read()
+            updates = stub.NodeWatchResources(health_pb2.NodeWatchResourcesRequest())
+            first = await updates.read()
             at.vendor.devices[1] = evolve(at.vendor.devices[1], health="XID 48")
-            second = await told.read()
-            told.cancel()
+            second = await updates.read()
+            updates.cancel()
         assert [("n1", "memory-0", 1), ("n1", "memory-1", 1)] == [
             (one.device.pool_name, one.device.device_name, one.health) for one in first.devices
         ]
@@ -435,10 +437,10 @@ def test_the_kubelet_is_told_of_a_device_that_becomes_unhealthy() -> None:
     story(act)
 
 
-def told(at: World, name: str) -> dict[str, Plain]:
+def conditions(at: World, name: str) -> dict[str, Plain]:
     """Return the conditions that a claim's status has of its one device, by type."""
-    (said,) = at.api.claims[name]["status"]["devices"]
-    return {one["type"]: one for one in said["conditions"]}
+    (device_status,) = at.api.claims[name]["status"]["devices"]
+    return {one["type"]: one for one in device_status["conditions"]}
 
 
 def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> None:
@@ -447,17 +449,17 @@ def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> None:
         other = {"driver": "other.io", "pool": "n1", "device": "nic"}
         at.api.claims["one"]["status"]["devices"] = [other]
         assert "" == (await prepare(at, "one")).error
-        another, said = at.api.claims["one"]["status"]["devices"]
+        another, device_status = at.api.claims["one"]["status"]["devices"]
         assert other == another
         assert ("hetero.io", "n1", "memory-0", "share-one") == tuple(
-            said[name] for name in ("driver", "pool", "device", "shareID")
+            device_status[name] for name in ("driver", "pool", "device", "shareID")
         )
         assert (["memory-0"], "3000Mi", 30, identity_of("u-one")) == tuple(
-            said["data"][name] for name in ("uuids", "memory", "cores", "grant")
+            device_status["data"][name] for name in ("uuids", "memory", "cores", "grant")
         )
-        at.api.claims["one"]["status"]["devices"] = [said]
+        at.api.claims["one"]["status"]["devices"] = [device_status]
         assert {"Ready": "True", "Healthy": "True"} == {
-            kind: one["status"] for kind, one in told(at, "one").items()
+            kind: one["status"] for kind, one in conditions(at, "one").items()
         }
 
     story(act)
@@ -473,11 +475,11 @@ def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() ->
         await driver.claims.reconcile()
         assert written == at.api.writes
 
-        told(at, "one")["Ready"]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-        before = told(at, "one")["Ready"]
+        conditions(at, "one")["Ready"]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        before = conditions(at, "one")["Ready"]
         at.vendor.devices[0] = evolve(at.vendor.devices[0], health="XID 48")
-        await until(lambda: told(at, "one")["Healthy"]["status"] == "False")
-        now = told(at, "one")
+        await until(lambda: conditions(at, "one")["Healthy"]["status"] == "False")
+        now = conditions(at, "one")
         assert ("Unhealthy", "XID 48") == (now["Healthy"]["reason"], now["Healthy"]["message"])
         assert before == now["Ready"]
 

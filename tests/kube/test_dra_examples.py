@@ -203,9 +203,9 @@ def looked_at(plane: ControlPlane) -> bool:
     return False
 
 
-def publish(plane: ControlPlane, node: str, devices: Sequence[Device], **said: Any) -> None:
+def publish(plane: ControlPlane, node: str, devices: Sequence[Device], **options: Any) -> None:
     """Make the slices of a node, as its agent does."""
-    for number, spec in enumerate(slices(devices, node=node, **said)):
+    for number, spec in enumerate(slices(devices, node=node, **options)):
         body = {
             "metadata": {"name": f"{node}-{number}"},
             "spec": {**spec, "pool": {**spec["pool"], "generation": 1}},
@@ -252,8 +252,8 @@ def claim_of(plane: ControlPlane, pod: str) -> Any:
 
 
 def _placed(plane: ControlPlane, pod: str) -> Any:
-    found = plane.pod(pod)
-    return found if found["spec"].get("nodeName") else None
+    stored = plane.pod(pod)
+    return stored if stored["spec"].get("nodeName") else None
 
 
 def given(plane: ControlPlane, pod: str) -> Allocation:
@@ -301,21 +301,21 @@ def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) 
     large = EXAMPLES["share"].read_text().replace("memory: 8Gi", "memory: 800Gi")
     (tmp_path / "large.yaml").write_text(large)
 
-    def said(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    def explained(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "hetero.cli", "explain", "claim", str(path), *options]
         env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
         return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
-    gang = said(EXAMPLES["gang"], "--json")
+    gang = explained(EXAMPLES["gang"], "--json")
     schema = json.loads((ROOT / "docs/json.schema.json").read_text())
     jsonschema.validate(json.loads(gang.stdout), schema)
     assert 2 == len(json.loads(gang.stdout)["items"][0]["devices"])
 
-    whole = said(EXAMPLES["whole-card"])
+    whole = explained(EXAMPLES["whole-card"])
     assert (0, "") == (whole.returncode, whole.stderr)
     assert "whole-card" in whole.stdout
 
-    refused = said(tmp_path / "large.yaml")
+    refused = explained(tmp_path / "large.yaml")
     assert (3, "") == (refused.returncode, refused.stderr)
     assert "share: card: 0 of" in refused.stdout
     assert "lack memory" in refused.stdout
@@ -324,7 +324,7 @@ def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) 
     taint = {"key": "example.com/repair", "value": "fan", "effect": "NoSchedule"}
     body = {"metadata": {"name": "repair"}, "spec": {"deviceSelector": {}, "taint": taint}}
     plane.call("POST", rules, body)
-    tainted = said(EXAMPLES["whole-card"])
+    tainted = explained(EXAMPLES["whole-card"])
     plane.call("DELETE", f"{rules}/repair")
     assert (3, "") == (tainted.returncode, tainted.stderr)
     assert "tainted example.com/repair by DeviceTaintRule repair" in tainted.stdout
@@ -422,18 +422,18 @@ def divided() -> list[Device]:
 
     None of their sizes is a multiple of a grain.
     """
-    found: dict[Any, Device] = {}
+    devices_by_grain: dict[Any, Device] = {}
     for vendor in WORDS.vendors:
         for model in vendor.models:
             if isinstance(model.granularity, Fractional):
-                found[model.granularity, model.core] = vendor.device(
-                    uuid=f"{vendor.name}-{model.core}-{len(found)}",
+                devices_by_grain[model.granularity, model.core] = vendor.device(
+                    uuid=f"{vendor.name}-{model.core}-{len(devices_by_grain)}",
                     model=model.match.replace("*", "") or "any",
-                    index=len(found),
+                    index=len(devices_by_grain),
                     memory=49_100 * MiB,
                     enforcement=Enforcement.PRELOAD,
                 )
-    return [*found.values()]
+    return [*devices_by_grain.values()]
 
 
 #: Bytes and units of core that are no multiples of a grain, and one that is.
@@ -479,8 +479,8 @@ def test_what_kube_scheduler_rounds_to_is_what_a_node_rounds_to(plane: ControlPl
         for name, sizes in wanted.items():
             allocation = plane.call("GET", f"{CLAIMS}/{name}")["status"]["allocation"]
             consumed = [one["consumedCapacity"] for one in allocation["devices"]["results"]]
-            said = [(quantity(one, "memory"), quantity(one, "cores")) for one in consumed]
-            assert sizes == said, name
+            rounded = [(quantity(one, "memory"), quantity(one, "cores")) for one in consumed]
+            assert sizes == rounded, name
     finally:
         plane.call("DELETE", f"{GROUP}/resourceslices?fieldSelector=spec.nodeName=odd")
         plane.call("DELETE", "/api/v1/nodes/odd")
@@ -572,11 +572,11 @@ def test_configuration_is_for_all_requests_of_a_claim_that_mean_our_devices(
     assert right == api({"firstAvailable": listed})
 
 
-def ours(plane: ControlPlane) -> dict[str, Any]:
+def own_templates(plane: ControlPlane) -> dict[str, Any]:
     """Return the templates of ours that there are, by name."""
     items = plane.call("GET", TEMPLATES)["items"]
-    found = {one["metadata"]["name"]: one for one in items}
-    return {name: one for name, one in found.items() if name.startswith(PREFIX)}
+    by_name = {one["metadata"]["name"]: one for one in items}
+    return {name: one for name, one in by_name.items() if name.startswith(PREFIX)}
 
 
 def test_resource_names_get_the_size_that_they_say(plane: ControlPlane) -> None:
@@ -631,7 +631,11 @@ def test_a_template_that_does_not_say_what_its_name_does_is_replaced(plane: Cont
     plane.call("POST", PODS, made)
 
     def says() -> str | None:
-        return template_name(ours(plane)[name]["spec"]["spec"]) if name in ours(plane) else None
+        return (
+            template_name(own_templates(plane)[name]["spec"]["spec"])
+            if name in own_templates(plane)
+            else None
+        )
 
     wait_for(lambda: says() == name)
     plane.call("DELETE", f"{TEMPLATES}/{name}")
@@ -640,12 +644,12 @@ def test_a_template_that_does_not_say_what_its_name_does_is_replaced(plane: Cont
 
 def test_a_template_goes_that_no_pod_has_named_for_long(plane: ControlPlane) -> None:
     apply(plane, "resource-names")
-    wait_for(lambda: ours(plane))
+    wait_for(lambda: own_templates(plane))
     plane.call("DELETE", f"{PODS}/resource-names?gracePeriodSeconds=0")
     time.sleep(UNNAMED / 3)
-    assert ours(plane)
+    assert own_templates(plane)
 
-    wait_for(lambda: not ours(plane), seconds=20)
+    wait_for(lambda: not own_templates(plane), seconds=20)
 
 
 def test_a_namespace_has_no_more_templates_than_it_may(plane: ControlPlane) -> None:
@@ -658,9 +662,9 @@ def test_a_namespace_has_no_more_templates_than_it_may(plane: ControlPlane) -> N
         if number < MOST:
             claim_of(plane, f"pod-{number}")
 
-    said = f"namespace default has {MOST} templates of hetero-…, its most"
-    wait_for(lambda: any(said in one for one in plane.events(f"pod-{MOST}")))
-    assert MOST == len(ours(plane))
+    message = f"namespace default has {MOST} templates of hetero-…, its most"
+    wait_for(lambda: any(message in one for one in plane.events(f"pod-{MOST}")))
+    assert MOST == len(own_templates(plane))
     plane.call("DELETE", f"{PODS}/pod-0?gracePeriodSeconds=0")  # its template goes after a while
     claim_of(plane, f"pod-{MOST}")
 
@@ -672,12 +676,12 @@ def test_no_template_is_made_that_is_not_what_a_pod_asks(plane: ControlPlane) ->
     asked[ASKED] = asked[ASKED].replace("3000", "9000")
     plane.call("POST", PODS, made)
 
-    def told() -> bool:
+    def is_refused() -> bool:
         items = plane.call("GET", "/api/v1/namespaces/default/events")["items"]
         return any("is not what the pod's annotation" in one["message"] for one in items)
 
-    wait_for(told)
-    assert not ours(plane)
+    wait_for(is_refused)
+    assert not own_templates(plane)
 
 
 @pytest.mark.parametrize(
@@ -703,8 +707,8 @@ def test_where_the_api_server_lacks_consumable_capacity_both_ways_are_the_classi
         async with Api(access(plane)).open() as api:
             return await served(api, way, probe)
 
-    found = cluster.binaries if newer else kubernetes
-    with control_plane(tmp_path, binaries=found, more=gates) as plane:
+    binaries = cluster.binaries if newer else kubernetes
+    with control_plane(tmp_path, binaries=binaries, more=gates) as plane:
         for probe in (slice_probe("n1"), template_probe("default")):
             caplog.clear()
             assert AllocationWay.CLASSIC is asyncio.run(asked(plane, AllocationWay.BOTH, probe))

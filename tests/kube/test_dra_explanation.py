@@ -49,8 +49,8 @@ def capacity(memory: str, cores: str | None = None) -> dict[str, Any]:
     return {"requests": {"memory": memory, **({"cores": cores} if cores else {})}}
 
 
-def ask(found: Pools, *requests: dict[str, Any], **more: Any) -> Answer:
-    return explain({"devices": {"requests": list(requests), **more}}, found)
+def ask(pools_read: Pools, *requests: dict[str, Any], **more: Any) -> Answer:
+    return explain({"devices": {"requests": list(requests), **more}}, pools_read)
 
 
 def claimed(device: str, **consumed: str) -> dict[str, Any]:
@@ -71,17 +71,17 @@ def test_a_share_is_given_as_its_card_can_be_cut() -> None:
 
 def test_what_other_claims_consume_is_not_given_again() -> None:
     taken = claimed(CARD, memory="10Gi", cores="30", slots="1")
-    found = pools(*shared(16 * GiB, 16 * GiB), claims=(taken,))
+    all_pools = pools(*shared(16 * GiB, 16 * GiB), claims=(taken,))
 
-    assert [OTHER] == devices_of(ask(found, request(capacity=capacity("8Gi"))))
-    assert [CARD] == devices_of(ask(found, request(capacity=capacity("6Gi"))))
+    assert [OTHER] == devices_of(ask(all_pools, request(capacity=capacity("8Gi"))))
+    assert [CARD] == devices_of(ask(all_pools, request(capacity=capacity("6Gi"))))
 
 
 def test_why_a_claim_gets_nothing_is_counted_by_reason() -> None:
     taken = claimed(CARD, memory="10Gi", cores="30", slots="1")
     sick = evolve(shared(16 * GiB, 16 * GiB)[1], health="XID 48")
-    found = pools(shared(16 * GiB)[0], sick, claims=(taken,))
-    (why,) = ask(found, request(capacity=capacity("8Gi"))).why
+    all_pools = pools(shared(16 * GiB)[0], sick, claims=(taken,))
+    (why,) = ask(all_pools, request(capacity=capacity("8Gi"))).why
 
     assert "card: 0 of 2 devices: 1 lack memory, 1 tainted hetero.io/unhealthy" == why
 
@@ -106,16 +106,16 @@ def _rule(name: str, **selector: str) -> dict[str, Any]:
 def test_a_device_that_a_rule_taints_is_for_who_tolerates_it_and_the_rule_is_named(
     rule: dict[str, Any], *, so: bool
 ) -> None:
-    found = pools(*shared(16 * GiB), rules=(rule,))
+    all_pools = pools(*shared(16 * GiB), rules=(rule,))
     tolerant = request(tolerations=[{"key": "example.com/repair", "operator": "Exists"}])
     noted = {"effect": "None", "key": "example.com/repair"}
     harmless = {**rule, "spec": {**rule["spec"], "taint": noted}}
     by_rule = f"1 tainted example.com/repair by DeviceTaintRule {rule['metadata']['name']}"
 
-    answer = ask(found, request())
+    answer = ask(all_pools, request())
     assert ([] if so else [CARD]) == devices_of(answer)
     assert ((f"card: 0 of 1 devices: {by_rule}",) if so else ()) == answer.why
-    assert [CARD] == devices_of(ask(found, tolerant))
+    assert [CARD] == devices_of(ask(all_pools, tolerant))
     assert [CARD] == devices_of(ask(pools(*shared(16 * GiB), rules=(harmless,)), request()))
 
 
@@ -124,10 +124,10 @@ def test_shares_of_one_request_are_of_different_cards_and_those_of_two_may_be_of
     two = request(count=2, capacity=capacity("2Gi"))
     each = [request(name, capacity=capacity("2Gi")) for name in ("one", "other")]
 
-    found = pools(*shared(16 * GiB, 16 * GiB))
-    assert [CARD, OTHER] == devices_of(ask(found, two))
-    assert [CARD, CARD] == devices_of(ask(found, *each))
-    assert [CARD, OTHER] == devices_of(ask(found, *each, constraints=distinct))
+    all_pools = pools(*shared(16 * GiB, 16 * GiB))
+    assert [CARD, OTHER] == devices_of(ask(all_pools, two))
+    assert [CARD, CARD] == devices_of(ask(all_pools, *each))
+    assert [CARD, OTHER] == devices_of(ask(all_pools, *each, constraints=distinct))
     (why,) = ask(pools(*shared(16 * GiB)), two).why
     assert "no node has all that the claim asks together" in why
 
@@ -174,36 +174,36 @@ def test_all_cards_of_a_node_that_are_large_enough_are_given_once_each() -> None
 
 def test_all_devices_of_which_a_constraint_bars_one_are_had_nowhere() -> None:
     """As kube-scheduler does, which ends where it meets such a node, whatever others have."""
-    found = nodes(n1=shared(16 * GiB, 80 * GiB), n2=shared(16 * GiB, 16 * GiB))
+    all_pools = nodes(n1=shared(16 * GiB, 80 * GiB), n2=shared(16 * GiB, 16 * GiB))
     same = {"matchAttribute": "hetero.io/uuid"}
     every = request(allocationMode="All", capacity=capacity("8Gi"))
-    (why,) = ask(found, every, constraints=[same]).why
+    (why,) = ask(all_pools, every, constraints=[same]).why
 
     assert (
         f"device {OTHER} of node n1 is one of all that card asks, and a constraint bars it" in why
     )
     small = request(allocationMode="All", capacity=capacity("40Gi"))  # one card, and none there
-    assert [OTHER] == devices_of(ask(found, small, constraints=[same]))
+    assert [OTHER] == devices_of(ask(all_pools, small, constraints=[same]))
     taken = claimed(OTHER, memory="80Gi", slots="1")  # what others have is no part of all
     alone = ask(nodes(n1=shared(16 * GiB, 80 * GiB), claims=(taken,)), every, constraints=[same])
     assert [CARD] == devices_of(alone)
 
 
 def test_all_devices_are_had_nowhere_where_one_node_has_more_than_a_claim_may() -> None:
-    found = nodes(n1=shared(*[16 * GiB] * 33), n2=shared(16 * GiB))
-    (why,) = ask(found, request(allocationMode="All", capacity=capacity("1Gi"))).why
+    all_pools = nodes(n1=shared(*[16 * GiB] * 33), n2=shared(16 * GiB))
+    (why,) = ask(all_pools, request(allocationMode="All", capacity=capacity("1Gi"))).why
 
     assert "a claim has 32 devices at most, and this asks 33" == why
 
 
 def test_an_alternative_of_more_devices_than_a_claim_may_have_is_passed_over() -> None:
-    many, one = (
+    many, single = (
         {"name": name, "deviceClassName": "cards", "count": count, "capacity": capacity("1Gi")}
         for name, count in (("many", 32), ("one", 1))
     )
-    found = pools(*shared(*[16 * GiB] * 33))
+    all_pools = pools(*shared(*[16 * GiB] * 33))
     first = request("first", capacity=capacity("1Gi"))
-    answer = ask(found, first, {"name": "then", "firstAvailable": [many, one]})
+    answer = ask(all_pools, first, {"name": "then", "firstAvailable": [many, single]})
 
     assert ["first", "then/one"] == [given.request for given in answer.given]
 
@@ -211,10 +211,10 @@ def test_an_alternative_of_more_devices_than_a_claim_may_have_is_passed_over() -
 def test_who_only_looks_is_given_a_card_that_has_room_for_another_share() -> None:
     """It consumes nothing, and kube-scheduler 1.36 looks for room for it all the same."""
     full = claimed(CARD, memory="16Gi", cores="100", slots="1")
-    found = pools(*shared(16 * GiB, 16 * GiB), claims=(full,))
+    all_pools = pools(*shared(16 * GiB, 16 * GiB), claims=(full,))
     watches = request(adminAccess=True, capacity=capacity("1Mi", "0"))
 
-    assert [OTHER] == devices_of(ask(found, watches))
+    assert [OTHER] == devices_of(ask(all_pools, watches))
     (why,) = ask(pools(*shared(16 * GiB), claims=(full,)), watches).why
     assert "card: 0 of 1 devices: 1 lack memory" == why
 
@@ -261,13 +261,13 @@ def test_a_selector_that_a_device_of_any_node_cannot_be_told_by_ends_all() -> No
     )
     numbered[0]["devices"][0]["attributes"]["numaNode"] = {"int": 0}
     specs = [{**one, "pool": {**one["pool"], "generation": 1}} for one in (*numbered, *other)]
-    found = Pools.read(slices=[{"spec": one} for one in specs], classes=(CLASS,), claims=())
+    all_pools = Pools.read(slices=[{"spec": one} for one in specs], classes=(CLASS,), claims=())
     by_node = 'device.attributes["hetero.io"].numaNode == 0'
 
-    (why,) = ask(found, request(selectors=[{"cel": {"expression": by_node}}])).why
+    (why,) = ask(all_pools, request(selectors=[{"cel": {"expression": by_node}}])).why
     assert f"device {CARD} of node n2: {by_node}: there is no 'numaNode'" in why
     safe = f'"numaNode" in device.attributes["hetero.io"] && {by_node}'
-    answer = ask(found, request(selectors=[{"cel": {"expression": safe}}]))
+    answer = ask(all_pools, request(selectors=[{"cel": {"expression": safe}}]))
     assert ["n1"] == [one.node for one in answer.given]
 
 
@@ -300,8 +300,10 @@ def test_a_class_that_is_not_there_is_named() -> None:
     ],
 )
 def test_selectors_are_read_as_kubernetes_reads_them(expression: str, *, so: bool) -> None:
-    (one,) = pools(*shared(16 * GiB)).candidates
-    device = evolve(one, device={**one.device, "attributes": _with_root(one.device)}).device
+    (candidate,) = pools(*shared(16 * GiB)).candidates
+    device = evolve(
+        candidate, device={**candidate.device, "attributes": _with_root(candidate.device)}
+    ).device
 
     assert so == matches(expression, device, driver="hetero.io")
 

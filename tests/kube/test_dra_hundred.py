@@ -42,9 +42,9 @@ def access(plane: ControlPlane) -> Access:
 
 async def publish(made: Publisher) -> None:
     """Publish once the API has told what there is, as an agent does."""
-    found = devices(made.node)
+    offered = devices(made.node)
     while not made.writes:
-        await made.publish(found)
+        await made.publish(offered)
         await asyncio.sleep(0.1)
 
 
@@ -154,7 +154,7 @@ def over_capacity(plane: ControlPlane) -> list[str]:
     items = plane.call("GET", f"{GROUP}/namespaces/default/resourceclaims")["items"]
     taken: dict[str, int] = {}
     for item in items:
-        for one in item["status"]["allocation"]["devices"]["results"]:
-            amount = int(one["consumedCapacity"]["memory"].removesuffix("Gi"))
-            taken[one["device"]] = taken.get(one["device"], 0) + amount
+        for result in item["status"]["allocation"]["devices"]["results"]:
+            amount = int(result["consumedCapacity"]["memory"].removesuffix("Gi"))
+            taken[result["device"]] = taken.get(result["device"], 0) + amount
     return [name for name, amount in taken.items() if amount > 80]

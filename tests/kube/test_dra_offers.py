@@ -65,8 +65,8 @@ def policies(device: Device) -> dict[str, Plain]:
 
 def claim(*results: Plain, config: tuple[DeviceConfig, ...] = ()) -> ResourceClaim:
     made = [{"driver": "hetero.io", "pool": "n1", "request": "card", **one} for one in results]
-    found = tuple(read(DeviceResult, one) for one in made)
-    devices = DeviceAllocations(results=found, config=config)
+    device_results = tuple(read(DeviceResult, one) for one in made)
+    devices = DeviceAllocations(results=device_results, config=config)
     return ResourceClaim(status=ClaimStatus(allocation=ClaimAllocation(devices=devices)))
 
 
@@ -168,11 +168,11 @@ def test_the_two_dies_of_a_module_are_whole_together() -> None:
 
 
 def test_slices_hold_no_more_than_the_api_takes() -> None:
-    found = published(*rack(*[64 * GiB] * 20, core=20, slots=4, granularity=MENU))
+    specs = published(*rack(*[64 * GiB] * 20, core=20, slots=4, granularity=MENU))
 
-    assert [8, 8, 4] == [len(one["sharedCounters"]) for one in found if "sharedCounters" in one]
-    assert [64, 64, 12] == [len(one["devices"]) for one in found if "devices" in one]
-    assert {6} == {one["pool"]["resourceSliceCount"] for one in found}
+    assert [8, 8, 4] == [len(one["sharedCounters"]) for one in specs if "sharedCounters" in one]
+    assert [64, 64, 12] == [len(one["devices"]) for one in specs if "devices" in one]
+    assert {6} == {one["pool"]["resourceSliceCount"] for one in specs}
 
 
 def test_a_node_without_devices_has_an_empty_pool() -> None:
@@ -194,10 +194,10 @@ def test_linked_devices_say_so_by_one_name() -> None:
         (device,) = rack(GiB, links=tuple(Link(peer, "NV18", 10) for peer in peers))
         return evolve(device, uuid=uuid)
 
-    found = published(linked("a", "b"), linked("b", "a"), linked("c"))
+    specs = published(linked("a", "b"), linked("b", "a"), linked("c"))
 
     assert ["a", "a", None] == [
-        one["attributes"].get("linkGroup", {}).get("string") for one in found[0]["devices"]
+        one["attributes"].get("linkGroup", {}).get("string") for one in specs[0]["devices"]
     ]
 
 

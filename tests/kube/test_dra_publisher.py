@@ -113,7 +113,7 @@ def test_a_node_of_both_ways_gives_its_devices_by_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "consumable", "found"),
+    ("way", "consumable", "expected"),
     [
         (AllocationWay.CLASSIC, False, AllocationWay.CLASSIC),
         (AllocationWay.BOTH, True, AllocationWay.BOTH),
@@ -122,16 +122,20 @@ def test_a_node_of_both_ways_gives_its_devices_by_one_of_them() -> None:
     ],
 )
 def test_both_ways_are_one_where_the_api_server_knows_no_consumable_capacity(
-    way: AllocationWay, found: AllocationWay, caplog: pytest.LogCaptureFixture, *, consumable: bool
+    way: AllocationWay,
+    expected: AllocationWay,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    consumable: bool,
 ) -> None:
     async def play() -> None:
         api = FakeApi(consumable=consumable)
         async with api.serve() as url, Api(Access(server=url)).open() as client:
-            assert found == await served(client, way, slice_probe("n1"))
+            assert expected == await served(client, way, slice_probe("n1"))
 
     run(play)
     lines = [one.message for one in caplog.records]
-    assert (way is not found) == any("allocation both is classic here" in one for one in lines)
+    assert (way is not expected) == any("allocation both is classic here" in one for one in lines)
 
 
 def test_claims_alone_are_refused_where_the_api_server_knows_none() -> None:
@@ -147,7 +151,7 @@ def test_claims_alone_are_refused_where_the_api_server_knows_none() -> None:
 def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_longer_does() -> None:
     async def act(at: World) -> None:
         uuid = {"string": "MEMORY-1"}  # another driver may write it otherwise
-        theirs: dict[str, Any] = {
+        foreign: dict[str, Any] = {
             "metadata": {"name": "n1-other"},
             "spec": {
                 "driver": "other.io",
@@ -156,14 +160,14 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
                 "devices": [{"name": "gpu-0", "attributes": {"uuid": uuid}}],
             },
         }
-        at.api.put("resourceslices", theirs, event="ADDED")
+        at.api.put("resourceslices", foreign, event="ADDED")
         await until(lambda: ["memory-0"] == _ours(at))
         # The agent notes it for doctor once the API has answered.
         await until(lambda: _told(at))
         ((subject, verdict, says),) = _told(at)
         assert ("device memory-1", Verdict.NOTE) == (subject, verdict)
         assert "claims get it from driver other.io, which publishes memory-1, too" in says
-        at.api.put("resourceslices", theirs, event="DELETED")
+        at.api.put("resourceslices", foreign, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))
         await until(lambda: not _told(at))
 
@@ -172,8 +176,8 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
 
 def _told(at: World) -> list[tuple[str, Verdict, str]]:
     """Return what doctor says of the other driver."""
-    found = examine(at.node)
-    return [(one.subject, one.verdict, one.says) for one in found if "other.io" in one.says]
+    findings = examine(at.node)
+    return [(one.subject, one.verdict, one.says) for one in findings if "other.io" in one.says]
 
 
 def _ours(at: World) -> list[str]:

@@ -48,8 +48,8 @@ def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
         whole = None if cores in ("0", "100") else int(cores)
         assert [] == await driver.claims.reconcile()
         assert (4 * GiB, whole) == sized(at)
-        for said, size in [row[1:] for row in SIZES if row[0] == cores]:
-            metadata["annotations"] = {"hetero.io/resize": said}
+        for size_text, size in [row[1:] for row in SIZES if row[0] == cores]:
+            metadata["annotations"] = {"hetero.io/resize": size_text}
             assert [] == await driver.claims.reconcile()
             assert size == sized(at)
             metadata["annotations"] = {}
@@ -76,9 +76,9 @@ def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cu
     async def act(at: World) -> None:
         driver = at.agent.driver
         assert driver is not None
-        for number, one in enumerate(at.vendor.devices):
-            capacity = {**one.capacity, CORE: units}
-            at.vendor.devices[number] = evolve(one, granularity=grains, capacity=capacity)
+        for number, device in enumerate(at.vendor.devices):
+            capacity = {**device.capacity, CORE: units}
+            at.vendor.devices[number] = evolve(device, granularity=grains, capacity=capacity)
         await until(lambda: driver.claims.discovery().devices[0].granularity == grains)
         metadata = allocated(at, "one", memory="4Gi", cores=consumed)["metadata"]
         assert "" == (await prepare(at, "one")).error
@@ -99,7 +99,7 @@ def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cu
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("size_text", "sentence"),
     [
         ("memory=5Gi", "5 GiB of memory is more than the claim consumes, 4 GiB"),
         ("cores=41", "41 cores are more than the claim consumes, 40"),
@@ -111,13 +111,15 @@ def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cu
         ("memory=2Gi,cores=41", "41 cores are more than the claim consumes, 40"),
     ],
 )
-def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(said: str, sentence: str) -> None:
+def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(
+    size_text: str, sentence: str
+) -> None:
     async def act(at: World) -> None:
         driver = at.agent.driver
         assert driver is not None
         metadata = allocated(at, "one", memory="4Gi", cores="40")["metadata"]
         await prepare(at, "one")
-        metadata["annotations"] = {"hetero.io/resize": said}
+        metadata["annotations"] = {"hetero.io/resize": size_text}
         ((entry, why),) = await driver.claims.reconcile()
         assert "default/one" == entry.label
         assert why.startswith("claim default/one: ")

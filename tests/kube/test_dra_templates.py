@@ -52,12 +52,12 @@ def test_a_size_goes_before_a_percentage() -> None:
 
 
 def test_shares_of_several_cards_are_of_different_cards() -> None:
-    said = devices(SHARE)
+    spec = devices(SHARE)
 
-    assert {"memory": "2Gi", "cores": "30"} == said["requests"][0]["exactly"]["capacity"][
+    assert {"memory": "2Gi", "cores": "30"} == spec["requests"][0]["exactly"]["capacity"][
         "requests"
     ]
-    assert [{"requests": ["cards"], "distinctAttribute": "hetero.io/uuid"}] == said["constraints"]
+    assert [{"requests": ["cards"], "distinctAttribute": "hetero.io/uuid"}] == spec["constraints"]
 
 
 def test_a_size_of_a_card_that_is_cut_by_a_menu_may_be_one_of_its_parts() -> None:
@@ -90,9 +90,9 @@ def test_core_of_cards_with_units_of_their_own_is_asked_by_alternatives() -> Non
 
 def test_core_is_in_the_units_of_those_models_that_are_divided() -> None:
     """An S4000 has 16; another of Moore Threads' cards is only given whole."""
-    said = requested({"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": "8"})
+    exactly = requested({"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": "8"})
 
-    assert "8" == said["capacity"]["requests"]["cores"]
+    assert "8" == exactly["capacity"]["requests"]["cores"]
 
 
 @pytest.mark.parametrize("asked", ["1", "2"])
@@ -102,12 +102,12 @@ def test_a_module_is_one_device_however_many_cards_it_has(asked: str) -> None:
 
 def test_several_cards_that_are_only_given_whole_are_asked_whole() -> None:
     """As the classic way rounds them; each has the memory that was asked."""
-    said = requested({"cambricon.com/vmlu": "2", "cambricon.com/mlu370.smlu.vmemory": "4"})
+    exactly = requested({"cambricon.com/vmlu": "2", "cambricon.com/mlu370.smlu.vmemory": "4"})
 
-    assert (2, "cambricon.com-vmlu") == (said["count"], said["deviceClassName"])
-    assert "capacity" not in said
+    assert (2, "cambricon.com-vmlu") == (exactly["count"], exactly["deviceClassName"])
+    assert "capacity" not in exactly
     assert ['device.capacity["hetero.io"].memory.compareTo(quantity("1Gi")) >= 0'] == [
-        one["cel"]["expression"] for one in said["selectors"]
+        one["cel"]["expression"] for one in exactly["selectors"]
     ]
 
 
@@ -241,11 +241,11 @@ def test_words_that_nobody_wrote_so_are_refused(text: str) -> None:
 
 
 def test_a_name_is_of_what_a_template_says() -> None:
-    (one,) = templates(WORDS, read(Pod, pod(BENCHMARK)))
+    (template,) = templates(WORDS, read(Pod, pod(BENCHMARK)))
     (other,) = templates(WORDS, read(Pod, pod(SHARE)))
 
-    assert template_name(one.spec) == one.name != other.name
-    assert len(one.name) <= 63
+    assert template_name(template.spec) == template.name != other.name
+    assert len(template.name) <= 63
 
 
 def test_a_namespace_has_no_more_templates_than_it_may() -> None:
@@ -266,5 +266,5 @@ def test_a_namespace_has_no_more_templates_than_it_may() -> None:
     asyncio.run(asyncio.wait_for(act(), timeout=60))
 
     assert 1 == sum(path.split("/")[-2] == "resourceclaimtemplates" for path in api.objects)
-    (said,) = api.events
-    assert "namespace default has 1 templates" in said
+    (event,) = api.events
+    assert "namespace default has 1 templates" in event

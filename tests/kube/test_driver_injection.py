@@ -76,15 +76,15 @@ OWN = Vendor(
 )
 
 
-def told(way: InjectionWay, root: Path, seen: str = "card-1,card-2") -> Edits:
+def edits_by(way: InjectionWay, root: Path, seen: str = "card-1,card-2") -> Edits:
     injection = DriverInjection(way=way, root=root)
     injection.note_kubelet(NodeInfo(kubelet_version="v1.34.1"))
     return injection.into(Pod(), evolve(EDITS, env={"VISIBLE": seen}), (OWN,))
 
 
 def test_a_vendors_runtime_is_told_by_a_variable_or_by_mounts(root: Path) -> None:
-    by_variable = told(InjectionWay.ENVVAR, root)
-    by_mounts = told(InjectionWay.VOLUME_MOUNTS, root)
+    by_variable = edits_by(InjectionWay.ENVVAR, root)
+    by_mounts = edits_by(InjectionWay.VOLUME_MOUNTS, root)
 
     assert ("card-1,card-2", ()) == (by_variable.env["VISIBLE"], by_variable.mounts)
     assert "/var/run/cards" == by_mounts.env["VISIBLE"]
@@ -93,18 +93,23 @@ def test_a_vendors_runtime_is_told_by_a_variable_or_by_mounts(root: Path) -> Non
         Mount("/dev/null", "/var/run/cards/card-2"),
     ] == list(by_mounts.mounts)
     assert (
-        told(InjectionWay.ENVVAR, root).device_nodes == by_mounts.device_nodes == ("/dev/card-1",)
+        edits_by(InjectionWay.ENVVAR, root).device_nodes
+        == by_mounts.device_nodes
+        == ("/dev/card-1",)
     )
 
 
 def test_a_runtime_that_is_to_bring_nothing_is_told_so_in_every_way(root: Path) -> None:
     for way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS):
         assert ("void", ()) == (
-            told(way, root, "void").env["VISIBLE"],
-            told(way, root, "void").mounts,
+            edits_by(way, root, "void").env["VISIBLE"],
+            edits_by(way, root, "void").mounts,
         )
     for way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI):
-        assert ({"VISIBLE": "void"}, EDITS.cdi) == (told(way, root).env, told(way, root).cdi)
+        assert ({"VISIBLE": "void"}, EDITS.cdi) == (
+            edits_by(way, root).env,
+            edits_by(way, root).cdi,
+        )
 
 
 @pytest.mark.parametrize("way", InjectionWay)
@@ -141,16 +146,16 @@ def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
     injection = DriverInjection(way=way, root=tmp_path)
     injection.note_kubelet(NodeInfo(kubelet_version="v1.34.1"))
     made = injection.into(Pod(), edits, (hetero_nvidia.hetero_vendor(),))
-    said = answered(made, injection.annotations(made, grant="a1b2"))
+    response = answered(made, injection.annotations(made, grant="a1b2"))
 
     by_spec = way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
-    assert [() if by_spec else nodes] == [tuple(one.host_path for one in said.devices)]
-    named = {*said.annotations.values(), *(one.name for one in said.cdi_devices)}
+    assert [() if by_spec else nodes] == [tuple(one.host_path for one in response.devices)]
+    named = {*response.annotations.values(), *(one.name for one in response.cdi_devices)}
     assert (f"nvidia.com/gpu={mig}" in named) == by_spec
     seen = {InjectionWay.VOLUME_MOUNTS: "/var/run/nvidia-container-devices"}
     variable = "void" if by_spec else seen.get(way, mig)
-    assert variable == said.envs["NVIDIA_VISIBLE_DEVICES"]
-    mounted = [one.container_path for one in said.mounts if one.host_path == "/dev/null"]
+    assert variable == response.envs["NVIDIA_VISIBLE_DEVICES"]
+    mounted = [one.container_path for one in response.mounts if one.host_path == "/dev/null"]
     by_mounts = [f"/var/run/nvidia-container-devices/{mig}"]
     assert (by_mounts if way is InjectionWay.VOLUME_MOUNTS else []) == mounted
 
@@ -159,10 +164,10 @@ def test_annotations_name_devices_where_the_kubelet_does_not(root: Path) -> None
     by = DriverInjection(way=InjectionWay.CDI_ANNOTATIONS, root=root)
     by.note_kubelet(NodeInfo(kubelet_version="v1.20.2"))
     edits = by.into(Pod(), EDITS)
-    said = answered(edits, by.annotations(edits, grant="a1b2"))
+    response = answered(edits, by.annotations(edits, grant="a1b2"))
 
-    assert {"cdi.k8s.io/hetero_a1b2": "vendor.com/card=card-1"} == dict(said.annotations)
-    assert ([], []) == (list(said.cdi_devices), list(said.devices))
+    assert {"cdi.k8s.io/hetero_a1b2": "vendor.com/card=card-1"} == dict(response.annotations)
+    assert ([], []) == (list(response.cdi_devices), list(response.devices))
     assert {} == DriverInjection(way=InjectionWay.CDI_CRI).annotations(edits, grant="a1b2")
 
 
@@ -185,7 +190,7 @@ def test_a_card_that_no_spec_describes_comes_by_files(root: Path) -> None:
 
 def test_libraries_are_those_that_the_nodes_own_linker_finds(tmp_path: Path) -> None:
     """The node's cache is read, and its paths are the node's, not those it is seen at."""
-    (here, _) = driver_files(["libc.so.6"])
+    (libc, _) = driver_files(["libc.so.6"])
     (tmp_path / "etc").mkdir()
     shutil.copy("/etc/ld.so.cache", tmp_path / "etc")
     assert [] == list(driver_files(["libc.so.6"], root=tmp_path))
@@ -195,13 +200,13 @@ def test_libraries_are_those_that_the_nodes_own_linker_finds(tmp_path: Path) -> 
         for line in _cache().splitlines()
         if line.strip().startswith("libc.so.6 (libc6,x86-64") or "libc.so.6 (libc6,AArch64" in line
     }
-    there = tmp_path / cached.lstrip("/")
-    there.parent.mkdir(parents=True)
-    there.touch()
+    copy = tmp_path / cached.lstrip("/")
+    copy.parent.mkdir(parents=True)
+    copy.touch()
     first, second = driver_files(["libc.so.6"], root=tmp_path)
 
     assert (cached, cached) == (first.source, second.source)
-    assert here.target == first.target
+    assert libc.target == first.target
     assert {"libc.so.6"} == {Path(mount.target).name for mount in (first, second)}
 
 
@@ -218,9 +223,9 @@ def test_of_a_node_whose_usr_alone_is_seen_libraries_are_found_behind_its_links(
         for path in line.split(" => ")[1:]
         if path.startswith("/lib/")
     )
-    there = tmp_path / "usr" / cached.lstrip("/")
-    there.parent.mkdir(parents=True)
-    there.touch()
+    copy = tmp_path / "usr" / cached.lstrip("/")
+    copy.parent.mkdir(parents=True)
+    copy.touch()
 
     assert {f"/usr{cached}"} == {one.source for one in driver_files(["libc.so.6"], root=tmp_path)}
 

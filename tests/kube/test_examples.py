@@ -330,7 +330,7 @@ def test_an_example_of_hami_is_admitted_and_served_as_it_is(file: str) -> None:
     example = EXAMPLES[file]
 
     async def play(it: Running) -> None:
-        found = []
+        gets = []
         for number, asks in enumerate(example.pods):
             names = ["main", "second"]
             pod = {
@@ -347,24 +347,24 @@ def test_an_example_of_hami_is_admitted_and_served_as_it_is(file: str) -> None:
                     ]
                 },
             }
-            found += await got(it, f"p{number}", pod)
+            gets += await got(it, f"p{number}", pod)
 
-        assert list(example.gets) == found
+        assert list(example.gets) == gets
 
     scenario(play, **NODES)
 
 
 def test_the_documentation_counts_the_files_of_each_folder() -> None:
     folders = Counter(file.partition("/")[0] for file in EXAMPLES if "/" in file)
-    said = re.findall(r"^\| [^|]+ \| `(\w+)` \| (\d+) \|", DOC.read_text(), re.M)
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| (\d+) \|", DOC.read_text(), re.M)
 
-    assert folders == {folder: int(count) for folder, count in said}
+    assert folders == {folder: int(count) for folder, count in rows}
 
 
 def test_the_documentation_says_how_many_files_claims_refuse() -> None:
-    (said,) = re.findall(r"claims refuse (\w+) of them", DOC.read_text())
+    (word,) = re.findall(r"claims refuse (\w+) of them", DOC.read_text())
 
-    assert len(NOT_BY_CLAIMS) == ["none", "one", "two", "three", "four", "five", "six"].index(said)
+    assert len(NOT_BY_CLAIMS) == ["none", "one", "two", "three", "four", "five", "six"].index(word)
 
 
 #: What claims cannot say, as docs/guides/claims.md lists it.

@@ -48,10 +48,10 @@ def test_what_is_written_is_read_as_it_was() -> None:
 
     assert 2000.0 == restore(fresh, text, source="test")
     assert cache.demand.weights.keys() == fresh.weights.keys()
-    ours, theirs = cache.demand.at(5000.0), fresh.at(5000.0)
-    for want, weight in ours[0].items():
-        assert pytest.approx(weight, rel=0.01) == theirs[0][want]
-    assert pytest.approx(ours[2], rel=0.01) == theirs[2]
+    saved, loaded = cache.demand.at(5000.0), fresh.at(5000.0)
+    for want, weight in saved[0].items():
+        assert pytest.approx(weight, rel=0.01) == loaded[0][want]
+    assert pytest.approx(saved[2], rel=0.01) == loaded[2]
 
 
 def test_the_text_of_many_classes_stays_small() -> None:
@@ -210,9 +210,9 @@ def test_it_is_written_after_ten_minutes_and_only_when_a_weight_moved_by_a_tenth
 
 
 def asked(limits: dict[str, str]) -> Any:
-    found = WORDS.pod_request(read(Pod, pod(limits)))
-    assert found is not None
-    return found.pod
+    asked_pod = WORDS.pod_request(read(Pod, pod(limits)))
+    assert asked_pod is not None
+    return asked_pod.pod
 
 
 def test_room_in_the_text_is_kept_by_units() -> None:

@@ -56,8 +56,8 @@ def test_who_may_not_list_rules_is_answered_without_them_and_told_so(
             words = ["explain", "claim", str(path)]
             options = [[], ["--json"]]
             call = partial(CliRunner().invoke, standalone_mode=False)
-            said = [await asyncio.to_thread(call, hetero, [*words, *more]) for more in options]
-        return said[0], json.loads(said[1].output)
+            outputs = [await asyncio.to_thread(call, hetero, [*words, *more]) for more in options]
+        return outputs[0], json.loads(outputs[1].output)
 
     text, document = asyncio.run(play())
     jsonschema.validate(document, {**SCHEMAS, "oneOf": [{"$ref": "#/$defs/claims"}]})

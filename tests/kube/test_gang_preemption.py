@@ -57,8 +57,8 @@ def test_a_gang_stays_whole_if_one_of_its_pods_may_not_be_evicted() -> None:
         it.api.protected = {"a2"}
         it.pod("high", WHOLE, priority=10)
         await ask(it, "high")
-        told = "preemption: PodDisruptionBudgets protect 1 pods"
-        await until(lambda: told in it.api.events)
+        message = "preemption: PodDisruptionBudgets protect 1 pods"
+        await until(lambda: message in it.api.events)
 
         assert [] == it.api.evicted
 
@@ -136,8 +136,8 @@ def test_a_gang_of_which_a_part_could_not_be_evicted_in_time_is_named(
         it.pod("high", WHOLE, priority=10)
         await ask(it, "high")
         refused = f"POST {PODS}/a2/eviction: 429 would violate a disruption budget"
-        told = f"preemption: 1 of 3 evicted: {refused}"
-        await until(lambda: told in it.api.events)
+        message = f"preemption: 1 of 3 evicted: {refused}"
+        await until(lambda: message in it.api.events)
 
         assert ["a1"] == it.api.evicted
         assert "uid-high" not in it.scheduler.cache.standing

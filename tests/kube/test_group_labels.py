@@ -27,10 +27,10 @@ def test_a_pod_that_is_bound_stays_in_its_group(
     def change(**rest: str) -> Any:
         return admit(of(now, **rest), operation="UPDATE", oldObject=of(was, **rest))
 
-    said = f"hetero: label {POD_GROUP} stays as it is once a pod is bound"
+    refusal = f"hetero: label {POD_GROUP} stays as it is once a pod is bound"
     refused = change(nodeName="n1")
     assert (scheduler == "tenants-own") is refused["allowed"]
-    assert refused["allowed"] or refused["status"]["message"].startswith(said)
+    assert refused["allowed"] or refused["status"]["message"].startswith(refusal)
     assert change()["allowed"]
     old = of(was, nodeName="n1")
     old["metadata"]["labels"]["app"] = "old"

@@ -65,12 +65,12 @@ def parts(text: str) -> set[str]:
 
 
 def made(plane: ControlPlane) -> dict[str, list[str]]:
-    found = {kind: plane.call("GET", kind)["items"] for kind in KINDS}
+    listed = {kind: plane.call("GET", kind)["items"] for kind in KINDS}
     return {
         kind: sorted(
             one["metadata"]["name"] for one in items if "hetero" in one["metadata"]["name"]
         )
-        for kind, items in found.items()
+        for kind, items in listed.items()
     }
 
 
@@ -87,16 +87,16 @@ def test_helm_installs_byte_by_byte_what_we_render_upgrades_it_and_leaves_nothin
 ) -> None:
     config, before = configuration(helm, plane.kubeconfig), made(plane)
     installed = done(helm.Install(config).run("hetero", CHART, create_namespace=True, wait=False))
-    ours = rendered(kubernetes=f"1.{plane.minor}")
-    assert parts(ours) == parts(installed["manifest"])
+    manifest_text = rendered(kubernetes=f"1.{plane.minor}")
+    assert parts(manifest_text) == parts(installed["manifest"])
 
     settings = 'device-placement = "spread"\n[nodes."*".cards]\nmax_sharers = 4\n'
     values = {"image": "example.com/hetero:2", "settings": settings, "replicas": 3}
     upgraded = done(helm.Upgrade(config).run("hetero", CHART, values=values, wait=False))
-    ours = rendered(kubernetes=f"1.{plane.minor}", **values)
-    assert parts(ours) == parts(upgraded["manifest"])
+    manifest_text = rendered(kubernetes=f"1.{plane.minor}", **values)
+    assert parts(manifest_text) == parts(upgraded["manifest"])
     (job,) = made(plane)[f"/apis/batch/v1/namespaces/{SPACE}/jobs"]
-    assert job in ours
+    assert job in manifest_text
 
     done(helm.Uninstall(config).run("hetero", wait=False))
     assert before == made(plane)
@@ -110,6 +110,6 @@ def test_wrong_values_are_refused_by_name_and_change_nothing(
     with pytest.raises(helm.InstallError) as refused:
         done(helm.Install(config).run("hetero", CHART, values=wrong, wait=False))
 
-    for said in ("'/replicas'", "'/agent/driver'", "'shedulerName'"):
-        assert said in str(refused.value)
+    for key in ("'/replicas'", "'/agent/driver'", "'shedulerName'"):
+        assert key in str(refused.value)
     assert before == made(plane)

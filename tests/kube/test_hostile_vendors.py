@@ -99,8 +99,8 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
         works = [entry for entry in bad.values() if entry.name not in broken]
         await until(lambda: {card_of(entry) for entry in works} <= at.kubelet.devices.keys())
 
-        told = bad["print_much", "watch"]
-        await until(lambda: "Unhealthy" in at.kubelet.devices[card_of(told)].values())
+        loud = bad["print_much", "watch"]
+        await until(lambda: "Unhealthy" in at.kubelet.devices[card_of(loud)].values())
 
         for deed in DEEDS:
             refused = await admitted(bad[deed, "enforce"])
@@ -110,8 +110,8 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
         assert await admitted(entries[0]) is None
         for deed in DEEDS:  # their slices are looked for when their pods have ended
             at.api.put("pods", at.api.pods["default", bad[deed, "reconcile"].name], event="DELETED")
-        ours = {f"default/{bad[deed, 'enforce'].name}/main" for deed in hostile.HARMLESS[:2]}
-        await until(lambda: {"default/good/main", *ours} == set(at.standing()))
+        harmless = {f"default/{bad[deed, 'enforce'].name}/main" for deed in hostile.HARMLESS[:2]}
+        await until(lambda: {"default/good/main", *harmless} == set(at.standing()))
 
         text = await asyncio.to_thread(generate_latest, at.agent.metrics.registry)
         used = [
@@ -125,7 +125,7 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
         assert not mute & counted
         await at.crash()
         await at.start()  # as after an update: what stands is found again
-        assert {"default/good/main", *ours} == set(at.standing())
+        assert {"default/good/main", *harmless} == set(at.standing())
 
     async def play() -> None:
         registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
@@ -276,11 +276,11 @@ def test_scheduler_and_webhook_serve_one_vendor_whatever_the_others_do_and_run_t
     assert not mark.exists()
     for log in logs:
         left_out = [line for line in log.splitlines() if "vendor left out: " in line]
-        ours = [line for line in left_out if "vendor left out: hostile-" in line]
-        names = {line.split("vendor left out: ")[1].partition(":")[0] for line in ours}
+        hostile_lines = [line for line in left_out if "vendor left out: hostile-" in line]
+        names = {line.split("vendor left out: ")[1].partition(":")[0] for line in hostile_lines}
         failing = {entry.name for (deed, _), entry in bad.items() if deed not in hostile.HARMLESS}
         assert failing == names
-        assert len(failing) == len(ours)
+        assert len(failing) == len(hostile_lines)
         assert 1 == log.count("hetero-other is not among the vendors that the settings allow")
         assert f"no vendor knows the resource '{named}'" in log
 

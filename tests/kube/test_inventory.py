@@ -35,7 +35,7 @@ def cluster() -> FakeApi:
     return api
 
 
-def publish(api: FakeApi, said: Any) -> tuple[int, str]:
+def publish(api: FakeApi, body: Any) -> tuple[int, str]:
     """Return the status of an answer, and the node or the sentence that it names."""
 
     async def play() -> tuple[int, str]:
@@ -43,10 +43,10 @@ def publish(api: FakeApi, said: Any) -> tuple[int, str]:
         app.router.add_post("/inventory", Inventories(api=api, agent=AGENT).answer)
         async with (
             TestClient(TestServer(app)) as client,
-            client.post("/inventory", json=said) as answer,
+            client.post("/inventory", json=body) as answer,
         ):
-            found = await answer.json()
-            return answer.status, found.get("node") or found["message"]
+            document = await answer.json()
+            return answer.status, document.get("node") or document["message"]
 
     return asyncio.run(play())
 
@@ -60,9 +60,9 @@ def published(api: FakeApi) -> dict[str, str]:
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_agent_publishes_on_the_node_that_its_pod_runs_on(number: int) -> None:
     api = cluster()
-    said = {"token": f"token-{number}", "inventory": TEXT, "node": "n1"}
+    body = {"token": f"token-{number}", "inventory": TEXT, "node": "n1"}
 
-    assert (200, f"n{number}") == publish(api, said)
+    assert (200, f"n{number}") == publish(api, body)
     assert {f"n{number}": TEXT} == published(api)
 
 
@@ -93,16 +93,16 @@ def test_a_token_that_is_meant_for_the_api_publishes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("body", "why"),
     [
         ({"token": "token-1", "inventory": "[]"}, "node n1: hetero.io/inventory: not a valid"),
         ({"token": "token-1"}, "not an inventory: KeyError('inventory')"),
         ([], "not an inventory: TypeError"),
     ],
 )
-def test_what_is_no_inventory_is_refused_in_a_sentence(said: Any, why: str) -> None:
+def test_what_is_no_inventory_is_refused_in_a_sentence(body: Any, why: str) -> None:
     api = cluster()
-    status, sentence = publish(api, said)
+    status, sentence = publish(api, body)
 
     assert (400, True) == (status, why in sentence)
     assert {} == published(api)

@@ -42,13 +42,13 @@ class Scene:
     api: FakeApi
     leader: Leader
     started: Path
-    told: list[bytes] = field(factory=list)
+    received: list[bytes] = field(factory=list)
 
     @property
     def holder(self) -> str | None:
         held = self.api.objects.get(PATH) or {"spec": {}}
-        found: str | None = held["spec"].get("holderIdentity")
-        return found
+        identity: str | None = held["spec"].get("holderIdentity")
+        return identity
 
     @property
     def extenders(self) -> list[int]:
@@ -64,19 +64,19 @@ class Scene:
         writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while said := await reader.read(64):
-            self.told.append(said[-1:])
-            writer.write(said[-1:])
+        while data := await reader.read(64):
+            self.received.append(data[-1:])
+            writer.write(data[-1:])
 
     async def until(self, seen: Callable[[], bool]) -> None:
         for _ in range(3000):
             if seen():
                 return
             await asyncio.sleep(0.02)
-        raise AssertionError(f"in vain: told {self.told[-3:]}, {self.holder}")
+        raise AssertionError(f"in vain: told {self.received[-3:]}, {self.holder}")
 
     def leads(self) -> bool:
-        return self.holder == "pod-a_1" and self.told[-1:] == [b"1"]
+        return self.holder == "pod-a_1" and self.received[-1:] == [b"1"]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def play(folder: Path, act: Callable[[Scene], Awaitable[None]], healthz: str | N
 def test_an_extender_that_ends_stops_kube_scheduler_and_is_started_anew(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         os.kill(scene.extenders[-1], signal.SIGKILL)
-        await scene.until(lambda: scene.told[-1] == b"0" and scene.holder is None)
+        await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
         await scene.until(scene.leads)
         assert 2 == len(scene.extenders)
 
@@ -122,7 +122,7 @@ def test_an_extender_that_ends_stops_kube_scheduler_and_is_started_anew(tmp_path
 def test_an_extender_that_is_silent_is_ended_after_a_second(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         os.kill(scene.extenders[-1], signal.SIGSTOP)
-        await scene.until(lambda: scene.told[-1] == b"0" and scene.holder is None)
+        await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
         await scene.until(scene.leads)
         assert 2 == len(scene.extenders)
 
@@ -142,7 +142,7 @@ def test_while_the_api_server_is_away_everything_runs_on(tmp_path: Path) -> None
     async def act(scene: Scene) -> None:
         scene.api.fail.add("leases/hetero-scheduler")
         await asyncio.sleep(5)
-        assert b"1" == scene.told[-1]
+        assert b"1" == scene.received[-1]
         scene.api.fail.clear()
         await asyncio.sleep(1.5)
         assert scene.leads()
@@ -183,7 +183,7 @@ def test_a_kube_scheduler_that_hangs_is_ended_and_the_lease_given_up(tmp_path: P
         assert scene.leads()
         assert 1 == len(scene.extenders)
         running.clear()
-        await scene.until(lambda: scene.told[-1] == b"0" and scene.holder is None)
+        await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
         running.set()
         await scene.until(scene.leads)
 
@@ -204,9 +204,9 @@ def test_a_kube_scheduler_that_starts_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("patient")
 def test_a_kube_scheduler_that_tries_no_pod_is_started_anew_and_nobody_else(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        before = len(scene.told)
+        before = len(scene.received)
         scene.started.with_name("untried").touch()
-        await scene.until(lambda: b"0" in scene.told[before:])
+        await scene.until(lambda: b"0" in scene.received[before:])
         assert scene.holder == "pod-a_1"
         await scene.until(scene.leads)
         await asyncio.sleep(1)

@@ -26,13 +26,13 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 def play(act: Callable[[FakeApi, Lease, Lease], Awaitable[None]]) -> None:
     async def run() -> None:
         api = FakeApi()
-        one, other = (
+        first, other = (
             Lease(api, "ns", "hetero-scheduler", who)  # type: ignore[arg-type]
             for who in ("pod-a_1", "pod-b_1")
         )
-        await one.attempt()
+        await first.attempt()
         await other.attempt()
-        await act(api, one, other)
+        await act(api, first, other)
 
     asyncio.run(run())
 
@@ -49,83 +49,88 @@ def trusted(of: Lease) -> bool:
 
 
 def test_who_comes_first_leads_and_the_other_waits() -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
-        assert (True, True, False, False) == (one.leads, trusted(one), other.leads, trusted(other))
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+        assert (True, True, False, False) == (
+            first.leads,
+            trusted(first),
+            other.leads,
+            trusted(other),
+        )
         for _ in range(5):
             await attempts(other, 0.3)
-            await one.attempt()
-        assert (True, False) == (one.leads, other.leads)
+            await first.attempt()
+        assert (True, False) == (first.leads, other.leads)
         assert "pod-a_1" == api.objects[PATH]["spec"]["holderIdentity"]
 
     play(act)
 
 
 def test_the_place_of_who_is_silent_is_taken_once_it_is_no_longer_trusted() -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
         began = monotonic()
         while not other.leads:
             assert monotonic() - began < 2
             await attempts(other, 0.05)
         assert monotonic() - began >= 0.9
-        assert not trusted(one)
-        await one.attempt()
-        assert (False, True) == (one.leads, other.leads)
+        assert not trusted(first)
+        await first.attempt()
+        assert (False, True) == (first.leads, other.leads)
         assert 2 == api.objects[PATH]["spec"]["leaseTransitions"]
 
     play(act)
 
 
 def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
-        await one.release()
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+        await first.release()
         await other.attempt()
-        assert (False, True) == (one.leads, other.leads)
+        assert (False, True) == (first.leads, other.leads)
 
     play(act)
 
 
 def test_while_the_api_is_away_nobody_leads_and_then_who_led_goes_on() -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
         api.fail |= {"leases/hetero-scheduler"}
-        both = (attempts(one, 2), attempts(other, 2))
+        both = (attempts(first, 2), attempts(other, 2))
         await asyncio.gather(*both)
-        assert (True, False, False) == (one.leads, trusted(one), trusted(other))
+        assert (True, False, False) == (first.leads, trusted(first), trusted(other))
 
         api.fail.clear()
         await other.attempt()  # sees it first, and may not take what could not be renewed
-        await one.attempt()
-        assert (True, True, False) == (one.leads, trusted(one), other.leads)
+        await first.attempt()
+        assert (True, True, False) == (first.leads, trusted(first), other.leads)
 
     play(act)
 
 
 def test_a_renewal_whose_answer_was_lost_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
         api.put_now(PATH, api.objects[PATH])  # it was written: another version, the same holder
-        await one.attempt()
-        assert one.leads
-        await one.attempt()
-        assert (True, True) == (one.leads, trusted(one))
+        await first.attempt()
+        assert first.leads
+        await first.attempt()
+        assert (True, True) == (first.leads, trusted(first))
 
     play(act)
 
 
 def test_a_holder_of_an_older_release_keeps_it_for_as_long_as_it_said() -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
         spec = {"holderIdentity": "old_1", "leaseDurationSeconds": 15, "renewTime": "1"}
         api.put_now(PATH, {"metadata": {"name": "hetero-scheduler"}, "spec": spec})
-        await one.attempt()
-        await attempts(one, 1.5)
-        assert not one.leads
+        await first.attempt()
+        await attempts(first, 1.5)
+        assert not first.leads
 
     play(act)
 
 
 def test_a_lease_that_somebody_deletes_is_made_again() -> None:
-    async def act(api: FakeApi, one: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
         api.delete(PATH)
-        await one.attempt()
-        await one.attempt()
-        assert (True, True) == (one.leads, trusted(one))
+        await first.attempt()
+        await first.attempt()
+        assert (True, True) == (first.leads, trusted(first))
 
     play(act)

@@ -180,8 +180,8 @@ def changed(plain: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield what differs from JSON in one place, by each odd value there, and the place."""
     if not isinstance(plain, dict | list):
         return
-    for key, one in plain.items() if isinstance(plain, dict) else enumerate(plain):
-        for place, made in (*(((), odd) for odd in ODD), *changed(one)):
+    for key, child in plain.items() if isinstance(plain, dict) else enumerate(plain):
+        for place, made in (*(((), odd) for odd in ODD), *changed(child)):
             copied = plain.copy()
             copied[key] = made
             yield (key, *place), copied
@@ -189,26 +189,26 @@ def changed(plain: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
 
 @KINDS
 def test_an_object_has_its_fields(kind: type[Object]) -> None:
-    found = read(kind, OBJECTS[kind])
+    parsed = read(kind, OBJECTS[kind])
 
-    assert found == expect(kind, OBJECTS[kind]) == reader(kind).object(json.dumps(OBJECTS[kind]))
-    assert ("default", "one") == found.full_name
-    assert datetime(2026, 11, 28, 10, tzinfo=timezone.utc) == found.metadata.creation_timestamp
+    assert parsed == expect(kind, OBJECTS[kind]) == reader(kind).object(json.dumps(OBJECTS[kind]))
+    assert ("default", "one") == parsed.full_name
+    assert datetime(2026, 11, 28, 10, tzinfo=timezone.utc) == parsed.metadata.creation_timestamp
     empty = kind()
-    assert all(getattr(found, name) != getattr(empty, name) for name in kind.__struct_fields__)
+    assert all(getattr(parsed, name) != getattr(empty, name) for name in kind.__struct_fields__)
 
 
 @KINDS
 def test_whatever_stands_in_a_field_the_others_are_read(kind: type[Object]) -> None:
     whole = read(kind, OBJECTS[kind])
     for place, plain in changed(OBJECTS[kind]):
-        found = read(kind, plain)
-        assert found == reader(kind).object(json.dumps(plain)) or not found.is_named
+        parsed = read(kind, plain)
+        assert parsed == reader(kind).object(json.dumps(plain)) or not parsed.is_named
         for name in kind.__struct_fields__:
             if not place or place[0] != name:
-                assert getattr(whole, name) == getattr(found, name), place
+                assert getattr(whole, name) == getattr(parsed, name), place
         if place[0] == "metadata" and place[1:2] not in ((), ("name",)):
-            assert "one" == found.metadata.name, place
+            assert "one" == parsed.metadata.name, place
 
 
 def test_an_odd_field_is_one_that_is_not_there() -> None:

@@ -69,11 +69,11 @@ ODD = (
 )
 
 
-def odd(name: str, note: str, said: str, limits: dict[str, str]) -> dict[str, Any]:
-    made = pod(limits, notes={note: said})
+def odd(name: str, note: str, text: str, limits: dict[str, str]) -> dict[str, Any]:
+    made = pod(limits, notes={note: text})
     made["metadata"] |= {"name": name, "uid": f"uid-{name}", "namespace": "default"}
     if note.endswith("pod-group"):
-        made["metadata"]["labels"] = {note: said}
+        made["metadata"]["labels"] = {note: text}
     return made
 
 
@@ -81,10 +81,10 @@ def odd(name: str, note: str, said: str, limits: dict[str, str]) -> dict[str, An
 def test_the_webhook_answers_whatever_a_pod_says(note: str) -> None:
     async def act() -> None:
         hook = webhook(FakeApi())
-        for said in ODD:
+        for text in ODD:
             for limits in ({}, SHARE):
                 for way in AllocationWay:
-                    made = odd("p", note, said, dict(limits))
+                    made = odd("p", note, text, dict(limits))
                     asked = {"uid": "r", "operation": "CREATE", "object": made}
                     answer = await evolve(hook, way=way).admit({**asked, "namespace": "default"})
                     assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
@@ -103,8 +103,8 @@ def test_the_webhook_keeps_nothing_long_of_what_pods_say(note: str) -> None:
     def used_after(count: int) -> int:
         for number in range(count):
             amount = f"{number + 1:0{200_000 + len(note)}}"  # of each note another
-            said = {"main": {"nvidia.com/gpumem": amount}}
-            made = odd("p", note, json.dumps(said), {"nvidia.com/gpu": "1"})
+            amounts = {"main": {"nvidia.com/gpumem": amount}}
+            made = odd("p", note, json.dumps(amounts), {"nvidia.com/gpu": "1"})
             made["spec"]["initContainers"] = made["spec"]["containers"]
             made["spec"]["containers"] = [{"name": "rests"}]
             asked = {"uid": "r", "operation": "CREATE", "object": made, "namespace": "default"}
@@ -122,39 +122,41 @@ def test_the_webhook_keeps_nothing_long_of_what_pods_say(note: str) -> None:
 def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_busy() -> None:
     """The API server asks before it has looked at how much there is, and gives up after 5 s."""
     large = pod(dict(SHARE), notes={f"n{number}": "" for number in range(15_000)})
-    (one,) = large["spec"]["containers"]
-    large["spec"]["containers"] = [{**one, "name": f"c{number}"} for number in range(5000)]
+    (container,) = large["spec"]["containers"]
+    large["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(5000)]
     wide = pod(dict(SHARE), notes={f"n{number}": "" for number in range(100_000)})
     # Those that ask for no card are each told so, by a patch of their own.
     plain = {"image": "a", "envFrom": [{"configMapRef": {"name": "a"}}]}
-    beside = pod(dict(SHARE))
-    beside["spec"]["containers"] += [{**plain, "name": f"p{number}"} for number in range(40_000)]
-    hook, took, said = webhook(FakeApi()), list[float](), list[str]()
+    many_containers = pod(dict(SHARE))
+    many_containers["spec"]["containers"] += [
+        {**plain, "name": f"p{number}"} for number in range(40_000)
+    ]
+    hook, took, messages = webhook(FakeApi()), list[float](), list[str]()
 
     async def act() -> None:
-        for made in (large, beside, wide):
+        for made in (large, many_containers, wide):
             made["metadata"] |= {"name": "p", "uid": "u", "namespace": "default"}
             for way in (AllocationWay.CLASSIC, AllocationWay.BOTH):
                 asked = {"uid": "r", "operation": "CREATE", "object": made, "namespace": "default"}
                 began = time.process_time()
                 answer = await evolve(hook, way=way).admit(asked)
                 took.append(time.process_time() - began)
-                said.append(answer["status"]["message"])
+                messages.append(answer["status"]["message"])
 
     asyncio.run(act())
     print(took)
-    assert ["5000 containers"] * 2 == [one.split(": ")[1] for one in said[:2]]
-    assert ["40001 containers"] * 2 == [one.split(": ")[1] for one in said[2:4]]
-    assert ["100000 annotations"] * 2 == [one.split(": ")[1] for one in said[4:]]
+    assert ["5000 containers"] * 2 == [one.split(": ")[1] for one in messages[:2]]
+    assert ["40001 containers"] * 2 == [one.split(": ")[1] for one in messages[2:4]]
+    assert ["100000 annotations"] * 2 == [one.split(": ")[1] for one in messages[4:]]
     assert max(took) < 0.4, took
 
 
 @pytest.mark.parametrize("note", NOTES)
 def test_the_scheduler_goes_on_whatever_a_pod_says(note: str) -> None:
     async def play(it: Running) -> None:
-        for number, said in enumerate(ODD):
+        for number, text in enumerate(ODD):
             for where in ({}, {"nodeName": "n1"}):
-                made = odd(f"odd-{number}-{len(where)}", note, said, dict(SHARE))
+                made = odd(f"odd-{number}-{len(where)}", note, text, dict(SHARE))
                 made["spec"] |= where
                 made["status"] = {"phase": "Running" if where else "Pending"}
                 it.api.put_now(f"{PODS}/{made['metadata']['name']}", made)
@@ -170,9 +172,9 @@ def test_the_scheduler_goes_on_whatever_a_pod_says(note: str) -> None:
 
 def test_templates_are_made_whatever_other_pods_say() -> None:
     api = FakeApi()
-    for number, said in enumerate(ODD):
+    for number, text in enumerate(ODD):
         for note in (ASKED, INIT_PARTS):
-            made = odd(f"odd-{note[-4:]}-{number}", note, said, {})
+            made = odd(f"odd-{note[-4:]}-{number}", note, text, {})
             claims = [{"name": "a", "resourceClaimTemplateName": f"{PREFIX}{number}"}]
             made["spec"]["resourceClaims"] = claims
             api.objects[f"{PODS}/{made['metadata']['name']}"] = made
@@ -194,12 +196,12 @@ def test_templates_are_made_whatever_other_pods_say() -> None:
 
 def inventory(capacity: dict[str, Any], *, uuids: tuple[str, ...] = ("GPU-9",)) -> str:
     """Return what an agent may publish: cards of a kind whose capacity is partly another."""
-    said = json.loads(inventory_text((card("GPU-9"),)))
-    (kind,), (one,) = said["kinds"], said["cards"]
-    said["cards"] = [{**one, "uuid": uuid} for uuid in uuids]
-    there = {name: n for name, n in {**kind["capacity"], **capacity}.items() if n is not None}
-    kind["capacity"] = there
-    return json.dumps(said)
+    document = json.loads(inventory_text((card("GPU-9"),)))
+    (kind,), (card_entry,) = document["kinds"], document["cards"]
+    document["cards"] = [{**card_entry, "uuid": uuid} for uuid in uuids]
+    counters = {name: n for name, n in {**kind["capacity"], **capacity}.items() if n is not None}
+    kind["capacity"] = counters
+    return json.dumps(document)
 
 
 #: Inventories of the right form.
@@ -210,10 +212,10 @@ IMPOSSIBLE = (
 )
 
 
-@pytest.mark.parametrize("said", [*ODD, *IMPOSSIBLE])
-def test_a_node_that_says_nonsense_of_its_cards_has_none(said: str) -> None:
+@pytest.mark.parametrize("text", [*ODD, *IMPOSSIBLE])
+def test_a_node_that_says_nonsense_of_its_cards_has_none(text: str) -> None:
     async def play(it: Running) -> None:
-        notes = {"metadata": {"name": "odd", "annotations": {INVENTORY: said}}}
+        notes = {"metadata": {"name": "odd", "annotations": {INVENTORY: text}}}
         it.api.put_now("/api/v1/nodes/odd", notes)
         it.pod("well")
         assert {} == await it.bind("well", "n1")
@@ -225,8 +227,8 @@ def test_a_node_that_says_nonsense_of_its_cards_has_none(said: str) -> None:
 
 def test_a_quota_that_is_no_whole_number_stops_nobody() -> None:
     async def play(it: Running) -> None:
-        for number, said in enumerate(("500m", "1e30", "0.1")):
-            spec = {"hard": {"limits.nvidia.com/gpumem": said}}
+        for number, amount in enumerate(("500m", "1e30", "0.1")):
+            spec = {"hard": {"limits.nvidia.com/gpumem": amount}}
             about = {"name": f"odd-{number}", "namespace": "other"}
             path = f"/api/v1/namespaces/other/resourcequotas/{about['name']}"
             it.api.put_now(path, {"metadata": about, "spec": spec})
@@ -247,28 +249,28 @@ def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alo
         return web.Response(text=flat if wanted else deep)
 
     async def act() -> None:
-        app, found = web.Application(), dict[bool, list[Any]]()
+        app, received = web.Application(), dict[bool, list[Any]]()
         app.router.add_get("/things", answer)
         async with TestServer(app) as server:
             access = Access(server=f"http://127.0.0.1:{server.port}")
             async with Api(access).open() as api:
                 for metadata in (False, True):
-                    told = asyncio.Queue[Any]()
+                    queue = asyncio.Queue[Any]()
                     following = asyncio.ensure_future(
                         api.follow(
                             "/things",
                             Object,
                             metadata=metadata,
-                            listed=told.put_nowait,
+                            listed=queue.put_nowait,
                             changed=lambda *_: None,
-                            lost=told.put_nowait,
+                            lost=queue.put_nowait,
                         )
                     )
-                    found[metadata] = [await told.get() for _ in range(1 if metadata else 2)]
+                    received[metadata] = [await queue.get() for _ in range(1 if metadata else 2)]
                     assert not following.done()
                     following.cancel()
-        assert all(isinstance(one, ApiError) for one in found[False])
-        assert [[]] == found[True]
+        assert all(isinstance(one, ApiError) for one in received[False])
+        assert [[]] == received[True]
 
     asyncio.run(asyncio.wait_for(act(), timeout=60))
 
@@ -281,14 +283,14 @@ def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() ->
         "names": pod(dict(SHARE), notes={"nvidia.com/use-gpuuuid": "zz,"}),
     }
     for number, made in enumerate(many.values()):
-        (one,) = made["spec"]["containers"]
+        (container,) = made["spec"]["containers"]
         made["metadata"] |= {"name": f"p{number}", "uid": f"u{number}", "namespace": "default"}
         made["spec"]["containers"] = [
-            {**one, "name": f"c{n}"} for n in range(1 if number > 1 else 20)
+            {**container, "name": f"c{n}"} for n in range(1 if number > 1 else 20)
         ]
-    for number, one in enumerate(many["uneven"]["spec"]["containers"]):
+    for number, container in enumerate(many["uneven"]["spec"]["containers"]):
         sizes = {"nvidia.com/gpumem": f"{8000 + number}", "nvidia.com/gpucores": f"{31 + number}"}
-        one["resources"] = {"limits": {**SHARE, **sizes}}
+        container["resources"] = {"limits": {**SHARE, **sizes}}
     notes = many["names"]["metadata"]["annotations"]
     notes["nvidia.com/use-gpuuuid"] = ",".join(f"zz{number}" for number in range(30_000))
 
@@ -296,13 +298,13 @@ def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() ->
         for name, made in many.items():
             began = time.process_time()
             answer = await it.call("filter", Pod=made, NodeNames=list(nodes))
-            took[name], said[name] = time.process_time() - began, json.dumps(answer)
+            took[name], answers[name] = time.process_time() - began, json.dumps(answer)
 
-    took, said = dict[str, float](), dict[str, str]()
+    took, answers = dict[str, float](), dict[str, str]()
     nodes = {f"n{n}": tuple(card(f"GPU-{n}-{m}") for m in range(8)) for n in range(40)}
     scenario(play, **nodes)
-    assert "no room for all containers at once" in said["containers"]
-    assert "no room for all containers at once in 51 tries" in said["uneven"]
-    assert "a list of 30000 names" in said["names"]
+    assert "no room for all containers at once" in answers["containers"]
+    assert "no room for all containers at once in 51 tries" in answers["uneven"]
+    assert "a list of 30000 names" in answers["names"]
     print(took)
     assert max(took.values()) < 3, took  # a second is the limit

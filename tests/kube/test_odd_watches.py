@@ -49,7 +49,7 @@ def test_a_watch_goes_on_whatever_it_tells_of(kind: type[Object]) -> None:
         return made
 
     async def act() -> None:
-        app, told, lost = web.Application(), asyncio.Queue[Any](), list[Exception]()
+        app, queue, lost = web.Application(), asyncio.Queue[Any](), list[Exception]()
         app.router.add_get("/things", answer)
         async with TestServer(app) as server:
             access = Access(server=f"http://127.0.0.1:{server.port}")
@@ -58,17 +58,17 @@ def test_a_watch_goes_on_whatever_it_tells_of(kind: type[Object]) -> None:
                     api.follow(
                         "/things",
                         kind,
-                        listed=told.put_nowait,
-                        changed=lambda *said: told.put_nowait(said),
+                        listed=queue.put_nowait,
+                        changed=lambda *change: queue.put_nowait(change),
                         lost=lost.append,
                     )
                 )
-                listed = await told.get()
+                listed = await queue.get()
                 assert "well" == listed[0].metadata.name
                 assert len(odd) // 2 < len(listed) <= 1 + len(odd)
-                while (said := await told.get())[0] != "DELETED":
-                    assert said[1].metadata.name in ("one", "odd")
-                assert "u" == said[1].metadata.uid
+                while (change := await queue.get())[0] != "DELETED":
+                    assert change[1].metadata.name in ("one", "odd")
+                assert "u" == change[1].metadata.uid
                 await until(lambda: len(asked) > 1)
                 assert ["6", "7"] == asked
                 following.cancel()

@@ -175,19 +175,21 @@ def test_a_process_past_its_limiter_is_told_of_once(caplog: pytest.LogCaptureFix
             await asyncio.sleep(3 * DISCOVER)
             program.kill()
             await program.wait()
-        told = [record.message for record in caplog.records if "past the limiter" in record.message]
-        assert 1 == len(told)
+        messages = [
+            record.message for record in caplog.records if "past the limiter" in record.message
+        ]
+        assert 1 == len(messages)
 
     run(story)
 
 
-@pytest.mark.parametrize(("said", "killed"), [("true", True), ("false", False)])
-def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bool) -> None:
+@pytest.mark.parametrize(("setting", "killed"), [("true", True), ("false", False)])
+def test_active_oom_killer_ends_a_process_past_its_limiter(setting: str, killed: bool) -> None:
     async def story() -> None:
         async with world() as at:
             at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
             pod = at.bind("pod", memory=GiB)
-            pod["spec"]["containers"][0]["env"] = [{"name": "ACTIVE_OOM_KILLER", "value": said}]
+            pod["spec"]["containers"][0]["env"] = [{"name": "ACTIVE_OOM_KILLER", "value": setting}]
             at.api.put("pods", pod)
             await at.kubelet.admit(pod)
             (entry,) = at.node.snapshot().grants
@@ -200,10 +202,10 @@ def test_active_oom_killer_ends_a_process_past_its_limiter(said: str, killed: bo
                 await asyncio.wait_for(program.wait(), 10 if killed else 5 * DISCOVER)
             ended = program.returncode
             assert None is other.returncode  # it is nobody's here
-            for one in (program, other):
+            for child in (program, other):
                 with suppress(ProcessLookupError):
-                    one.kill()
-                await one.wait()
+                    child.kill()
+                await child.wait()
 
             assert (-9 if killed else None) == ended
 
@@ -214,13 +216,13 @@ def test_what_becomes_of_a_program_past_its_limiter_may_be_said_for_all_pods(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "settings").write_text('[nodes."*".heterod]\non_bypass = "kill"\n')
-    said = settings.load(tmp_path / "settings").of_node("n1")
+    node_settings = settings.load(tmp_path / "settings").of_node("n1")
 
     async def story() -> None:
         async with world() as at:
             at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
             await at.crash()
-            at.node = evolve(at.node, settings=said)
+            at.node = evolve(at.node, settings=node_settings)
             await at.start()
             pod = at.bind("pod", memory=GiB)  # it says nothing of it
             await at.kubelet.admit(pod)
@@ -252,9 +254,9 @@ def test_what_a_pod_has_past_its_limiter_is_an_event_and_a_metric_and_is_ended_i
 
             assert -9 == await asyncio.wait_for(program.wait(), 10)
             await until(lambda: len(at.api.events) == 3)
-            told = {event["reason"]: event["message"] for event in at.api.events}
-            assert {"PastLimiter", "MemoryExcess", "EndedPastLimiter"} == told.keys()
-            assert "2048 MiB beyond its limit" in told["MemoryExcess"]
+            messages = {event["reason"]: event["message"] for event in at.api.events}
+            assert {"PastLimiter", "MemoryExcess", "EndedPastLimiter"} == messages.keys()
+            assert "2048 MiB beyond its limit" in messages["MemoryExcess"]
             assert {"pod"} == {event["involvedObject"]["name"] for event in at.api.events}
             text = generate_latest(at.agent.metrics.registry).decode()
             (line,) = re.findall(r"^hetero_share_memory_excess_bytes\{.*", text, re.M)

@@ -84,8 +84,8 @@ def test_a_group_that_is_not_all_there_or_unknown_holds_nothing() -> None:
         for name in ("a1", "a2"):
             member(it, name, "a")
         member(it, "b1", "b")
-        said = (await ask(it, "a1"))["FailedNodes"]["n1"]
-        assert "pod group a: 2 of 3 pods are there" == said
+        reason = (await ask(it, "a1"))["FailedNodes"]["n1"]
+        assert "pod group a: 2 of 3 pods are there" == reason
         unknown = (await ask(it, "b1"))["FailedNodes"]["n1"]
 
         assert "pod group b: namespace default has no PodGroup of this name" == unknown
@@ -103,8 +103,10 @@ def test_a_group_for_which_there_is_no_room_takes_none_of_it() -> None:
         answer = await ask(it, "a1")
 
         assert [] == answer["NodeNames"]
-        said = answer["FailedNodes"]["n1"]
-        assert said.startswith("pod group a: room for 2 of 3 pods; pod a3: 0 of 3 nodes: 3 lack a")
+        reason = answer["FailedNodes"]["n1"]
+        assert reason.startswith(
+            "pod group a: room for 2 of 3 pods; pod a3: 0 of 3 nodes: 3 lack a"
+        )
         assert ["uid-single"] == list(it.scheduler.cache.standing)
 
     grouped(play, a=3)
@@ -237,11 +239,11 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
                 member(it, name, of, third, **{"hami.io/node-scheduler-policy": "spread"})
             assert [{}, {}, {}] == await schedule(it, *names)
         rows: dict[str, set[Row | None]] = {of: set() for of in "abc"}
-        for of, found in rows.items():
+        for of, places in rows.items():
             for number in (1, 2, 3):
                 given = it.given(f"{of}{number}")
                 assert given is not None
-                found.add(given.place_in_time)
+                places.add(given.place_in_time)
 
         assert all(len(found) == 1 for found in rows.values())
         assert [Row(row=n, rows=3) for n in (1, 2, 3)] == sorted(
@@ -279,9 +281,9 @@ def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
         for number in range(3):
             relabelled(it, "a1", f"of-none-{number}")
         await asyncio.sleep(0.05)
-        said = (await ask(it, "a2"))["FailedNodes"]["n1"]
+        reason = (await ask(it, "a2"))["FailedNodes"]["n1"]
 
-        assert "pod group a: 1 of 2 pods are there" == said
+        assert "pod group a: 1 of 2 pods are there" == reason
         assert ["a", "of-none-2"] == sorted(one.name for one in it.scheduler.groups._members)
 
     grouped(play, a=2)
@@ -297,10 +299,10 @@ def test_a_pod_that_is_gone_and_asked_for_once_more_makes_no_group_whole() -> No
         it.api.delete(f"{PODS}/a1")
         await asyncio.sleep(0.05)
         late = await it.call("filter", Pod=gone, NodeNames=NODES)
-        said = (await ask(it, "a2"))["FailedNodes"]["n1"]
+        reason = (await ask(it, "a2"))["FailedNodes"]["n1"]
 
         assert "pod group a: the pod is gone" == late["FailedNodes"]["n1"]
-        assert "pod group a: 1 of 2 pods are there" == said
+        assert "pod group a: 1 of 2 pods are there" == reason
 
     grouped(play, a=2)
 
@@ -357,7 +359,7 @@ def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "overlap"),
+    ("first", "other", "overlap"),
     [
         ((1, 2), (2, 2), False),
         ((1, 2), (2, 4), True),
@@ -366,11 +368,11 @@ def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
     ],
 )
 def test_rows_of_different_length_overlap_where_their_times_do(
-    one: tuple[int, int], other: tuple[int, int], overlap: bool
+    first: tuple[int, int], other: tuple[int, int], overlap: bool
 ) -> None:
-    mine, its = (Row(row=row, rows=rows) for row, rows in (one, other))
+    first_row, other_row = (Row(row=row, rows=rows) for row, rows in (first, other))
 
-    assert overlap == mine.overlaps(its) == its.overlaps(mine)
+    assert overlap == first_row.overlaps(other_row) == other_row.overlaps(first_row)
 
 
 def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:
@@ -378,6 +380,6 @@ def test_kubernetes_own_pod_groups_are_read_where_they_are_served() -> None:
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"schedulingGroup": {"podGroupName": "g"}},
     }
-    found = pod_groups.group_of(read(Pod, plain))
+    group = pod_groups.group_of(read(Pod, plain))
 
-    assert pod_groups.Group("scheduling.k8s.io/v1alpha2", "default", "g") == found
+    assert pod_groups.Group("scheduling.k8s.io/v1alpha2", "default", "g") == group

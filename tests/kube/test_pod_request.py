@@ -48,8 +48,8 @@ def pod(
 
 
 def asked(limits: dict[str, str], words: Vocabulary = WORDS, **rest: Any) -> Any:
-    (found,) = words.asked(read(Pod, pod(limits, **rest)))
-    return found
+    (asked_container,) = words.asked(read(Pod, pod(limits, **rest)))
+    return asked_container
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def asked(limits: dict[str, str], words: Vocabulary = WORDS, **rest: Any) -> Any
 def test_each_vendors_words_mean_what_its_users_know(
     vendor: str, limits: dict[str, str], count: int, ask: Ask
 ) -> None:
-    found = asked(limits)
+    parsed = asked(limits)
 
     assert (Selector(include=(vendor,)), count, (ask,) * count) == (
-        found.request.vendor,
-        found.count,
-        found.request.asks,
+        parsed.request.vendor,
+        parsed.count,
+        parsed.request.asks,
     )
 
 
@@ -166,9 +166,9 @@ def test_nothing_of_what_else_pods_say_stays_in_memory() -> None:
     """A webhook has no limit of memory, and anybody may ask it about pods."""
     tracemalloc.start()
     for number in range(50):
-        said = pod({"nvidia.com/gpu": "1"})
-        said["metadata"]["annotations"] = {"mine": str(number) * 100_000}
-        WORDS.asked(read(Pod, said))
+        plain = pod({"nvidia.com/gpu": "1"})
+        plain["metadata"]["annotations"] = {"mine": str(number) * 100_000}
+        WORDS.asked(read(Pod, plain))
     remaining, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -176,7 +176,7 @@ def test_nothing_of_what_else_pods_say_stays_in_memory() -> None:
 
 
 def test_annotations_choose_cards() -> None:
-    found = asked(
+    parsed = asked(
         {"nvidia.com/gpu": "1"},
         notes={
             "nvidia.com/use-gputype": "A100,V100",
@@ -186,36 +186,36 @@ def test_annotations_choose_cards() -> None:
     )
 
     assert (Selector(include=("A100", "V100")), Selector(exclude=("GPU-1",)), True) == (
-        found.request.model,
-        found.request.uuid,
-        found.request.numa,
+        parsed.request.model,
+        parsed.request.uuid,
+        parsed.request.numa,
     )
 
 
 def test_a_model_is_found_although_users_spell_it_otherwise_than_the_driver() -> None:
-    found = asked({"hygon.com/dcunum": "1"}, notes={"hygon.com/use-dcutype": "DCU-K100_AI"})
+    parsed = asked({"hygon.com/dcunum": "1"}, notes={"hygon.com/use-dcutype": "DCU-K100_AI"})
 
-    assert Selector(include=("K100-AI",)) == found.request.model
+    assert Selector(include=("K100-AI",)) == parsed.request.model
 
 
 def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
-    theirs = {
+    hami_notes = {
         "hami.io/node-scheduler-policy": "spread",
         "hami.io/gpu-scheduler-policy": "numa,binpack",
     }
-    pod_request = WORDS.pod_request(read(Pod, pod({"nvidia.com/gpu": "1"}, notes=theirs)))
+    pod_request = WORDS.pod_request(read(Pod, pod({"nvidia.com/gpu": "1"}, notes=hami_notes)))
 
     assert pod_request is not None
     assert ("spread", "binpack") == (pod_request.node_placement, pod_request.device_placement)
-    assert asked({"nvidia.com/gpu": "1"}, notes=theirs).request.numa
+    assert asked({"nvidia.com/gpu": "1"}, notes=hami_notes).request.numa
 
 
 def test_the_containers_variable_chooses_the_policy() -> None:
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}
 
     def policy(value: str) -> tuple[Policy, bool]:
-        found = asked(limits, env={"GPU_CORE_UTILIZATION_POLICY": value})
-        return found.request.policy, found.unlimited
+        parsed = asked(limits, env={"GPU_CORE_UTILIZATION_POLICY": value})
+        return parsed.request.policy, parsed.unlimited
 
     assert [(Policy.FIXED, False), (Policy.FIXED, False), (Policy.FIXED, True)] == [
         policy("default"),
@@ -257,7 +257,7 @@ def settings(tmp_path: Path, text: str) -> Settings:
     return load(path)
 
 
-def told(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
+def asked_with(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
     """Return what a container asks in a cluster with these settings."""
     return asked(limits, settings(tmp_path, text).vocabulary(VENDORS), **rest)
 
@@ -265,13 +265,13 @@ def told(tmp_path: Path, text: str, limits: dict[str, str], **rest: Any) -> Any:
 def test_a_cluster_may_rename_resources(tmp_path: Path) -> None:
     text = '[resources]\n"nvidia.com/gpu" = "example.com/card"\n'
 
-    assert 2 == told(tmp_path, text, {"example.com/card": "2"}).count
+    assert 2 == asked_with(tmp_path, text, {"example.com/card": "2"}).count
 
 
 def test_default_count_memory_and_core_are_for_those_who_do_not_say(tmp_path: Path) -> None:
     text = '[defaults]\ncount = 2\nmemory = "4Gi"\ncore = 20\n'
-    silent = told(tmp_path, text, {"nvidia.com/gpucores": "50"})
-    saying = told(tmp_path, text, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"})
+    silent = asked_with(tmp_path, text, {"nvidia.com/gpucores": "50"})
+    saying = asked_with(tmp_path, text, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"})
 
     assert (2, (Ask(memory=4 * GiB, core=50),) * 2) == (silent.count, silent.request.asks)
     assert (1, (Ask(memory=GiB, core=20),)) == (saying.count, saying.request.asks)
@@ -280,11 +280,11 @@ def test_default_count_memory_and_core_are_for_those_who_do_not_say(tmp_path: Pa
 def test_the_core_limit_may_be_disabled_and_a_container_may_force_it(tmp_path: Path) -> None:
     text = "[defaults]\ncore-limit = false\n"
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "30"}
-    forced = told(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
+    forced = asked_with(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
 
     assert (True, 30) == (
-        told(tmp_path, text, limits).unlimited,
-        told(tmp_path, text, limits).request.asks[0].core,
+        asked_with(tmp_path, text, limits).unlimited,
+        asked_with(tmp_path, text, limits).request.asks[0].core,
     )
     assert not forced.unlimited
 
@@ -293,21 +293,21 @@ def test_an_elastic_cluster_lends_idle_core_and_a_container_may_force_its_limit(
     tmp_path: Path,
 ) -> None:
     text, limits = '[defaults]\npolicy = "elastic"\n', {"nvidia.com/gpucores": "30"}
-    forced = told(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
+    forced = asked_with(tmp_path, text, limits, env={"GPU_CORE_UTILIZATION_POLICY": "force"})
 
-    assert Policy.ELASTIC == told(tmp_path, text, limits).request.policy
+    assert Policy.ELASTIC == asked_with(tmp_path, text, limits).request.policy
     assert Policy.FIXED == forced.request.policy
 
 
 def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out(
     tmp_path: Path,
 ) -> None:
-    said = settings(
+    settings_read = settings(
         tmp_path,
         '[nodes."*"]\ncards.max_sharers = 4\nscale.core = 2\n'
         '[nodes."old-*"]\ncards.max_sharers = 2\nscale.memory = 1.5\ncards.partitioned = "none"\n',
     )
-    plain, old = said.of_node("new-1"), said.of_node("old-1")
+    plain, old = settings_read.of_node("new-1"), settings_read.of_node("old-1")
 
     assert (4, Decimal(2), Decimal(1)) == (plain.max_sharers, plain.core_scale, plain.memory_scale)
     assert (2, Decimal(2), Decimal("1.5")) == (old.max_sharers, old.core_scale, old.memory_scale)
@@ -317,17 +317,17 @@ def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out
 def test_one_list_says_whose_code_services_and_agents_run_unless_a_machine_has_its_own(
     tmp_path: Path,
 ) -> None:
-    said = settings(tmp_path, '[vendors]\nallow = ["hetero-nvidia"]\n')
+    settings_read = settings(tmp_path, '[vendors]\nallow = ["hetero-nvidia"]\n')
     (tmp_path / "node.toml").write_text('[vendors]\nallow = ["hetero-hygon"]\n')
 
     def allowed(name: str, environ: dict[str, str]) -> bool:
         try:
-            return bool(said.registry(environ).plugin(name))
+            return bool(settings_read.registry(environ).plugin(name))
         except NotFound:
             return False
 
     own = {"HETERO_CONFIG": str(tmp_path / "node.toml")}
-    assert ("hetero-nvidia",) == said.of_node("n1").vendors
+    assert ("hetero-nvidia",) == settings_read.of_node("n1").vendors
     assert (True, False) == (allowed("nvidia", {}), allowed("hygon", {}))
     assert (False, True) == (allowed("nvidia", own), allowed("hygon", own))
     with pytest.raises(BadInput, match="is not a list of names of distributions"):
@@ -337,18 +337,18 @@ def test_one_list_says_whose_code_services_and_agents_run_unless_a_machine_has_i
 
 
 def test_a_runtime_class_is_of_a_vendor_that_is_there(tmp_path: Path) -> None:
-    said = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
+    settings_read = settings(tmp_path, '[runtime-classes]\nnvidia = "nvidia"\n')
     wrong = settings(tmp_path, '[runtime-classes]\nnobody = "runc"\n')
 
-    assert said.vocabulary(VENDORS)
+    assert settings_read.vocabulary(VENDORS)
     with pytest.raises(BadInput, match="runtime-classes: there is no vendor 'nobody'"):
         wrong.vocabulary(VENDORS)
 
 
-@pytest.mark.parametrize("said", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])
-def test_a_quantity_that_is_none_is_one_sentence(said: str) -> None:
+@pytest.mark.parametrize("amount", ["1e999999999", "NaN", "inf", "0x10", "--1", ""])
+def test_a_quantity_that_is_none_is_one_sentence(amount: str) -> None:
     with pytest.raises(BadInput, match="is not a"):
-        asked({"nvidia.com/gpu": "1", "nvidia.com/gpumem": said})
+        asked({"nvidia.com/gpu": "1", "nvidia.com/gpumem": amount})
 
 
 @pytest.mark.parametrize(
@@ -369,9 +369,9 @@ def test_annotations_say_what_becomes_of_excess_and_of_programs_without_a_limite
     limits = {"nvidia.com/gpu": "1"}
     notes = {"hetero.io/on-excess": "kill", "hetero.io/on-bypass": "report"}
 
-    said, unsaid = asked(limits, notes=notes).request, asked(limits).request
+    chosen, unsaid = asked(limits, notes=notes).request, asked(limits).request
 
-    assert (OnExcess.KILL, OnBypass.REPORT) == (said.on_excess, said.on_bypass)
+    assert (OnExcess.KILL, OnBypass.REPORT) == (chosen.on_excess, chosen.on_bypass)
     assert (None, None) == (unsaid.on_excess, unsaid.on_bypass)
     for name, words in (("on-excess", "report, refuse, kill"), ("on-bypass", "report, kill")):
         with pytest.raises(BadInput, match=f"hetero.io/{name} 'end' is none of {words}"):

@@ -162,8 +162,8 @@ def test_a_disruption_budget_sends_the_pod_to_the_next_best_node_or_nowhere() ->
         assert ["c"] == it.api.evicted
         it.api.protected = {"a", "b", "d"}
         await ask(it, "higher", priority=20)
-        told = "preemption: PodDisruptionBudgets protect 3 pods"
-        await until(lambda: told in it.api.events)
+        message = "preemption: PodDisruptionBudgets protect 3 pods"
+        await until(lambda: message in it.api.events)
 
         assert ["c"] == it.api.evicted
 
@@ -246,9 +246,9 @@ def test_a_budget_counts_the_ready_pods_of_its_namespace_that_its_selector_choos
     api = FakeApi(
         budgets=[{"metadata": metadata, "spec": {"selector": selector}, "status": status}]
     )
-    found = asyncio.run(DisruptionBudgets.read(api, version)).protected(pods)
+    protected_pods = asyncio.run(DisruptionBudgets.read(api, version)).protected(pods)
 
-    assert set(protected if selector != {} or version == "v1" else "") == found
+    assert set(protected if selector != {} or version == "v1" else "") == protected_pods
 
 
 def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,8 +310,8 @@ def test_the_preempt_verb_names_the_same_victims_and_only_where_room_is_being_ma
 
         async def victims() -> dict[str, list[str]]:
             answer = await it.call("preempt", Pod=pod, NodeNameToMetaVictims=offered)
-            found = answer["NodeNameToMetaVictims"].items()
-            return {node: [one["UID"] for one in said["Pods"]] for node, said in found}
+            meta_victims = answer["NodeNameToMetaVictims"].items()
+            return {node: [one["UID"] for one in said["Pods"]] for node, said in meta_victims}
 
         assert {"n1": ["uid-low"], "n2": ["uid-another"]} == await victims()
         it.api.objects[f"{PODS}/low"]["spec"]["terminationGracePeriodSeconds"] = 30

@@ -31,23 +31,25 @@ def of(memory: int, core: int = 10, count: int = 1) -> dict[str, str]:
 async def refused(it: Running, name: str, limits: Mapping[str, str], **spec: Any) -> str | None:
     """Return what node n1 says to a new pod, None if it serves."""
     answer = await it.call("filter", Pod=it.pod(name, limits, **spec), NodeNames=["n1"])
-    said: str | None = answer["FailedNodes"].get("n1")
-    return said
+    reason: str | None = answer["FailedNodes"].get("n1")
+    return reason
 
 
 def test_memory_counts_over_all_cards_and_all_pods_of_the_namespace() -> None:
-    said = f"over quota team of namespace default ({GPUMEM}: 12000 allowed, 8000 used, 4001 asked)"
+    reason = (
+        f"over quota team of namespace default ({GPUMEM}: 12000 allowed, 8000 used, 4001 asked)"
+    )
 
     async def play(it: Running) -> None:
         allow(it.api, {f"limits.{GPUMEM}": "12000"})
         assert None is await refused(it, "a", of(4000, count=2))
         assert {} == await it.bind("a", "n1")
 
-        assert said == await refused(it, "b", of(4001))
+        assert reason == await refused(it, "b", of(4001))
         assert None is await refused(it, "c", of(4000))
 
     api = scenario(play, n1=(card("GPU-1"), card("GPU-2")))
-    assert [f"0 of 1 node: 1 {said}"] == api.events
+    assert [f"0 of 1 node: 1 {reason}"] == api.events
 
 
 def test_core_counts_and_none_of_it_is_free() -> None:
@@ -74,8 +76,8 @@ def test_of_many_pods_bound_at_once_no_more_get_a_share_than_the_quota_allows() 
 
         assert 3 == answers.count({})
         assert 9000 == it.held("GPU-1") + it.held("GPU-2")
-        said = f"over quota team of namespace default ({GPUMEM}: 10000 allowed, 9000 used, "
-        assert {"Error": f"node n1: {said}3000 asked)"} in answers
+        reason = f"over quota team of namespace default ({GPUMEM}: 10000 allowed, 9000 used, "
+        assert {"Error": f"node n1: {reason}3000 asked)"} in answers
 
     scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 

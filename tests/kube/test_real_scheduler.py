@@ -39,8 +39,8 @@ def test_a_real_api_server_takes_every_manifest_of_the_chart(plane: ControlPlane
 
 
 def node_of(plane: ControlPlane, name: str) -> str | None:
-    found: str | None = plane.pod(name)["spec"].get("nodeName")
-    return found
+    node_name: str | None = plane.pod(name)["spec"].get("nodeName")
+    return node_name
 
 
 def held(plane: ControlPlane) -> dict[str, dict[str, int]]:
@@ -157,8 +157,8 @@ def test_the_webhook_completes_pods_and_refuses_nonsense(plane: ControlPlane) ->
     )  # fmt: skip
     wait_for(lambda: "serving on" in plane.log("webhook"))
     (hook,) = [made for made in chart() if made["kind"] == "MutatingWebhookConfiguration"]
-    for one in hook["webhooks"]:
-        one["clientConfig"] = {
+    for webhook in hook["webhooks"]:
+        webhook["clientConfig"] = {
             "url": f"https://127.0.0.1:{port}/admit",
             "caBundle": base64.b64encode(authority.path.read_bytes()).decode(),
         }
@@ -193,8 +193,8 @@ def test_a_refusal_has_the_numbers_of_what_lacks_and_what_if_says_the_same(
     wait_for(lambda: node_of(scheduled, "p1") and node_of(scheduled, "p2"))
     scheduled.add_pod("late", share)
 
-    told = "0 of 2 nodes: 2 lack memory on one device (12 GiB wanted, largest free 4)"
-    assert wait_for(lambda: told in scheduled.events("late"))
+    refusal = "0 of 2 nodes: 2 lack memory on one device (12 GiB wanted, largest free 4)"
+    assert wait_for(lambda: refusal in scheduled.events("late"))
 
     words = ("--cluster", "--replicas", "1", "--memory", "2Gi", "--core", "30", "--json")
     done = subprocess.run(
@@ -205,7 +205,7 @@ def test_a_refusal_has_the_numbers_of_what_lacks_and_what_if_says_the_same(
         timeout=60,
     )
     late, added = json.loads(done.stdout)["items"]
-    assert ("late", "waiting", told) == (late["pod"], late["origin"], late["refusal"])
+    assert ("late", "waiting", refusal) == (late["pod"], late["origin"], late["refusal"])
     like = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "30"}
     scheduled.add_pod("added", like)
     assert added["node"] == wait_for(lambda: node_of(scheduled, "added"))
@@ -266,8 +266,8 @@ def test_the_least_important_that_no_budget_protects_is_evicted_and_its_room_is_
     make_ready(scheduled, "pair1", "pair2")
     scheduled.add_pod("wide", {"nvidia.com/gpu": "2"}, spec={"priorityClassName": "high"})
 
-    told = "preemption: PodDisruptionBudgets protect 2 pods"
-    assert wait_for(lambda: told in scheduled.events("wide"))
+    message = "preemption: PodDisruptionBudgets protect 2 pods"
+    assert wait_for(lambda: message in scheduled.events("wide"))
     assert {"pair1", "pair2"} <= {pod["metadata"]["name"] for pod in scheduled.pods()}
 
 

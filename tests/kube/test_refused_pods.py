@@ -31,17 +31,17 @@ def pod(name: str, status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 async def follow(api: FakeApi, *pods: dict[str, Any], leads: bool = True) -> RefusedPods:
     made = RefusedPods(api, Events(api), lambda: leads)
-    for one in pods:
-        api.put_now(f"{PODS}/{one['metadata']['name']}", one)
-        made.pod_ended(read(Pod, one))
+    for pod in pods:
+        api.put_now(f"{PODS}/{pod['metadata']['name']}", pod)
+        made.pod_ended(read(Pod, pod))
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(made.follow(), 0.1)
     return made
 
 
 def notes(api: FakeApi, name: str) -> dict[str, str]:
-    found: dict[str, str] = api.objects[f"{PODS}/{name}"]["metadata"]["annotations"]
-    return found
+    annotations: dict[str, str] = api.objects[f"{PODS}/{name}"]["metadata"]["annotations"]
+    return annotations
 
 
 def test_a_pod_of_nobodys_is_told_to_be_made_anew_and_keeps_no_allocation() -> None:

@@ -86,8 +86,8 @@ def test_a_word_that_takes_from_neighbours_is_for_who_was_given_the_right(word: 
 def test_a_right_is_asked_about_once_however_many_containers_use_it() -> None:
     api = FakeApi(rights={("alice", "team", "visible-devices")})
     many = pod(SHARE, env={"NVIDIA_VISIBLE_DEVICES": "all"})
-    (one,) = many["spec"]["containers"]
-    many["spec"]["containers"] = [{**one, "name": f"c{number}"} for number in range(30)]
+    (container,) = many["spec"]["containers"]
+    many["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(30)]
 
     assert answer(api, many)["allowed"]
     assert 1 == len([call for call in api.calls if "accessreview" in call])
@@ -152,8 +152,8 @@ def test_a_program_of_the_pods_own_namespace_may_have_the_right_itself() -> None
 
 def test_a_word_that_comes_later_needs_the_right_too() -> None:
     def change(old: dict[str, Any], new: dict[str, Any], **rights: Any) -> bool:
-        for one in (old, new):
-            one["spec"]["schedulerName"] = "hetero-scheduler"
+        for version in (old, new):
+            version["spec"]["schedulerName"] = "hetero-scheduler"
         api = FakeApi(**rights)
         return bool(answer(api, new, operation="UPDATE", oldObject=old)["allowed"])
 
@@ -206,10 +206,10 @@ def test_words_beside_a_claim_need_the_right_whoever_schedules_their_pod(
     """Templates are made for all pods that name them."""
     made = by_claim({**PUT_ASIDE, **SHARING}, scheduler)
     made["metadata"]["labels"] = {label: "ignore"} if label else {}
-    mine = {("alice", "team", "mps")}
+    rights = {("alice", "team", "mps")}
 
     assert not answer(FakeApi(), made, way=AllocationWay.DRA)["allowed"]
-    assert answer(FakeApi(rights=mine), made, way=AllocationWay.DRA)["allowed"]
+    assert answer(FakeApi(rights=rights), made, way=AllocationWay.DRA)["allowed"]
     made["spec"]["containers"][0]["resources"] = {"limits": {"hygon.com/dcunum": "1"}}
     made["metadata"]["annotations"] = {**PUT_ASIDE, "nvidia.com/vgpu-mode": "mps"}
     assert not answer(FakeApi(), made, way=AllocationWay.BOTH)["allowed"]
@@ -221,13 +221,13 @@ def test_nobody_names_the_template_of_a_pod_that_had_the_right(
     notes: dict[str, str], scheduler: str
 ) -> None:
     """Templates stay for an hour after the last pod that names them."""
-    mine, way = {("alice", "team", "mps")}, AllocationWay.BOTH
+    rights, way = {("alice", "team", "mps")}, AllocationWay.BOTH
 
-    refused = answer(FakeApi(rights=mine), by_claim(notes, scheduler), way=way)
+    refused = answer(FakeApi(rights=rights), by_claim(notes, scheduler), way=way)
     assert not refused["allowed"]
     assert answer(FakeApi(), by_claim(notes, scheduler))["allowed"]  # classic: nobody makes any
     own = by_claim({**PUT_ASIDE, **SHARING}, scheduler)
-    assert answer(FakeApi(rights=mine), own, way=way)["allowed"]
+    assert answer(FakeApi(rights=rights), own, way=way)["allowed"]
 
 
 @pytest.mark.parametrize("label", ["hetero.io/webhook", "hami.io/webhook"])
@@ -242,9 +242,9 @@ def test_a_pod_that_opts_out_and_names_our_scheduler_needs_the_right_too(label: 
 def test_nobody_has_a_right_that_cannot_be_asked() -> None:
     api = FakeApi(rights={("alice", "team", "off")}, fail={"subjectaccessreviews"})
 
-    said = answer(api, privileged())["status"]["message"]
+    message = answer(api, privileged())["status"]["message"]
 
-    assert "hetero: who may use policy off cannot be asked: POST" in said
+    assert "hetero: who may use policy off cannot be asked: POST" in message
 
 
 def test_refusals_are_counted_by_policy() -> None:

@@ -416,7 +416,7 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
     async def play(it: Running) -> None:
         allow(it.api, {"limits.nvidia.com/gpumem": "8000"})
 
-        async def said(name: str) -> str:
+        async def refusal_of(name: str) -> str:
             pod = it.pod(name, {"nvidia.com/gpumem": "4000"})
             answer = await it.call("filter", Pod=pod, NodeNames=["n1"])
             return str(answer["FailedNodes"].get("n1"))
@@ -425,7 +425,7 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
             return it.scheduler.quotas.used["default"]["nvidia.com/gpumem"]
 
         async def deleted(name: str) -> None:
-            await said(name)
+            await refusal_of(name)
             assert {} == await it.bind(name, "n1")
             bound = it.api.objects[f"{PODS}/{name}"]
             it.api.put_now(f"{PODS}/{name}", {**bound, "status": {"phase": "Running", **state}})
@@ -438,7 +438,9 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         monkeypatch.setattr(extender, "_UNSAID", 600.0)
         for name in ("first", "second"):
             await deleted(name)
-        assert "(nvidia.com/gpumem: 8000 allowed, 8000 used, 4000 asked)" in await said("more")
+        assert "(nvidia.com/gpumem: 8000 allowed, 8000 used, 4000 asked)" in await refusal_of(
+            "more"
+        )
         it.scheduler._pods_listed([])
         assert 8000 == quota()
         takes = {"GPU-1": {"memory": 4000 * MiB, "slots": 1}}

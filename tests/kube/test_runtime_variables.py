@@ -49,26 +49,28 @@ def env(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_container_with_a_share_and_a_configmap_names_its_runtimes_variables_itself() -> None:
-    found = env(admitted(brings(SHARE, A="b")))
+    variables = env(admitted(brings(SHARE, A="b")))
 
     field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{NOTE}']"}
-    assert {"fieldRef": field} == found.pop(VARIABLE)
-    assert "b" == found.pop("A")
-    assert {""} == set(found.values())
-    assert {"ASCEND_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"} < {*found}
+    assert {"fieldRef": field} == variables.pop(VARIABLE)
+    assert "b" == variables.pop("A")
+    assert {""} == set(variables.values())
+    assert {"ASCEND_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"} < {
+        *variables
+    }
     assert VARIABLE not in env(admitted(pod(SHARE)))
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("way", "value"),
     [
         (InjectionWay.VOLUME_MOUNTS, "/var/run/nvidia-container-devices"),
         (InjectionWay.CDI_CRI, "void"),
         (InjectionWay.CDI_ANNOTATIONS, "void"),
     ],
 )
-def test_a_runtime_that_is_told_by_other_means_is_told_so(way: InjectionWay, said: str) -> None:
-    assert said == env(admitted(brings(SHARE), evolve(HOOK, driver=way)))[VARIABLE]
+def test_a_runtime_that_is_told_by_other_means_is_told_so(way: InjectionWay, value: str) -> None:
+    assert value == env(admitted(brings(SHARE), evolve(HOOK, driver=way)))[VARIABLE]
 
 
 def test_a_runtime_class_brings_cards_by_the_variable_where_others_get_them_by_cdi() -> None:
@@ -94,9 +96,9 @@ def test_a_runtime_class_brings_cards_by_the_variable_where_others_get_them_by_c
 def test_a_configmap_names_no_card_to_a_runtime_that_nobody_tells_of_cards(
     card: str, variables: list[str]
 ) -> None:
-    found = env(admitted(brings({card: "1"})))
+    variables_shown = env(admitted(brings({card: "1"})))
 
-    assert {""} == {found[name] for name in variables}
+    assert {""} == {variables_shown[name] for name in variables}
 
 
 @pytest.mark.parametrize(
@@ -115,13 +117,13 @@ def test_a_runtime_that_cuts_cards_is_told_of_the_template_where_there_is_one(
     more: dict[str, str], cut: bool
 ) -> None:
     """Ascend's starts no container whose template is empty."""
-    found = env(admitted(brings({"huawei.com/Ascend910B3": "1", **more})))
+    variables = env(admitted(brings({"huawei.com/Ascend910B3": "1", **more})))
 
-    assert "void" == found[VARIABLE]
-    told = {name for name in found if name.startswith("ASCEND_")}
-    assert told == {"ASCEND_VISIBLE_DEVICES", *(["ASCEND_VNPU_SPECS"] if cut else [])}
-    for name in told:
-        assert noted_variable("main", name)["valueFrom"] == found[name]
+    assert "void" == variables[VARIABLE]
+    names = {name for name in variables if name.startswith("ASCEND_")}
+    assert names == {"ASCEND_VISIBLE_DEVICES", *(["ASCEND_VNPU_SPECS"] if cut else [])}
+    for name in names:
+        assert noted_variable("main", name)["valueFrom"] == variables[name]
 
 
 def test_a_container_says_of_no_other_field_that_it_names_its_cards() -> None:
@@ -141,8 +143,8 @@ def test_nobody_but_the_scheduler_says_what_a_variable_is() -> None:
     new = copy.deepcopy(old)
     new["metadata"]["annotations"] = {NOTE: "all"}
 
-    for said in (admit(new), admit(new, operation="UPDATE", oldObject=old)):
-        assert f"{NOTE} is written by the scheduler alone" in said["status"]["message"]
+    for response in (admit(new), admit(new, operation="UPDATE", oldObject=old)):
+        assert f"{NOTE} is written by the scheduler alone" in response["status"]["message"]
     who = {"userInfo": {"username": "the-scheduler"}}
     assert admit(new, operation="UPDATE", oldObject=old, **who)["allowed"]
 
@@ -161,8 +163,10 @@ def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
             assert {} == await it.bind(name, node)
 
         def notes(name: str) -> dict[str, str]:
-            found: dict[str, str] = it.api.objects[f"{PODS}/{name}"]["metadata"]["annotations"]
-            return found
+            annotations: dict[str, str] = it.api.objects[f"{PODS}/{name}"]["metadata"][
+                "annotations"
+            ]
+            return annotations
 
         assert "GPU-1" == notes("shares")[NOTE]
         assert "MIG-a" == notes("cut")[NOTE]
@@ -174,7 +178,7 @@ def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
 
 def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
     """By the number that the machine has for the card; of a whole one no template."""
-    told = ("ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS")
+    names = ("ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS")
     npu = hetero_ascend.VENDOR.device(
         uuid="A", model="910B3", index=0, memory=64 * GiB, attributes={"physical": 5},
         enforcement=Enforcement.PARTITION,
@@ -186,7 +190,7 @@ def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
             made = it.pod(name)
             (container,) = made["spec"]["containers"]
             container["resources"] = {"limits": {"huawei.com/Ascend910B3": "1", **size}}
-            container["env"] = [noted_variable("main", variable) for variable in told]
+            container["env"] = [noted_variable("main", variable) for variable in names]
             it.api.put_now(f"{PODS}/{name}", made)
             assert {} == await it.bind(name, node)
         notes = {
@@ -200,8 +204,8 @@ def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
             for name in sizes
         }
         assert {
-            "part": dict(zip(told, ("5", "vir05_1c_16g"), strict=True)),
-            "all": {told[0]: "5"},
+            "part": dict(zip(names, ("5", "vir05_1c_16g"), strict=True)),
+            "all": {names[0]: "5"},
         } == notes
 
     scenario(play, n1=(npu,), n2=(evolve(npu, uuid="B"),))

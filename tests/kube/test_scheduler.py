@@ -283,8 +283,8 @@ def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
         greater = it.pod("all", {"nvidia.com/gpu": "1"}, priority=10)
         both = await it.call("preempt", Pod=greater, NodeNameToMetaVictims=offered)
 
-        def victims(one: Any) -> list[str]:
-            return [p["UID"] for p in one["NodeNameToMetaVictims"]["n1"]["Pods"]]
+        def victims(answer: Any) -> list[str]:
+            return [p["UID"] for p in answer["NodeNameToMetaVictims"]["n1"]["Pods"]]
 
         assert ["uid-low"] == victims(answer)
         assert ["uid-low", "uid-mid"] == sorted(victims(both))
@@ -313,11 +313,11 @@ def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
         pair = {"nvidia.com/gpu": "2"}
         answer = await it.call("filter", Pod=it.pod("pair", pair), NodeNames=["n1", "n3"])
         assert [] == answer["NodeNames"]
-        said = "this node publish device GPU-1, which node n1 has"
-        assert 2 == sum(said in one for one in it.api.events)
+        message = "this node publish device GPU-1, which node n1 has"
+        assert 2 == sum(message in one for one in it.api.events)
         it.publish("n3", card("GPU-2"), card("GPU-1"))
         it.publish("n1", card("GPU-3"))
-        assert 2 == sum(said in one for one in it.api.events)
+        assert 2 == sum(message in one for one in it.api.events)
         it.publish("n3", card("GPU-2"), card("GPU-1"))  # as a node says again and again
         answer = await it.call("filter", Pod=it.pod("pair", pair), NodeNames=["n1", "n3"])
         assert ["n3"] == answer["NodeNames"]
@@ -383,8 +383,8 @@ def test_without_names_of_nodes_the_setting_that_sends_them_is_named() -> None:
 def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
     async def play(it: Running) -> None:
         assert "not what kube-scheduler sends" in (await it.call("filter"))["Error"]
-        for said in (b"", b"{", b"[]", b'{"Pod": {}, "NodeNames": [1]}', b'{"Pod": "\xff"}'):
-            answer = await it.client.post("/filter", data=said)
+        for body in (b"", b"{", b"[]", b'{"Pod": {}, "NodeNames": [1]}', b'{"Pod": "\xff"}'):
+            answer = await it.client.post("/filter", data=body)
             assert "not what kube-scheduler sends" in (await answer.json())["Error"]
         assert ["n1"] == (await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"]))["NodeNames"]
 

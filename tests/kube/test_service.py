@@ -76,18 +76,21 @@ async def ask(url: str, tls: ssl.SSLContext) -> str:
 def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
-    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs", "other-ca")
-    cert, key = ours.issue("extender")
-    certificates = Certificates(cert=cert, key=key, client_ca=ours.path)
+    authority, other_authority = (
+        Authority(tmp_path / "ours"),
+        Authority(tmp_path / "theirs", "other-ca"),
+    )
+    cert, key = authority.issue("extender")
+    certificates = Certificates(cert=cert, key=key, client_ca=authority.path)
     # Else a client may have us shake hands again with each message.
     assert ssl.OP_NO_RENEGOTIATION & certificates.context().options
 
     async def play() -> None:
         async with serving(certificates) as url:
-            assert "hello" == await ask(url, caller(ours, ours.issue("kube-scheduler")))
-            for stranger in (None, theirs.issue("kube-scheduler")):
+            assert "hello" == await ask(url, caller(authority, authority.issue("kube-scheduler")))
+            for stranger in (None, other_authority.issue("kube-scheduler")):
                 with pytest.raises((aiohttp.ClientError, OSError)):
-                    await ask(url, caller(ours, stranger))
+                    await ask(url, caller(authority, stranger))
 
     asyncio.run(play())
 
@@ -120,10 +123,10 @@ def test_a_body_that_is_said_to_be_compressed_is_not_unpacked(tmp_path: Path) ->
 
 def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
-    ours, theirs = Authority(tmp_path), Authority(tmp_path / "theirs", "other-ca")
-    cert, key = ours.issue("webhook")
-    server, kubelet = ours.issue("apiserver"), ours.issue("kubelet")
-    optional = Certificates(cert=cert, key=key, client_ca=ours.path, optional=True)
+    authority, other_authority = Authority(tmp_path), Authority(tmp_path / "theirs", "other-ca")
+    cert, key = authority.issue("webhook")
+    server, kubelet = authority.issue("apiserver"), authority.issue("kubelet")
+    optional = Certificates(cert=cert, key=key, client_ca=authority.path, optional=True)
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text="admitted")
@@ -134,16 +137,16 @@ def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours(tmp_p
 
     async def play() -> None:
         async with serving(optional, add) as url:
-            for pair, path, said in (
+            for pair, path, expected in (
                 (None, "", "hello"),
                 (None, "any", "this is for the API server: no certificate of its own"),
                 (kubelet, "any", "admitted"),
                 (kubelet, "named", "this is for the API server: no certificate of its own"),
                 (server, "named", "admitted"),
             ):
-                assert said == await ask(url + path, caller(ours, pair))
+                assert expected == await ask(url + path, caller(authority, pair))
             with pytest.raises((aiohttp.ClientError, OSError)):
-                await ask(url + "any", caller(ours, theirs.issue("apiserver")))
+                await ask(url + "any", caller(authority, other_authority.issue("apiserver")))
 
     asyncio.run(play())
 
@@ -159,9 +162,9 @@ def test_a_renewed_certificate_is_served_without_a_restart(
         port = int(url.split(":")[-1].strip("/"))
         tls = caller(authority, None)
         _, allocation_writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-        found: str = allocation_writer.get_extra_info("peercert")["serialNumber"]
+        number: str = allocation_writer.get_extra_info("peercert")["serialNumber"]
         allocation_writer.close()
-        return found
+        return number
 
     async def play() -> None:
         async with serving(Certificates(cert=cert, key=key)) as url:
@@ -184,11 +187,11 @@ def test_a_service_whose_certificate_ended_lives_and_is_not_ready(tmp_path: Path
 
     async def probed(url: str) -> list[int]:
         async with aiohttp.ClientSession() as session:
-            found = []
+            statuses = []
             for path in ("livez", "readyz"):
                 async with session.get(url + path, ssl=anybody) as answer:
-                    found.append(answer.status)
-            return found
+                    statuses.append(answer.status)
+            return statuses
 
     async def play() -> None:
         async with serving(Certificates(cert=cert, key=key)) as url:
@@ -291,10 +294,10 @@ def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_day
 ) -> None:
     monkeypatch.setattr(https, "PERIOD", 0.01)
     cert, key = Authority(tmp_path).issue("webhook", lasts=timedelta(days=days))
-    told = []
+    sentences = []
 
     async def tell(sentence: str) -> None:
-        told.append(sentence)
+        sentences.append(sentence)
 
     async def play() -> None:
         with suppress(asyncio.TimeoutError):
@@ -302,8 +305,8 @@ def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_day
 
     asyncio.run(play())
 
-    own = [one for one in told if "ca.crt" not in one]  # whose authority lasts a day
-    assert (times, 1) == (len(own), len(told) - len(own))
+    own = [one for one in sentences if "ca.crt" not in one]  # whose authority lasts a day
+    assert (times, 1) == (len(own), len(sentences) - len(own))
     assert all("webhook.crt: ends at" in one and "UTC: renew it" in one for one in own)
 
 
@@ -326,9 +329,9 @@ def test_metrics_say_when_certificates_end(tmp_path: Path) -> None:
     assert of_authority.timestamp() == ends("authority")
     assert ends("clients") is None  # they have the same
     elsewhere = authority.path.rename(tmp_path / "clients.crt")
-    beside = evolve(certificates, client_ca=elsewhere)
+    elsewhere_certificates = evolve(certificates, client_ca=elsewhere)
     registry = CollectorRegistry()
-    registry.register(https.ExpiryMetric(certificates=beside))
+    registry.register(https.ExpiryMetric(certificates=elsewhere_certificates))
     assert (None, of_authority.timestamp()) == (ends("authority"), ends("clients"))
 
 

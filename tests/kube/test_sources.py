@@ -48,7 +48,7 @@ def served(
     asyncio.run(play())
 
 
-async def said(port: int, text: bytes = b"", *, host: str = "127.0.0.1") -> bytes:
+async def answered(port: int, text: bytes = b"", *, host: str = "127.0.0.1") -> bytes:
     """Return the first line of what a client is answered who says so much; nothing: hung up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
     try:
@@ -75,11 +75,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("soon")
 def test_who_says_nothing_or_half_is_hung_up_on() -> None:
     async def act(port: int) -> None:
-        assert b"" == await said(port)
-        assert b"" == await said(port, b"POST / HTTP/1.1\r\nHost: a\r\n")
-        assert b"408" in await said(port, post(10, b"half"))
-        assert b"413" in await said(port, post(101, b"x" * 101))
-        assert b"200" in await said(port, post(4, b"body"))
+        assert b"" == await answered(port)
+        assert b"" == await answered(port, b"POST / HTTP/1.1\r\nHost: a\r\n")
+        assert b"408" in await answered(port, post(10, b"half"))
+        assert b"413" in await answered(port, post(101, b"x" * 101))
+        assert b"200" in await answered(port, post(4, b"body"))
 
     served(Sources(), act)
 
@@ -87,16 +87,16 @@ def test_who_says_nothing_or_half_is_hung_up_on() -> None:
 @pytest.mark.usefixtures("soon")
 def test_a_client_with_too_many_connections_harms_itself_alone() -> None:
     async def act(port: int) -> None:
-        held = [asyncio.ensure_future(said(port, post(10, b"half"))) for _ in range(3)]
+        held = [asyncio.ensure_future(answered(port, post(10, b"half"))) for _ in range(3)]
         await asyncio.sleep(0.1)
-        assert b"" == await said(port, post(4, b"body"))
-        assert b"200" in await said(port, post(4, b"body"), host="127.0.0.2")
+        assert b"" == await answered(port, post(4, b"body"))
+        assert b"200" in await answered(port, post(4, b"body"), host="127.0.0.2")
         await asyncio.gather(*held)
-        assert b"200" in await said(port, post(4, b"body"))
+        assert b"200" in await answered(port, post(4, b"body"))
 
-    mine = Sources()
-    served(mine, act)
-    assert {} == mine.connections
+    tracker = Sources()
+    served(tracker, act)
+    assert {} == tracker.connections
 
 
 @pytest.mark.usefixtures("soon")
@@ -116,7 +116,7 @@ def test_who_shakes_no_hands_has_no_more_connections_and_no_more_time(tmp_path: 
         return True
 
     async def act(port: int) -> None:
-        held = [asyncio.ensure_future(said(port)) for _ in range(3)]
+        held = [asyncio.ensure_future(answered(port)) for _ in range(3)]
         await asyncio.sleep(0.1)
         assert not await shakes(port, "127.0.0.1")
         assert await shakes(port, "127.0.0.2")
@@ -125,9 +125,9 @@ def test_who_shakes_no_hands_has_no_more_connections_and_no_more_time(tmp_path: 
         assert monotonic() - began < 2
         assert await shakes(port, "127.0.0.1")
 
-    mine = Sources()
-    served(mine, act, tls=context)
-    assert {} == mine.connections
+    tracker = Sources()
+    served(tracker, act, tls=context)
+    assert {} == tracker.connections
 
 
 @pytest.mark.usefixtures("soon")
@@ -135,10 +135,12 @@ def test_what_the_api_server_passes_on_for_others_does_not_hold_up_its_own() -> 
     passed_on = "X-Forwarded-For: 10.1.2.3\r\n"
 
     async def act(port: int) -> None:
-        held = [asyncio.ensure_future(said(port, post(9, b"half", passed_on))) for _ in range(2)]
+        held = [
+            asyncio.ensure_future(answered(port, post(9, b"half", passed_on))) for _ in range(2)
+        ]
         await asyncio.sleep(0.1)
         began = monotonic()
-        assert b"200" in await said(port, post(4, b"body"))
+        assert b"200" in await answered(port, post(4, b"body"))
         assert monotonic() - began < 0.15
         await asyncio.gather(*held)
 
@@ -151,37 +153,37 @@ def test_who_has_many_addresses_has_few_connections_from_each(
 ) -> None:
     monkeypatch.setattr(sources, "ALTOGETHER", 6)
     monkeypatch.setattr(sources, "FEW", 2)
-    mine = Sources()
+    tracker = Sources()
 
     def so_many(host: str) -> int:
-        return [mine.count_in((host, port)) for port in range(3)].count(True)
+        return [tracker.count_in((host, port)) for port in range(3)].count(True)
 
     async def act(port: int) -> None:
-        assert b"200" in await said(port, post(4, b"body"))
+        assert b"200" in await answered(port, post(4, b"body"))
         assert [3, 3, 2, 2] == [so_many(f"127.0.0.{number}") for number in range(2, 6)]
         assert 3 == so_many("127.0.0.1")  # which was let in
-        mine.connections.clear()
+        tracker.connections.clear()
 
-    served(mine, act)
+    served(tracker, act)
     assert 1 == caplog.text.count("more are refused")  # a line for each would fill a log
 
 
 @pytest.mark.usefixtures("soon")
 def test_who_was_let_in_may_have_more_connections() -> None:
-    mine = Sources()
+    tracker = Sources()
 
     def so_many(host: str) -> int:
-        return [mine.count_in((host, port)) for port in range(9)].count(True)
+        return [tracker.count_in((host, port)) for port in range(9)].count(True)
 
     async def act(port: int) -> None:
-        assert b"200" in await said(port, post(4, b"body"))
+        assert b"200" in await answered(port, post(4, b"body"))
         for _ in range(500):  # until the server has seen the end of it
-            if mine.connections:
+            if tracker.connections:
                 await asyncio.sleep(0.01)
         assert (5, 3) == (so_many("127.0.0.1"), so_many("127.0.0.2"))
-        mine.connections.clear()
+        tracker.connections.clear()
 
-    served(mine, act)
+    served(tracker, act)
 
 
 @pytest.mark.usefixtures("soon")
@@ -192,18 +194,18 @@ def test_what_is_passed_on_takes_few_of_the_connections_of_who_passes_it_on(
     for name, value in {"LET_IN": 100, "PASSED_ON": 5, "FOR_ONE": 2, "DEADLINE": 2.0}.items():
         monkeypatch.setattr(sources, name, value)
     monkeypatch.setattr(sources, "REQUESTS", 9)
-    mine = Sources()
+    tracker = Sources()
 
     async def act(port: int) -> None:
         def slow(source: int) -> Awaitable[bytes]:
             passed_on = f"X-Forwarded-For: 10.9.9.9, 10.0.0.{source}\r\n"
-            return said(port, post(9, b"half", passed_on))
+            return answered(port, post(9, b"half", passed_on))
 
-        assert b"200" in await said(port, post(4, b"body"))
+        assert b"200" in await answered(port, post(4, b"body"))
         answers = await asyncio.gather(*(slow(source // 4) for source in range(24)))
         waited = [sum(b"408" in one for one in answers[at : at + 4]) for at in range(0, 24, 4)]
         assert (5, 2, 19) == (sum(waited), max(waited), answers.count(b""))
-        assert b"200" in await said(port, post(4, b"body", "X-Forwarded-For: 10.0.0.1\r\n"))
+        assert b"200" in await answered(port, post(4, b"body", "X-Forwarded-For: 10.0.0.1\r\n"))
 
-    served(mine, act)
-    assert not mine._passed_on
+    served(tracker, act)
+    assert not tracker._passed_on

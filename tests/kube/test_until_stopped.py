@@ -23,11 +23,11 @@ async def runs_on(ended: list[str]) -> None:
 def test_what_runs_for_ever_has_ended_once_it_was_told_to_stop(number: signal.Signals) -> None:
     ended: list[str] = []
 
-    async def told() -> None:
+    async def stop_soon() -> None:
         asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), number)
         await asyncio.wait_for(until_stopped(runs_on(ended), runs_on(ended)), 30)
 
-    asyncio.run(told())
+    asyncio.run(stop_soon())
     assert 2 == len(ended)
 
 

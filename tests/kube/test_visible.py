@@ -36,16 +36,16 @@ def patched(plain: dict[str, Any], *, hide: bool = False) -> dict[str, Any]:
 
 def variables(answered: dict[str, Any]) -> dict[str, Any]:
     """Return the variables that each container is given by an answer, by its path."""
-    found: dict[str, Any] = {}
-    for one in json.loads(base64.b64decode(answered.get("patch", "W10="))):
-        where, env, last = one["path"].partition("/env")
+    by_container: dict[str, Any] = {}
+    for operation in json.loads(base64.b64decode(answered.get("patch", "W10="))):
+        where, env, last = operation["path"].partition("/env")
         if env:
-            made = [one["value"]] if last else one["value"]
-            found.setdefault(where, {}).update({v["name"]: v.get("value") for v in made})
-    return found
+            made = [operation["value"]] if last else operation["value"]
+            by_container.setdefault(where, {}).update({v["name"]: v.get("value") for v in made})
+    return by_container
 
 
-def told(settings: Webhook, plain: dict[str, Any]) -> dict[str, Any]:
+def variables_of(settings: Webhook, plain: dict[str, Any]) -> dict[str, Any]:
     """Return the variables that the first container of a pod is given by a webhook."""
     asked = {"uid": "r", "operation": "CREATE", "object": plain, **WHO}
     return dict(variables(asyncio.run(settings.admit(asked))).get("/spec/containers/0", {}))
@@ -64,9 +64,9 @@ def referring() -> dict[str, Any]:
     return made
 
 
-def annotated(said: str, *, name: str = "cdi.k8s.io/mine") -> dict[str, Any]:
+def annotated(value: str, *, name: str = "cdi.k8s.io/mine") -> dict[str, Any]:
     made = pod({"cpu": "1"})
-    made["metadata"]["annotations"] = {name: said}
+    made["metadata"]["annotations"] = {name: value}
     return made
 
 
@@ -140,7 +140,7 @@ def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> 
     def of(runtime: str, **rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
         made["spec"] |= {"runtimeClassName": runtime, **rest}
-        return told(hook, made)
+        return variables_of(hook, made)
 
     none = of("nvidia")
     assert ("void", "") == (none["NVIDIA_VISIBLE_DEVICES"], none["ASCEND_VISIBLE_DEVICES"])
@@ -156,7 +156,7 @@ def test_no_configmap_names_cards_to_the_nodes_default_runtime(way: InjectionWay
         made = pod({"cpu": "1"})
         made["spec"] |= {"schedulerName": "tenants-own"}
         made["spec"]["containers"][0] |= rest
-        return told(hook, made)
+        return variables_of(hook, made)
 
     named = of(envFrom=[{"configMapRef": {"name": "cards"}}])
     default = way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
@@ -208,15 +208,15 @@ def test_containers_beside_one_with_a_share_see_no_card_by_what_their_image_says
 
 
 def test_pods_that_ask_for_no_card_see_none_where_the_cluster_is_set_so() -> None:
-    said = pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "none"})
+    asking_none = pod({"cpu": "1"}, env={"NVIDIA_VISIBLE_DEVICES": "none"})
     other = pod({"cpu": "1"})
     other["spec"]["schedulerName"] = "volcano"
 
     assert {} == patched(pod({"cpu": "1"}))
-    for one in (pod({"cpu": "1"}), other):
-        ((where, env),) = patched(one, hide=True).items()
+    for made in (pod({"cpu": "1"}), other):
+        ((where, env),) = patched(made, hide=True).items()
         assert ("/spec/containers/0", "void") == (where, env["NVIDIA_VISIBLE_DEVICES"])
-    assert "NVIDIA_VISIBLE_DEVICES" not in str(patched(said, hide=True))
+    assert "NVIDIA_VISIBLE_DEVICES" not in str(patched(asking_none, hide=True))
     void = {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert {"/spec/containers/0": void} == patched(pod({"cambricon.com/vmlu": "1"}))
 
@@ -246,7 +246,7 @@ def test_cards_that_another_plugin_gives_are_not_hidden(
         made["spec"] |= {**({"schedulerName": scheduler} if scheduler else {}), **rest}
         if by_maps:
             made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "cards"}}]
-        return told(hook, made)
+        return variables_of(hook, made)
 
     given = of("1")
     assert variable not in given
@@ -264,7 +264,7 @@ def test_a_pod_that_opts_out_keeps_what_another_plugin_gives_by_a_runtime_class_
     made["metadata"]["labels"] = {"hetero.io/webhook": "ignore"}
     made["spec"]["runtimeClassName"] = "nvidia"
 
-    assert "NVIDIA_VISIBLE_DEVICES" not in told(hook, made)
+    assert "NVIDIA_VISIBLE_DEVICES" not in variables_of(hook, made)
 
 
 def test_what_only_adds_to_a_number_of_cards_is_given_by_nobody() -> None:
@@ -272,28 +272,30 @@ def test_what_only_adds_to_a_number_of_cards_is_given_by_nobody() -> None:
     hook = evolve(webhook(FakeApi()), hide_unasked=True)
     made = pod({"nvidia.com/gpumem": "1", "huawei.com/Ascend910B3-memory": "1"})
     made["spec"]["schedulerName"] = "volcano"
-    none = told(hook, made)
+    none = variables_of(hook, made)
 
     assert ("void", "") == (none["NVIDIA_VISIBLE_DEVICES"], none["ASCEND_VISIBLE_DEVICES"])
 
 
-@pytest.mark.parametrize("vendor", webhook(FakeApi()).vocabulary.vendors, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "vendor", webhook(FakeApi()).vocabulary.vendors, ids=lambda vendor: vendor.name
+)
 def test_no_image_names_cards_to_a_vendors_runtime_by_any_variable_it_reads(vendor: Vendor) -> None:
     """Some read what is an option elsewhere, and nothing else."""
     hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"its"}))
-    of_its_class, beside, free = pod({"cpu": "1"}), pod({"cpu": "1"}), pod({"cpu": "1"})
+    of_its_class, neighbours, free = pod({"cpu": "1"}), pod({"cpu": "1"}), pod({"cpu": "1"})
     of_its_class["spec"]["runtimeClassName"] = "its"
     names = next(one for one in vendor.resource_names if "{" not in one.count)
     asks = {"name": "asks", "resources": {"limits": {names.count: "1"}}}
-    beside["spec"]["containers"].append(asks)
+    neighbours["spec"]["containers"].append(asks)
     read = (*vendor.runtime.variables, *vendor.runtime.options)
     none = {name: vendor.runtime.hiding.get(name, "") for name in read}
 
-    for settings, one in ((hook, of_its_class), (evolve(hook, hide_unasked=True), free)):
+    for settings, made in ((hook, of_its_class), (evolve(hook, hide_unasked=True), free)):
         assert none
-        assert none.items() <= told(settings, one).items()
-    assert none.items() <= told(hook, beside).items()
-    assert {} == told(hook, free)
+        assert none.items() <= variables_of(settings, made).items()
+    assert none.items() <= variables_of(hook, neighbours).items()
+    assert {} == variables_of(hook, free)
 
 
 def test_containers_beside_one_with_a_share_of_a_vendor_see_none_of_its_cards() -> None:

@@ -67,17 +67,17 @@ def test_a_pod_that_asks_nothing_of_us_is_left_alone() -> None:
 
 def patched(plain: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a pod with what a patch adds to it."""
-    there = copy.deepcopy(plain)
-    for one in made:
-        *way, last = one["path"].strip("/").split("/")
-        at: Any = there
+    result = copy.deepcopy(plain)
+    for operation in made:
+        *way, last = operation["path"].strip("/").split("/")
+        at: Any = result
         for part in way:
             at = at[int(part)] if isinstance(at, list) else at[part]
         if last == "-":
-            at.append(one["value"])
+            at.append(operation["value"])
         else:
-            at[last] = one["value"]
-    return there
+            at[last] = operation["value"]
+    return result
 
 
 @pytest.mark.parametrize("old_kubelets", [False, True])
@@ -89,18 +89,18 @@ def test_a_pod_that_was_admitted_is_admitted_again_unchanged(
     way = AllocationWay.BOTH
     hook = evolve(HOOK, old_kubelets=old_kubelets, hide_unasked=True, way=way)
     plain = pod(SHARE)
-    beside = {"name": "beside", "env": [{"name": "A", "value": "b"}]}
-    plain["spec"]["containers"].append(beside)
+    sidecar = {"name": "beside", "env": [{"name": "A", "value": "b"}]}
+    plain["spec"]["containers"].append(sidecar)
     if by_claims:
         plain["metadata"]["annotations"] = {"hetero.io/by-claims": "true"}
     else:
         first = {"name": "first", "resources": {"limits": dict(SHARE)}}
         plain["spec"]["initContainers"] = [first]
 
-    def again(one: dict[str, Any]) -> dict[str, Any]:
-        answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": one}))
+    def again(plain: dict[str, Any]) -> dict[str, Any]:
+        answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
         assert answer["allowed"], answer
-        return patched(one, json.loads(base64.b64decode(answer.get("patch", "W10="))))
+        return patched(plain, json.loads(base64.b64decode(answer.get("patch", "W10="))))
 
     once = again(plain)
     assert once != plain
@@ -287,8 +287,8 @@ def test_what_init_containers_ask_of_a_card_is_noted_where_kubelets_would_refuse
     review = {"uid": "r", "operation": "CREATE", "object": made}
 
     def patched(hook: Webhook) -> dict[str, Any]:
-        said = json.loads(base64.b64decode(asyncio.run(hook.admit(review))["patch"]))
-        return {one["path"]: one["value"] for one in said}
+        operations = json.loads(base64.b64decode(asyncio.run(hook.admit(review))["patch"]))
+        return {one["path"]: one["value"] for one in operations}
 
     old, new = patched(evolve(HOOK, old_kubelets=True)), patched(HOOK)
     resources = "/spec/initContainers/0/resources"
@@ -343,8 +343,8 @@ def test_what_a_pod_says_later_keeps_to_the_rules_that_it_met_when_it_was_made()
 def test_a_sidecar_that_kubernetes_took_for_an_init_container_is_refused() -> None:
     def applied(policy: str) -> dict[str, Any]:
         side = {"name": "side", "restartPolicy": policy}
-        said = json.dumps({"spec": {"initContainers": [side]}})
-        made = pod(SHARE, notes={"kubectl.kubernetes.io/last-applied-configuration": said})
+        applied_text = json.dumps({"spec": {"initContainers": [side]}})
+        made = pod(SHARE, notes={"kubectl.kubernetes.io/last-applied-configuration": applied_text})
         made["spec"]["initContainers"] = [{"name": "side"}]
         return made
 
@@ -381,17 +381,17 @@ def test_no_pod_is_too_large_to_be_changed_later() -> None:
         return pod({"cpu": "1"}, env={"A": "<" * size})
 
     async def play() -> list[tuple[int, bool, str]]:
-        found = list[tuple[int, bool, str]]()
+        verdicts = list[tuple[int, bool, str]]()
         async with TestClient(TestServer(HOOK.app())) as client:
             for old, new in sizes:
                 asked = dict[str, Any](operation="UPDATE" if old else "CREATE", object=large(new))
                 asked |= {"uid": "r", "oldObject": large(old) if old else None}
                 text = json.dumps({"request": asked}).encode()
                 async with client.post("/admit", data=io.BytesIO(text)) as answer:
-                    said = (await answer.json())["response"]
-                    why = said.get("status", {}).get("message", "")
-                    found.append((answer.status, said["allowed"], why))
-        return found
+                    response = (await answer.json())["response"]
+                    why = response.get("status", {}).get("message", "")
+                    verdicts.append((answer.status, response["allowed"], why))
+        return verdicts
 
     most = 1_500_000
     grows, more, shrinks = (most, most + 1000), (most, 1_510_000), (1_530_000, 1_520_000)

@@ -118,8 +118,8 @@ def stands(items: list[Plain]) -> list[Plain]:
             names = [item["metadata"]["name"] for item in items if item["kind"] == "Node"]
             for item in items:
                 if item["kind"] == "Pod" and "nodeName" not in item["spec"]:
-                    said = await it.call("filter", Pod=item, NodeNames=names)
-                    await it.bind(item["metadata"]["name"], *said["NodeNames"])
+                    answer = await it.call("filter", Pod=item, NodeNames=names)
+                    await it.bind(item["metadata"]["name"], *answer["NodeNames"])
         return list(api.objects.values())
 
     return asyncio.run(play())
@@ -159,12 +159,12 @@ def test_the_simulation_places_every_pod_where_the_extender_does(tmp_path: Path)
 
     document = answered(save(tmp_path, *cluster), "--add", manifests(tmp_path, *pods))
     done = {one["metadata"]["name"]: one for one in stands([*cluster, *pods])}
-    for one in document["items"]:
-        real = done[one["pod"]]
+    for row in document["items"]:
+        real = done[row["pod"]]
         given = json.loads(real["metadata"]["annotations"][ALLOCATION])["containers"]
-        assert real["spec"]["nodeName"] == one["node"]
+        assert real["spec"]["nodeName"] == row["node"]
         assert [piece["device"] for _, each in given for piece in each["pieces"]] == [
-            piece["device"] for each in one["containers"] for piece in each["pieces"]
+            piece["device"] for each in row["containers"] for piece in each["pieces"]
         ]
     assert 10 == len(document["items"])
 
@@ -282,10 +282,10 @@ def test_the_pods_of_a_node_that_goes_are_placed_again_or_named(tmp_path: Path) 
 def test_pods_of_daemon_sets_go_with_their_node_and_others_are_left_to_kube_scheduler() -> None:
     document = answered(str(SAVED), "--without", "n2")
 
-    (one,) = document["items"]
-    assert one["pod"].startswith("hetero-scheduler-")
-    assert (None, None) == (one["node"], one["refusal"])
-    assert ["kube-scheduler places it: it asks for no device"] == one["notes"]
+    (row,) = document["items"]
+    assert row["pod"].startswith("hetero-scheduler-")
+    assert (None, None) == (row["node"], row["refusal"])
+    assert ["kube-scheduler places it: it asks for no device"] == row["notes"]
 
 
 # --- that policy ----------------------------------------------------------------------------------
@@ -555,14 +555,14 @@ def test_a_saved_value_of_a_wrong_type_is_one_line_that_names_its_place(tmp_path
         wrong = [one for one in (3.5, [3.5], {"a": 3.5}) if type(one) is not type(outer[last])]
         outer[last] = wrong[at % len(wrong)]
         file.write_text(json.dumps(outer["document"] if not path else document))
-        with pytest.raises(BadInput) as found:
+        with pytest.raises(BadInput) as caught:
             read_file(file)
-        line = str(found.value)
+        line = str(caught.value)
         where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path[2:])
         by_name = re.search(r"\.(labels|annotations|allocatable|limits|requests|data|"
                             r"nodeSelector|matchLabels)\.", where)  # fmt: skip
 
-        assert (2, 1) == (found.value.code, len(line.splitlines()))
+        assert (2, 1) == (caught.value.code, len(line.splitlines()))
         assert line.startswith(f"--cluster {file}: {f'items[{path[1]}]' if path[1:] else ''}")
         assert (where[: by_name.end() - 1] if by_name else where).removeprefix(".") in line
         assert not re.search(r"\b(str|int|float|dict|list object|NoneType|\w+Error)\b", line), line
@@ -636,8 +636,8 @@ def test_a_server_that_is_not_there_is_named() -> None:
         async with Api(Access(server="http://127.0.0.1:1")).open() as api:
             await api.get("/api/v1/nodes")
 
-    with pytest.raises(HeteroError) as found:
+    with pytest.raises(HeteroError) as caught:
         asyncio.run(play())
     assert "GET /api/v1/nodes: http://127.0.0.1:1 cannot be reached (Connection refused)" == str(
-        found.value
+        caught.value
     )

@@ -197,15 +197,15 @@ def in_cgroups(*names: str) -> Iterator[None]:
     """Have a process in each of these cgroups that sees no grant, until this is left."""
     program = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
     with ExitStack() as stack:
-        found: dict[int, str] = {}
+        cgroups: dict[int, str] = {}
         for name in names:
             process = stack.enter_context(subprocess.Popen(program, stdin=subprocess.PIPE))
             stack.callback(process.wait, 10)
             assert process.stdin
             stack.callback(process.stdin.close)
-            found[process.pid] = name
+            cgroups[process.pid] = name
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(containers, "container_cgroup", found.get)
+        patch.setattr(containers, "container_cgroup", cgroups.get)
         yield
 
 
