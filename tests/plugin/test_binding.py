@@ -63,18 +63,18 @@ def test_a_failure_names_the_call_its_code_and_where_to_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "reason"),
     [
         (ZephyrError(ABSENT), "No Driver"),
         (OSError("libzephyr.so: cannot open\nand more"), "libzephyr.so: cannot open"),
     ],
     ids=["no driver", "no library"],
 )
-def test_no_library_and_no_driver_are_absent(error: Exception, said: str) -> None:
+def test_no_library_and_no_driver_are_absent(error: Exception, reason: str) -> None:
     with pytest.raises(DriverAbsent) as absent, binding(failing(error)).open():
         pass
 
-    assert said in str(absent.value)
+    assert reason in str(absent.value)
     assert "\n" not in str(absent.value)
 
 

@@ -23,9 +23,9 @@ def read(place: int) -> Device:
 def test_a_card_that_cannot_be_read_is_a_line_and_its_neighbours_are_linked() -> None:
     asked: list[tuple[int, int]] = []
 
-    def between(here: Device, there: Device) -> str:
-        asked.append((here.index, there.index))
-        return "PIX" if here.index else "Fast"
+    def between(first: Device, second: Device) -> str:
+        asked.append((first.index, second.index))
+        return "PIX" if first.index else "Fast"
 
     first, second, *rest = (
         card for card in each_card(read, range(4), between, {"Fast": 9}) if isinstance(card, Device)
@@ -38,22 +38,22 @@ def test_a_card_that_cannot_be_read_is_a_line_and_its_neighbours_are_linked() ->
 
 
 def test_what_fails_says_of_which_card() -> None:
-    def between(here: Device, there: Device) -> str:
+    def between(first: Device, second: Device) -> str:
         raise DriverError("zephyr_way: error 7", 7)
 
-    found = list(each_card(read, range(3), between))
-    said = [str(error) for error in found if isinstance(error, DriverError)]
+    outcomes = list(each_card(read, range(3), between))
+    errors = [str(error) for error in outcomes if isinstance(error, DriverError)]
 
     assert [
         "card 2: zephyr_card(2): error 5",
         "links of card 0: zephyr_way: error 7",
         "links of card 1: zephyr_way: error 7",
-    ] == said
-    assert [(), ()] == [card.links for card in found if isinstance(card, Device)]
+    ] == errors
+    assert [(), ()] == [card.links for card in outcomes if isinstance(card, Device)]
 
 
 def test_a_way_of_no_known_name_is_none() -> None:
-    first, _ = each_card(read, range(2), lambda here, there: "Carrier Pigeon")
+    first, _ = each_card(read, range(2), lambda first, second: "Carrier Pigeon")
 
     assert isinstance(first, Device)
     assert () == first.links

@@ -15,7 +15,7 @@ from hetero.registry.entry_points import Entry, entries
     "group", ["console_scripts", "hetero.plugin.vendor", "pytest11", "no.such"]
 )
 def test_every_group_here_is_what_the_standard_library_says(group: str) -> None:
-    theirs = {
+    expected = {
         (
             entry.name,
             entry.value.partition("[")[0].strip(),
@@ -25,7 +25,7 @@ def test_every_group_here_is_what_the_standard_library_says(group: str) -> None:
         if entry.dist
     }
 
-    assert theirs == {(entry.name, entry.value, entry.source) for entry in entries(group)}
+    assert expected == {(entry.name, entry.value, entry.source) for entry in entries(group)}
 
 
 def install(place: Path, folder: str, points: str, *, version: str = "1") -> None:
@@ -37,9 +37,9 @@ def install(place: Path, folder: str, points: str, *, version: str = "1") -> Non
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    found = tmp_path / "first", tmp_path / "second"
-    monkeypatch.setattr(sys, "path", [*map(str, found), str(tmp_path / "none")])
-    return found
+    folders = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setattr(sys, "path", [*map(str, folders), str(tmp_path / "none")])
+    return folders
 
 
 def test_of_two_installations_the_first_on_the_path_counts(places: tuple[Path, Path]) -> None:

@@ -63,17 +63,19 @@ def granted(vendor: str) -> Allocation:
 
 def asked(registry: Registry, vendor: str, directory: Path) -> tuple[object, ...]:
     """What a vendor says to each question; a refusal or failure is its sentence."""
-    found = registry.discover()
-    rows = {row.name: row for row in found.rows}
-    mine = [device for device in found.devices if device.vendor == vendor]
-    said: list[object] = [rows[vendor]]
+    discovery = registry.discover()
+    rows = {row.name: row for row in discovery.rows}
+    devices = [device for device in discovery.devices if device.vendor == vendor]
+    outcomes: list[object] = [rows[vendor]]
     try:
-        said.append(registry.enforce(granted(vendor), mine, directory=directory) if mine else None)
+        outcomes.append(
+            registry.enforce(granted(vendor), devices, directory=directory) if devices else None
+        )
     except Refused as refused:
-        said.append(str(refused))
-    said.append(registry.reconcile(mine, (), directory=directory))
-    said.append([registry.observe(device) for device in mine])
-    return tuple(said)
+        outcomes.append(str(refused))
+    outcomes.append(registry.reconcile(devices, (), directory=directory))
+    outcomes.append([registry.observe(device) for device in devices])
+    return tuple(outcomes)
 
 
 @pytest.mark.parametrize("hook", ["import", *hostile.HOOKS])
@@ -95,7 +97,7 @@ def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
     registry.discover()
     for name in ("LOOK", "CUT"):  # who answers at all has started
         monkeypatch.setattr(hetero.registry.registry, name, 1.0)
-    theirs = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in deeds}
+    outcomes_of = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in deeds}
     neighbour = asked(registry, "good", tmp_path)
     registry.close()
 
@@ -113,12 +115,12 @@ def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
         [Usage(memory=5)],
     )
     assert ("", "") == tuple(capfd.readouterr())
-    for deed, said in theirs.items():
-        expect_one_sentence(deed, hook, bad[deed, hook].name, said)
+    for deed, outcomes in outcomes_of.items():
+        expect_one_sentence(deed, hook, bad[deed, hook].name, outcomes)
 
 
-def expect_one_sentence(deed: str, hook: str, name: str, said: tuple[object, ...]) -> None:
-    row, edits, faults, usages = said
+def expect_one_sentence(deed: str, hook: str, name: str, outcomes: tuple[object, ...]) -> None:
+    row, edits, faults, usages = outcomes
     assert isinstance(row, VendorRow)
     worked = deed in hostile.HARMLESS
     early = hook in ("import", "vendor", "discover") and not worked
@@ -193,7 +195,7 @@ def test_a_process_that_nobody_has_any_more_ends_in_the_middle_of_a_request(
     (_, plugin) = installed("hang", "nowhere")._plugins()
     dropped: list[object] = [VendorProcess(plugin, server)]
     dropped.append(dropped)
-    found = weakref.ref(dropped[0])
+    reference = weakref.ref(dropped[0])
 
     def dumps(request: object) -> str:
         gc.collect()
@@ -206,7 +208,7 @@ def test_a_process_that_nobody_has_any_more_ends_in_the_middle_of_a_request(
     asking.start()
     asking.join(20)
     assert not asking.is_alive()
-    assert found() is None
+    assert reference() is None
 
 
 def test_a_vendor_whose_process_ended_between_two_questions_is_started_again(

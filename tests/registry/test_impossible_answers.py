@@ -65,21 +65,21 @@ def test_what_cannot_be_is_one_sentence_and_the_neighbour_does_not_notice(
         hooks = {"plugin.E": "enforce", "plugin.U": "observe"}
         at.write_text(hooks.get(code[:8], "discover"))
         gives.write_text(code)
-        found = registry.discover()
-        rows = {row.name: row for row in found.rows}
-        mine = [device for device in found.devices if device.vendor == "hostile"]
+        discovery = registry.discover()
+        rows = {row.name: row for row in discovery.rows}
+        devices = [device for device in discovery.devices if device.vendor == "hostile"]
         if at.read_text() == "discover":
-            said = rows["hostile"].reason
+            reason = rows["hostile"].reason
         elif at.read_text() == "observe":
-            ((_, usage),), (said,) = registry.observe_all(mine)
+            ((_, usage),), (reason,) = registry.observe_all(devices)
             assert Usage() == usage
         else:
             with pytest.raises(Refused) as refused:
-                registry.enforce(granted("hostile"), mine, directory=tmp_path)
-            said = str(refused.value)
-        assert said is not None
-        assert said.startswith(f"hostile: {at.read_text()}: "), code
-        assert says in said
+                registry.enforce(granted("hostile"), devices, directory=tmp_path)
+            reason = str(refused.value)
+        assert reason is not None
+        assert reason.startswith(f"hostile: {at.read_text()}: "), code
+        assert says in reason
         assert ("ok", 1) == (rows["good"].state, rows["good"].devices)
     registry.close()
 

@@ -36,8 +36,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def snapshot(site: Path) -> dict[str, VendorRow]:
     """Return the rows of what is installed in `site`; nothing else of this environment is run."""
-    here = [path.name.split("-")[0].replace("_", "-") for path in site.glob("*.dist-info")]
-    rows = Registry(allowed=here).discover().rows
+    listed = [path.name.split("-")[0].replace("_", "-") for path in site.glob("*.dist-info")]
+    rows = Registry(allowed=listed).discover().rows
     return {row.source.split()[0]: row for row in rows if row.trusted}
 
 
@@ -184,9 +184,9 @@ def test_a_driver_that_is_not_there_is_absent_and_not_broken(site: Path) -> None
 
 
 def test_a_node_without_any_vendor_has_an_empty_inventory() -> None:
-    found = Registry.of().discover()
+    discovery = Registry.of().discover()
 
-    assert ((), ()) == (found.rows, found.inventory.devices)
+    assert ((), ()) == (discovery.rows, discovery.inventory.devices)
 
 
 def test_asking_for_a_vendor_that_is_not_there_or_broken_says_which() -> None:
@@ -229,11 +229,11 @@ class Cards:
 
 def test_a_card_that_cannot_be_read_is_a_line_and_its_neighbours_work() -> None:
     card, *_ = rack(GiB, vendor="cards")
-    found = Registry.of(Cards(plugin.DriverError("card 0: error 7"), card)).discover()
+    discovery = Registry.of(Cards(plugin.DriverError("card 0: error 7"), card)).discover()
 
-    assert (card,) == found.devices
+    assert (card,) == discovery.devices
     assert [("partial", 1, "cards: discover: card 0: error 7")] == [
-        (row.state, row.devices, row.reason) for row in found.rows
+        (row.state, row.devices, row.reason) for row in discovery.rows
     ]
 
 
@@ -244,15 +244,15 @@ def test_a_vendor_none_of_whose_cards_can_be_read_is_broken() -> None:
 
 
 def test_one_uuid_of_two_vendors_is_a_line_for_both() -> None:
-    (mine,) = rack(GiB, vendor="cards")
-    theirs = evolve(mine, vendor="more")
-    found = Registry.of(Cards(mine), Cards(theirs, name="more")).discover()
+    (card,) = rack(GiB, vendor="cards")
+    twin = evolve(card, vendor="more")
+    discovery = Registry.of(Cards(card), Cards(twin, name="more")).discover()
 
-    assert () == found.devices
+    assert () == discovery.devices
     assert [
         f"{name}: discover: 2 cards have the UUID cards-0: none of them can be addressed"
         for name in ("cards", "more")
-    ] == [row.reason for row in found.rows]
+    ] == [row.reason for row in discovery.rows]
 
 
 MEETS = """
@@ -340,8 +340,8 @@ def test_a_vendor_that_is_not_on_the_list_is_shown_and_nothing_of_it_is_run(
     install(site, "stranger", mark + good("stranger"))
     install(site, "good", good("good"))
     registry = Registry(allowed=["hetero-good"])
-    found = registry.discover()
-    rows = {row.name: row for row in found.rows}
+    discovery = registry.discover()
+    rows = {row.name: row for row in discovery.rows}
 
     assert ("untrusted", False, "hetero-stranger 1.0") == (
         rows["stranger"].state,
@@ -350,7 +350,7 @@ def test_a_vendor_that_is_not_on_the_list_is_shown_and_nothing_of_it_is_run(
     )
     assert f"{site}/hetero_stranger.py" == rows["stranger"].file
     assert ("ok", True) == (rows["good"].state, rows["good"].trusted)
-    assert ["good-0"] == [device.uuid for device in found.devices]
+    assert ["good-0"] == [device.uuid for device in discovery.devices]
     assert "good" in [vendor.name for vendor in registry.declarations()]
     assert not (tmp_path / "mark").exists()
     assert "hetero_good" not in sys.modules

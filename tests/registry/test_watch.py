@@ -50,38 +50,38 @@ def say(site: Path, what: str) -> None:
     (site / "draft").rename(site / "event")
 
 
-def found(registry: Registry) -> tuple[VendorRow, str | None]:
+def row_and_health(registry: Registry) -> tuple[VendorRow, str | None]:
     (row,), (device,) = (looked := registry.discover()).rows, looked.devices
     return row, device.health
 
 
 def test_a_device_is_not_well_from_one_news_to_the_next(telling: Registry, tmp_path: Path) -> None:
-    row, well = found(telling)
+    row, well = row_and_health(telling)
     say(tmp_path, "fell off the bus")
 
     assert ("ok", "ok") == (row.state, well)
-    assert eventually(lambda: found(telling) == (row, "fell off the bus"))
+    assert eventually(lambda: row_and_health(telling) == (row, "fell off the bus"))
     say(tmp_path, "")
-    assert eventually(lambda: found(telling) == (row, "ok"))
+    assert eventually(lambda: row_and_health(telling) == (row, "ok"))
 
 
 def test_the_end_of_the_question_is_no_failure_and_it_is_put_again(
     telling: Registry, tmp_path: Path
 ) -> None:
-    before = found(telling)
+    before = row_and_health(telling)
     say(tmp_path, "end")
     assert eventually(lambda: not (tmp_path / "event").exists())
-    assert before == found(telling)
+    assert before == row_and_health(telling)
     say(tmp_path, "hot")
 
-    assert eventually(lambda: found(telling) == (before[0], "hot"))
+    assert eventually(lambda: row_and_health(telling) == (before[0], "hot"))
     say(tmp_path, "end")
     assert eventually(lambda: not (tmp_path / "event").exists())
-    assert (before[0], "hot") == found(telling)  # it was not told anything else
+    assert (before[0], "hot") == row_and_health(telling)  # it was not told anything else
 
 
 def test_what_waits_for_news_ends_with_the_registry(telling: Registry, tmp_path: Path) -> None:
-    found(telling)
+    row_and_health(telling)
     asked = tmp_path / "asked"
     assert eventually(lambda: asked.exists() and bool(asked.read_text()))
     waiting = Path("/proc", asked.read_text())

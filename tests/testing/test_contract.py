@@ -182,10 +182,10 @@ def _failures(vendor: Eighths, directory: Path) -> dict[Callable[..., None], str
     class Checked(VendorContract):
         plugin = vendor
 
-    found = {}
+    failures = {}
     for clause in (_MADE, _HELD, _AGAIN, _OTHERS, _NAMED):
         try:
             clause(Checked(), directory / clause.__name__)
         except (AssertionError, LookupError) as error:
-            found[clause] = str(error)
-    return found
+            failures[clause] = str(error)
+    return failures

@@ -122,10 +122,10 @@ def apart(ask: Callable[[], T]) -> T:
         os._exit(0)
     os.close(writable)
     with os.fdopen(readable, "rb") as pipe:
-        fine, found = pickle.load(pipe)
+        fine, value = pickle.load(pipe)
     os.waitpid(pid, 0)
-    assert fine, found
-    return found  # type: ignore[no-any-return]
+    assert fine, value
+    return value  # type: ignore[no-any-return]
 
 
 def request(
@@ -202,12 +202,12 @@ def _slices(machine: Machine, device: Device) -> set[str]:
             return {v.path.name for v in hetero_hygon._vdevs(machine.directory / "hygon")}
         case "cambricon":
             cndev = hetero_cambricon._CNDEV.open()
-            found = hetero_cambricon._instances(cndev, device.index)
-            return {instance.name.decode() for instance in found}
+            entries = hetero_cambricon._instances(cndev, device.index)
+            return {instance.name.decode() for instance in entries}
         case "metax":
             mxsml = hetero_metax._MXSML.open()
-            found = hetero_metax._slices(mxsml, device.index)
-            return {hetero_metax._alias(mxsml, device.index, n) for n in found}
+            entries = hetero_metax._slices(mxsml, device.index)
+            return {hetero_metax._alias(mxsml, device.index, n) for n in entries}
     raise AssertionError(device.vendor)
 
 

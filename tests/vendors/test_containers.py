@@ -139,8 +139,8 @@ def test_a_container_with_a_share_is_given_its_slice_and_no_more(
             assert {"/dev/mtgpu.0", "/dev/dri/card0", "/dev/dri/renderD128"} == nodes
             assert str(4 * GiB) == edits.env["MTHREADS_QOS_MEMORY_LIMIT"]
         case "metax":
-            said = f"sgpu={pci}#0;compute=20;vram=4096;alias={part}"
-            assert said == edits.env["METAX_SGPUS"]
+            setting = f"sgpu={pci}#0;compute=20;vram=4096;alias={part}"
+            assert setting == edits.env["METAX_SGPUS"]
 
 
 def installed(paths: set[str]) -> None:
@@ -195,9 +195,9 @@ def test_the_agent_gives_a_container_all_of_that(tmp_path: Path, vendor: str) ->
             libraries=Libraries(tmp_path / "libraries"),
             injection=partial(DriverInjection().into, Pod()),
         )
-        said = answered(kept.edits)
-        mounts = {(mount.host_path, mount.container_path) for mount in said.mounts}
-        return {device.host_path for device in said.devices}, mounts
+        response = answered(kept.edits)
+        mounts = {(mount.host_path, mount.container_path) for mount in response.mounts}
+        return {device.host_path for device in response.devices}, mounts
 
     given, mounts = Rack(tmp_path, CARDS[vendor]).meet(give)
 

@@ -64,21 +64,21 @@ def test_a_card_says_its_temperature_and_power_where_its_driver_does(
     tmp_path: Path, vendor: str
 ) -> None:
     model, memory = MODELS[vendor]
-    told = card(vendor, model, memory, temperature="57", power="151")
-    rack = Rack(tmp_path, told, card(vendor, model, memory))
+    with_readings = card(vendor, model, memory, temperature="57", power="151")
+    rack = Rack(tmp_path, with_readings, card(vendor, model, memory))
 
     def usages() -> list[tuple[int | None, float | None]]:
         vendors = registry(vendor)
-        found = [vendors.observe(device) for device in vendors.discover().devices]
-        return [(usage.temperature, usage.power) for usage in found]
+        usages_read = [vendors.observe(device) for device in vendors.discover().devices]
+        return [(usage.temperature, usage.power) for usage in usages_read]
 
     assert [(57, 151.0), (None, None)] == rack.meet(usages)
 
 
 @pytest.mark.parametrize("vendor", OWN)
 def test_cards_on_the_vendors_own_links_know_each_other(tmp_path: Path, vendor: str) -> None:
-    said, kind, weight = OWN[vendor]
-    first, second = two(tmp_path, vendor, said)
+    link, kind, weight = OWN[vendor]
+    first, second = two(tmp_path, vendor, link)
 
     assert (Link(second.uuid, kind, weight),) == first.links
     assert (Link(first.uuid, kind, weight),) == second.links
@@ -113,12 +113,12 @@ def test_a_share_of_an_iluvatar_card_is_kept_only_where_a_cuda_driver_is(
 
 
 def test_a_cambricon_card_is_whole_until_its_smlu_mode_is_on(tmp_path: Path) -> None:
-    def one(**mode: str) -> tuple[Granularity, Enforcement, Mapping[str, str]]:
+    def read_card(**mode: str) -> tuple[Granularity, Enforcement, Mapping[str, str]]:
         rack = Rack(tmp_path, card("cambricon", "MLU370-X8", "24 GiB", **mode))
         (device,) = rack.meet(lambda: discover("cambricon")).devices
         return device.granularity, device.enforcement, device.attributes
 
-    off, on = one(smlu="off"), one(smlu="on")
+    off, on = read_card(smlu="off"), read_card(smlu="on")
 
     assert (Whole(), Enforcement.NONE, {"smlu": "off"}) == off
     assert (True, Enforcement.PARTITION, {}) == (isinstance(on[0], Fractional), *on[1:])

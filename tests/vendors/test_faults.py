@@ -70,20 +70,20 @@ NEWER = {
 ERROR = {"ascend": "-8008", "mthreads": "2"}  # else 999 or what it means: unknown
 
 
-def rows(found: Discovery) -> dict[str, VendorRow]:
-    return {row.name: row for row in found.rows}
+def rows(discovery: Discovery) -> dict[str, VendorRow]:
+    return {row.name: row for row in discovery.rows}
 
 
-def others_are_well(found: Discovery, vendor: str) -> None:
+def others_are_well(discovery: Discovery, vendor: str) -> None:
     """All of the others: ok, with both their cards."""
     well = {name: ("ok", 2) for name in PLUGINS if name != vendor}
-    assert well == {n: (r.state, r.devices) for n, r in rows(found).items() if n != vendor}
+    assert well == {n: (r.state, r.devices) for n, r in rows(discovery).items() if n != vendor}
 
 
-def broken(found: Discovery, vendor: str) -> str:
+def broken(discovery: Discovery, vendor: str) -> str:
     """The reason in the vendor's row, which has no card, while the others are well."""
-    others_are_well(found, vendor)
-    row = rows(found)[vendor]
+    others_are_well(discovery, vendor)
+    row = rows(discovery)[vendor]
     assert ("broken", 0) == (row.state, row.devices)
     assert str(row.reason).startswith(f"{vendor}: discover: ")
     assert "\n" not in str(row.reason)
@@ -96,10 +96,10 @@ def test_all_are_well_without_a_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_a_library_that_is_missing_is_absent(tmp_path: Path, vendor: str) -> None:
-    found = Rack(tmp_path, RACK).meet(discover, without=[vendor])
+    discovery = Rack(tmp_path, RACK).meet(discover, without=[vendor])
 
-    others_are_well(found, vendor)
-    row = rows(found)[vendor]
+    others_are_well(discovery, vendor)
+    row = rows(discovery)[vendor]
     assert ("absent", 0) == (row.state, row.devices)
     assert LIBRARIES[vendor].split(".")[0] in str(row.reason)
 
@@ -108,10 +108,10 @@ def test_a_library_that_is_missing_is_absent(tmp_path: Path, vendor: str) -> Non
 def test_an_error_names_the_call_and_its_code(tmp_path: Path, vendor: str) -> None:
     code = ERROR.get(vendor, "7")
     rack = Rack(tmp_path, RACK, fault(COUNT[vendor], f"error {code}", vendor=vendor))
-    said = broken(rack.meet(discover), vendor)
+    reason = broken(rack.meet(discover), vendor)
 
-    assert COUNT[vendor].removesuffix("_v2") in said
-    assert f"error {code}" in said
+    assert COUNT[vendor].removesuffix("_v2") in reason
+    assert f"error {code}" in reason
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
@@ -134,21 +134,21 @@ def test_noise_instead_of_an_answer_is_told(tmp_path: Path, vendor: str) -> None
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_a_symbol_nothing_works_without_is_named(tmp_path: Path, vendor: str) -> None:
     rack = Rack(tmp_path, RACK, fault(MEMORY[vendor], "missing", vendor=vendor))
-    said = broken(rack.meet(discover), vendor)
+    reason = broken(rack.meet(discover), vendor)
 
     if vendor not in ("nvidia", "ascend"):  # "Function Not Found"; its other memory call
-        assert MEMORY[vendor] in said
+        assert MEMORY[vendor] in reason
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_what_an_older_library_cannot_say_is_not_said(tmp_path: Path, vendor: str) -> None:
     call, field = NEWER[vendor]
-    found = Rack(tmp_path, RACK, fault(call, "missing", vendor=vendor)).meet(discover)
+    discovery = Rack(tmp_path, RACK, fault(call, "missing", vendor=vendor)).meet(discover)
 
-    others_are_well(found, "nobody")
-    mine = [device for device in found.devices if device.vendor == vendor]
-    assert [None, None] == [getattr(device, field) for device in mine]
-    assert all(device.usable for device in mine)
+    others_are_well(discovery, "nobody")
+    cards = [device for device in discovery.devices if device.vendor == vendor]
+    assert [None, None] == [getattr(device, field) for device in cards]
+    assert all(device.usable for device in cards)
 
 
 def test_an_older_interface_version_is_spoken(tmp_path: Path) -> None:
@@ -166,20 +166,20 @@ def test_an_interface_version_nobody_knows_is_one_line(tmp_path: Path) -> None:
 
 
 def test_older_dcmi_calls_serve_where_the_newer_are_missing(tmp_path: Path) -> None:
-    found = Rack(tmp_path, RACK, fault("dcmi_*_v2", "missing", vendor="ascend")).meet(discover)
+    discovery = Rack(tmp_path, RACK, fault("dcmi_*_v2", "missing", vendor="ascend")).meet(discover)
 
-    others_are_well(found, "ascend")
-    assert "dcmi_get_device_chip_info_v2" in str(rows(found)["ascend"].reason)
+    others_are_well(discovery, "ascend")
+    assert "dcmi_get_device_chip_info_v2" in str(rows(discovery)["ascend"].reason)
 
 
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_a_card_that_cannot_be_read_costs_that_card(tmp_path: Path, vendor: str) -> None:
     code = ERROR.get(vendor, "7")
     bad = fault(IDENTITY[vendor], f"error {code}", vendor=vendor, device="1")
-    found = Rack(tmp_path, RACK, bad).meet(discover)
+    discovery = Rack(tmp_path, RACK, bad).meet(discover)
 
-    others_are_well(found, vendor)
-    row = rows(found)[vendor]
+    others_are_well(discovery, vendor)
+    row = rows(discovery)[vendor]
     assert ("partial", 1) == (row.state, row.devices)
     assert str(row.reason).startswith(f"{vendor}: discover: card ")
     assert f"error {code}" in str(row.reason)
@@ -211,10 +211,10 @@ def test_two_cards_of_one_serial_are_one_line(tmp_path: Path, vendor: str) -> No
     }.get(vendor, "00000000-0000-4000-8000-000000000003")
     same = {"serial": "77"} if vendor == "hygon" else {"uuid": uuid}
     twins = card(vendor, *MODELS[vendor], **same) * 2
-    found = Rack(tmp_path, RACK, twins).meet(discover)
+    discovery = Rack(tmp_path, RACK, twins).meet(discover)
 
-    others_are_well(found, vendor)
-    row = rows(found)[vendor]
+    others_are_well(discovery, vendor)
+    row = rows(discovery)[vendor]
     assert ("partial", 2) == (row.state, row.devices)
     assert "2 cards have the UUID" in str(row.reason)
     assert "none of them can be addressed" in str(row.reason)
@@ -223,11 +223,11 @@ def test_two_cards_of_one_serial_are_one_line(tmp_path: Path, vendor: str) -> No
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_what_is_wrong_with_a_card_is_its_health(tmp_path: Path, vendor: str) -> None:
     ill = {"nvidia": "XID 79", "iluvatar": "ecc"}.get(vendor, "failed")
-    found = Rack(tmp_path, RACK, card(vendor, *MODELS[vendor], health=ill)).meet(discover)
-    mine: list[Device] = [device for device in found.devices if device.vendor == vendor]
+    discovery = Rack(tmp_path, RACK, card(vendor, *MODELS[vendor], health=ill)).meet(discover)
+    cards: list[Device] = [device for device in discovery.devices if device.vendor == vendor]
 
-    others_are_well(found, vendor)
-    assert [True, True, False] == [device.usable for device in mine]
+    others_are_well(discovery, vendor)
+    assert [True, True, False] == [device.usable for device in cards]
 
 
 @pytest.mark.parametrize("vendor", ["ascend", "cambricon", "metax"])

@@ -83,9 +83,9 @@ def seven(tmp_path: Path) -> Node:
 
 
 def test_seven_vendors_are_ok(seven: Node) -> None:
-    told = json.loads(seven.run("vendors", "--json").stdout)["items"]
+    rows = json.loads(seven.run("vendors", "--json").stdout)["items"]
 
-    states = {row["name"]: row["state"] for row in told}
+    states = {row["name"]: row["state"] for row in rows}
     assert dict.fromkeys(VENDORS, "ok") | {"amd": "absent"} == states
 
 
@@ -298,10 +298,10 @@ def test_one_vendor_that_hangs_does_not_hang_the_node(tmp_path: Path) -> None:
     done = node.run("run", "--vendor", "hygon", "--", "echo", "hi")
     rows = json.loads(asking.communicate()[0])["items"]
     took = time.monotonic() - before
-    told = {row["name"]: row for row in rows}
+    by_name = {row["name"]: row for row in rows}
 
-    assert "cambricon: discover: no answer within 5 s" == told["cambricon"]["reason"]
-    assert {"ok"} == {told[name]["state"] for name in VENDORS if name != "cambricon"}
+    assert "cambricon: discover: no answer within 5 s" == by_name["cambricon"]["reason"]
+    assert {"ok"} == {by_name[name]["state"] for name in VENDORS if name != "cambricon"}
     assert took < 20
     assert (0, "hi\n") == (done.returncode, done.stdout), done.stderr
 

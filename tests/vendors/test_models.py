@@ -65,13 +65,13 @@ def on_rack(name: str) -> str:
 @pytest.fixture(scope="module")
 def cards(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Device]:
     """Every card of the table, as discovered: one machine of each vendor's."""
-    found: dict[str, Device] = {}
+    devices_by_name: dict[str, Device] = {}
     for vendor in PLUGINS:
         names = [name for name, (whose, _, _) in CARDS.items() if whose == vendor]
         rack = Rack(tmp_path_factory.mktemp(vendor), *map(on_rack, names))
         devices = rack.meet(lambda vendor=vendor: discover(vendor)).devices  # type: ignore[misc]
-        found.update(zip(names, devices, strict=True))
-    return found
+        devices_by_name.update(zip(names, devices, strict=True))
+    return devices_by_name
 
 
 def cut(device: Device, ask: Ask, *, count: int = 1) -> tuple[str | None, int, int]:
@@ -84,8 +84,8 @@ def cut(device: Device, ask: Ask, *, count: int = 1) -> tuple[str | None, int, i
 @pytest.mark.parametrize("vendor", [name for name in PLUGINS if name != "nvidia"])
 def test_the_contract_holds_on_two_cards(tmp_path: Path, vendor: str) -> None:
     whole = next(name for name, (whose, *_) in CARDS.items() if whose == vendor)
-    one = racks.CARDS.get(vendor) or on_rack(whole)
-    contract_holds(f"hetero_{vendor}", Rack(tmp_path, one * 2).path)
+    card = racks.CARDS.get(vendor) or on_rack(whole)
+    contract_holds(f"hetero_{vendor}", Rack(tmp_path, card * 2).path)
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -156,8 +156,8 @@ def test_a_driver_that_fails_is_broken_with_the_card_and_what_to_look_at(tmp_pat
     """
     (row,) = discover(tmp_path, ONE, change=failing).rows
 
-    said = "fail: error 999 (Unknown Error; see `nvidia-smi -q` and the kernel log)"
-    assert ("broken", f"nvidia: discover: card 0: {said}") == (row.state, row.reason)
+    failure = "fail: error 999 (Unknown Error; see `nvidia-smi -q` and the kernel log)"
+    assert ("broken", f"nvidia: discover: card 0: {failure}") == (row.state, row.reason)
 
 
 # --- health --------------------------------------------------------------------------------------
@@ -196,11 +196,11 @@ def test_a_lost_card_is_shown_beside_the_others_and_never_given_out(tmp_path: Pa
         model = NVIDIA L4
         memory = 24 GiB
     """
-    found = discover(tmp_path, rack)
-    lost, well = found.devices
-    got = fit(found.inventory, Request(asks=(Ask(memory=GiB), Ask(memory=GiB))))
+    discovery = discover(tmp_path, rack)
+    lost, well = discovery.devices
+    got = fit(discovery.inventory, Request(asks=(Ask(memory=GiB), Ask(memory=GiB))))
 
-    assert ("ok", [0, 1]) == (found.rows[0].state, [lost.index, well.index])
+    assert ("ok", [0, 1]) == (discovery.rows[0].state, [lost.index, well.index])
     assert (False, True) == (lost.usable, well.usable)
     assert "lost" in str(lost.health).lower()
     assert () == well.links
@@ -209,18 +209,18 @@ def test_a_lost_card_is_shown_beside_the_others_and_never_given_out(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("health", "said"),
+    ("health", "health_shown"),
     [
         ("ecc", "1 uncorrected memory errors: reset the card"),
         ("hot", "too hot: the hardware slows it down"),
     ],
 )
 def test_what_the_driver_says_is_wrong_with_a_card_is_its_health(
-    tmp_path: Path, health: str, said: str
+    tmp_path: Path, health: str, health_shown: str
 ) -> None:
     (device,) = discover(tmp_path, ONE.replace("numa = 1", f"health = {health}")).devices
 
-    assert (said, False) == (device.health, device.usable)
+    assert (health_shown, False) == (device.health, device.usable)
 
 
 COOLS = """
@@ -265,11 +265,11 @@ print(json.dumps(told))
 def test_a_critical_xid_is_told_and_one_of_a_programs_is_not(tmp_path: Path) -> None:
     file = tmp_path / "test.rack"
     file.write_text(dedent(ONE))
-    said = {
+    xids = {
         "GPU-5e9f0c1a-8d4e-4c55-9f0e-0123456789ab": "Xid 48: see the kernel log, reset the card"
     }
 
-    assert [said] == json.loads(on_rack(["-c", WATCH], file))
+    assert [xids] == json.loads(on_rack(["-c", WATCH], file))
 
 
 # --- enforcement ---------------------------------------------------------------------------------
@@ -403,8 +403,8 @@ def test_a_mig_card_without_an_instance_says_so_and_is_given_to_nobody(tmp_path:
 
         pynvml.nvmlDeviceGetMigDeviceHandleByIndex = none
     """
-    found = discover(tmp_path, MIG, change=none)
-    got = fit(found.inventory, Request(asks=(Ask(memory=GiB),)))
+    discovery = discover(tmp_path, MIG, change=none)
+    got = fit(discovery.inventory, Request(asks=(Ask(memory=GiB),)))
 
     assert isinstance(got, Refusal)
     assert "0 of 1 device: 1 unhealthy (MIG is on without an instance)" == got.sentence

@@ -103,12 +103,12 @@ def test_vdev_files_say_what_the_kernel_driver_needs(tmp_path: Path) -> None:
         for device in (0, 1):
             for core in (10, 20, 30, 40):
                 machine.take(request(Ask(memory=4000 * MiB, core=core, device=str(device))))
-        found = []
+        vdevs = []
         for path in sorted((tmp_path / "hygon").iterdir()):
             lines = [line.split(": ") for line in path.read_text().splitlines()]
             masks = [int(value, 16) for key, value in lines if key == "cu_mask"]
-            found.append({**dict(lines), "mask": masks[0] | masks[1] << 64, "file": path.name})
-        return found
+            vdevs.append({**dict(lines), "mask": masks[0] | masks[1] << 64, "file": path.name})
+        return vdevs
 
     vdevs = Rack(tmp_path, CARDS["hygon"] * 2).meet(write)
 
@@ -117,10 +117,10 @@ def test_vdev_files_say_what_the_kernel_driver_needs(tmp_path: Path) -> None:
     assert all(f"vdev{v['vdev_id']}.conf" == v["file"] for v in vdevs)
     assert {"4000 MiB"} == {v["mem"] for v in vdevs}
     for address in {v["PciBusId"] for v in vdevs}:
-        mine = [v for v in vdevs if v["PciBusId"] == address]
-        assert [12, 24, 36, 48] == sorted(int(v["cu_count"]) for v in mine)
-        assert 120 == sum(v["mask"] for v in mine).bit_count()  # they share no unit
-        assert 4 == len({v["pipe_id"] for v in mine})
+        of_card = [v for v in vdevs if v["PciBusId"] == address]
+        assert [12, 24, 36, 48] == sorted(int(v["cu_count"]) for v in of_card)
+        assert 120 == sum(v["mask"] for v in of_card).bit_count()  # they share no unit
+        assert 4 == len({v["pipe_id"] for v in of_card})
 
 
 def test_a_vdev_is_mounted_under_its_own_name_and_keeps_its_size(tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ def test_an_smlu_profile_whose_maker_was_killed_goes_and_somebody_elses_stays(
 ) -> None:
     def profiles() -> list[tuple[int, int]]:
         cndev = hetero_cambricon._CNDEV.open()
-        found = hetero_cambricon._profiles(cndev, 0)
-        return [(profile.core[0], profile.memory[0] // GiB) for profile in found]
+        profiles_read = hetero_cambricon._profiles(cndev, 0)
+        return [(profile.core[0], profile.memory[0] // GiB) for profile in profiles_read]
 
     def make_theirs() -> None:
         cndev = hetero_cambricon._CNDEV.open()
-        theirs = hetero_cambricon._Quota(core=5, memory=GiB)
-        cndev.get("cndevCreateSMluProfileInfo", theirs, ctypes.c_int, 0)
+        quota = hetero_cambricon._Quota(core=5, memory=GiB)
+        cndev.get("cndevCreateSMluProfileInfo", quota, ctypes.c_int, 0)
 
     def crash() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         apart(make_theirs)
@@ -213,10 +213,10 @@ def test_slices_of_one_metax_card_share_it_alike(tmp_path: Path) -> None:
             stranger.take(evolve(SHARE, policy=Policy.OFF))
         return len(used), refusal.sentence, str(error.value)
 
-    used, sentence, said = Rack(tmp_path, CARDS["metax"] * 2).meet(share)
+    used, sentence, message = Rack(tmp_path, CARDS["metax"] * 2).meet(share)
 
     assert (2, "0 of 2 devices: 2 shared by another policy") == (used, sentence)
-    assert said.startswith("metax: enforce: card 0: its slices share it by another policy")
+    assert message.startswith("metax: enforce: card 0: its slices share it by another policy")
 
 
 def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
@@ -323,6 +323,6 @@ def test_a_mig_instance_comes_with_the_nodes_that_open_it(tmp_path: Path) -> Non
     assert first != second
     assert 2 == len(nodes) == len(others)
     assert nodes.isdisjoint(others)
-    for found in (nodes, others):
-        gi, ci = sorted(int(node.removeprefix("/dev/nvidia-caps/nvidia-cap")) for node in found)
+    for paths in (nodes, others):
+        gi, ci = sorted(int(node.removeprefix("/dev/nvidia-caps/nvidia-cap")) for node in paths)
         assert (gi + 1, 0) == (ci, (gi - 3) % 9)

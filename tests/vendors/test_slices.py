@@ -50,11 +50,11 @@ def test_a_slice_is_named_in_its_grant_and_lives_as_long(tmp_path: Path, vendor:
         assert set(parts) == both
         del machine.standing[0]
         assert () == machine.reconcile() == machine.reconcile()
-        one = slices(machine, device)
-        assert {parts[1]} == one
+        first_alone = slices(machine, device)
+        assert {parts[1]} == first_alone
         machine.standing.clear()
         assert () == machine.reconcile()
-        return [both, one, slices(machine, device)]
+        return [both, first_alone, slices(machine, device)]
 
     assert [2, 1, 0] == [len(found) for found in Rack(tmp_path, CARDS[vendor]).meet(live)]
 
@@ -83,12 +83,12 @@ def test_a_slice_in_use_is_never_destroyed(tmp_path: Path, vendor: str) -> None:
         machine = Machine(tmp_path, vendor)
         machine.take(SHARE)
         machine.standing.clear()
-        ready, told = os.pipe()
+        ready, writable = os.pipe()
         pid = os.fork()
         if pid == 0:
             PLUGINS[vendor].hetero_discover()  # which starts the library in this process
             library = ctypes.CDLL(LIBRARIES[vendor])
-            os.write(told, b"%d" % library.fake_occupy(0, identity))
+            os.write(writable, b"%d" % library.fake_occupy(0, identity))
             signal.pause()
         assert b"0" == os.read(ready, 2)
         machine.reconcile()
@@ -104,10 +104,10 @@ def test_a_slice_in_use_is_never_destroyed(tmp_path: Path, vendor: str) -> None:
 @pytest.mark.parametrize("vendor", CARDS)
 def test_another_ledgers_slices_are_left_alone(tmp_path: Path, vendor: str) -> None:
     def share() -> int:
-        theirs, ours = (Machine(tmp_path / name, vendor) for name in ("theirs", "ours"))
-        theirs.take(SHARE)
-        assert () == ours.reconcile()
-        return len(slices(theirs, theirs.devices[0]))
+        other_ledger, own_ledger = (Machine(tmp_path / name, vendor) for name in ("theirs", "ours"))
+        other_ledger.take(SHARE)
+        assert () == own_ledger.reconcile()
+        return len(slices(other_ledger, other_ledger.devices[0]))
 
     assert 1 == Rack(tmp_path, CARDS[vendor]).meet(share)
 
@@ -177,8 +177,8 @@ def _sizes(vendor: str) -> tuple[int, int]:
         cndev = hetero_cambricon._CNDEV.open()
         (instance,) = hetero_cambricon._instances(cndev, 0)
         return instance.memory[0] // GiB, instance.core[0]
-    found = hetero_metax._MXSML.open().get("mxSmlGetSgpuInfo", 0, 0, hetero_metax._Slice)
-    return found.memory // 1024, found.core
+    sgpu = hetero_metax._MXSML.open().get("mxSmlGetSgpuInfo", 0, 0, hetero_metax._Slice)
+    return sgpu.memory // 1024, sgpu.core
 
 
 #: What a process exits with whose admission was refused.
@@ -319,11 +319,11 @@ def test_a_resize_killed_at_any_step_is_never_more_than_the_ledger_says_and_then
         step, more, seen = 0, True, []
         while more:
             more = killed_at(step := step + 1, lambda: resize(node, identity, ask), alone=alone)
-            now, said = sizes(vendor), recorded(node)
-            assert all(map(int.__le__, now, said)), (step, now, said)
+            now, recorded_sizes = sizes(vendor), recorded(node)
+            assert all(map(int.__le__, now, recorded_sizes)), (step, now, recorded_sizes)
             assert () == LocalGrants(node).sweep()
-            assert sizes(vendor) == recorded(node) == said
-            seen.append(said)
+            assert sizes(vendor) == recorded(node) == recorded_sizes
+            seen.append(recorded_sizes)
             resize(node, identity, Ask(memory=4 * GiB, core=20))
         return step, seen
 
@@ -348,10 +348,12 @@ def test_a_resize_the_driver_refuses_leaves_all_as_it_was(tmp_path: Path) -> Non
         node.registry.close()  # the next process has it
         with pytest.raises(Refused) as error:
             resize(node, handle.grant.id, Ask(memory=8 * GiB, core=50))
-        said = [g.takes[MEMORY] for e in node.snapshot().grants for g in e.allocation.pieces]
-        return sizes("cambricon"), said, str(error.value)
+        recorded_sizes = [
+            g.takes[MEMORY] for e in node.snapshot().grants for g in e.allocation.pieces
+        ]
+        return sizes("cambricon"), recorded_sizes, str(error.value)
 
-    size, said, why = Rack(tmp_path, CARDS["cambricon"]).meet(refused)
+    size, recorded_sizes, why = Rack(tmp_path, CARDS["cambricon"]).meet(refused)
 
-    assert ((4, 20), [4 * GiB]) == (size, said)
+    assert ((4, 20), [4 * GiB]) == (size, recorded_sizes)
     assert "no room" in why

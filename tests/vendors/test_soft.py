@@ -73,6 +73,6 @@ def test_a_change_of_soft_cards_is_refused_while_a_grant_stands_on_them(
 
     assert "" == back
     assert "" == node.says("run", "-q", *SHARE, "--", "true")
-    for said in refused:
-        assert "cards.soft was changed for mthreads while grant" in said
-        assert f"for which {how} its cards" in said
+    for message in refused:
+        assert "cards.soft was changed for mthreads while grant" in message
+        assert f"for which {how} its cards" in message
