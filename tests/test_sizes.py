@@ -96,8 +96,8 @@ def members(body: str) -> int:
 
 def test_a_struct_is_counted_by_its_members() -> None:
     two = "struct two {\n    int a, b; /* one; */\n};\n"
-    one = "struct one {\n    void (*run)(int, int);\n};\n"
+    single = "struct one {\n    void (*run)(int, int);\n};\n"
     nested = "struct nested {\n    struct {\n        int x;\n    } *in;\n};\n"
-    counted = {name: members(body) for name, body in structs(two + one + nested)}
+    counted = {name: members(body) for name, body in structs(two + single + nested)}
 
     assert {"two": 2, "one": 1, "nested": 2} == counted
