@@ -75,8 +75,8 @@ def dead_pointers() -> Iterator[str]:
         for file, name in _PLACE.findall(text):
             if not is_defined(ROOT / file, name):
                 yield f"{path.relative_to(ROOT)}: {file}:{name}"
-        for file in _PATH.findall(text):
-            if not (ROOT / file).exists():
+        for file in _PATH.findall(text):  # what a build makes may not be made yet
+            if "/build/" not in file and not (ROOT / file).exists():
                 yield f"{path.relative_to(ROOT)}: {file}"
 
 
