@@ -114,16 +114,16 @@ def pin(
         expect_mode(grant, devices_of(discovery), snapshot)
         _expect_room(evolve(grant, owner=owner), discovery, snapshot.grants, taken)
         # Pinned only when it is confined: until then it ends with this process.
-        held = node.ledger.add(grant)
-    draft = GrantDraft(node, discovery, held)
+        handle = node.ledger.add(grant)
+    draft = GrantDraft(node, discovery, handle)
     with draft.confined(container=True, sweep=False) as edits, node.ledger.admission() as own:
         grant = draft.committed(edits.parts, id=identity, owner=owner)
         limiters = libraries.put(node.limiters(grant.allocation, discovery.vendors))
         edits = _real(node, edits, injection or without_driver)
         confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
         grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
-        node.ledger.pin(grant, instead_of=held, standing=own.grants)
-    node.ledger.abort(held)
+        node.ledger.pin(grant, instead_of=handle, standing=own.grants)
+    node.ledger.abort(handle)  # it stands under its own id now
     return grant
 
 

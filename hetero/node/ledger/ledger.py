@@ -207,7 +207,7 @@ class Ledger:
         try:
             if grant.share:
                 self._record(grant)
-            self._enforce([*self._read(but=grant.id).grants, grant])
+            self._write_limits([*self._read(but=grant.id).grants, grant])
         except (OSError, HeteroError) as error:
             os.close(descriptor)
             self.drop(grant.id)
@@ -239,7 +239,7 @@ class Ledger:
         try:
             with self._in_a_line():
                 others = (entry for entry in standing if entry.id != instead_of.grant.id)
-                self._enforce((*others, grant))
+                self._write_limits((*others, grant))
         except HeteroError:
             self._remove(grant.id)
             raise
@@ -348,7 +348,7 @@ class Ledger:
         entry = (directory / ALLOCATION).resolve()  # a share's is its record
         with self._in_a_line():
             replace(entry, codec.dumps(grant).encode(), mode=0o644, durable=bool(grant.share))
-        self._enforce(self._read().grants)
+        self._write_limits(self._read().grants)
 
     @contextmanager
     def _in_a_line(self) -> Iterator[None]:
@@ -443,7 +443,7 @@ class Ledger:
         snapshot = self._read(self._restore())
         self._cut_back(snapshot.grants)
         sweep_pages(self.boards, self._names())
-        self._enforce(snapshot.grants)
+        self._write_limits(snapshot.grants)
         return snapshot
 
     def _cut_back(self, grants: Iterable[Grant]) -> None:
@@ -453,7 +453,7 @@ class Ledger:
                 with suppress(OSError):  # it ended meanwhile
                     cut_back(self.directory(entry.id) / name, size)
 
-    def _enforce(self, grants: Sequence[Grant]) -> None:
+    def _write_limits(self, grants: Sequence[Grant]) -> None:
         """Have every grant file and board say what the entries come to."""
         held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
         for entry in grants:

@@ -28,7 +28,7 @@ def with_rest(
     Grants whose policy is off, and those that have a part of the multiprocessors, are left out of
     it: they never run in time slices.
     """
-    taken, free = Counter[str](), Counter[str]()
+    taken, unlimited_count = Counter[str](), Counter[str]()
     for policy, limits in grants.values():
         for limit in limits if policy is not Policy.OFF else ():
             if limit.sm is not None:
@@ -36,13 +36,13 @@ def with_rest(
             if limit.core < CORE_FULL:
                 taken[limit.name] += limit.core
             else:
-                free[limit.name] += 1
+                unlimited_count[limit.name] += 1
 
     def held(policy: Policy, limit: DeviceLimit) -> DeviceLimit:
         outside = policy is Policy.OFF or limit.sm is not None
         if outside or limit.core < CORE_FULL or not taken[limit.name]:
             return limit
-        left = max(LEAST, (CORE_FULL - taken[limit.name]) // free[limit.name])
+        left = max(LEAST, (CORE_FULL - taken[limit.name]) // unlimited_count[limit.name])
         return evolve(limit, core=left, rest=True)
 
     return {

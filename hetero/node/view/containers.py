@@ -48,9 +48,7 @@ def in_use(ledger: Ledger, owners: Mapping[str, Collection[str]]) -> set[str]:
     if any(owners[identity] for identity in unseen):
         tasks = filter(None, map(running_task, processes()))
         cgroups = {cgroup for task in tasks if (cgroup := container_cgroup(task))}
-        used |= {
-            cgroup for cgroup in unseen if any(_runs_in(cgroups, uid) for uid in owners[cgroup])
-        }
+        used |= {name for name in unseen if any(_runs_in(cgroups, uid) for uid in owners[name])}
     return used
 
 
