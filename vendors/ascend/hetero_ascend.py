@@ -140,8 +140,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         if dcmi.get("dcmi_get_device_type", cards[number], chip, c_uint) == _NPU
     ]
 
-    def between(here: Device, there: Device) -> str | None:
-        ends = (*_place(here), *_place(there))
+    def between(first: Device, second: Device) -> str | None:
+        ends = (*_place(first), *_place(second))
         return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *ends, c_int))
 
     return plugin.each_card(lambda place: _device(dcmi, *place), places, between, _FASTER)
@@ -246,8 +246,8 @@ def _numbers(device: Device) -> range:
 
 
 def _vnpus(dcmi: Library, *place: int) -> set[int]:
-    found = _said(dcmi, place, _TOTAL, _Vnpus())
-    return set(found.ids[: found.count])
+    vnpus = _said(dcmi, place, _TOTAL, _Vnpus())
+    return set(vnpus.ids[: vnpus.count])
 
 
 def _said(dcmi: Library, place: Sequence[int], what: int, answer: Any) -> Any:

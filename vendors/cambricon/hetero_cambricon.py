@@ -124,8 +124,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     cndev = _CNDEV.open()
     count = cndev.get("cndevGetDeviceCount", _Count)
 
-    def between(here: Device, there: Device) -> str | None:
-        ends = _handle(cndev, here.index), _handle(cndev, there.index)
+    def between(first: Device, second: Device) -> str | None:
+        ends = _handle(cndev, first.index), _handle(cndev, second.index)
         way = cndev.find("cndevTopologyGetRelationship", _Way, *ends)
         return _WAYS.get(way.relation) if way else None
 
@@ -156,10 +156,10 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
     for note in directory.glob(f"{device.uuid}-*"):
         before = note.read_text().split()
         of_size = [p.id for p in _profiles(cndev, card) if _note(device, p) == note.name]
-        ours = {number for number in of_size if str(number) not in before}
-        for number in ours - used:
+        own_profiles = {number for number in of_size if str(number) not in before}
+        for number in own_profiles - used:
             cndev.call("cndevDestroySMluProfileInfo", number, card)
-        if not ours & used:
+        if not own_profiles & used:
             note.unlink()
 
 
@@ -208,9 +208,9 @@ def _device(cndev: Library, index: int) -> Device:
 
 def _instances(cndev: Library, card: int) -> list[Any]:
     room = 128
-    found, count = (_Instance * room)(), c_int(room)
-    cndev.call("cndevGetAllSMluInstanceInfo", count, found, card)
-    return list(found[: count.value])
+    instances, count = (_Instance * room)(), c_int(room)
+    cndev.call("cndevGetAllSMluInstanceInfo", count, instances, card)
+    return list(instances[: count.value])
 
 
 def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory: Path) -> Any:
@@ -230,8 +230,8 @@ def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory
 
 
 def _profiles(cndev: Library, card: int) -> list[Any]:
-    found = cndev.get("cndevGetSMluProfileIdInfo", _Ids, card)
-    ids = found.ids[: found.count]
+    listed = cndev.get("cndevGetSMluProfileIdInfo", _Ids, card)
+    ids = listed.ids[: listed.count]
     return [cndev.get("cndevGetSMluProfileInfo", _Profile, number, card) for number in ids]
 
 
@@ -247,10 +247,10 @@ def _profile(cndev: Library, device: Device, quota: Any, directory: Path) -> int
     card = _handle(cndev, device.index)
     wanted = _Profile(core=(quota.core,), memory=(quota.memory,))
     name = _note(device, wanted)
-    found = [p for p in _profiles(cndev, card) if _note(device, p) == name]
-    for profile in found:
+    profiles = [p for p in _profiles(cndev, card) if _note(device, p) == name]
+    for profile in profiles:
         if profile.left:
             return int(profile.id)
     if not (directory / name).exists():
-        plugin.note(directory / name, " ".join(str(profile.id) for profile in found))
+        plugin.note(directory / name, " ".join(str(profile.id) for profile in profiles))
     return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, card))

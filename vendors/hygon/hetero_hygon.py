@@ -104,10 +104,10 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ROCm SMI monitors."""
     smi = _RSMI.open()
     cards = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
-    ours = [i for i in cards if smi.find(_WHOSE, i, c_uint16) != _AMD]
+    own_cards = [i for i in cards if smi.find(_WHOSE, i, c_uint16) != _AMD]
     return plugin.each_card(
         lambda index: _device(smi, index),
-        ours,
+        own_cards,
         lambda *ends: rsmi.way(smi, *ends),
         {"XGMI": 20},
     )
@@ -188,15 +188,15 @@ class _Vdev:
 
 def _vdevs(directory: Path) -> list[_Vdev]:
     """Return the vdevs in a directory; a file that is none of them is none of our business."""
-    found = []
+    vdevs = []
     for path in directory.glob("vdev*.conf"):
         lines = re.findall(r"^(\w+): *(\S+)", path.read_text(), re.MULTILINE)
         facts = dict(lines)
         words = [int(value, 16) for key, value in lines if key == "cu_mask"]
         mask = sum(word << _WORD_BITS * place for place, word in enumerate(words))
         number, pipe = (int(facts.get(key, -1)) for key in ("vdev_id", "pipe_id"))
-        found.append(_Vdev(path, facts.get("PciBusId"), mask, number, pipe))
-    return found
+        vdevs.append(_Vdev(path, facts.get("PciBusId"), mask, number, pipe))
+    return vdevs
 
 
 def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:

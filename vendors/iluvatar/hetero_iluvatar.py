@@ -82,8 +82,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
     enforcement = _enforcement()
 
-    def between(here: Device, there: Device) -> str | None:
-        ends = _handle(ixml, here.index), _handle(ixml, there.index)
+    def between(first: Device, second: Device) -> str | None:
+        ends = _handle(ixml, first.index), _handle(ixml, second.index)
         return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *ends, c_int))
 
     def read(index: int) -> Device:
@@ -132,10 +132,10 @@ def _health(ixml: Library, card: int) -> str | None:
     faults = ixml.find("ixmlDeviceGetHealth", card, c_uint64)
     if faults is None:
         return None
-    said = [name for bit, name in enumerate(_HEALTH) if faults >> bit & 1]
-    if faults and not said:
+    fault_names = [name for bit, name in enumerate(_HEALTH) if faults >> bit & 1]
+    if faults and not fault_names:
         return f"fault {faults:#x}"
-    return f"{', '.join(said)} fault" if said else "ok"
+    return f"{', '.join(fault_names)} fault" if fault_names else "ok"
 
 
 def _enforcement() -> Enforcement:

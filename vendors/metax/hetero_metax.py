@@ -98,7 +98,7 @@ _Info = plugin.struct(
 )
 _Memory = plugin.struct("mxSmlMemoryInfo_t", "long visible visible_used total used xtt xtt_used")
 _Way = plugin.struct("mxSmlBoardWayElectricInfo_t", "u32 voltage current power")
-_Reason = plugin.struct("mxSmlDeviceUnavailableReasonInfo_t", "i32 code; char said[64]")
+_Reason = plugin.struct("mxSmlDeviceUnavailableReasonInfo_t", "i32 code; char text[64]")
 _Slice = plugin.struct(
     "mxSmlSgpuInfo_t", "u32 card id memory priority core minor device_priority; char uuid[96]"
 )
@@ -116,8 +116,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     mxsml = _MXSML.open()
     count = mxsml.value("mxSmlGetDeviceCount", kind=c_uint)
 
-    def between(here: Device, there: Device) -> str | None:
-        return _WAYS.get(mxsml.find("mxSmlGetDeviceTopology", here.index, there.index, c_uint))
+    def between(first: Device, second: Device) -> str | None:
+        return _WAYS.get(mxsml.find("mxSmlGetDeviceTopology", first.index, second.index, c_uint))
 
     def read(index: int) -> Device:
         return _device(mxsml, index)
@@ -135,10 +135,10 @@ def hetero_enforce(
         if device.capacity[SLOTS] == 1:
             continue
         mxsml = _MXSML.open()
-        found = _slice(mxsml, device, piece, allocation.policy, directory)
-        parts[device.uuid] = alias = _alias(mxsml, device.index, found.id)
+        sgpu = _slice(mxsml, device, piece, allocation.policy, directory)
+        parts[device.uuid] = alias = _alias(mxsml, device.index, sgpu.id)
         slices.append(
-            f"sgpu={device.pci}#{found.id};compute={found.core};vram={found.memory};alias={alias}"
+            f"sgpu={device.pci}#{sgpu.id};compute={sgpu.core};vram={sgpu.memory};alias={alias}"
         )
     return plugin.Edits(env={"METAX_SGPUS": ",".join(slices)} if slices else {}, parts=parts)
 
@@ -201,7 +201,7 @@ def _health(mxsml: Library, index: int) -> str | None:
     if state != 0:
         return "ok" if state else None
     reason = mxsml.find("mxSmlGetDeviceUnavailableReason", index, _Reason)
-    return (plugin.text(reason.said) if reason else None) or "not available"
+    return (plugin.text(reason.text) if reason else None) or "not available"
 
 
 # --- sGPU -----------------------------------------------------------------------------------

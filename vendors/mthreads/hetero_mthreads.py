@@ -168,13 +168,13 @@ def _device(index: int) -> Device:
         )
 
 
-def _between(here: Device, there: Device) -> str | None:
-    with _card(here.index) as one, _card(there.index) as other:
-        links = _find(mtml.mtmlDeviceGetMtLinkSpec, one)
+def _between(first: Device, second: Device) -> str | None:
+    with _card(first.index) as card, _card(second.index) as other:
+        links = _find(mtml.mtmlDeviceGetMtLinkSpec, card)
         for link in range(links.linkNum if links else 0):
-            if _get(mtml.mtmlDeviceGetMtLinkState, one, link) != mtml.MTML_MTLINK_STATE_UP:
+            if _get(mtml.mtmlDeviceGetMtLinkState, card, link) != mtml.MTML_MTLINK_STATE_UP:
                 continue
-            end = _get(mtml.mtmlDeviceGetMtLinkRemoteDevice, one, link)
-            if _get(mtml.mtmlDeviceGetUUID, end) == there.uuid:
+            end = _get(mtml.mtmlDeviceGetMtLinkRemoteDevice, card, link)
+            if _get(mtml.mtmlDeviceGetUUID, end) == second.uuid:
                 return _MTLINK
-        return _WAYS.get(_find(mtml.mtmlDeviceGetTopologyLevel, one, other))
+        return _WAYS.get(_find(mtml.mtmlDeviceGetTopologyLevel, card, other))

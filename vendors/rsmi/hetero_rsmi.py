@@ -43,10 +43,10 @@ def driver(*names: str) -> Driver:
     )
 
 
-def way(rsmi: Library, here: Device, there: Device) -> str | None:
+def way(rsmi: Library, first: Device, second: Device) -> str | None:
     """Return how two cards are linked."""
     hops = c_uint64()
-    kind = rsmi.find("rsmi_topo_get_link_type", here.index, there.index, hops, c_uint32)
+    kind = rsmi.find("rsmi_topo_get_link_type", first.index, second.index, hops, c_uint32)
     if kind not in (_PCIE, _XGMI):
         return None
     return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
@@ -89,12 +89,12 @@ def processes(rsmi: Library, index: int) -> Mapping[int, int] | None:
 
 def _held(rsmi: Library, pid: int, index: int) -> int | None:
     try:
-        found = rsmi.find(_OF_CARD, pid, index, _Process)
+        process = rsmi.find(_OF_CARD, pid, index, _Process)
     except DriverError as error:
         if error.code != _NOT_FOUND:
             raise
         return 0
-    return None if found is None else int(found.vram)
+    return None if process is None else int(process.vram)
 
 
 def name(rsmi: Library, index: int) -> str | None:

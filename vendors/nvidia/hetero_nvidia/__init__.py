@@ -57,12 +57,12 @@ def hetero_discover() -> Iterator[Device | DriverError]:
                 raise
             return cards.lost(index, health=str(error))
 
-    def between(here: Device, there: Device) -> str | None:
-        one, other = ends(here.index), ends(there.index)
-        direct = one[there.pci] if there.pci else 0
-        if count := direct or min(one[cards.SWITCH], other[cards.SWITCH]):
+    def between(first: Device, second: Device) -> str | None:
+        first_ends, second_ends = ends(first.index), ends(second.index)
+        direct = first_ends[second.pci] if second.pci else 0
+        if count := direct or min(first_ends[cards.SWITCH], second_ends[cards.SWITCH]):
             return f"NV{count}"
-        pair = handle(here.index), handle(there.index)
+        pair = handle(first.index), handle(second.index)
         return _LEVELS.get(find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *pair))
 
     with NVML.open():
@@ -115,7 +115,7 @@ def hetero_watch() -> dict[str, str]:
 def _xids() -> Iterator[dict[str, str]]:
     """Yield which cards had a critical Xid, after each of them. One in a process: it holds NVML."""
     with NVML.open():
-        events, told = get(pynvml.nvmlEventSetCreate), dict[str, str]()
+        events, news = get(pynvml.nvmlEventSetCreate), dict[str, str]()
         for index in plugin.counted(get(pynvml.nvmlDeviceGetCount)):
             with suppress(DriverError):  # one that cannot tell, or is lost, which a look finds
                 card = get(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -124,8 +124,8 @@ def _xids() -> Iterator[dict[str, str]]:
             event = _EVENTS.find(pynvml.nvmlEventSetWait_v2, events, _WAIT_MS)
             if event and event.eventData not in _OF_PROGRAMS:
                 card = get(pynvml.nvmlDeviceGetUUID, event.device)
-                told = {**told, card: f"Xid {event.eventData}: see the kernel log, reset the card"}
-                yield told
+                news = {**news, card: f"Xid {event.eventData}: see the kernel log, reset the card"}
+                yield news
 
 
 def _memory_of_processes(handle: Any) -> dict[int, int] | None:
@@ -139,4 +139,6 @@ def _busy_processes(handle: Any) -> dict[int, float]:
     """Return the part of the card's time in each process's newest sample, of a second or less."""
     since_us = int((time.time() - _SAMPLED) * 1e6)
     samples = find(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
-    return {one.pid: one.smUtil / 100 for one in sorted(samples, key=lambda one: one.timeStamp)}
+    return {
+        one.pid: one.smUtil / 100 for one in sorted(samples, key=lambda sample: sample.timeStamp)
+    }

@@ -168,13 +168,13 @@ class Daemon:
     def _processes(self) -> tuple[int, ...]:
         """Return its processes and its servers', whoever started them."""
         own = f"{_PIPES}={self._pipes}".encode()
-        found = []
+        pids = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 by_name = (path / "comm").read_text().startswith(_PROCESSES)
                 if by_name and own in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-        return tuple(sorted(found))
+                    pids.append(int(path.name))
+        return tuple(sorted(pids))
 
 
 def _pids(answer: str) -> list[int]:
