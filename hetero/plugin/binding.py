@@ -41,8 +41,8 @@ class Binding:
             if isinstance(error, DriverError) and error.code not in self.absent:
                 raise
             advice = "is the driver loaded, and mounted if this is a container?"
-            said = str(error).splitlines()[0]
-            raise DriverAbsent(f"{self.library}: {said} ({advice})") from None
+            reason = str(error).splitlines()[0]
+            raise DriverAbsent(f"{self.library}: {reason} ({advice})") from None
         try:
             yield
         finally:
@@ -54,8 +54,8 @@ class Binding:
             return ask(*of)
         except self.error as error:
             code = getattr(error, "value", None)
-            said = f"{ask.__name__}: error {code} ({error}; {self.hint})"
-            raise DriverError(said, code) from None
+            message = f"{ask.__name__}: error {code} ({error}; {self.hint})"
+            raise DriverError(message, code) from None
 
     def find(self, ask: Callable[..., Any], *of: Any) -> Any:
         """Return what `get` would, or None where this driver or card has no answer."""

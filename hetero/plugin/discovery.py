@@ -58,14 +58,14 @@ def each_card(
     vendor's own `faster` ones what is given; a way of no known name is none. What is yielded is
     what `hetero_discover` returns.
     """
-    found: list[Device] = []
+    cards: list[Device] = []
     for place in places:
         try:
-            found.append(read(place))
+            cards.append(read(place))
         except (DriverError, LookupError, ValueError) as error:
             yield DriverError(f"card {place}: {error}")
-    usable = [card for card in found if card.usable]
-    for card in found:
+    usable = [card for card in cards if card.usable]
+    for card in cards:
         links: list[Link] = []
         try:
             if between is not None and card.usable:
@@ -128,8 +128,8 @@ def drm_of(pci: str | None) -> dict[str, str]:
 
     They are the nodes that the kernel's graphics subsystem made for it, as far as it did.
     """
-    found = {
+    nodes = {
         name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)
         for name, pattern in (("card", "card*"), ("render", "renderD*"))
     }
-    return {name: f"/dev/dri/{node.name}" for name, node in found.items() if node}
+    return {name: f"/dev/dri/{node.name}" for name, node in nodes.items() if node}

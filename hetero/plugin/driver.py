@@ -23,8 +23,8 @@ _LARGEST_SHOWN = 2**31
 class DriverError(Exception):
     """A driver library failed: which call, about what, with which code."""
 
-    def __init__(self, said: str, code: int | None = None) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
         self.code = code
 
 
@@ -166,18 +166,18 @@ class Library:
         return code
 
     def _meaning(self, code: int) -> str:
-        explain, said = self.driver.explain, self.driver.meanings.get(code)
-        if said is None and explain is not None and self.has(explain):
+        explain, meaning = self.driver.explain, self.driver.meanings.get(code)
+        if meaning is None and explain is not None and self.has(explain):
             text = self.value(explain, code, kind=ctypes.c_char_p)
-            said = text.decode(errors="replace") if text else None
-        return f" ({said})" if said else ""
+            meaning = text.decode(errors="replace") if text else None
+        return f" ({meaning})" if meaning else ""
 
 
 def _structs(argument: Any) -> Iterator[Any]:
     """Yield the structs in an argument that say which version they are of."""
-    for one in argument if isinstance(argument, ctypes.Array) else (argument,):
-        if isinstance(one, ctypes.Structure) and hasattr(one, "version"):
-            yield one
+    for element in argument if isinstance(argument, ctypes.Array) else (argument,):
+        if isinstance(element, ctypes.Structure) and hasattr(element, "version"):
+            yield element
 
 
 def _passed(argument: Any) -> Any:
@@ -216,7 +216,7 @@ def struct(name: str, fields: str) -> Any:
 
 def text(buffer: Any) -> str | None:
     """Return the text in a C character array, None when it is empty. Raises `DriverError`."""
-    said = bytes(buffer or b"").split(b"\0", 1)[0].strip()
-    if not said.isascii() or not said.decode("ascii").isprintable():
-        raise DriverError(f"the driver gave {said!r} where a text was due")
-    return said.decode("ascii") or None
+    content = bytes(buffer or b"").split(b"\0", 1)[0].strip()
+    if not content.isascii() or not content.decode("ascii").isprintable():
+        raise DriverError(f"the driver gave {content!r} where a text was due")
+    return content.decode("ascii") or None

@@ -214,8 +214,8 @@ class Vendor:
 
         def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
             # What the driver has for itself is the same for every device.
-            found = (_filled_in(text, device) for text in texts for device in devices)
-            return tuple(dict.fromkeys(filter(None, found)))
+            values = (_filled_in(text, device) for text in texts for device in devices)
+            return tuple(dict.fromkeys(filter(None, values)))
 
         runtime, cdi = self.runtime, self.container.cdi
         called = filled_in((runtime.name,)) if runtime.name else names
@@ -248,7 +248,7 @@ def _parts(card: Templated) -> tuple[Templated, Counters]:
 
     There is one for each part, and one for each kind: it says in a refusal what ran out.
     """
-    sized = sorted(card.menu, key=lambda one: (one.takes[MEMORY], one.takes[CORE], one.part or ""))
+    sized = sorted(card.menu, key=lambda cut: (cut.takes[MEMORY], cut.takes[CORE], cut.part or ""))
     kinds = Counter(one.name for one in sized)
     single = {one.part: 1 for one in sized if one.part}
     menu = (evolve(one, takes={**one.takes, one.name: 1, one.part or one.name: 1}) for one in sized)

@@ -39,15 +39,15 @@ class Entry:
     def load(self) -> object:
         """Import the module the entry names, and return it or what it names in there."""
         module, _, attributes = self.value.partition(":")
-        found: object = import_module(module.strip())
+        loaded: object = import_module(module.strip())
         for attribute in filter(None, attributes.strip().split(".")):
-            found = getattr(found, attribute)
-        return found
+            loaded = getattr(loaded, attribute)
+        return loaded
 
 
 def entries(group: str) -> list[Entry]:
     """Return the entry points of a group, by name; of two distributions of one name, the first."""
-    found: list[Entry] = []
+    listed: list[Entry] = []
     seen: set[str] = set()
     for place in sys.path:
         with suppress(OSError):
@@ -58,8 +58,8 @@ def entries(group: str) -> list[Entry]:
                 distribution = normalised(stem.partition("-")[0])
                 if distribution not in seen:
                     seen.add(distribution)
-                    found += _in(os.path.join(place, name), group, dict(_KINDS)[kind])
-    return sorted(found, key=lambda entry: entry.name)
+                    listed += _in(os.path.join(place, name), group, dict(_KINDS)[kind])
+    return sorted(listed, key=lambda entry: entry.name)
 
 
 def normalised(name: str) -> str:
@@ -69,11 +69,11 @@ def normalised(name: str) -> str:
 
 def _in(directory: str, group: str, metadata: str) -> Iterator[Entry]:
     text = _text(os.path.join(directory, "entry_points.txt"))
-    _, there, rest = f"\n{text}".partition(f"\n[{group}]\n")
-    if not there:
+    _, header, rest = f"\n{text}".partition(f"\n[{group}]\n")
+    if not header:
         return
-    said = dict(re.findall(r"^(Name|Version):\s*(.+)$", _text(f"{directory}/{metadata}"), re.M))
-    source = " ".join(said[word].strip() for word in ("Name", "Version") if word in said)
+    fields = dict(re.findall(r"^(Name|Version):\s*(.+)$", _text(f"{directory}/{metadata}"), re.M))
+    source = " ".join(fields[word].strip() for word in ("Name", "Version") if word in fields)
     for line in rest.partition("\n[")[0].splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):

@@ -85,21 +85,21 @@ class ForkServer:
             self._lock.release()
 
     def _connect(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_end:
             server = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(child_end.fileno())],
                 env=dict(self.environ),
                 cwd="/",  # where nothing can be that Python would import in place of ours
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 start_new_session=True,
             )
-        ours.settimeout(_WITHIN)
-        self._connection = ours
-        weakref.finalize(self, _dismiss, ours, server)
+        parent_end.settimeout(_WITHIN)
+        self._connection = parent_end
+        weakref.finalize(self, _dismiss, parent_end, server)
 
 
 def _dismiss(connection: socket.socket, server: subprocess.Popen[bytes]) -> None:

@@ -85,16 +85,16 @@ class VendorProcess:
 
     def __init__(self, plugin: Plugin, starter: Starter) -> None:
         asked, self._questions = os.pipe()
-        self._answers, said = os.pipe()
+        self._answers, answer_end = os.pipe()
         try:
-            self.pid = starter.start(plugin, asked, said)
+            self.pid = starter.start(plugin, asked, answer_end)
         except BaseException:
             os.close(self._questions)
             os.close(self._answers)
             raise
         finally:
             os.close(asked)
-            os.close(said)
+            os.close(answer_end)
         os.set_blocking(self._questions, False)
         self._pidfd = None
         with suppress(OSError):  # Linux before 5.3

@@ -93,7 +93,7 @@ class _Member:
     refused: str | None = None  # why what it answers is not taken
     last: tuple[Device, ...] = ()  # at its last good answer
 
-    def told(self) -> list[Device]:
+    def current_devices(self) -> list[Device]:
         """Return the devices of its last good answer, with the news of their health."""
         news = self.watch.health if self.watch else {}
         return [evolve(d, health=news[d.uuid]) if d.uuid in news else d for d in self.last]
@@ -149,8 +149,8 @@ class Registry:
 
         They are asked in this process, without a deadline, unless they are to be `apart`.
         """
-        found = [given(plugin) for plugin in plugins]
-        return cls(lambda: found, apart=apart)
+        given_plugins = [given(plugin) for plugin in plugins]
+        return cls(lambda: given_plugins, apart=apart)
 
     @cached_property
     def _members(self) -> list[_Member]:
@@ -165,8 +165,8 @@ class Registry:
             nobody = InProcess(lambda _: Answer(failure=why))
             return _Member(plugin, nobody, nobody, trusted=False)
         if not self._apart:
-            here = InProcess(Respondent(plugin).answer)
-            return _Member(plugin, here, here)
+            in_process = InProcess(Respondent(plugin).answer)
+            return _Member(plugin, in_process, in_process)
         acting = Supervisor(plugin, self._starter, self._pauses)
         if not self._watch:
             return _Member(plugin, acting, acting)
@@ -215,7 +215,7 @@ class Registry:
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
-        found: dict[str, list[Device]] = {}
+        by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
         answers = self._ask_all(members, Question(ask="discover", within=self._seconds or LOOK))
@@ -226,20 +226,20 @@ class Registry:
             rows.append(row)
             if row.state == "ok":
                 member.last = answer.devices
-                found[row.name], faults[row.name] = member.told(), answer.faults
+                by_vendor[row.name], faults[row.name] = member.current_devices(), answer.faults
             elif row.state == "stale":
                 # A driver that does not answer has not lost its cards: what stands on them does.
-                found[row.name] = [evolve(one, health=row.reason) for one in member.last]
+                by_vendor[row.name] = [evolve(one, health=row.reason) for one in member.last]
                 faults[row.name] = ()
-        count = Counter(device.uuid for devices in found.values() for device in devices)
+        count = Counter(device.uuid for devices in by_vendor.values() for device in devices)
         for place, row in enumerate(rows):
-            if row.name in found and row.state in ("ok", "stale"):
-                found[row.name], rows[place] = addressable(
-                    row, found[row.name], faults[row.name], count
+            if row.name in by_vendor and row.state in ("ok", "stale"):
+                by_vendor[row.name], rows[place] = addressable(
+                    row, by_vendor[row.name], faults[row.name], count
                 )
         known = [member for member in members if member.vendor and not member.refused]
         return Discovery(
-            devices=tuple(device for devices in found.values() for device in devices),
+            devices=tuple(device for devices in by_vendor.values() for device in devices),
             rows=tuple(rows),
             vendors=tuple(member.vendor for member in known if member.vendor),
             cutting=frozenset(
@@ -270,21 +270,21 @@ class Registry:
             vendor = self._member(name).vendor
             assert vendor is not None  # noqa: S101 - `_member` saw to it
             pieces = tuple(piece for piece in allocation.pieces if piece.vendor == name)
-            mine = tuple(by_uuid[piece.device] for piece in pieces)
+            granted = tuple(by_uuid[piece.device] for piece in pieces)
             answer = self._act(
                 name,
                 Question(
                     ask="enforce",
                     within=self._seconds or CUT,
                     allocation=evolve(allocation, pieces=pieces),
-                    devices=mine,
+                    devices=granted,
                     directory=str(directory / name),
                     container=container,
                 ),
             )
             if answer.failure is not None:
                 raise Refused(answer.failure)
-            implied = vendor.implied(pieces, mine, container=container)
+            implied = vendor.implied(pieces, granted, container=container)
             edits = edits.merged(implied).merged(answer.edits or Edits())
         return edits
 

@@ -52,20 +52,20 @@ class Respondent:
         """Return what the vendor says to a question, or the sentence why it says nothing."""
         first = self._vendor is None
         try:
-            said = self._asked(question)
+            reply = self._asked(question)
         except DriverAbsent as absent:
-            said = Answer(failure=_line(str(absent)), absent=True)
+            reply = Answer(failure=_line(str(absent)), absent=True)
         except Failure as failure:
-            said = Answer(failure=_line(str(failure)))
+            reply = Answer(failure=_line(str(failure)))
         if self._vendor is None or self._hooks is None:
-            return evolve(said, loaded=False, absent=False)
+            return evolve(reply, loaded=False, absent=False)
         if question.ask == "vendor":
-            return _introduced(said, self._vendor, self._hooks)
+            return _introduced(reply, self._vendor, self._hooks)
         if first:
             # Only a cluster's services need the rest, and it is most of it.
             lean = evolve(self._vendor, models=(), resource_names=())
-            return _introduced(said, lean, self._hooks)
-        return said
+            return _introduced(reply, lean, self._hooks)
+        return reply
 
     def _asked(self, question: Question) -> Answer:
         if self._hooks is None or self._vendor is None:
@@ -109,10 +109,10 @@ class Respondent:
         raise Failure(f"{name}: {question.ask} is not asked of a vendor")
 
 
-def _introduced(said: Answer, vendor: Vendor, hooks: pluggy.HookRelay) -> Answer:
+def _introduced(reply: Answer, vendor: Vendor, hooks: pluggy.HookRelay) -> Answer:
     """Return an answer that says whose it is, and which hooks are there that not all need."""
     return evolve(
-        said,
+        reply,
         vendor=vendor,
         cuts=bool(hooks.hetero_reconcile.get_hookimpls()),
         serves=bool(hooks.hetero_serve.get_hookimpls()),
@@ -127,13 +127,13 @@ def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:
     except (DriverAbsent, Failure):
         raise
     except BaseException as error:  # an exit or an interrupt of the vendor's own
-        said = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         prefix = f"{name}: {stage}: "
-        raise Failure(said if said.startswith(prefix) else prefix + said) from error
+        raise Failure(message if message.startswith(prefix) else prefix + message) from error
 
 
-def _line(said: str) -> str:
-    line = " ".join(said.split())
+def _line(text: str) -> str:
+    line = " ".join(text.split())
     return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 
@@ -162,10 +162,10 @@ def _discovered(name: str, cards: Iterable[object] | None) -> Answer:
     return Answer(devices=tuple(devices), faults=tuple(faults))
 
 
-def _news(told: dict[str, str] | None) -> Answer:
-    if told is None:
+def _news(news: dict[str, str] | None) -> Answer:
+    if news is None:
         return Answer()
-    return Answer(health={uuid: _line(why) for uuid, why in told.items()})
+    return Answer(health={uuid: _line(why) for uuid, why in news.items()})
 
 
 def _served(hooks: pluggy.HookRelay, question: Question) -> Service | None:
@@ -183,11 +183,11 @@ def _served(hooks: pluggy.HookRelay, question: Question) -> Service | None:
     return _expect(Service, driver.look())
 
 
-def _expect(kind: type[T], said: object) -> T | None:
+def _expect(kind: type[T], returned: object) -> T | None:
     """Return what a hook said, if anything. Raises `TypeError` unless it is a `kind`."""
-    if said is not None and not isinstance(said, kind):
-        raise TypeError(f"gave {said!r}, not {kind.__name__}")
-    return said
+    if returned is not None and not isinstance(returned, kind):
+        raise TypeError(f"gave {returned!r}, not {kind.__name__}")
+    return returned
 
 
 class _Manager(pluggy.PluginManager):

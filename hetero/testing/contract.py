@@ -127,9 +127,11 @@ class VendorContract:
         """UUIDs, indices and their order: in one process, and in another."""
         registry = self._registry()
         assert self._usable(registry)
-        found = [registry.discover(), registry.discover(), self._registry().discover()]
+        discoveries = [registry.discover(), registry.discover(), self._registry().discover()]
 
-        first, *others = ([(d.uuid, d.index, d.model) for d in each.devices] for each in found)
+        first, *others = (
+            [(d.uuid, d.index, d.model) for d in each.devices] for each in discoveries
+        )
         assert [first, first] == others
         assert len({uuid for uuid, *_ in first}) == len(first)
 
@@ -165,13 +167,15 @@ class VendorContract:
 
     def test_two_programs_may_ask_at_once(self) -> None:
         """Both have the same devices, and both know how busy they are."""
-        one, other = self._registry(), self._registry()
-        found = [one.discover(), other.discover()]
+        first, second = self._registry(), self._registry()
+        discoveries = [first.discover(), second.discover()]
 
-        assert found[0].devices == found[1].devices
-        assert self._usable(one)
-        for device in self._usable(one):
-            unknown = [usage == Usage() for usage in (one.observe(device), other.observe(device))]
+        assert discoveries[0].devices == discoveries[1].devices
+        assert self._usable(first)
+        for device in self._usable(first):
+            unknown = [
+                usage == Usage() for usage in (first.observe(device), second.observe(device))
+            ]
             assert unknown[0] == unknown[1]
 
     # --- how its devices divide -------------------------------------------------------------------
@@ -239,11 +243,13 @@ class VendorContract:
         registry = self._registry()
         visible = self._vendor(registry).visible
         assert visible, "no variable tells a program its cards, or that it has none (`visible`)"
-        told = []
+        visible_cards = []
         for device in self._usable(registry):
             env = _enforced(registry, device, _whole(device), tmp_path).env
-            told.append([env[name] for name in visible])
-            assert told[-1] not in told[:-1], f"two cards are both {told[-1]}"
+            visible_cards.append([env[name] for name in visible])
+            assert visible_cards[-1] not in visible_cards[:-1], (
+                f"two cards are both {visible_cards[-1]}"
+            )
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
     def test_slices_are_made_and_unmade(self, tmp_path: Path) -> None:
@@ -281,13 +287,13 @@ class VendorContract:
 
     def test_slices_of_another_ledger_are_left_alone(self, tmp_path: Path) -> None:
         """What we reconcile with no grants standing are our own slices, and nobody else's."""
-        theirs, ours = tmp_path / "theirs", tmp_path / "ours"
-        with self._cutting(theirs) as (registry, devices):
+        other_ledger, own_ledger = tmp_path / "theirs", tmp_path / "ours"
+        with self._cutting(other_ledger) as (registry, devices):
             for device in devices:
                 *_, ask = _sizes(device)
-                pieces = _filled(registry, device, theirs, ask)
-                assert registry.reconcile([device], (), directory=ours) == ()
-                _assert_full(registry, device, pieces, theirs)
+                pieces = _filled(registry, device, other_ledger, ask)
+                assert registry.reconcile([device], (), directory=own_ledger) == ()
+                _assert_full(registry, device, pieces, other_ledger)
 
     def test_a_slice_in_use_is_left_until_it_is_not(self, tmp_path: Path) -> None:
         """The others are destroyed; codes of its driver say that a slice is in use (`in_use`)."""
@@ -363,13 +369,13 @@ class VendorContract:
         left = set()
         for step in range(1, self._calls() + 1, 2):
             calls = Calls()
-            found = self._registry(
+            registry = self._registry(
                 lambda c=calls, n=step: c.inject(n, injection.fail)  # type: ignore[misc]
             ).discover()
-            (row,) = found.rows
+            (row,) = registry.rows
             assert row.state in ("ok", "partial", "broken", "absent")
             assert row.state == "ok" or (row.reason and "\n" not in row.reason)
-            left.add(sum(device.usable for device in found.devices))
+            left.add(sum(device.usable for device in registry.devices))
         assert cards - 1 in left, f"of {cards} cards, {left} were left after one call failed"
 
     # --- how it is shown --------------------------------------------------------------------------
@@ -381,8 +387,8 @@ class VendorContract:
     def _registry(self, inject: Callable[[], None] | None = None) -> Registry:
         """Return the vendor alone, in processes of its own to which something is done first."""
         plugin = self._plugin()
-        found = [Injected(plugin, inject) if inject else plugin]
-        return Registry(lambda: found, seconds=_SOON if inject else None)
+        plugins = [Injected(plugin, inject) if inject else plugin]
+        return Registry(lambda: plugins, seconds=_SOON if inject else None)
 
     def _calls(self) -> int:
         """Return how many steps the calls of a library have at one look: two for each.
@@ -402,9 +408,9 @@ class VendorContract:
         """Return the devices discovered here. Raises `LookupError` when none can be used."""
         discovery = registry.discover()
         if not any(device.usable for device in discovery.devices):
-            said = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in discovery.rows)
+            states = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in discovery.rows)
             raise LookupError(
-                f"the contract has no usable device to check ({said}): "
+                f"the contract has no usable device to check ({states}): "
                 "give it a machine with a card, or a fake driver library"
             )
         return discovery.devices
@@ -478,15 +484,17 @@ def _sizes(device: Device) -> list[Ask]:
             asks = [Ask(shape=name) for name in dict.fromkeys(one.name for one in menu)]
         case _:
             asks = [Ask(memory_percent=50, core=50)]
-    found = []
+    filling_asks = []
     for ask in asks:
         cuts = list(_filling(device, ask))
         if cuts and not cuts[0].is_whole(device):
             needs = {name: (len(cuts) + 1) * cuts[0].takes[name] for name in (CORE, MEMORY)}
-            found += [ask] if any(n > device.capacity[name] for name, n in needs.items()) else []
-    if not found:
+            filling_asks += (
+                [ask] if any(n > device.capacity[name] for name, n in needs.items()) else []
+            )
+    if not filling_asks:
         raise LookupError(f"{device.model}: as many slices as its slots allow never fill it")
-    return found
+    return filling_asks
 
 
 def _is_cut(registry: Registry, device: Device, directory: Path) -> bool:

@@ -152,10 +152,10 @@ def fail() -> int:
 
 
 def _interpose(call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
-    found = ctypes.CDLL.__getitem__
+    original = ctypes.CDLL.__getitem__
 
     def function_of(self: ctypes.CDLL, name: Any) -> Any:
-        return _Function(found(self, name), call)
+        return _Function(original(self, name), call)
 
     ctypes.CDLL.__getitem__ = function_of  # type: ignore[method-assign]
 

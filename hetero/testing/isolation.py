@@ -139,8 +139,8 @@ class IsolationContract:
 
     def test_without_a_grant_nothing_is_limited(self) -> None:
         """The limiter may be loaded into programs that have none."""
-        said = self._run("free", 2 * self.memory * MiB)
-        assert said["full"][1] > 2 * self.memory * MiB, said
+        results = self._run("free", 2 * self.memory * MiB)
+        assert results["full"][1] > 2 * self.memory * MiB, results
 
     # --- how programs are run ---
 
@@ -206,8 +206,8 @@ class IsolationContract:
         assert job.returncode == 0, f"exit {job.returncode}\n{out}\n{errors}"
         return out
 
-    def _assert(self, want: Any, said: Any) -> None:
-        assert want == said, f"expected {want}, and there was {said}"
+    def _assert(self, want: Any, actual: Any) -> None:
+        assert want == actual, f"expected {want}, and there was {actual}"
 
     def _assert_shares(self, shares: Sequence[float]) -> None:
         print(f"of 30 and 60: {', '.join(f'{share:.2f}' for share in shares)}")

@@ -165,11 +165,11 @@ def ways(driver: Calls, size: int) -> dict[str, int]:
     libc.dlsym.restype = ctypes.c_void_p
     libc.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     handles = {"NOLOAD": opened._handle, "GLOBAL": everywhere._handle, "NEXT": -1, "DEFAULT": 0}
-    found = {way: libc.dlsym(handle, name) for way, handle in handles.items()}
+    functions = {way: libc.dlsym(handle, name) for way, handle in handles.items()}
     with TemporaryDirectory() as folder:
         linked = _built(Path(folder) / "linked.so", _LINKED.format(name=driver.ALLOCATE))
-        found["linked"] = ctypes.cast(linked.ask, ctypes.c_void_p).value
-    return {way: _asked(function, size) for way, function in found.items()}
+        functions["linked"] = ctypes.cast(linked.ask, ctypes.c_void_p).value
+    return {way: _asked(function, size) for way, function in functions.items()}
 
 
 @program
@@ -179,10 +179,15 @@ def export(driver: Calls, size: int) -> list[Any]:
     alone = driver.memory()[0]
     with _again("opens", json.dumps(driver.export(address).hex())) as other:
         _expect(other, True)
-        said = [alone, driver.memory()[0], driver.allocate(size) > 0, driver.allocate(_LITTLE) > 0]
+        results = [
+            alone,
+            driver.memory()[0],
+            driver.allocate(size) > 0,
+            driver.allocate(_LITTLE) > 0,
+        ]
         other.communicate("\n")
     driver.release(address)
-    return said
+    return results
 
 
 @program
@@ -221,9 +226,9 @@ def main() -> None:
     """Run a program, and print what it returns."""
     _, path, name, *arguments = sys.argv
     driver = cast(Calls, SimpleNamespace(**runpy.run_path(path)))
-    said = PROGRAMS[name](driver, *map(json.loads, arguments))
-    if said is not None:
-        _say(said)
+    result = PROGRAMS[name](driver, *map(json.loads, arguments))
+    if result is not None:
+        _say(result)
 
 
 def _say(value: Any) -> None:
@@ -242,8 +247,8 @@ def _again(
 
 def _expect(other: subprocess.Popen[str], value: Any) -> None:
     assert other.stdout is not None
-    said = other.stdout.readline()
-    assert json.loads(said or "null") == value, said
+    line = other.stdout.readline()
+    assert json.loads(line or "null") == value, line
 
 
 def _built(path: Path, source: str) -> ctypes.CDLL:
