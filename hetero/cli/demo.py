@@ -166,5 +166,5 @@ def _title(text: str, shown: str | None = None) -> None:
 
 
 def _ending(ending: Ending) -> None:
-    lines = ending.said.splitlines()
+    lines = ending.output.splitlines()
     put([Text(f"$ {ending.command}", "dim"), *lines, f"exit status {ending.code}"])

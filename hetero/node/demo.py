@@ -48,7 +48,7 @@ class Ending:
 
     command: str
     code: int
-    said: str
+    output: str
 
 
 @frozen
@@ -100,7 +100,7 @@ class Demo:
             "run", "-q", "--device", self.device.uuid, "--", self.job, "--alloc", "1MiB"
         )
         if done.code:
-            raise BadInput(done.said.splitlines()[-1])
+            raise BadInput(done.output.splitlines()[-1])
 
     def alone(self, seconds: int) -> float:
         """Return the steps per second of the program that has the whole card."""
@@ -193,7 +193,7 @@ class Demo:
         return Ending(
             command=" ".join(("hetero", *arguments)),
             code=done.returncode,
-            said=(done.stderr + done.stdout).strip(),
+            output=(done.stderr + done.stdout).strip(),
         )
 
 
