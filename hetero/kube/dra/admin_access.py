@@ -48,8 +48,8 @@ class AdminAccess:
     ) -> tuple[str, ...]:
         """Have a CDI device bring the devices of an allocation; return the CDI names to give."""
         edits = shown(node, allocation, discovery=discovery, injection=injection)
-        said = {**edits.env, VARIABLE: "/".join(claim)}
-        self._specs.replace(device, evolve(edits, env=said, cdi=()))
+        env = {**edits.env, VARIABLE: "/".join(claim)}
+        self._specs.replace(device, evolve(edits, env=env, cdi=()))
         return (f"{KIND}={device}", *edits.cdi)
 
     def hide(self, device: str) -> None:
@@ -58,10 +58,10 @@ class AdminAccess:
 
     def standing(self) -> dict[str, _Claim]:
         """Return the claims that have admin access, by their CDI device."""
-        found: dict[str, _Claim] = {}
+        claims: dict[str, _Claim] = {}
         for path in sorted(self.cdi.glob(self._specs.path("*").name)):
             (device,) = json.loads(path.read_text())["devices"]
-            said = dict(one.split("=", 1) for one in device["containerEdits"]["env"])
-            namespace, _, name = said[VARIABLE].partition("/")
-            found[device["name"]] = namespace, name
-        return found
+            env = dict(one.split("=", 1) for one in device["containerEdits"]["env"])
+            namespace, _, name = env[VARIABLE].partition("/")
+            claims[device["name"]] = namespace, name
+        return claims

@@ -111,8 +111,8 @@ def _means(rule: Plain, key: tuple[str, str, str]) -> bool:
     selector = rule["spec"].get("deviceSelector")
     if selector is None:
         return False
-    said = (selector.get(name) for name in ("driver", "pool", "device"))
-    return all(one in (None, own) for one, own in zip(said, key, strict=True))
+    selected = (selector.get(name) for name in ("driver", "pool", "device"))
+    return all(one in (None, own) for one, own in zip(selected, key, strict=True))
 
 
 @frozen(kw_only=True)
@@ -128,74 +128,84 @@ class Books:
         books = cls(consumed={}, counters={})
         known = {one.key: one for one in pools.candidates}
         for result in pools.taken:
-            found = known.get((result["driver"], result["pool"], result["device"]))
-            if found:
+            candidate = known.get((result["driver"], result["pool"], result["device"]))
+            if candidate:
                 amounts = result.get("consumedCapacity") or {}
-                books = books.plus(found, {name: decimal(one) for name, one in amounts.items()})
+                books = books.plus(candidate, {name: decimal(one) for name, one in amounts.items()})
         return books
 
-    def plus(self, one: Candidate, amounts: Mapping[str, Decimal]) -> Books:
+    def plus(self, candidate: Candidate, amounts: Mapping[str, Decimal]) -> Books:
         """Return the books after a device is given; its counters are consumed once."""
         counters = dict(self.counters)
-        for use in one.device.get("consumesCounters") or () if one.key not in self.consumed else ():
-            key = (one.pool, use["counterSet"])
-            said = {name: decimal(counter["value"]) for name, counter in use["counters"].items()}
-            counters[key] = _sum(counters.get(key, {}), said)
-        held = _sum(self.consumed.get(one.key, {}), amounts)
-        return Books(consumed={**self.consumed, one.key: held}, counters=counters)
+        for use in (
+            candidate.device.get("consumesCounters") or ()
+            if candidate.key not in self.consumed
+            else ()
+        ):
+            key = (candidate.pool, use["counterSet"])
+            used = {name: decimal(counter["value"]) for name, counter in use["counters"].items()}
+            counters[key] = _sum(counters.get(key, {}), used)
+        held = _sum(self.consumed.get(candidate.key, {}), amounts)
+        return Books(consumed={**self.consumed, candidate.key: held}, counters=counters)
 
 
-def _sum(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
+def _sum(first: Mapping[str, Decimal], second: Mapping[str, Decimal]) -> dict[str, Decimal]:
     return {
-        name: one.get(name, Decimal(0)) + other.get(name, Decimal(0)) for name in {*one, *other}
+        name: first.get(name, Decimal(0)) + second.get(name, Decimal(0))
+        for name in {*first, *second}
     }
 
 
-def unavailable(one: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+def unavailable(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
     """Return what others leave too little of on a device, None if it is enough."""
-    return in_use(one, exact, pools, books) or short(
-        one.device, exact, books.consumed.get(one.key, {})
+    return in_use(candidate, exact, pools, books) or short(
+        candidate.device, exact, books.consumed.get(candidate.key, {})
     )
 
 
-def in_use(one: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+def in_use(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
     """Return what others have of a device that leaves none of it, None if some may be left.
 
     Who has adminAccess uses what others have, but only where there is room for one more share.
     """
-    held, shared = books.consumed.get(one.key), one.device.get("allowMultipleAllocations")
+    held, shared = (
+        books.consumed.get(candidate.key),
+        candidate.device.get("allowMultipleAllocations"),
+    )
     if held is not None and not shared and not exact.get("adminAccess"):
         return "taken"
-    for use in one.device.get("consumesCounters") or () if held is None or not shared else ():
-        total = pools.sets.get((one.pool, use["counterSet"]), {})
-        gone = books.counters.get((one.pool, use["counterSet"]), {})
+    for use in candidate.device.get("consumesCounters") or () if held is None or not shared else ():
+        total = pools.sets.get((candidate.pool, use["counterSet"]), {})
+        gone = books.counters.get((candidate.pool, use["counterSet"]), {})
         for name, counter in use["counters"].items():
             if decimal(counter["value"]) > total.get(name, 0) - gone.get(name, Decimal(0)):
                 return f"beside parts that leave too little {name}"
     return None
 
 
-def unsuited(one: Candidate, exact: Plain, pools: Pools) -> str | None:
+def unsuited(candidate: Candidate, exact: Plain, pools: Pools) -> str | None:
     """Return what a device lacks whoever else has of it."""
-    if reason := mismatch(one, exact, pools):
+    if reason := mismatch(candidate, exact, pools):
         return reason
-    own = (("", taint) for taint in one.device.get("taints") or ())
-    for rule, taint in (*own, *one.by_rules):
+    own = (("", taint) for taint in candidate.device.get("taints") or ())
+    for rule, taint in (*own, *candidate.by_rules):
         if taint["effect"] in _REPELLING and not _tolerated(taint, exact):
             return f"tainted {taint['key']}" + (f" by DeviceTaintRule {rule}" if rule else "")
     return None
 
 
-def mismatch(one: Candidate, exact: Plain, pools: Pools) -> str | None:
+def mismatch(candidate: Candidate, exact: Plain, pools: Pools) -> str | None:
     """Return why selectors do not mean a device, None if they do. Raises `Lacking`."""
-    device, driver = one.device, one.pool[0]
+    device, driver = candidate.device, candidate.pool[0]
     try:
         if not all_match(pools.classes[exact["deviceClassName"]], device, driver=driver):
             return f"not of class {exact['deviceClassName']}"
         if not all_match(exact.get("selectors") or (), device, driver=driver):
             return "not selected"
     except Lacking as error:
-        raise Lacking(f"device {one.device['name']} of node {one.node}: {error}") from None
+        raise Lacking(
+            f"device {candidate.device['name']} of node {candidate.node}: {error}"
+        ) from None
     except BadInput as error:
         return f"not told by {error}"
     return None

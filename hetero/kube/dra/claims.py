@@ -81,26 +81,26 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
     results = results_of(claim)
     if not results:
         raise BadInput("it has no allocation of this driver's devices")
-    for one in results:
-        if one.pool != node:
-            raise BadInput(f"it was allocated devices of node {one.pool}, and this is {node}")
-        if one.device not in offers:
-            raise NotFound(f"device {one.device} is not on this node (any more)")
-    admin = {one.admin_access for one in results}
+    for result in results:
+        if result.pool != node:
+            raise BadInput(f"it was allocated devices of node {result.pool}, and this is {node}")
+        if result.device not in offers:
+            raise NotFound(f"device {result.device} is not on this node (any more)")
+    admin = {result.admin_access for result in results}
     if len(admin) > 1:
         raise BadInput("some of its requests have adminAccess and some not: make two claims")
     config = config_of(claim.status.allocation.devices.config, results)
     policy = config.policy
     pieces: dict[str, DeviceAllocation] = {}
     devices: dict[str, Device] = {}
-    for one in results:
-        offer = offers[one.device]
+    for result in results:
+        offer = offers[result.device]
         for device in offer.devices:
             devices[device.uuid] = device
             if admin == {True}:
                 pieces[device.uuid] = _all_of(device)
                 continue
-            piece = _piece(offer, device, one.consumed_capacity, policy)
+            piece = _piece(offer, device, result.consumed_capacity, policy)
             pieces[device.uuid] = _sum(device, pieces.get(device.uuid), piece)
     _expect_several(list(pieces.values()), devices)
     allocation = evolve(config, pieces=tuple(pieces.values()))
@@ -108,7 +108,8 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
         admin=admin == {True},
         allocation=allocation,
         results=tuple(
-            Result(request=one.request, device=one.device, share=one.share_id) for one in results
+            Result(request=result.request, device=result.device, share=result.share_id)
+            for result in results
         ),
     )
 
@@ -127,13 +128,13 @@ def used_by(pod: Pod) -> dict[str, str]:
     return {name: claim for name, claim in named if claim}
 
 
-def beside(pod: Pod, claim: str) -> dict[str, str]:
+def other_claims(pod: Pod, claim: str) -> dict[str, str]:
     """Return the other claims that containers use beside one of their pod's, and which do."""
-    found: dict[str, str] = {}
+    user_of: dict[str, str] = {}
     for container, claims in _by_container(pod):
         if claim in claims:
-            found |= dict.fromkeys(claims - {claim}, container.name)
-    return found
+            user_of |= dict.fromkeys(claims - {claim}, container.name)
+    return user_of
 
 
 def users(pod: Pod, claim: str) -> Iterator[Container]:
@@ -158,32 +159,32 @@ def config_of(entries: Iterable[DeviceConfig], results: Iterable[DeviceResult] =
     What a claim says goes before what its DeviceClass says. `results` are those of the claim,
     where it has any. Raises `BadInput`.
     """
-    said: dict[str, Enum] = {}
-    ours = {one.request.partition("/")[0] for one in results}
-    for entry in sorted(entries, key=lambda one: one.source != "FromClass"):
+    values: dict[str, Enum] = {}
+    own_requests = {one.request.partition("/")[0] for one in results}
+    for entry in sorted(entries, key=lambda config: config.source != "FromClass"):
         if entry.opaque.driver != DRIVER:
             continue
-        meant = {name.partition("/")[0] for name in entry.requests or ours}
-        if not ours <= meant:
+        meant = {name.partition("/")[0] for name in entry.requests or own_requests}
+        if not own_requests <= meant:
             raise BadInput(
                 "its configuration is for some of its requests: a claim is one grant, so write it "
                 "for all of them, or make two claims"
             )
-        said |= _read(entry.opaque.parameters)
+        values |= _read(entry.opaque.parameters)
     made = Allocation(pieces=(), context=True)
     return evolve(
         made,
-        policy=_of(said, "policy", Policy) or made.policy,
-        priority=_of(said, "priority", Priority) or made.priority,
-        on_excess=_of(said, "onExcess", OnExcess),
-        on_bypass=_of(said, "onBypass", OnBypass),
-        strict=_of(said, "strict", Truth) is Truth.TRUE,
+        policy=_of(values, "policy", Policy) or made.policy,
+        priority=_of(values, "priority", Priority) or made.priority,
+        on_excess=_of(values, "onExcess", OnExcess),
+        on_bypass=_of(values, "onBypass", OnBypass),
+        strict=_of(values, "strict", Truth) is Truth.TRUE,
     )
 
 
-def _of(said: Mapping[str, Enum], name: str, kind: type[_E]) -> _E | None:
-    found = said.get(name)
-    return found if isinstance(found, kind) else None
+def _of(values: Mapping[str, Enum], name: str, kind: type[_E]) -> _E | None:
+    value = values.get(name)
+    return value if isinstance(value, kind) else None
 
 
 def _read(parameters: object) -> dict[str, Enum]:
@@ -200,7 +201,7 @@ def _read(parameters: object) -> dict[str, Enum]:
             f"its configuration for {DRIVER} is {kind[0]} {kind[1]}: write apiVersion "
             f"{CONFIG_VERSION}, kind {CONFIG_KIND}"
         )
-    found: dict[str, Enum] = {}
+    values: dict[str, Enum] = {}
     for name, value in parameters.items():
         if name in ("apiVersion", "kind"):
             continue
@@ -210,8 +211,8 @@ def _read(parameters: object) -> dict[str, Enum]:
         choices = {one.value: one for one in _WORDS[name]}
         if not isinstance(text, str) or text not in choices:
             raise BadInput(f"{CONFIG_KIND}: {name} {value!r} is none of {', '.join(choices)}")
-        found[name] = choices[text]
-    return found
+        values[name] = choices[text]
+    return values
 
 
 def _piece(offer: Offer, device: Device, consumed: Amounts, policy: Policy) -> DeviceAllocation:
@@ -245,19 +246,21 @@ def _all_of(device: Device) -> DeviceAllocation:
     return DeviceAllocation(device=device.uuid, vendor=device.vendor, takes=device.capacity)
 
 
-def _sum(device: Device, one: DeviceAllocation | None, other: DeviceAllocation) -> DeviceAllocation:
+def _sum(
+    device: Device, held: DeviceAllocation | None, other: DeviceAllocation
+) -> DeviceAllocation:
     """Return both pieces of a device as one."""
-    if one is None:
+    if held is None:
         return other
     if other.template is not None:
         raise BadInput(f"it was allocated two parts of device {device.uuid}: ask for a larger one")
-    takes = {name: one.takes.get(name, 0) + amount for name, amount in other.takes.items()}
+    takes = {name: held.takes.get(name, 0) + amount for name, amount in other.takes.items()}
     for policy in Policy:
         if following(policy) in takes:
             takes[following(policy)] = 1
-    limited = one.core is not None and other.core is not None
+    limited = held.core is not None and other.core is not None
     core = takes[CORE] if limited and takes[CORE] < device.of_card(CORE) else None
-    return evolve(one, takes=takes, core=core)
+    return evolve(held, takes=takes, core=core)
 
 
 def _expect_several(pieces: list[DeviceAllocation], devices: Mapping[str, Device]) -> None:

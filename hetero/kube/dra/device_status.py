@@ -40,23 +40,23 @@ def statuses(
     made: list[Plain] = []
     for result in held.results:
         offer = offers[result.device]
-        said: Plain = {"driver": DRIVER, "pool": node, "device": result.device}
+        status: Plain = {"driver": DRIVER, "pool": node, "device": result.device}
         if result.share is not None:
-            said["shareID"] = result.share
-        said["data"] = _data(offer, entry, pieces)
-        before = {one["type"]: one for one in had.get(_key(said), {}).get("conditions") or ()}
+            status["shareID"] = result.share
+        status["data"] = _data(offer, entry, pieces)
+        before = {one["type"]: one for one in had.get(_key(status), {}).get("conditions") or ()}
         wrong = next((one.health for one in offer.devices if not one.usable), None)
-        said["conditions"] = [
+        status["conditions"] = [
             _condition("Ready", "Prepared", before, at),
             _condition("Healthy", "Unhealthy" if wrong else "Healthy", before, at, wrong=wrong),
         ]
-        made.append(said)
+        made.append(status)
     return made
 
 
-def differ(claim: ResourceClaim, said: list[Plain], *, node: str) -> bool:
+def differ(claim: ResourceClaim, device_statuses: list[Plain], *, node: str) -> bool:
     """Return whether a claim's status says anything else of this node's devices."""
-    return sorted(_own(claim, node), key=_key) != sorted(said, key=_key)
+    return sorted(_own(claim, node), key=_key) != sorted(device_statuses, key=_key)
 
 
 def _own(claim: ResourceClaim, node: str) -> list[Plain]:
@@ -64,8 +64,8 @@ def _own(claim: ResourceClaim, node: str) -> list[Plain]:
     return [one for one in claim.status.devices if (one["driver"], one["pool"]) == own]
 
 
-def _key(said: Plain) -> tuple[str, ...]:
-    return tuple(said.get(name) or "" for name in _KEYS)
+def _key(status: Plain) -> tuple[str, ...]:
+    return tuple(status.get(name) or "" for name in _KEYS)
 
 
 def _data(offer: Offer, entry: Grant | None, pieces: Mapping[str, DeviceAllocation]) -> Plain:
@@ -77,11 +77,11 @@ def _data(offer: Offer, entry: Grant | None, pieces: Mapping[str, DeviceAllocati
         "uuids": [one.uuid for one in offer.devices],
         "enforcement": first.enforcement.value,
     }
-    mine = [pieces[one.uuid] for one in offer.devices if one.uuid in pieces]
-    if entry is not None and mine:
+    own_pieces = [pieces[one.uuid] for one in offer.devices if one.uuid in pieces]
+    if entry is not None and own_pieces:
         made["grant"] = entry.id
-        made["memory"] = amount_of(MEMORY, sum(one.takes[MEMORY] for one in mine))
-        made["cores"] = sum(one.takes[CORE] for one in mine)
+        made["memory"] = amount_of(MEMORY, sum(one.takes[MEMORY] for one in own_pieces))
+        made["cores"] = sum(one.takes[CORE] for one in own_pieces)
     return made
 
 

@@ -176,13 +176,13 @@ class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer)
         """Tell the devices' health now, when it changes, and before the kubelet forgets it."""
         sent, at = None, 0.0
         while True:
-            found = {
+            faults = {
                 name: next((one.health for one in offer.devices if not one.usable), None)
                 for name, offer in offers(self.claims.discovery().devices).items()
             }
-            if found != sent or monotonic() - at > _HEALTH:
-                sent, at = found, monotonic()
-                yield _health(self.claims.name, found)
+            if faults != sent or monotonic() - at > _HEALTH:
+                sent, at = faults, monotonic()
+                yield _health(self.claims.name, faults)
             await asyncio.sleep(_INTERVAL)
 
 
@@ -192,10 +192,10 @@ def _inode(path: Path) -> int | None:
     return None
 
 
-def _health(node: str, found: Mapping[str, str | None]) -> health.NodeWatchResourcesResponse:
+def _health(node: str, faults: Mapping[str, str | None]) -> health.NodeWatchResourcesResponse:
     """Return what the kubelet is told: what is wrong with each device, None for nothing."""
     answer = health.NodeWatchResourcesResponse()
-    for name, wrong in found.items():
+    for name, wrong in faults.items():
         answer.devices.add(
             device=health.DeviceIdentifier(pool_name=node, device_name=name),
             health=health.HEALTHY if wrong is None else health.UNHEALTHY,

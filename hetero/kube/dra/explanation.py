@@ -70,21 +70,21 @@ def explain(spec: Plain, pools: Pools) -> Answer:
     ranks = {name: rank for one in requests for rank, (name, _) in enumerate(_alternatives(one))}
     constraints = devices.get("constraints") or ()
     best: tuple[int, _Found] | None = None
-    for here in _by_node(pools.candidates):
+    for candidates in _by_node(pools.candidates):
         search = _Search(pools=pools, base=base, constraints=tuple(constraints))
         try:
-            fewest = search.fewest(requests, here)
+            fewest = search.fewest(requests, candidates)
             if fewest > _RESULTS:
                 most = f"a claim has {_RESULTS} devices at most, and this asks {fewest}"
                 return Answer(why=(most,))
-            found = next(search.serve(list(requests), here, base), None)
+            solution = next(search.serve(list(requests), candidates, base), None)
         except Lacking as error:
             return Answer(
                 why=(f"kube-scheduler gives nothing to a claim that it stops at: {error}",)
             )
-        rank = sum(ranks[name] for name in {given.request for given, _ in found or ()})
-        if found and (best is None or rank < best[0]):
-            best = rank, found
+        rank = sum(ranks[name] for name in {given.request for given, _ in solution or ()})
+        if solution and (best is None or rank < best[0]):
+            best = rank, solution
     if best is not None:
         return Answer(given=tuple(given for given, _ in best[1]))
     why = tuple(_why(request, pools, base) for request in requests)
@@ -93,11 +93,11 @@ def explain(spec: Plain, pools: Pools) -> Answer:
 
 def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     """Return the devices that each node has, with those that all have."""
-    found: dict[str, list[Candidate]] = {}
+    by_node: dict[str, list[Candidate]] = {}
     anywhere: list[Candidate] = []
-    for one in candidates:
-        (found.setdefault(one.node, []) if one.node else anywhere).append(one)
-    return [[*here, *anywhere] for here in found.values()]
+    for candidate in candidates:
+        (by_node.setdefault(candidate.node, []) if candidate.node else anywhere).append(candidate)
+    return [[*here, *anywhere] for here in by_node.values()]
 
 
 _Found = Sequence[tuple[Given, Candidate]]
@@ -107,8 +107,8 @@ def _alternatives(request: Plain) -> Iterator[tuple[str, Plain]]:
     """Yield what serves a request, the best first, with its full name."""
     if "exactly" in request:
         yield request["name"], request["exactly"]
-    for one in request.get("firstAvailable") or ():
-        yield f"{request['name']}/{one['name']}", one
+    for subrequest in request.get("firstAvailable") or ():
+        yield f"{request['name']}/{subrequest['name']}", subrequest
 
 
 @frozen(kw_only=True)
@@ -122,19 +122,20 @@ class _Search:
     # By request and device: selectors are the slowest part.
     _found_unsuited: dict[tuple[str, tuple[str, str, str]], bool] = field(factory=dict)
 
-    def fewest(self, requests: Iterable[Plain], here: list[Candidate]) -> int:
+    def fewest(self, requests: Iterable[Plain], candidates: list[Candidate]) -> int:
         """Return how many devices of a node requests are for at least; too many end all."""
         return sum(
-            min(self._count(exact, here) for _, exact in _alternatives(one)) for one in requests
+            min(self._count(exact, candidates) for _, exact in _alternatives(one))
+            for one in requests
         )
 
-    def _count(self, exact: Plain, here: list[Candidate]) -> int:
+    def _count(self, exact: Plain, candidates: list[Candidate]) -> int:
         if exact.get("allocationMode") == "All":
-            return sum(self._meant(exact, one) for one in here)
+            return sum(self._meant(exact, one) for one in candidates)
         return int(exact.get("count", 1))
 
     def serve(
-        self, requests: list[Plain], here: list[Candidate], books: Books, before: _Found = ()
+        self, requests: list[Plain], candidates: list[Candidate], books: Books, before: _Found = ()
     ) -> Iterator[_Found]:
         """Yield the ways to serve requests by the devices of a node beside what is given before."""
         if not requests:
@@ -142,42 +143,44 @@ class _Search:
             return
         first, *rest = requests
         for name, exact in _alternatives(first):
-            for found, after in self._choices(name, exact, here, books, before):
-                yield from self.serve(rest, here, after, found)
+            for chosen, after in self._choices(name, exact, candidates, books, before):
+                yield from self.serve(rest, candidates, after, chosen)
 
     def _choices(
-        self, name: str, exact: Plain, here: list[Candidate], books: Books, before: _Found
+        self, name: str, exact: Plain, candidates: list[Candidate], books: Books, before: _Found
     ) -> Iterator[tuple[_Found, Books]]:
         """Yield the ways to give one request its devices, with what is given before.
 
         A constraint that keeps one of all devices from being given ends the search on all nodes,
         and for all alternatives. Raises `Lacking` then.
         """
-        count = self._count(exact, here)
+        count = self._count(exact, candidates)
         if len(before) + count > _RESULTS:
             return
         if exact.get("allocationMode") != "All":
-            yield from self._several(name, exact, here, books, before, count)
+            yield from self._several(name, exact, candidates, books, before, count)
             return
-        found, after = before, books
-        for one in filter(partial(self._meant, exact), here):
-            if unsuited(one, exact, self.pools) or in_use(one, exact, self.pools, after):
+        chosen, after = before, books
+        for candidate in filter(partial(self._meant, exact), candidates):
+            if unsuited(candidate, exact, self.pools) or in_use(
+                candidate, exact, self.pools, after
+            ):
                 return
-            more, later = _with(name, exact, one, after, found)
+            more, later = _with(name, exact, candidate, after, chosen)
             if not all(_holds(constraint, more) for constraint in self.constraints):
-                device = f"device {one.device['name']} of node {one.node}"
+                device = f"device {candidate.device['name']} of node {candidate.node}"
                 raise Lacking(f"{device} is one of all that {name} asks, and a constraint bars it")
-            if short(one.device, exact, after.consumed.get(one.key, {})):
+            if short(candidate.device, exact, after.consumed.get(candidate.key, {})):
                 return
-            found, after = more, later
+            chosen, after = more, later
         if count:
-            yield found, after
+            yield chosen, after
 
     def _several(
         self,
         name: str,
         exact: Plain,
-        here: list[Candidate],
+        candidates: list[Candidate],
         books: Books,
         before: _Found,
         count: int,
@@ -191,68 +194,75 @@ class _Search:
                 f"no devices were found in {_TRIES:,} tries: ask for fewer together, or write "
                 "constraints that fewer devices meet"
             )
-        for number in range(len(here) - count + 1):
-            if self._fits(name, exact, here[number], books, before):
-                found, after = _with(name, exact, here[number], books, before)
-                rest = here[number + 1 :]
-                yield from self._several(name, exact, rest, after, found, count - 1)
+        for number in range(len(candidates) - count + 1):
+            if self._fits(name, exact, candidates[number], books, before):
+                chosen, after = _with(name, exact, candidates[number], books, before)
+                rest = candidates[number + 1 :]
+                yield from self._several(name, exact, rest, after, chosen, count - 1)
 
-    def _meant(self, exact: Plain, one: Candidate) -> bool:
+    def _meant(self, exact: Plain, candidate: Candidate) -> bool:
         """Return whether a device is one of all that a request asks: selected and large enough.
 
         What the claim itself takes before does not make it another one: then all are not had.
         """
-        if mismatch(one, exact, self.pools) is not None:
+        if mismatch(candidate, exact, self.pools) is not None:
             return False
-        return short(one.device, exact, self.base.consumed.get(one.key, {})) is None
+        return short(candidate.device, exact, self.base.consumed.get(candidate.key, {})) is None
 
-    def _fits(self, name: str, exact: Plain, one: Candidate, books: Books, before: _Found) -> bool:
+    def _fits(
+        self, name: str, exact: Plain, candidate: Candidate, books: Books, before: _Found
+    ) -> bool:
         """Return whether a request may get a device beside what is given before."""
-        key = name, one.key
+        key = name, candidate.key
         if key not in self._found_unsuited:
-            self._found_unsuited[key] = unsuited(one, exact, self.pools) is not None
-        if self._found_unsuited[key] or unavailable(one, exact, self.pools, books) is not None:
+            self._found_unsuited[key] = unsuited(candidate, exact, self.pools) is not None
+        if (
+            self._found_unsuited[key]
+            or unavailable(candidate, exact, self.pools, books) is not None
+        ):
             return False
-        found, _ = _with(name, exact, one, books, before)
-        return all(_holds(constraint, found) for constraint in self.constraints)
+        chosen, _ = _with(name, exact, candidate, books, before)
+        return all(_holds(constraint, chosen) for constraint in self.constraints)
 
 
 def _with(
-    name: str, exact: Plain, one: Candidate, books: Books, before: _Found
+    name: str, exact: Plain, candidate: Candidate, books: Books, before: _Found
 ) -> tuple[_Found, Books]:
     """Return what is given, and the books, once a request has a device."""
-    amounts = {key: amount or Decimal(0) for key, amount in consumes_of(one.device, exact).items()}
+    amounts = {
+        key: amount or Decimal(0) for key, amount in consumes_of(candidate.device, exact).items()
+    }
     given = Given(
         request=name,
-        node=one.node,
-        driver=one.pool[0],
-        device=one.device["name"],
-        consumes=_said(one, exact),
+        node=candidate.node,
+        driver=candidate.pool[0],
+        device=candidate.device["name"],
+        consumes=_said(candidate, exact),
     )
-    return (*before, (given, one)), books.plus(one, amounts)
+    return (*before, (given, candidate)), books.plus(candidate, amounts)
 
 
-def _said(one: Candidate, exact: Plain) -> dict[str, str]:
+def _said(candidate: Candidate, exact: Plain) -> dict[str, str]:
     """Return what is consumed as a claim says it: rounded amounts are those of the policy."""
-    if not one.device.get("allowMultipleAllocations"):
+    if not candidate.device.get("allowMultipleAllocations"):
         return {}
     asked = (exact.get("capacity") or {}).get("requests") or {}
     made = {}
-    for name, amount in consumes_of(one.device, exact).items():
-        capacity = one.device["capacity"][name]
+    for name, amount in consumes_of(candidate.device, exact).items():
+        capacity = candidate.device["capacity"][name]
         usual = (capacity.get("requestPolicy") or {}).get("default") or capacity["value"]
-        said = str(asked.get(name, usual))
-        made[name] = said if amount == decimal(said) else f"{amount}"
+        text = str(asked.get(name, usual))
+        made[name] = text if amount == decimal(text) else f"{amount}"
     return made
 
 
-def _holds(constraint: Plain, found: _Found) -> bool:
+def _holds(constraint: Plain, chosen: _Found) -> bool:
     """Return whether devices are as a constraint says."""
     meant = constraint.get("requests")
     name = constraint.get("matchAttribute") or constraint["distinctAttribute"]
     values = [
         attribute(one.device, name, driver=one.pool[0])
-        for given, one in found
+        for given, one in chosen
         if not meant or {given.request, given.request.partition("/")[0]} & {*meant}
     ]
     if None in values:
@@ -262,10 +272,10 @@ def _holds(constraint: Plain, found: _Found) -> bool:
     return len({*values}) == len(values)
 
 
-def _reason(one: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+def _reason(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
     """Return why a request does not get a device, None if it may; whatever is told of it."""
     try:
-        return unsuited(one, exact, pools) or unavailable(one, exact, pools, books)
+        return unsuited(candidate, exact, pools) or unavailable(candidate, exact, pools, books)
     except Lacking as error:
         return f"not told by {error}"
 

@@ -22,7 +22,7 @@ from hetero.container.cdi import Specs
 from hetero.container.pin import Libraries, pin
 from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.admin_access import AdminAccess
-from hetero.kube.dra.claims import Prepared, beside, prepared, results_of, used_by, users
+from hetero.kube.dra.claims import Prepared, other_claims, prepared, results_of, used_by, users
 from hetero.kube.dra.device_status import differ, statuses
 from hetero.kube.dra.offers import DRIVER, offers
 from hetero.kube.dra.proto import dra_pb2 as wire
@@ -140,16 +140,16 @@ class NodeClaims:
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
         standing = {entry.id: entry for entry in snapshot.grants}
         entry = standing.get(identity_of(claim.metadata.uid))
-        found = offers(self.discovery().devices)
-        said = statuses(claim, held, found, entry, node=self.name)
-        if not differ(claim, said, node=self.name):
+        offered = offers(self.discovery().devices)
+        device_statuses = statuses(claim, held, offered, entry, node=self.name)
+        if not differ(claim, device_statuses, node=self.name):
             return
         about = claim.metadata
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": about.name, "namespace": about.namespace, "uid": about.uid},
-            "status": {"devices": said},
+            "status": {"devices": device_statuses},
         }
         path = f"{_path(*claim.full_name)}/status"
         try:
@@ -162,14 +162,14 @@ class NodeClaims:
 
         All of them: a kubelet asks once, however many pods use the claim.
         """
-        found = []
-        for one in claim.status.reserved_for:
-            if one.resource != "pods":
+        pods = []
+        for consumer in claim.status.reserved_for:
+            if consumer.resource != "pods":
                 continue
-            pod = await self.pod(claim.metadata.namespace, one.name)
-            if pod is not None and pod.metadata.uid == one.uid and not ended(pod):
-                found.append(pod)
-        return found
+            pod = await self.pod(claim.metadata.namespace, consumer.name)
+            if pod is not None and pod.metadata.uid == consumer.uid and not ended(pod):
+                pods.append(pod)
+        return pods
 
     def _grant(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> Grant:
         """Make the grant of a claim stand, and write its CDI spec.
@@ -211,10 +211,10 @@ class NodeClaims:
         claims = used_by(pod).values()
         if not claims or ended(pod) or uid in self._noted:
             return
-        found = [one for one in self.node.ledger.snapshot().grants if uses(pod, one)]
-        for entry in found:
+        used_grants = [one for one in self.node.ledger.snapshot().grants if uses(pod, one)]
+        for entry in used_grants:
             self._note(entry, uid)
-        if len(found) == len({*claims}):
+        if len(used_grants) == len({*claims}):
             self._noted.add(uid)
 
     def forget_user(self, uid: str) -> None:
@@ -242,7 +242,9 @@ class NodeClaims:
     def _beside(self, asked: wire.Claim, pods: Sequence[Pod]) -> tuple[Grant, ...]:
         """Return all grants. Raises `BadInput` if a container of a pod uses two claims."""
         grants = self.node.ledger.snapshot().grants
-        others = {other: user for pod in pods for other, user in beside(pod, asked.name).items()}
+        others = {
+            other: user for pod in pods for other, user in other_claims(pod, asked.name).items()
+        }
         held = [(one.owner.get(_NAMESPACE), one.owner.get(_CLAIM)) for one in grants]
         for namespace, other in (*held, *self.admin.standing().values()):
             if other in others and namespace == asked.namespace:
@@ -350,14 +352,14 @@ class NodeClaims:
 
     def _standing(self) -> dict[str, tuple[str, str, Grant | None]]:
         """Return namespace, name and grant of what is prepared, by UID; admin access has none."""
-        found: dict[str, tuple[str, str, Grant | None]] = {
+        standing: dict[str, tuple[str, str, Grant | None]] = {
             _uid(device): (*claim, None) for device, claim in self.admin.standing().items()
         }
         for entry in self.node.ledger.snapshot().grants:
             about = entry.owner
             if CLAIM_UID in about:
-                found[about[CLAIM_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
-        return found
+                standing[about[CLAIM_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
+        return standing
 
     async def _claim(self, namespace: str, name: str) -> ResourceClaim:
         """Return a claim as the API has it. Raises `ApiError`."""
@@ -379,8 +381,8 @@ class NodeClaims:
         """
         if entry is not None:
             await asyncio.to_thread(self._write_spec, claim.metadata.uid, entry)
-            for one in claim.status.reserved_for:
-                self._note(entry, one.uid)
+            for consumer in claim.status.reserved_for:
+                self._note(entry, consumer.uid)
         discovery = self.discovery()
         held = prepared(claim, node=self.name, offers=offers(discovery.devices))
         try:

@@ -66,19 +66,19 @@ class Offer:
 
 def offers(devices: Iterable[Device]) -> dict[str, Offer]:
     """Return what the devices of a node offer, by name, in the order of the devices."""
-    found: list[Offer] = []
+    offered: list[Offer] = []
     modules: dict[str, list[Device]] = {}
     for device in devices:
         if isinstance(device.granularity, Templated):
-            found += _templates(device, device.granularity)
+            offered += _templates(device, device.granularity)
             if device.granularity.whole:
                 modules.setdefault(device.group or device.uuid, []).append(device)
         else:
-            found.append(Offer(name=device_name(device.uuid), devices=(device,)))
+            offered.append(Offer(name=device_name(device.uuid), devices=(device,)))
     for parts in modules.values():
         if len(parts) <= _SETS_EACH:
-            found.append(Offer(name=device_name(parts[0].uuid), devices=tuple(parts)))
-    return {offer.name: offer for offer in found}
+            offered.append(Offer(name=device_name(parts[0].uuid), devices=tuple(parts)))
+    return {offer.name: offer for offer in offered}
 
 
 def _templates(device: Device, granularity: Templated) -> Iterator[Offer]:
@@ -107,12 +107,12 @@ def slices(
     is not well. At least one slice: a pool is known to be empty.
     """
     given = tuple(devices)
-    found = offers(given)
+    offered = offers(given)
     linked = _linked(given)
     sets = [_counter_set(one) for one in given if isinstance(one.granularity, Templated)]
     entries = [
         _entry(offer, resources=resources, roots=roots, linked=linked, effect=effect)
-        for offer in found.values()
+        for offer in offered.values()
     ]
     contents: list[Plain] = [
         *({"sharedCounters": part} for part in _parts(sets, _SETS)),
@@ -157,7 +157,7 @@ def _entry(
     first = offer.devices[0]
     template = offer.template
     counted = resources.get(f"{first.uuid}/{template.name}" if template else first.uuid, ())
-    said: dict[str, str | int | bool | None] = {
+    values: dict[str, str | int | bool | None] = {
         "vendor": first.vendor,
         "model": first.model,
         "uuid": first.uuid,
@@ -173,7 +173,7 @@ def _entry(
         "resource.kubernetes.io/pciBusID": first.pci,
         "resource.kubernetes.io/pcieRoot": roots.get(first.uuid),
     }
-    made: Plain = {"name": offer.name, "attributes": _attributes(said)}
+    made: Plain = {"name": offer.name, "attributes": _attributes(values)}
     if offer.shared:
         made |= {"allowMultipleAllocations": True, "capacity": _consumable(first)}
     else:
@@ -190,7 +190,7 @@ def _entry(
     if sick is not None:
         made["attributes"] |= _attributes({"health": sick.health})
         taint = {"key": UNHEALTHY, "value": _value(sick.health or ""), "effect": effect}
-        made["taints"] = [{name: said for name, said in taint.items() if said}]
+        made["taints"] = [{name: text for name, text in taint.items() if text}]
     return made
 
 
@@ -217,22 +217,26 @@ def _capacity(
 ) -> Plain:
     """Return a capacity of which claims consume by a grain; `default` None: all of a device."""
 
-    def said(amount: int) -> str:
+    def amount_text(amount: int) -> str:
         return amount_of(counter, amount)
 
     most = total if most is None else most
     usual = most if default is None else default
-    policy: Plain = {"default": said(usual)}
+    policy: Plain = {"default": amount_text(usual)}
     match grain:
         case Step(of) if total >= 2 * of:
             least = min(of, usual)
-            policy["validRange"] = {"min": said(least), "max": said(most), "step": said(of)}
+            policy["validRange"] = {
+                "min": amount_text(least),
+                "max": amount_text(most),
+                "step": amount_text(of),
+            }
         case Ladder(sizes):
             steps = sorted({usual, most, *(size for size in sizes if size < most)})
-            policy["validValues"] = [said(size) for size in steps[-_LADDER:]]
+            policy["validValues"] = [amount_text(size) for size in steps[-_LADDER:]]
         case _:
-            policy["validValues"] = [said(size) for size in sorted({usual, most})]
-    return {"value": said(total), "requestPolicy": policy}
+            policy["validValues"] = [amount_text(size) for size in sorted({usual, most})]
+    return {"value": amount_text(total), "requestPolicy": policy}
 
 
 def amount_of(counter: str, amount: int) -> str:
@@ -267,8 +271,8 @@ def _obtainable(device: Device, counter: str) -> int:
 
 def _reserved(device: Device) -> int:
     """Return the bytes of a device that its driver keeps for itself, as far as it says so."""
-    said = device.attributes.get("reserved", "")
-    return min(int(said), device.capacity[MEMORY]) if said.isdecimal() else 0
+    reserved = device.attributes.get("reserved", "")
+    return min(int(reserved), device.capacity[MEMORY]) if reserved.isdecimal() else 0
 
 
 def _counter_set(device: Device) -> Plain:
@@ -304,22 +308,22 @@ def _linked(devices: Sequence[Device]) -> dict[str, str]:
         or {link.peer for link in device.links if not faster.get(link.peer)}
         for device in devices
     }
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for uuid in links:
-        waiting = [uuid] if links[uuid] and uuid not in found else []
+        waiting = [uuid] if links[uuid] and uuid not in groups else []
         while waiting:
-            one = waiting.pop()
-            if one not in found and one in links:
-                found[one] = device_name(uuid)
-                waiting += links[one]
-    return found
+            reached = waiting.pop()
+            if reached not in groups and reached in links:
+                groups[reached] = device_name(uuid)
+                waiting += links[reached]
+    return groups
 
 
-def _attributes(said: Mapping[str, str | int | bool | None]) -> Plain:
+def _attributes(values: Mapping[str, str | int | bool | None]) -> Plain:
     kinds = {bool: "bool", int: "int", str: "string"}
     return {
         name: {kinds[type(value)]: value[:_TEXT] if isinstance(value, str) else value}
-        for name, value in said.items()
+        for name, value in values.items()
         if value is not None
     }
 

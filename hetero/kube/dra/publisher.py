@@ -114,15 +114,15 @@ class Publisher:
 
     async def _write(self, wanted: list[Plain]) -> None:
         """Write a pool; of another generation than the one that is there, if any of it differs."""
-        found: dict[str, ResourceSlice] = {} if self._found is None else self._found
+        published: dict[str, ResourceSlice] = {} if self._found is None else self._found
         names = [f"{self.node}-{DRIVER}-{number}" for number in range(len(wanted))]
-        if [_said(found[name]) if name in found else None for name in names] == wanted and (
-            len(found) == len(wanted)
-            and len({one.spec["pool"]["generation"] for one in found.values()}) == 1
+        if [_said(published[name]) if name in published else None for name in names] == wanted and (
+            len(published) == len(wanted)
+            and len({one.spec["pool"]["generation"] for one in published.values()}) == 1
         ):
             return
-        there = [one.spec["pool"]["generation"] for one in found.values()]
-        generation = max(there, default=0) + 1
+        generations = [one.spec["pool"]["generation"] for one in published.values()]
+        generation = max(generations, default=0) + 1
         owner = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
         for name, spec in zip(names, wanted, strict=True):
             metadata: Plain = {"name": name, "ownerReferences": [owner]}
@@ -132,14 +132,14 @@ class Publisher:
                 "metadata": metadata,
                 "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
             }
-            if name in found:
-                metadata["resourceVersion"] = found[name].metadata.resource_version
+            if name in published:
+                metadata["resourceVersion"] = published[name].metadata.resource_version
                 made = await self.api.put(f"{SLICES}/{name}", body)
             else:
                 made = await self.api.post(SLICES, body)
             self.writes += 1
-            found[name] = read(ResourceSlice, made)
-        for name in found.keys() - set(names):
+            published[name] = read(ResourceSlice, made)
+        for name in published.keys() - set(names):
             await self._remove(name)
         log.info("published %d slices, generation %d", len(names), generation)
 
@@ -166,8 +166,8 @@ class Publisher:
 
     def _listed(self, items: list[ResourceSlice]) -> None:
         self._found, self._others = {}, {}
-        for one in items:
-            self._of(one)[one.metadata.name] = one
+        for item in items:
+            self._of(item)[item.metadata.name] = item
         self._changed.set()
 
     def _of(self, item: ResourceSlice) -> dict[str, ResourceSlice]:
@@ -177,13 +177,13 @@ class Publisher:
         return self._others
 
     def _slice_changed(self, event: str, item: ResourceSlice) -> None:
-        there, name = self._of(item), item.metadata.name
-        if name in there and _version(item) <= _version(there[name]):
+        known, name = self._of(item), item.metadata.name
+        if name in known and _version(item) <= _version(known[name]):
             return  # of our own writing
         if event == "DELETED":
-            there.pop(name, None)
+            known.pop(name, None)
         else:
-            there[name] = item
+            known[name] = item
         self._changed.set()
 
 
@@ -191,13 +191,17 @@ def counted(
     devices: Iterable[Device], names: Callable[[str], Iterable[ResourceNames]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the resources that each device is counted by, and each shape of one."""
-    found: dict[str, tuple[str, ...]] = {}
+    resources: dict[str, tuple[str, ...]] = {}
     for device in devices:
-        for one in names(device.vendor):
-            if one.devices.mean(device):
-                shaped = f"{device.uuid}/{one.devices.shape}" if one.devices.shape else device.uuid
-                found[shaped] = (*found.get(shaped, ()), one.count)
-    return found
+        for resource_names in names(device.vendor):
+            if resource_names.devices.mean(device):
+                shaped = (
+                    f"{device.uuid}/{resource_names.devices.shape}"
+                    if resource_names.devices.shape
+                    else device.uuid
+                )
+                resources[shaped] = (*resources.get(shaped, ()), resource_names.count)
+    return resources
 
 
 def _version(item: ResourceSlice) -> int:

@@ -50,19 +50,19 @@ def resize_claim(
 
 def _said(text: str) -> dict[str, str]:
     """Return what an annotation says. Raises `BadInput`."""
-    said = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
-    for word, amount in said.items():
+    amounts = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
+    for word, amount in amounts.items():
         if word not in _WORDS or not amount:
             raise BadInput(f"{RESIZE} {text!r}: write memory=2Gi,cores=20, or one of them")
-    return said
+    return amounts
 
 
 def _goal(
-    said: dict[str, str], piece: DeviceAllocation, device: Device, grains: Fractional
+    amounts: dict[str, str], piece: DeviceAllocation, device: Device, grains: Fractional
 ) -> DeviceAllocation:
     """Return the size that is meant. Raises `Refused` where it is more than the claim consumes."""
     had = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
-    memory, cores = bytes_of(said, "memory", 1), quantity(said, "cores")
+    memory, cores = bytes_of(amounts, "memory", 1), quantity(amounts, "cores")
     if memory is not None and memory > had[MEMORY]:
         asked, most = format_both(memory, had[MEMORY])
         raise Refused(f"{RESIZE}: {asked} of memory is more than the claim consumes, {most}")

@@ -43,10 +43,10 @@ def matches(expression: str, device: Plain, *, driver: str) -> bool:
 
 def attribute(device: Plain, name: str, *, driver: str) -> object:
     """Return a device's attribute by its full name, None if it has none of it."""
-    found = _qualified(device.get("attributes") or {}, driver)
+    by_domain = _qualified(device.get("attributes") or {}, driver)
     domain, _, short = name.rpartition("/")
-    said = found.get(domain, {}).get(short)
-    return next(iter(said.values())) if said else None
+    typed = by_domain.get(domain, {}).get(short)
+    return next(iter(typed.values())) if typed else None
 
 
 def _seen(device: Plain, driver: str) -> Plain:
@@ -67,13 +67,13 @@ def _seen(device: Plain, driver: str) -> Plain:
     }
 
 
-def _qualified(said: Mapping[str, Plain], driver: str) -> dict[str, dict[str, Plain]]:
+def _qualified(attributes: Mapping[str, Plain], driver: str) -> dict[str, dict[str, Plain]]:
     """Return what is said by domain and name; what has no domain is the driver's."""
-    found: dict[str, dict[str, Plain]] = {driver: {}}
-    for full, value in said.items():
+    by_domain: dict[str, dict[str, Plain]] = {driver: {}}
+    for full, value in attributes.items():
         domain, _, name = full.rpartition("/")
-        found.setdefault(domain or driver, {})[name] = value
-    return found
+        by_domain.setdefault(domain or driver, {})[name] = value
+    return by_domain
 
 
 def _whole(amount: Decimal) -> int:
@@ -81,15 +81,15 @@ def _whole(amount: Decimal) -> int:
     return int(amount * 1000)
 
 
-def _compare(one: int, other: int) -> int:
-    return (one > other) - (one < other)
+def _compare(left: int, right: int) -> int:
+    return (left > right) - (left < right)
 
 
 _FUNCTIONS: Mapping[str, Any] = {
     "quantity": lambda text: _whole(decimal(text)),
     "compareTo": _compare,
-    "isGreaterThan": lambda one, other: one > other,
-    "isLessThan": lambda one, other: one < other,
+    "isGreaterThan": lambda left, right: left > right,
+    "isLessThan": lambda left, right: left < right,
     "lowerAscii": lambda text: text.lower(),
     "upperAscii": lambda text: text.upper(),
 }

@@ -120,11 +120,11 @@ class TemplateController:
         if self._true.get(key) == version:
             return True
         try:
-            there = await self.api.get(f"{_path(key[0])}/{key[1]}")
+            existing = await self.api.get(f"{_path(key[0])}/{key[1]}")
         except ApiError as error:
             log.warning("template %s/%s: %s", *key, error)
             return True
-        if template_name((there.get("spec") or {}).get("spec") or {}) != key[1]:
+        if template_name((existing.get("spec") or {}).get("spec") or {}) != key[1]:
             return False
         self._true[key] = version
         return True
@@ -137,14 +137,14 @@ class TemplateController:
         except BadInput as error:
             await self._events.tell(pod.metadata, "NoTemplate", str(error))
             return {}
-        found: dict[_Key, Plain] = {}
+        wanted: dict[_Key, Plain] = {}
         for name in named_templates(pod):
             if name in known:
-                found[namespace, name] = known[name]
+                wanted[namespace, name] = known[name]
             elif (namespace, name) not in self._found:
                 sentence = f"template {name} is not what the pod's annotation {ASKED} comes to"
                 await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: nothing is made")
-        return found
+        return wanted
 
     async def _make(self, key: _Key, spec: Plain) -> None:
         namespace, name = key

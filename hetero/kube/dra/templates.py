@@ -53,7 +53,7 @@ class Template:
     container: str
     name: str
     spec: Plain
-    said: Mapping[str, str]  # the container's own words
+    limits: Mapping[str, str]  # the container's own words
 
     @property
     def whole(self) -> bool:
@@ -63,7 +63,7 @@ class Template:
         if exactly is None or {"capacity", "selectors"} & exactly.keys() or "config" in devices:
             return False
         bound = any("matchAttribute" in one for one in devices.get("constraints") or ())
-        return not bound and [str(exactly["count"])] == [*self.said.values()]
+        return not bound and [str(exactly["count"])] == [*self.limits.values()]
 
 
 @frozen(kw_only=True)
@@ -77,14 +77,16 @@ class _Kind:
 def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
     """Return the claims of a pod's containers, as they ask by resource names. Raises `BadInput`."""
     made = []
-    said = {one.name: _said(one, vocabulary) for one in pod.containers}
+    limits = {one.name: _said(one, vocabulary) for one in pod.containers}
     for asked in vocabulary.asked(pod):
         name = asked.container
         try:
             spec = {"devices": _devices(vocabulary, asked)}
         except BadInput as error:
             raise BadInput(f"container {name}: {error}") from None
-        template = Template(container=name, name=template_name(spec), spec=spec, said=said[name])
+        template = Template(
+            container=name, name=template_name(spec), spec=spec, limits=limits[name]
+        )
         made.append(template)
     return tuple(made)
 
@@ -97,13 +99,13 @@ def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
 def with_words(pod: Pod) -> Pod:
     """Return a pod with the words again that `patches` has put aside. Raises `BadInput`."""
     text = pod.metadata.annotations.get(ASKED, "{}")
-    said = read_note(ASKED, text)
-    if not isinstance(said, dict) or not all(map(_is_amounts, said.values())):
+    limits = read_note(ASKED, text)
+    if not isinstance(limits, dict) or not all(map(_is_amounts, limits.values())):
         raise BadInput(f"annotation {ASKED} is not what the webhook wrote")
 
     def meant(containers: Iterable[Container]) -> tuple[Container, ...]:
         return tuple(
-            replace(one, resources=Resources(limits=said.get(one.name, {}))) for one in containers
+            replace(one, resources=Resources(limits=limits.get(one.name, {}))) for one in containers
         )
 
     spec = pod.spec
@@ -113,8 +115,8 @@ def with_words(pod: Pod) -> Pod:
     return replace(pod, spec=spec)
 
 
-def _is_amounts(said: object) -> bool:
-    return isinstance(said, dict) and all(isinstance(amount, str) for amount in said.values())
+def _is_amounts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(amount, str) for amount in value.values())
 
 
 def named_templates(pod: Pod) -> tuple[str, ...]:
@@ -150,20 +152,20 @@ def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
     """
     made = {one.container: one for one in templates(vocabulary, pod)}
     notes = pod.metadata.annotations
-    said: dict[str, Plain] = {}
+    limits: dict[str, Plain] = {}
     claims: list[Plain] = list(spec.get("resourceClaims") or ())
     for kind in ("containers", "initContainers"):
         for number, container in enumerate(spec.get(kind) or ()):
             template = made.get(container["name"])
             if template is None:
                 continue
-            name = f"{PREFIX}{len(said)}"
-            said[container["name"]] = {**template.said}
+            name = f"{PREFIX}{len(limits)}"
+            limits[container["name"]] = {**template.limits}
             claims.append({"name": name, "resourceClaimTemplateName": template.name})
             rest = _without(container.get("resources") or {}, vocabulary)
             rest["claims"] = [*(rest.get("claims") or ()), {"name": name}]
             yield {"op": "add", "path": f"/spec/{kind}/{number}/resources", "value": rest}
-    text = json.dumps(said, sort_keys=True)
+    text = json.dumps(limits, sort_keys=True)
     yield {"op": "add", "path": "/metadata/annotations", "value": {**notes, ASKED: text}}
     yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
 
@@ -192,14 +194,14 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
     _expect_sayable(vocabulary, asked)
     count = _count(asked)
     alternatives = [_exactly(vocabulary, asked, kind) for kind in _kinds(vocabulary, asked)]
-    said: Plain = {"exactly": alternatives[0]}
+    device_request: Plain = {"exactly": alternatives[0]}
     if len(alternatives) > 1:
-        said = {
+        device_request = {
             "firstAvailable": [
                 {"name": f"{_REQUEST}-{number}", **one} for number, one in enumerate(alternatives)
             ]
         }
-    made: Plain = {"requests": [{"name": _REQUEST, **said}]}
+    made: Plain = {"requests": [{"name": _REQUEST, **device_request}]}
     together = [("distinctAttribute", "uuid")]
     together += [("matchAttribute", "numaNode")] if request.numa else []
     together += [("matchAttribute", "linkGroup")] if request.links else []
