@@ -286,13 +286,13 @@ class Agent:
         seen = await asyncio.to_thread(self._monitor.sample, self.discovery.devices)
         self.metrics.sighting = seen
         grants = {entry.id: entry for entry in self.node.snapshot().grants} if seen.news else {}
-        for found in seen.news:
-            log.warning("%s", found)
-            tell(self.node, found.subject, str(found))
-            entry = grants.get(found.grant or "")
+        for finding in seen.news:
+            log.warning("%s", finding)
+            tell(self.node, finding.subject, str(finding))
+            entry = grants.get(finding.grant or "")
             for pod in self._pods_of(entry) if entry else ():
                 await self._events.tell(
-                    pod.metadata, _REASONS.get(type(found), "ServiceEnded"), str(found)
+                    pod.metadata, _REASONS.get(type(finding), "ServiceEnded"), str(finding)
                 )
 
     def _pods_of(self, entry: Grant) -> list[Pod]:
@@ -305,26 +305,26 @@ class Agent:
 
         For the variable nobody is ended for device time: the drivers' figures of it are coarse.
         """
-        said = reaction(self.node, entry)
+        configured = reaction(self.node, entry)
         if self.allocator.variable(entry, KILLER) not in ("true", "1"):
-            return said
+            return configured
         return Reaction(on_excess=OnExcess.KILL, on_bypass=OnBypass.KILL, spares_time=True)
 
     def _declared(self) -> dict[str, tuple[ResourceNames, ...]]:
         """Return the resource names of all vendors that answer."""
-        said = settings.load(self.options.config).vocabulary(self.node.registry)
-        return {vendor.name: vendor.resource_names for vendor in said.vendors}
+        vocabulary = settings.load(self.options.config).vocabulary(self.node.registry)
+        return {vendor.name: vendor.resource_names for vendor in vocabulary.vendors}
 
     def _resources(self) -> dict[str, list[Device]]:
         """Return the devices that each kubelet resource counts; what was offered once stays."""
-        found: dict[str, list[Device]] = {name: [] for name in self.plugins}
+        resources: dict[str, list[Device]] = {name: [] for name in self.plugins}
         for device in () if self.by_claims else self.discovery.devices:
             for resource_names in self._resource_names.get(device.vendor, ()):
                 if resource_names.devices.mean(device):
-                    found.setdefault(resource_names.count, []).append(
+                    resources.setdefault(resource_names.count, []).append(
                         _counted(device, resource_names.devices.shape)
                     )
-        return found
+        return resources
 
     async def _publish(self) -> None:
         """Have the webhook write the inventory, if the API has another.
@@ -411,15 +411,15 @@ class Agent:
 
     async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Act again and again; what fails is said once, and tried again."""
-        said = ""
+        last_error = ""
         while True:
             try:
                 await act()
-                said = ""
+                last_error = ""
             except HeteroError as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("%s", said)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    log.warning("%s", last_error)
             await asyncio.sleep(seconds)
 
 

@@ -206,27 +206,29 @@ class Allocator:
     async def _wanted(self, resource: str, count: int) -> SignedContainer:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
         held, until = await self.kubelet.held(), monotonic() + _AWAY
-        found: list[SignedContainer] = []
+        candidates: list[SignedContainer] = []
         faults: list[str] = []
-        for (namespace, name), theirs in held.items():
+        for (namespace, name), pod_devices in held.items():
             pod = await self._pod_until(until, namespace, name)
             if pod is None or not active(pod):
                 continue
             try:
-                wanted = self._next(pod, resource, held=theirs)
+                wanted = self._next(pod, resource, held=pod_devices)
             except HeteroError as error:
                 faults.append(str(error))
                 continue
             if wanted is not None and len(wanted.allocation.pieces) == count:
-                found.append(wanted)
-        if not found:
+                candidates.append(wanted)
+        if not candidates:
             why = "; ".join(faults) or "the scheduler gave none on this node what it asks"
             raise Refused(f"no pod waits for {count} {resource}: {why}")
         # Of two, the kubelet refused one for another reason, and we or the API have not heard yet:
         # the one being admitted is the one that was bound last, whatever changed since.
-        if len(found) > 1:
-            found = [one for one in found if await self._still_active(one.pod)] or found
-        return max(found, key=lambda one: self._order(one.pod))
+        if len(candidates) > 1:
+            candidates = [
+                one for one in candidates if await self._still_active(one.pod)
+            ] or candidates
+        return max(candidates, key=lambda signed: self._order(signed.pod))
 
     async def _still_active(self, pod: Pod) -> bool:
         """Whether the API itself says that a pod may still start containers."""
@@ -269,9 +271,9 @@ class Allocator:
 
         Raises `BadInput` on a forgery, and where the container hides what would limit it.
         """
-        for one in pod.containers:
-            if one.name == container:
-                expect_unhidden(one)
+        for container_spec in pod.containers:
+            if container_spec.name == container:
+                expect_unhidden(container_spec)
         for wanted in signed(pod, PublicKeys.read(self.public_keys), node=self.name):
             if wanted.container == container:
                 return wanted
@@ -394,16 +396,16 @@ class Allocator:
         by_pod: defaultdict[str, list[Grant]] = defaultdict(list)
         for entry in grants:
             by_pod[entry.owner.get("uid", "")].append(entry)
-        for uid, mine in by_pod.items():
+        for uid, pod_grants in by_pod.items():
             owner = pod if uid == pod.metadata.uid else self.pods.get(uid)
             if owner is None:
-                yield from each(mine)
+                yield from each(pod_grants)
                 continue
             first = ending(owner)
             main = {one.name for one in owner.spec.containers}
-            beside = {one.owner["container"] for one in mine} - first - main
+            sidecars = {one.owner["container"] for one in pod_grants} - first - main
             resting = set() if initialized(owner) else first
-            for usage in holds(*(_of(mine, names) for names in (beside, main, resting))):
+            for usage in holds(*(_of(pod_grants, names) for names in (sidecars, main, resting))):
                 yield usage.device, usage.takes
 
     async def reconcile(self) -> None:
@@ -419,9 +421,11 @@ class Allocator:
         over: list[Grant] = []
         unsaid = False
         for entry in await self._standing():
-            said = await self._is_over(entry)
-            unsaid |= said is None
-            if said or (said is None and entry.id in self.running_on):  # what is over stays so
+            is_over = await self._is_over(entry)
+            unsaid |= is_over is None
+            if is_over or (
+                is_over is None and entry.id in self.running_on
+            ):  # what is over stays so
                 over.append(entry)
             else:
                 stand.add(entry.id)

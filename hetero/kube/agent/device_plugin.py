@@ -40,11 +40,11 @@ def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
     answer = wire.ListAndWatchResponse()
     for device in devices:
         for slot in range(device.capacity[SLOTS]):
-            one = answer.devices.add(
+            entry = answer.devices.add(
                 ID=device_id(device.uuid, slot), health="Healthy" if device.usable else "Unhealthy"
             )
             if device.numa is not None:
-                one.topology.nodes.add(ID=device.numa)
+                entry.topology.nodes.add(ID=device.numa)
     return answer
 
 
@@ -95,10 +95,10 @@ class Plugin(DevicePluginServicer):
     def offer(self, devices: Iterable[Device]) -> None:
         """Tell the kubelet of these devices, unless it knows them so already."""
         now = listed(devices)
-        for one in now.devices:
-            if len(one.ID) > _LONGEST:
+        for entry in now.devices:
+            if len(entry.ID) > _LONGEST:
                 log.error(
-                    "%s: device id %s is longer than the kubelet takes", self.resource, one.ID
+                    "%s: device id %s is longer than the kubelet takes", self.resource, entry.ID
                 )
         if now != self._devices:
             self._devices = now
@@ -215,6 +215,6 @@ class Plugin(DevicePluginServicer):
 
 def _identity(socket: Path) -> tuple[int, int] | None:
     with suppress(FileNotFoundError):
-        found = os.stat(socket)
-        return found.st_ino, found.st_ctime_ns
+        socket_stat = os.stat(socket)
+        return socket_stat.st_ino, socket_stat.st_ctime_ns
     return None

@@ -33,20 +33,20 @@ class DriverInjection:
 
     def note_kubelet(self, kubelet: NodeInfo) -> None:
         """Note what the node says of its kubelet."""
-        found = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
-        self._by_name = found is not None and tuple(map(int, found.groups())) >= _KNOWS_CDI
+        version = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
+        self._by_name = version is not None and tuple(map(int, version.groups())) >= _KNOWS_CDI
 
     def into(self, pod: Pod, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
         """Return what a container of the pod is given of the vendors' edits.
 
         What an image says of a runtime's further devices counts less than what is said here.
         """
-        told = (
+        injecting = (
             vendor
             for vendor in vendors
             if not edits.env.keys().isdisjoint((*vendor.runtime.variables, *vendor.visible))
         )
-        unsaid = dict.fromkeys((name for one in told for name in one.runtime.unsaid), "")
+        unsaid = dict.fromkeys((name for one in injecting for name in one.runtime.unsaid), "")
         edits = evolve(edits, env={**unsaid, **edits.env})
         by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
         if by_runtime or pod.spec.runtime_class_name:
@@ -73,9 +73,9 @@ class DriverInjection:
         for vendor in vendors:
             runtime = vendor.runtime
             for name in runtime.variables if runtime.mounts else ():
-                said = env.get(name, "")
-                if said and said not in runtime.none:
-                    places = (f"{runtime.mounts}/{device}" for device in said.split(","))
+                value = env.get(name, "")
+                if value and value not in runtime.none:
+                    places = (f"{runtime.mounts}/{device}" for device in value.split(","))
                     mounts += [Mount("/dev/null", place) for place in places]
                     env[name] = str(runtime.mounts)
         return evolve(edits, env=env, mounts=tuple(mounts))

@@ -44,10 +44,10 @@ class Kubelet:
     def started(self) -> tuple[int, int] | None:
         """Return what changes when the kubelet starts anew: its socket; None without one."""
         try:
-            found = (self.plugins / "kubelet.sock").stat()
+            socket_stat = (self.plugins / "kubelet.sock").stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_ctime_ns
+        return socket_stat.st_ino, socket_stat.st_ctime_ns
 
     async def register(self, resource: str, endpoint: str) -> None:
         """Offer `resource` to the kubelet by the plugin that listens on the socket `endpoint`."""

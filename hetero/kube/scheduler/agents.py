@@ -24,8 +24,8 @@ class Agents:
 
     def pods_listed(self, uids: set[str]) -> None:
         """Forget all pods but these."""
-        for mine in self._serving.values():
-            mine &= uids
+        for served in self._serving.values():
+            served &= uids
 
     def pod_changed(self, event: str, pod: Pod) -> str | None:
         """Note a pod; return its node if it is an agent."""
@@ -33,11 +33,11 @@ class Agents:
         user = f"system:serviceaccount:{about.namespace}:{pod.spec.service_account_name}"
         if user != self.account or not node:
             return None
-        mine = self._serving.setdefault(node, set())
+        served = self._serving.setdefault(node, set())
         if event != "DELETED" and _ready(pod):
-            mine.add(about.uid)
+            served.add(about.uid)
         else:
-            mine.discard(about.uid)
+            served.discard(about.uid)
         return node
 
     def why_shut(self, node: str) -> str | None:

@@ -24,8 +24,8 @@ class DisruptionBudgets:
         answer = await api.get(f"/apis/policy/{version}/poddisruptionbudgets")
         # An empty selector chooses all pods of its namespace in v1, and none in v1beta1.
         none = (None, LabelSelector()) if version == "v1beta1" else (None,)
-        found = read_all(DisruptionBudget, answer["items"])
-        return cls([budget for budget in found if budget.spec.selector not in none])
+        budgets = read_all(DisruptionBudget, answer["items"])
+        return cls([budget for budget in budgets if budget.spec.selector not in none])
 
     def protected(self, pods: Iterable[Pod]) -> set[str]:
         """Return the UIDs of those of the pods that may not all go, empty if they may.
@@ -33,12 +33,12 @@ class DisruptionBudgets:
         A pod that is not ready counts nothing, as in the API: the dry run says whether it may go.
         """
         ready = [pod for pod in pods if pod.status.is_true("Ready")]
-        found: set[str] = set()
+        protected: set[str] = set()
         for budget in self.budgets:
-            mine = {pod.metadata.uid for pod in ready if _covers(budget, pod)}
-            if len(mine) > budget.status.disruptions_allowed:
-                found |= mine
-        return found
+            covered = {pod.metadata.uid for pod in ready if _covers(budget, pod)}
+            if len(covered) > budget.status.disruptions_allowed:
+                protected |= covered
+        return protected
 
 
 def _covers(budget: DisruptionBudget, pod: Pod) -> bool:

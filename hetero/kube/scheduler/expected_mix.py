@@ -83,7 +83,7 @@ class ExpectedMix:
         """Take over what was written; without it the mix starts from the pods that stand."""
         while True:
             try:
-                found = await self.api.get(self._path)
+                config_map = await self.api.get(self._path)
                 break
             except ApiError as error:
                 if error.status in (403, 404):
@@ -91,7 +91,7 @@ class ExpectedMix:
                     return
                 log.warning("expected mix: %s", error)
                 await asyncio.sleep(1)
-        text = read(ConfigMap, found).data.get(_KEY)
+        text = read(ConfigMap, config_map).data.get(_KEY)
         if text is None:
             return
         try:
@@ -121,10 +121,10 @@ class ExpectedMix:
 
     def moved(self, now: float) -> bool:
         """Return whether a weight is another than was written; that all fade does not count."""
-        (mine, *_), (before, *_) = self.cache.demand.at(now), self._written.at(now)
+        (current, *_), (before, *_) = self.cache.demand.at(now), self._written.at(now)
         return any(
-            abs(mine.get(want, 0.0) - before.get(want, 0.0)) >= _MOVED * before.get(want, 0.0)
-            for want in mine.keys() | before.keys()
+            abs(current.get(want, 0.0) - before.get(want, 0.0)) >= _MOVED * before.get(want, 0.0)
+            for want in current.keys() | before.keys()
         )
 
     async def write(self, now: float) -> None:

@@ -236,8 +236,8 @@ class Scheduler:
 
     def _quotas_listed(self, quotas: list[ResourceQuota]) -> None:
         listed = {quota.full_name for quota in quotas}
-        for namespace, mine in list(self.quotas.most.items()):
-            for name in set(mine) - {name for space, name in listed if space == namespace}:
+        for namespace, by_quota in list(self.quotas.most.items()):
+            for name in set(by_quota) - {name for space, name in listed if space == namespace}:
                 self._quota_allows(namespace, name, {})
         for quota in quotas:
             self._quota_changed("ADDED", quota)
@@ -309,8 +309,8 @@ class Scheduler:
         name = node.metadata.name
         if sentence is not None and self._others.get(name) != sentence:
             log.error("node %s: %s", name, sentence)
-            said = f"hetero uses no device of two nodes at both: this node {sentence}"
-            self._later(self.events.tell(node.metadata, "PublishedTwice", said, kind="Node"))
+            message = f"hetero uses no device of two nodes at both: this node {sentence}"
+            self._later(self.events.tell(node.metadata, "PublishedTwice", message, kind="Node"))
         self._others[name] = sentence
 
     def _count_running_on(self, node: str, held: Held) -> bool:
@@ -329,12 +329,12 @@ class Scheduler:
             self.cache.forget(name, ran=False)
             self._wake_in(namespace)
         left = {device.uuid: dict(device.capacity) for device in self.cache.inventory.devices(node)}
-        for name, one in names.items():
+        for name, grant in names.items():
             holds = tuple(
                 DeviceUsage(device=uuid, takes=_taken_of(left.get(uuid, {}), takes))
-                for uuid, takes in one.takes.items()
+                for uuid, takes in grant.takes.items()
             )
-            over = evolve(_WITHOUT, namespace=one.namespace)
+            over = evolve(_WITHOUT, namespace=grant.namespace)
             self.cache.restore(
                 name, Placement(node=node, pod=over, allocations=(None,), holds=holds, host={})
             )
@@ -529,9 +529,9 @@ class Scheduler:
             started, result = monotonic(), "error"
             self.untried.heard()
             try:
-                said = await request.read()
+                body = await request.read()
                 await self._until_ready()
-                made = _response(await verb(self._read(said)))
+                made = _response(await verb(self._read(body)))
                 result = "ok"
                 return made
             except HeteroError as error:
@@ -546,9 +546,9 @@ class Scheduler:
 
         return answer
 
-    def _read(self, said: bytes) -> Plain:
+    def _read(self, body: bytes) -> Plain:
         """Return the arguments of a call, by their names in lower case."""
-        given = {name.lower(): text for name, text in _ARGS.decode(said).items() if text != _NULL}
+        given = {name.lower(): text for name, text in _ARGS.decode(body).items() if text != _NULL}
         names = given.pop("nodenames", None)
         read = {"pod": reader(Pod).object}
         args = {name: read.get(name, json.decode)(text) for name, text in given.items()}
@@ -782,13 +782,13 @@ class Scheduler:
                 if given is not None
             ),
         )
-        told = notes_of_variables(
+        variable_notes = notes_of_variables(
             pod,
             dict(assignment.containers),
             vendors=self.vocabulary.vendors,
             devices=self.cache.inventory.devices(node),
         )
-        return {**told, **self.signatures.sign(assignment)}
+        return {**variable_notes, **self.signatures.sign(assignment)}
 
     async def _until_watched(self, pod: Pod, node: str, path: str) -> None:
         """Wait until a node's kubelet takes up pods. Raises `HeteroError` if it is shut by then."""
@@ -854,15 +854,15 @@ class Scheduler:
         for node, kind in offered.items():
             if held not in (None, node):
                 continue  # its room is being made elsewhere
-            said = {name.lower(): value for name, value in kind.items()}
-            given = [next(iter(one.values())) for one in said.get("pods") or ()]
+            fields = {name.lower(): value for name, value in kind.items()}
+            given = [next(iter(one.values())) for one in fields.get("pods") or ()]
             victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
             # A node without victims is an error to kube-scheduler, and so is a victim on another
             # node: a gang on several is evicted by us alone.
             if victims and victims.uids and not self.cache.elsewhere(victims.uids, node):
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in victims.uids],
-                    "NumPDBViolations": said.get("numpdbviolations", 0),
+                    "NumPDBViolations": fields.get("numpdbviolations", 0),
                 }
         return {"NodeNameToMetaVictims": answer}
 
@@ -880,9 +880,9 @@ def _path(pod: Pod) -> str:
     return "/api/v1/namespaces/{}/pods/{}".format(*pod.full_name)
 
 
-def _created(one: Object) -> float:
+def _created(item: Object) -> float:
     """Return when an object was made, in seconds since 1970, to the second as the API has it."""
-    at = one.metadata.creation_timestamp
+    at = item.metadata.creation_timestamp
     return time() if at is None else at.timestamp()
 
 
@@ -906,9 +906,9 @@ def _given(pod: Pod) -> tuple[str | None, str | None]:
 def _names(pod: Pod) -> list[str]:
     """Return the containers' names in a placement's order: sidecars, containers, init."""
     first = pod.spec.init_containers
-    beside = [one for one in first if one.is_sidecar]
+    sidecars = [one for one in first if one.is_sidecar]
     rest = [one for one in first if not one.is_sidecar]
-    return [one.name for one in (*beside, *pod.spec.containers, *rest)]
+    return [one.name for one in (*sidecars, *pod.spec.containers, *rest)]
 
 
 def _binding(pod: Pod, node: str, notes: dict[str, str]) -> Plain:

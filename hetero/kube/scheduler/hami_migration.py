@@ -15,7 +15,7 @@ def given(pod: Pod) -> dict[str, tuple[str, ...]]:
     container, init containers first (older versions leave those out).
     """
     containers, every = pod.spec.containers, pod.containers
-    found: dict[str, tuple[str, ...]] = {}
+    by_container: dict[str, tuple[str, ...]] = {}
     for note, text in pod.metadata.annotations.items():
         if not fnmatchcase(note, HAMI_ALLOCATION):
             continue
@@ -24,5 +24,5 @@ def given(pod: Pod) -> dict[str, tuple[str, ...]]:
         for container, part in zip(named, parts, strict=False):
             uuids = tuple(device.split(",")[0] for device in part.split(":") if device)
             if uuids:
-                found[container.name] = uuids
-    return found
+                by_container[container.name] = uuids
+    return by_container

@@ -100,11 +100,11 @@ class PodGroups:
     def _listed(self, api: str, groups: list[PodGroup]) -> None:
         for group in [group for group in self._least if group.api == api]:
             del self._least[group]
-        for one in groups:
-            self._changed(api, "ADDED", one)
+        for pod_group in groups:
+            self._changed(api, "ADDED", pod_group)
 
-    def _changed(self, api: str, event: str, found: PodGroup) -> None:
-        group, spec = Group(api, *found.full_name), found.spec
+    def _changed(self, api: str, event: str, pod_group: PodGroup) -> None:
+        group, spec = Group(api, *pod_group.full_name), pod_group.spec
         gang = spec.scheduling_policy.gang.min_count
         # A group of Kubernetes' own without a gang policy is no more than a name.
         self._least[group] = (spec.min_member if api == _PLUGIN else gang) or 1
@@ -208,7 +208,7 @@ class PodGroups:
     ) -> str | Refusal:
         """Hold room for all pods that wait, or else for as many as are needed; or for none."""
         uid = asking.metadata.uid
-        ranked = sorted(waiting, key=lambda one: (one is not asking, one.full_name))
+        ranked = sorted(waiting, key=lambda pod: (pod is not asking, pod.full_name))
         answer = self._hold(group, ranked, {**self._allowed, uid: nodes})
         if isinstance(answer, Refusal) and len(ranked) > needed:
             answer = self._hold(group, ranked[:needed], {**self._allowed, uid: nodes})
@@ -219,9 +219,9 @@ class PodGroups:
         plan = self._plans[group] = _Plan(answer)
         asyncio.get_running_loop().call_later(HELD, self._expire, group, plan)
         self._give_row(group, answer)
-        for one in waiting:
-            if one is not asking and one.metadata.uid in answer:
-                self.again(one)
+        for waiting_pod in waiting:
+            if waiting_pod is not asking and waiting_pod.metadata.uid in answer:
+                self.again(waiting_pod)
         return answer[uid]
 
     def _hold(
@@ -229,10 +229,10 @@ class PodGroups:
     ) -> dict[str, str] | Refusal:
         """Hold room for each of the pods, the largest first, or for none of them."""
         requests = [(pod, self.vocabulary.pod_request(pod)) for pod in pods]
-        ours = [(pod, found) for pod, found in requests if found is not None]
-        ours.sort(key=lambda one: -_devices(one[1]))
+        own_pods = [(pod, found) for pod, found in requests if found is not None]
+        own_pods.sort(key=lambda pair: -_devices(pair[1]))
         placed: dict[str, str] = {}
-        for pod, request in ours:
+        for pod, request in own_pods:
             uid = pod.metadata.uid
             answer = self.choose(request, allowed.get(uid))
             if isinstance(answer, str):
@@ -243,7 +243,7 @@ class PodGroups:
                 answer = held
             for other in placed:
                 self.cache.release(other)
-            room = f"room for {len(placed)} of {len(ours)} pods"
+            room = f"room for {len(placed)} of {len(own_pods)} pods"
             return self._no(group, f"{room}; pod {pod.metadata.name}: {answer.sentence}")
         return placed
 
@@ -280,8 +280,8 @@ class PodGroups:
         row = self._rows.get(group) if group else None
         if row is None or held is None:
             return row
-        mine = {usage.device for usage in held.holds}
-        others = [one for one in self._rows if one != group and mine & self._devices(one)]
+        devices = {usage.device for usage in held.holds}
+        others = [one for one in self._rows if one != group and devices & self._devices(one)]
         return None if any(row.overlaps(self._rows[one]) for one in others) else row
 
     def gang(self, pod: Pod) -> frozenset[str]:
@@ -347,8 +347,8 @@ class PodGroups:
         placements = [self.cache.standing[uid] for uid in placed]
         asks = [ask for one in placements for request in _requests(one.pod) for ask in request.asks]
         rows = 100 // max((ask.core or 100 for ask in asks), default=100)
-        mine = {usage.device for one in placements for usage in one.holds}
-        taken = [row for other, row in self._rows.items() if mine & self._devices(other)]
+        devices = {usage.device for one in placements for usage in one.holds}
+        taken = [row for other, row in self._rows.items() if devices & self._devices(other)]
         free = (Row(row=number, rows=rows) for number in range(1, rows + 1))
         row = next((one for one in free if not any(map(one.overlaps, taken))), None)
         if row is not None and any(ask.core for ask in asks):

@@ -88,11 +88,11 @@ class Preemption:
         or none. Pods that end already are not counted as victims. Room that is held for the pod
         itself is its own, for others it is theirs.
         """
-        here = self.cache.on(node)
-        ending = [one for one in sorted(here) if one == uid or self._ends(one)]
-        known = here & self.pods.keys()
+        on_node = self.cache.on(node)
+        ending = [one for one in sorted(on_node) if one == uid or self._ends(one)]
+        known = on_node & self.pods.keys()
         gangs = {one: self.gang(self.pods[one]) for one in known.difference(ending)}
-        unbound = here.union(*gangs.values()).difference(self.pods)
+        unbound = on_node.union(*gangs.values()).difference(self.pods)
         return self.cache.victims(
             wanted,
             node,
@@ -141,8 +141,8 @@ class Preemption:
         """
         uid, spared, protected = pod.metadata.uid, set[str](), set[str]()
         some = self.cache.preemptible(wanted, nodes)[:_MOST_NODES]
-        found = await self._on_each(uid, wanted, some)
-        if not found:
+        possible_victims = await self._on_each(uid, wanted, some)
+        if not possible_victims:
             return None
         budgets = await DisruptionBudgets.read(self.api, await self._policy_version())
 
@@ -151,9 +151,9 @@ class Preemption:
             protected.update(over)
             return not over
 
-        choices = await self._on_each(uid, wanted, [one.node for one in found], may)
+        choices = await self._on_each(uid, wanted, [one.node for one in possible_victims], may)
         for _ in range(_MOST_TRIED):
-            choice = min(choices, key=lambda one: one.loss, default=None)
+            choice = min(choices, key=lambda victims: victims.loss, default=None)
             if choice is None:
                 break
             choices.remove(choice)
@@ -169,8 +169,8 @@ class Preemption:
                     return _Room(now, held)
         protected |= spared
         if protected:
-            told = f"preemption: PodDisruptionBudgets protect {len(protected)} pods"
-            await self.events.tell(pod.metadata, "PreemptionRefused", told)
+            message = f"preemption: PodDisruptionBudgets protect {len(protected)} pods"
+            await self.events.tell(pod.metadata, "PreemptionRefused", message)
         return None
 
     async def _on_each(
@@ -181,13 +181,13 @@ class Preemption:
         may: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> list[Victims]:
         """Return the victims on those of the nodes where there are any."""
-        found = []
+        all_victims = []
         for node in nodes:
             victims = self.victims(uid, wanted, node, may=may)
             if victims is not None:
-                found.append(victims)
+                all_victims.append(victims)
             await asyncio.sleep(0)  # others are scheduled meanwhile
-        return found
+        return all_victims
 
     async def _refused(self, uids: Iterable[str]) -> list[str]:
         """Return the first that the API would not let be evicted now, none if it would all."""
@@ -214,19 +214,19 @@ class Preemption:
                 await asyncio.sleep(RETRY)
             if victim is not None:
                 log.info("preemption: %s: evicted %s", name, "/".join(victim.full_name))
-                told = f"preempted by pod {name} on node {plan.held.node}"
-                await self.events.tell(victim.metadata, "Preempted", told)
+                message = f"preempted by pod {name} on node {plan.held.node}"
+                await self.events.tell(victim.metadata, "Preempted", message)
         if plan.victims.uids:
-            told = f"evicts {len(plan.victims.uids)} of lower priority on node {plan.held.node}"
-            await self.events.tell(pod.metadata, "Preempting", told)
+            message = f"evicts {len(plan.victims.uids)} of lower priority on node {plan.held.node}"
+            await self.events.tell(pod.metadata, "Preempting", message)
 
     async def _wait(self, pod: Pod, plan: _Room) -> None:
         """Wait until the victims are gone, and then until the pod is bound or its time is over.
 
         Those of a gang that are on other nodes are not waited for.
         """
-        here = self.cache.on(plan.held.node)
-        going = here.intersection((*plan.victims.uids, *plan.victims.ending))
+        on_node = self.cache.on(plan.held.node)
+        going = on_node.intersection((*plan.victims.uids, *plan.victims.ending))
         grace = max((self._grace(victim) for victim in going), default=0)
         gone = await self._until(
             lambda: self.cache.standing.keys().isdisjoint(going), pod, plan, grace + _LATE

@@ -83,12 +83,12 @@ class SchedulerMetrics(Collector):
             sums: dict[str, dict[str, float]] = {}
             for device in self.cache.inventory.devices(node):
                 left = free[device.uuid]
-                mine = sums.setdefault(device.vendor, dict.fromkeys(says, 0.0))
+                vendor_sums = sums.setdefault(device.vendor, dict.fromkeys(says, 0.0))
                 core = device.capacity[CORE]
-                mine["cards"] += 1
-                mine["memory_bytes"] += device.capacity[MEMORY]
-                mine["memory_allocated_bytes"] += device.capacity[MEMORY] - left[MEMORY]
-                mine["core_allocated_cards"] += (core - left[CORE]) / core if core else 0
+                vendor_sums["cards"] += 1
+                vendor_sums["memory_bytes"] += device.capacity[MEMORY]
+                vendor_sums["memory_allocated_bytes"] += device.capacity[MEMORY] - left[MEMORY]
+                vendor_sums["core_allocated_cards"] += (core - left[CORE]) / core if core else 0
             for vendor, values in sums.items():
                 for name, value in values.items():
                     made[name].add_metric((node, vendor), value)
@@ -99,8 +99,8 @@ class SchedulerMetrics(Collector):
         labels, quotas = ("namespace", "quota", "resource"), self.quotas
         allowed = GaugeMetricFamily("hetero_quota_limit", "What a quota allows", labels=labels)
         used = GaugeMetricFamily("hetero_quota_used", "What counts against it", labels=labels)
-        for namespace, mine in quotas.most.items():
-            for quota, most in mine.items():
+        for namespace, by_quota in quotas.most.items():
+            for quota, most in by_quota.items():
                 for name, amount in most.items():
                     allowed.add_metric((namespace, quota, name), amount)
                     held = quotas.used[namespace][name] if namespace in quotas.used else 0
