@@ -111,8 +111,8 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
         for view in holding
     )
     with_lent = lending(share for view in used for share in view.shares)
-    told = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used)
-    return ClusterView(nodes=members, pods=tuple(told))
+    views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used)
+    return ClusterView(nodes=members, pods=tuple(views))
 
 
 # --- what is used -----------------------------------------------------------------------------
@@ -123,8 +123,8 @@ def _agent(pod: Pod) -> tuple[str, str] | None:
     about, node = pod.metadata, pod.spec.node_name
     if node is None or not _AGENTS.items() <= about.labels.items():
         return None
-    found = (port for one in pod.spec.containers for port in one.ports)
-    ports = {port.name: port.container_port for port in found}
+    declared = (port for one in pod.spec.containers for port in one.ports)
+    ports = {port.name: port.container_port for port in declared}
     name = next((name for name in _PORTS if name in ports), "metrics")
     at = f"{_PORTS[name]}{about.name}:{ports.get(name, 80)}"
     return node, f"/api/v1/namespaces/{about.namespace}/pods/{at}/proxy/metrics"
@@ -150,7 +150,7 @@ async def _hear(api: Api, agents: Mapping[str, str]) -> dict[str, _Heard]:
     except ApiError as error:
         return dict.fromkeys(agents, _Heard(silent=str(error)))
 
-    async def one(path: str) -> _Heard:
+    async def answer_of(path: str) -> _Heard:
         try:
             text = await api.text(path, headers)
         except ApiError as error:
@@ -163,7 +163,7 @@ async def _hear(api: Api, agents: Mapping[str, str]) -> dict[str, _Heard]:
         }
         return _Heard(at=monotonic(), values=values)
 
-    heard = await asyncio.gather(*map(one, agents.values()))
+    heard = await asyncio.gather(*map(answer_of, agents.values()))
     return dict(zip(agents, heard, strict=True))
 
 
@@ -230,8 +230,8 @@ def _member(node: Node, holding: tuple[PodView, ...]) -> MemberView:
         devices = published_devices(node.metadata.annotations[INVENTORY], node=name)
     except BadInput as error:
         return MemberView(name=name, devices=(), fault=str(error))
-    here = tuple(view for view in holding if view.node == name)
-    free = Inventory(devices, tuple(view.allocation for view in here)).free()
+    on_node = tuple(view for view in holding if view.node == name)
+    free = Inventory(devices, tuple(view.allocation for view in on_node)).free()
 
     def held(device: Device) -> dict[str, int]:
         return {name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()}
@@ -246,7 +246,7 @@ def _member(node: Node, holding: tuple[PodView, ...]) -> MemberView:
                 usage=Usage(),
                 grants=tuple(
                     f"{view.namespace}/{view.pod}/{view.container}"
-                    for view in here
+                    for view in on_node
                     if any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )

@@ -24,13 +24,13 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = field(factory=dict)
 
     @classmethod
-    def read(cls, said: Plain) -> User:
+    def read(cls, plain: Plain) -> User:
         """Return the user of an admission request or of a TokenReview."""
         return cls(
-            name=said.get("username") or "",
-            groups=tuple(said.get("groups") or ()),
-            uid=said.get("uid") or "",
-            extra={name: tuple(values) for name, values in (said.get("extra") or {}).items()},
+            name=plain.get("username") or "",
+            groups=tuple(plain.get("groups") or ()),
+            uid=plain.get("uid") or "",
+            extra={name: tuple(values) for name, values in (plain.get("extra") or {}).items()},
         )
 
     @classmethod

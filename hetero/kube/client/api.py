@@ -143,8 +143,8 @@ class Api:
         """Hold the session open."""
         connector = aiohttp.TCPConnector(ssl=self.access.tls or True, limit=100)
         # The API server's audit log and metrics then tell our requests from kube-scheduler's.
-        said = {"User-Agent": "hetero"}
-        async with aiohttp.ClientSession(connector=connector, headers=said) as self._session:
+        headers = {"User-Agent": "hetero"}
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as self._session:
             yield self
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Plain:
@@ -206,10 +206,10 @@ class Api:
                 headers={**self._headers(), **(headers or {}), "Content-Type": kind},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
             ) as answer:
-                said = await answer.text()
+                text = await answer.text()
                 if answer.status >= 400:
-                    raise ApiError(what, answer.status, _message(said) or answer.reason or "")
-                return read(said)
+                    raise ApiError(what, answer.status, _message(text) or answer.reason or "")
+                return read(text)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             why = f"{self.access.server} cannot be reached ({_unreachable(error)})"
             raise ApiError(what, 0, why) from None
@@ -330,14 +330,14 @@ def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
     return {"Accept": f"application/json;as={kind};g=meta.k8s.io;v=v1"} if metadata else {}
 
 
-def _plain(said: str) -> Plain:
-    made: Plain = json.decode(said or "{}")
+def _plain(text: str) -> Plain:
+    made: Plain = json.decode(text or "{}")
     return made
 
 
-def _message(said: str) -> str:
+def _message(text: str) -> str:
     """Return what an answer that is an error says about it, as far as it is the API's."""
     try:
-        return str(json.decode(said)["message"])
+        return str(json.decode(text)["message"])
     except (*_UNREAD, KeyError, TypeError):
         return ""

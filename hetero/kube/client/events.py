@@ -31,11 +31,11 @@ class Events:
     async def tell(self, about: Metadata, reason: str, sentence: str, *, kind: str = "Pod") -> None:
         """Put a sentence into the events of a pod, or a node, unless it was just told."""
         now = monotonic()
-        said = (about.uid, sentence)
-        if now - self._told.get(said, -_SAID) < _SAID:
+        key = (about.uid, sentence)
+        if now - self._told.get(key, -_SAID) < _SAID:
             return
         self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
-        self._told[said] = now
+        self._told[key] = now
         namespace = about.namespace or "default"  # where the API wants those of nodes
         involved = {"apiVersion": "v1", "kind": kind, "name": about.name, "uid": about.uid}
         involved |= {"namespace": about.namespace} if about.namespace else {}

@@ -29,9 +29,9 @@ MOST = 64
 
 def pair() -> tuple[socket.socket, socket.socket]:
     """Return the parent's end and the child's; each message is whole."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
-    return ours, theirs
+    parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent_end.setblocking(False)
+    return parent_end, child_end
 
 
 @define(eq=False)
@@ -45,8 +45,8 @@ class Leadership:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Leadership | None:
         """Return the end that this process was started with, None where it stands alone."""
-        said = environ.get(DESCRIPTOR)
-        return cls(socket.socket(fileno=int(said))) if said else None
+        descriptor = environ.get(DESCRIPTOR)
+        return cls(socket.socket(fileno=int(descriptor))) if descriptor else None
 
     @property
     def held(self) -> bool:
@@ -65,8 +65,8 @@ class Leadership:
         self.connection.setblocking(False)
         beating = asyncio.ensure_future(self._beat(ready, untried))
         try:
-            while said := await self._hear():
-                self._until = float(said)
+            while message := await self._hear():
+                self._until = float(message)
                 self.led = self.led or self._until > 0
         finally:
             beating.cancel()

@@ -58,10 +58,10 @@ class Lease:
         except (ApiError, asyncio.TimeoutError) as error:
             # Its holder may have renewed it unseen, or could not: it gets its whole time again.
             self._seen_at = None
-            said = str(error) or "no answer"
-            if said != self._said:
-                log.warning("lease %s: %s", self.name, said)
-            self._said = said
+            message = str(error) or "no answer"
+            if message != self._said:
+                log.warning("lease %s: %s", self.name, message)
+            self._said = message
 
     @property
     def pause(self) -> float:

@@ -71,10 +71,10 @@ class Reader(Generic[_O]):
     def object(self, text: bytes | str | Raw) -> _O | None:
         """Return an object, None for what is none."""
         try:
-            found = self._object.decode(text)
+            decoded = self._object.decode(text)
         except ValidationError:
-            found = read(self._kind, json.decode(text))
-        return found if found.is_named else None
+            decoded = read(self._kind, json.decode(text))
+        return decoded if decoded.is_named else None
 
     def page(self, text: str) -> Page[_O]:
         """Return a part of a list, without what is no object."""
@@ -118,11 +118,11 @@ def read(kind: type[_P], plain: object) -> _P:
         try:
             return convert(plain, kind, strict=False)
         except ValidationError as error:
-            found = _ERROR.fullmatch(str(error))
-            if found is None:
+            match = _ERROR.fullmatch(str(error))
+            if match is None:
                 break
-            steps = [name or position for name, position in _STEP.findall(found["place"])]
-            plain = _without(plain, steps, _TYPES.get(found["got"] or ""))
+            steps = [name or position for name, position in _STEP.findall(match["place"])]
+            plain = _without(plain, steps, _TYPES.get(match["got"] or ""))
     return kind()
 
 

@@ -49,10 +49,13 @@ class Gate:
         return guarded
 
     async def _refusal(self, request: web.Request) -> Refusal:
-        said, handed_on = request.headers.get("Authorization", ""), request.headers.get(TOKEN)
-        if not said.startswith(_BEARER) and not handed_on:
+        authorization, handed_on = (
+            request.headers.get("Authorization", ""),
+            request.headers.get(TOKEN),
+        )
+        if not authorization.startswith(_BEARER) and not handed_on:
             return web.HTTPUnauthorized
-        token = handed_on or said.removeprefix(_BEARER)
+        token = handed_on or authorization.removeprefix(_BEARER)
         audience = AUDIENCE if handed_on else None
         question = f"{request.path} {audience} {token}"
         try:

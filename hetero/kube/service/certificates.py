@@ -41,9 +41,9 @@ async def renew(api: Api, names: Names) -> None:
     def secret(part: str) -> Stored:
         return Stored(api, names.namespace, "secrets", f"{names.name}-{part}")
 
-    found = await secret("ca").read()
-    authority = Pair.read(found) if found else issue(f"{names.name}-ca", by=None)
-    if not found:
+    stored = await secret("ca").read()
+    authority = Pair.read(stored) if stored else issue(f"{names.name}-ca", by=None)
+    if not stored:
         await secret("ca").write(authority.texts(), new=True)
     ca = authority.cert.public_bytes(_PEM)
     for part in _HOSTS:
@@ -83,8 +83,8 @@ async def _roll(api: Api, names: Names, pair: Pair) -> None:
 
 async def _trust(api: Api, names: Names, ca: bytes) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + names.webhook
-    found, bundle = await api.get(path), base64.b64encode(ca).decode()
-    if any(hook["clientConfig"].get("caBundle") != bundle for hook in found["webhooks"]):
-        for hook in found["webhooks"]:
+    configuration, bundle = await api.get(path), base64.b64encode(ca).decode()
+    if any(hook["clientConfig"].get("caBundle") != bundle for hook in configuration["webhooks"]):
+        for hook in configuration["webhooks"]:
             hook["clientConfig"]["caBundle"] = bundle
-        await api.put(path, found)
+        await api.put(path, configuration)

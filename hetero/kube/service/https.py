@@ -86,28 +86,28 @@ class Certificates:
 
         Beside its own lies that of the authority, which callers trust.
         """
-        found = {
+        files = {
             "server": self.cert,
             "authority": self.cert.with_name("ca.crt"),
             "clients": self.client_ca,
             "caller": self.caller,
         }
-        for name, path in found.items():
-            if path is not None and (name != "clients" or path != found["authority"]):
+        for name, path in files.items():
+            if path is not None and (name != "clients" or path != files["authority"]):
                 with suppress(OSError, ValueError):  # `follow` says what is wrong with its own
                     every = x509.load_pem_x509_certificates(path.read_bytes())
                     yield name, path, min(one.not_valid_after_utc for one in every)
 
     async def warn(self, tell: Tell) -> None:
         """Tell each day, for ever, of each certificate that ends soon."""
-        told: dict[str, datetime] = {}
+        told_at: dict[str, datetime] = {}
         while True:
             now = datetime.now(timezone.utc)
             for name, path, ends in self.all_ends():
                 if ends - now > _SOON:
-                    told.pop(name, None)
-                elif name not in told or now - told[name] > _AGAIN:
-                    told[name] = now
+                    told_at.pop(name, None)
+                elif name not in told_at or now - told_at[name] > _AGAIN:
+                    told_at[name] = now
                     await tell(f"certificate {path}: ends at {ends:%F %T} UTC: renew it")
             await asyncio.sleep(PERIOD)
 
@@ -117,9 +117,9 @@ class Certificates:
         while True:
             await asyncio.sleep(PERIOD)
             with suppress(OSError):  # being replaced at this moment
-                found = self.state()
-                if found != used:
-                    used = found
+                state = self.state()
+                if state != used:
+                    used = state
                     try:
                         self.load(context)
                         log.info("certificate %s: renewed", self.cert)
@@ -163,9 +163,9 @@ async def serve(
     port: int,
     certificates: Certificates | None,
     metrics: Port | None = None,
-    beside: tuple[Coroutine[Any, Any, None], ...] = (),
+    tasks: tuple[Coroutine[Any, Any, None], ...] = (),
 ) -> None:
-    """Serve until SIGTERM or SIGINT, with the tasks `beside` it; one that fails ends it all.
+    """Serve until SIGTERM or SIGINT, and run `tasks` until then; one that fails ends it all.
 
     `metrics` have a port of their own.
     """
@@ -177,19 +177,19 @@ async def serve(
             opening = opened(at.app, host=at.host, port=at.port, tls=context)
             await ports.enter_async_context(opening)
             if at.certificates and context:
-                beside = (*beside, at.certificates.follow(context))
+                tasks = (*tasks, at.certificates.follow(context))
         log.info("serving on %s:%s", host, port)
-        await until_stopped(*beside)
+        await until_stopped(*tasks)
 
 
 def proved(handler: Handler, names: Collection[str]) -> Handler:
     """Let in who has a certificate of the authority, with one of these common names; none: any."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
-        found = request.transport and request.transport.get_extra_info("peercert")
-        parts = [part for group in (found or {}).get("subject", ()) for part in group]
-        said = {value for name, value in parts if name == "commonName"}
-        if not found or (names and said.isdisjoint(names)):
+        certificate = request.transport and request.transport.get_extra_info("peercert")
+        parts = [part for group in (certificate or {}).get("subject", ()) for part in group]
+        common_names = {value for name, value in parts if name == "commonName"}
+        if not certificate or (names and common_names.isdisjoint(names)):
             raise web.HTTPForbidden(text="this is for the API server: no certificate of its own")
         return await handler(request)
 

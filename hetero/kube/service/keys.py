@@ -23,12 +23,12 @@ _KEY, _NEXT, _PREVIOUS, _SINCE = "key.pem", "next.pem", "previous.pem", "since"
 async def provide(api: Api, namespace: str, name: str) -> None:
     """Make the key unless it is there, and tell agents which keys sign."""
     secret = _secret(api, namespace, name)
-    found = await secret.read()
-    if found is None or _KEY not in found:
+    stored = await secret.read()
+    if stored is None or _KEY not in stored:
         made = {_KEY: SigningKey.new().text(), _SINCE: _now()}
-        await secret.write(made, new=found is None)
-        found = {**(found or {}), **made}
-    await _publish(api, namespace, name, found)
+        await secret.write(made, new=stored is None)
+        stored = {**(stored or {}), **made}
+    await _publish(api, namespace, name, stored)
 
 
 async def rotate(api: Api, namespace: str, name: str) -> str:
@@ -38,32 +38,32 @@ async def rotate(api: Api, namespace: str, name: str) -> str:
     signed anew by the scheduler.
     """
     secret = _secret(api, namespace, name)
-    found = await secret.read()
-    if found is None or _KEY not in found:
+    stored = await secret.read()
+    if stored is None or _KEY not in stored:
         raise BadInput(f"Secret {secret.name}: there is no key yet: `hetero certificates` makes it")
-    left = int(found[_SINCE]) + _SETTLES - int(time())
+    left = int(stored[_SINCE]) + _SETTLES - int(time())
     if left > 0:
         raise BadInput(f"Secret {secret.name}: pods may not know its keys yet: wait {left} s")
     change: dict[str, bytes | None]
-    if _NEXT in found:
-        public = SigningKey.of(found[_KEY]).public.text().encode()
-        change = {_KEY: found[_NEXT], _NEXT: None, _PREVIOUS: public, _SINCE: _now()}
-        said = "the next key signs now; what the former one signed is signed anew"
+    if _NEXT in stored:
+        public = SigningKey.of(stored[_KEY]).public.text().encode()
+        change = {_KEY: stored[_NEXT], _NEXT: None, _PREVIOUS: public, _SINCE: _now()}
+        message = "the next key signs now; what the former one signed is signed anew"
     else:
         change = {_NEXT: SigningKey.new().text(), _PREVIOUS: None, _SINCE: _now()}
-        said = f"the next key is announced; run this again in {_SETTLES} s to sign with it"
+        message = f"the next key is announced; run this again in {_SETTLES} s to sign with it"
     await secret.write(change, new=False)
-    after = {**found, **change}
+    after = {**stored, **change}
     await _publish(api, namespace, name, {k: v for k, v in after.items() if v is not None})
-    return said
+    return message
 
 
-async def _publish(api: Api, namespace: str, name: str, found: Mapping[str, bytes]) -> None:
-    keys = SigningKey.of(found[_KEY]).public
-    if _NEXT in found:
-        keys += SigningKey.of(found[_NEXT]).public
-    if _PREVIOUS in found:
-        keys += PublicKeys.of(found[_PREVIOUS].decode())
+async def _publish(api: Api, namespace: str, name: str, stored: Mapping[str, bytes]) -> None:
+    keys = SigningKey.of(stored[_KEY]).public
+    if _NEXT in stored:
+        keys += SigningKey.of(stored[_NEXT]).public
+    if _PREVIOUS in stored:
+        keys += PublicKeys.of(stored[_PREVIOUS].decode())
     public = Stored(api, namespace, "configmaps", f"{name}-keys")
     was, text = await public.read(), keys.text().encode()
     if was is None or was.get("keys.pem") != text:

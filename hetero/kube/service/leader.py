@@ -156,11 +156,11 @@ class Leader:
         """Have an extender run that answers, for ever."""
         pause = _PAUSE
         while True:
-            self._socket, theirs = pair()
-            env = {**os.environ, DESCRIPTOR: str(theirs.fileno())}
-            with theirs:
+            self._socket, child_end = pair()
+            env = {**os.environ, DESCRIPTOR: str(child_end.fileno())}
+            with child_end:
                 self._extender = await asyncio.create_subprocess_exec(
-                    *self.argv, env=env, pass_fds=(theirs.fileno(),)
+                    *self.argv, env=env, pass_fds=(child_end.fileno(),)
                 )
             why = await self._listen(self._socket)
             pause = _PAUSE if self._ready else min(2 * pause, _LONGEST_PAUSE)
@@ -180,18 +180,18 @@ class Leader:
         loop, patience = asyncio.get_running_loop(), _STARTS
         while True:
             try:
-                said = await asyncio.wait_for(loop.sock_recv(connection, MOST), patience)
+                message = await asyncio.wait_for(loop.sock_recv(connection, MOST), patience)
             except asyncio.TimeoutError:
                 return f"silent for {patience:g} s"
             except ConnectionError:
-                said = b""
-            if not said:
+                message = b""
+            if not message:
                 return "ended"
-            patience = _READS if said == BUSY else _SILENT
-            if said == UNTRIED:
+            patience = _READS if message == BUSY else _SILENT
+            if message == UNTRIED:
                 self._start_scheduler_anew()
-            elif said != BUSY and self._ready != (said == READY):
-                self._ready = said == READY
+            elif message != BUSY and self._ready != (message == READY):
+                self._ready = message == READY
                 self._changed.set()
 
     # --- kube-scheduler ---------------------------------------------------------------------------

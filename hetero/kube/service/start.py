@@ -88,7 +88,7 @@ def scheduler(
                 half_life=chosen.half_life_days * 86_400,
                 mix_in=mix,
             )
-            beside = [
+            tasks = [
                 made.follow_nodes(),
                 _follow_pods(made),
                 made.follow_quotas(),
@@ -97,23 +97,23 @@ def scheduler(
                 made.refused_pods.follow(),
                 _follow_keys(made, environ),
             ]
-            beside += _expiry(listen, api, made.scheduler_metrics.registry, environ)
+            tasks += _expiry(listen, api, made.scheduler_metrics.registry, environ)
             if leadership:
-                beside.append(
+                tasks.append(
                     leadership.follow(
                         lambda: made.knows_all,
                         lambda: made.untried.is_silent(held=leadership.held),
                     )
                 )
             if made.mix:
-                beside.append(made.mix.follow())
+                tasks.append(made.mix.follow())
             await serve(
                 made.app(),
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
                 metrics=_metrics(api, made.scheduler_metrics.registry, metrics),
-                beside=tuple(beside),
+                tasks=tuple(tasks),
             )
 
     asyncio.run(run())
@@ -178,15 +178,15 @@ def webhook(
             answer = metrics_handler(made.rights.registry)
             app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
             app.router.add_get("/metrics", Gate(api).guard(answer))
-            beside = _expiry(listen, api, made.rights.registry, environ)
+            tasks = _expiry(listen, api, made.rights.registry, environ)
             if way is not AllocationWay.CLASSIC:
-                beside += (TemplateController(api, vocabulary).follow(),)
+                tasks += (TemplateController(api, vocabulary).follow(),)
             await serve(
                 app,
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
-                beside=beside,
+                tasks=tasks,
             )
 
     asyncio.run(run())
@@ -250,14 +250,14 @@ async def _follow_pods(made: Scheduler) -> None:
 
 async def _follow_keys(made: Scheduler, environ: Mapping[str, str]) -> None:
     """Use the keys on disk, for ever; what cannot be read is told of once and not used."""
-    said = ""
+    last_error = ""
     while True:
         try:
             made.signatures.use(*_keys(environ))
-            said = ""
+            last_error = ""
         except BadInput as error:
-            if str(error) != said:
-                said = str(error)
+            if str(error) != last_error:
+                last_error = str(error)
                 log.error("%s", error)
         await asyncio.sleep(PERIOD)
 

@@ -25,12 +25,12 @@ class Stored:
     async def read(self) -> dict[str, bytes] | None:
         """Return what it holds, None if it is not there. Raises `ApiError`."""
         try:
-            found = await self.api.get(f"{self._all}/{self.name}")
+            secret = await self.api.get(f"{self._all}/{self.name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        return {key: self._bytes(text) for key, text in (found.get("data") or {}).items()}
+        return {key: self._bytes(text) for key, text in (secret.get("data") or {}).items()}
 
     async def write(self, texts: Mapping[str, bytes | None], *, new: bool) -> None:
         """Make it, or change it: a text that is None goes, those not named stay."""

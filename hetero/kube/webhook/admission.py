@@ -91,8 +91,8 @@ class Webhook:
             review = json.loads(text)  # whatever encoding is said to be its own
             asked = review["request"]
             large = too_large(text)
-            said = _denied(large) if large else await self.admit(asked)
-            answer = {"uid": asked["uid"], **said}
+            response = _denied(large) if large else await self.admit(asked)
+            answer = {"uid": asked["uid"], **response}
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error!r}") from None
         return web.json_response(
@@ -152,13 +152,13 @@ class Webhook:
     def _expect_writer(self, request: AdmissionRequest, changed: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
         user = request.user_info.get("username")
-        ours = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
-        if user != self.allocation_writer and ours:
-            raise BadInput(f"{min(ours)} is written by the scheduler alone: leave it out")
-        theirs = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
-        if theirs and user not in self.other_writers:
+        own_notes = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
+        if user != self.allocation_writer and own_notes:
+            raise BadInput(f"{min(own_notes)} is written by the scheduler alone: leave it out")
+        hami_notes = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
+        if hami_notes and user not in self.other_writers:
             raise BadInput(
-                f"{theirs[0]} says which devices HAMi gave, and is written by HAMi alone: "
+                f"{hami_notes[0]} says which devices HAMi gave, and is written by HAMi alone: "
                 "leave it out"
             )
 
@@ -186,7 +186,7 @@ class Webhook:
 
     async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
         pod, named = request.object, self._named(request.object)
-        ours = named in (self.scheduler, *self.adopt_schedulers)
+        is_own = named in (self.scheduler, *self.adopt_schedulers)
         opted_out = any(pod.metadata.labels.get(name) == "ignore" for name in IGNORE)
         self._expect_writer(request, pod.metadata.annotations)
         # By a vendor's runtime a pod gets cards whoever schedules it.
@@ -194,16 +194,16 @@ class Webhook:
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if self.way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
-        if not ours and (opted_out or named != _RESERVED):
+        if not is_own and (opted_out or named != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
         every = self.vocabulary.asked(pod)
         _expect_limited(pod, every)
-        said = every
+        requested = every
         if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
-            said = self.vocabulary.asked(templates.with_words(pod))
+            requested = self.vocabulary.asked(templates.with_words(pod))
         await self.rights.expect(request, used(every, self.vocabulary.defaults))
         chosen = self._runtime_class(every)
-        hidden = [*self.visible.patches(pod, said, runtime_class=chosen)]
+        hidden = [*self.visible.patches(pod, requested, runtime_class=chosen)]
         if not every:
             return hidden
         if pod.spec.node_name:
@@ -295,12 +295,12 @@ def _expect_limited(pod: Pod, every: tuple[Asked, ...]) -> None:
     """Raise `BadInput` if a container that asks, by names or claims, passes what limits it."""
     asking = {asked.container: asked for asked in every}
     started = (*pod.spec.containers, *pod.spec.init_containers)
-    for one in started:
-        if one.name in asking:
-            _refuse_privileged(asking[one.name], one)
-    for one in started:
-        if one.name in asking or one.resources.claims:
-            expect_unhidden(one)
+    for container in started:
+        if container.name in asking:
+            _refuse_privileged(asking[container.name], container)
+    for container in started:
+        if container.name in asking or container.resources.claims:
+            expect_unhidden(container)
 
 
 def _with_count(resources: Plain, asked: Asked) -> Plain:
@@ -325,11 +325,11 @@ def _expect_kept(pod: Pod) -> None:
         meant = [one["name"] for one in inits if one.get("restartPolicy") == "Always"]
     except (AttributeError, BadInput, KeyError, TypeError):
         return  # whoever wrote it, it is no pod with init containers
-    for one in pod.spec.init_containers:
-        if one.name in meant and one.restart_policy is None:
+    for container in pod.spec.init_containers:
+        if container.name in meant and container.restart_policy is None:
             raise BadInput(
-                f"container {one.name}: with restartPolicy Always it is a sidecar, which this "
-                "Kubernetes does not know (1.28 and later do): move it to containers"
+                f"container {container.name}: with restartPolicy Always it is a sidecar, which "
+                "this Kubernetes does not know (1.28 and later do): move it to containers"
             )
 
 
@@ -380,8 +380,8 @@ def _charge(pod: Pod, every: tuple[Asked, ...]) -> Counter[str]:
         return [charges.get(one.name, Counter()) for one in some]
 
     held = sum(of(pod.spec.containers), Counter[str]())
-    for one in of(pod.spec.init_containers):
-        held |= one  # name by name the larger
+    for charge in of(pod.spec.init_containers):
+        held |= charge  # name by name the larger
     return held
 
 

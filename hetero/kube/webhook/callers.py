@@ -116,9 +116,9 @@ class Callers:
     async def _published(self) -> frozenset[str]:
         """Return the addresses that API servers say are theirs, but for while they restart."""
         subsets = (await self.api.get(_SERVERS)).get("subsets") or ()
-        found = frozenset(one["ip"] for part in subsets for one in part.get("addresses") or ())
-        self._until |= dict.fromkeys(found, monotonic() + _STALE)
-        return found
+        addresses = frozenset(one["ip"] for part in subsets for one in part.get("addresses") or ())
+        self._until |= dict.fromkeys(addresses, monotonic() + _STALE)
+        return addresses
 
     async def _namespace_of(self, address: str) -> str | None:
         """Return the namespace of the pod whose first address this is, None if it is none's."""
@@ -132,14 +132,14 @@ class Callers:
         through pods. Who is root there is answered anyhow, from the node's own network.
         """
         query = {**selector, "resourceVersion": "0"}
-        found: dict[str, str] = {}
+        namespaces_by_ip: dict[str, str] = {}
         for pod in read_all(Pod, (await self.api.get("/api/v1/pods", query))["items"]):
             if pod.spec.host_network or ended(pod):
                 continue
-            for one in (Address(ip=pod.status.pod_ip), *pod.status.pod_ips):
-                if one.ip and found.get(one.ip) not in self.namespaces:
-                    found[one.ip] = pod.metadata.namespace
-        return found
+            for address in (Address(ip=pod.status.pod_ip), *pod.status.pod_ips):
+                if address.ip and namespaces_by_ip.get(address.ip) not in self.namespaces:
+                    namespaces_by_ip[address.ip] = pod.metadata.namespace
+        return namespaces_by_ip
 
 
 def by_head(guards: Mapping[str, Callable[[Handler], Handler]]) -> Any:
@@ -150,8 +150,8 @@ def by_head(guards: Mapping[str, Callable[[Handler], Handler]]) -> Any:
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        found = request.match_info.route.resource
-        guard = guards.get(found.canonical) if found else None
+        resource = request.match_info.route.resource
+        guard = guards.get(resource.canonical) if resource else None
         return await (guard(handler) if guard else handler)(request)
 
     return guarded
@@ -162,10 +162,10 @@ def _no_refusal(_: object) -> bool:
     return False
 
 
-def networks(said: Iterable[str]) -> tuple[Network, ...]:
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """Return the networks that somebody names. Raises `BadInput`."""
     try:
-        return tuple(ip_network(text) for text in said)
+        return tuple(ip_network(text) for text in texts)
     except ValueError as error:
         raise BadInput(f"webhook.allowedNetworks: {error}") from None
 

@@ -39,8 +39,8 @@ class Inventories:
     async def answer(self, request: web.Request) -> web.Response:
         """Publish the inventory in a request; an error says why in `message`."""
         try:
-            said = json.loads(await request.read())
-            token, text = str(said["token"]), str(said["inventory"])
+            body = json.loads(await request.read())
+            token, text = str(body["token"]), str(body["inventory"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")
         try:
@@ -48,8 +48,8 @@ class Inventories:
             if node is None:
                 return _refused(403, "the token is of no pod of the agent: nothing is published")
             published_devices(text, node=node)
-            body = {"metadata": {"annotations": {INVENTORY: text}}}
-            await self.api.patch(f"/api/v1/nodes/{node}", body)
+            patch = {"metadata": {"annotations": {INVENTORY: text}}}
+            await self.api.patch(f"/api/v1/nodes/{node}", patch)
         except BadInput as error:
             return _refused(400, str(error))
         except TooManyRefusals as error:

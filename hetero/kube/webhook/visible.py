@@ -91,7 +91,7 @@ class VisibleDevices:
             if not (asked or all_hidden or from_maps):
                 continue
             variables = [one.name for one in container.env]
-            told = (
+            entries = (
                 one
                 for vendor in self.vendors
                 if (asks := asking.get((vendor.name, container.name)))
@@ -104,12 +104,12 @@ class VisibleDevices:
                     by_class=bool(runtime_class),
                 )
             )
-            made = [one for one in told if one["name"] not in variables]
+            made = [one for one in entries if one["name"] not in variables]
             if not variables and made:
                 yield {"op": "add", "path": f"{where}/env", "value": made}
                 continue
-            for one in made:
-                yield {"op": "add", "path": f"{where}/env/-", "value": one}
+            for entry in made:
+                yield {"op": "add", "path": f"{where}/env/-", "value": entry}
 
     def _told(
         self,
@@ -146,11 +146,11 @@ class VisibleDevices:
     def _names(self, vendor: Vendor, container: Container) -> bool:
         runtime = vendor.runtime
         harmless = ("", *runtime.none, runtime.mounts)
-        for one in container.env:
-            if one.name in (*runtime.variables, *runtime.options) and (
-                not is_noted(container.name, one)
-                if one.value_from
-                else (one.value or "") not in harmless
+        for variable in container.env:
+            if variable.name in (*runtime.variables, *runtime.options) and (
+                not is_noted(container.name, variable)
+                if variable.value_from
+                else (variable.value or "") not in harmless
             ):
                 return True
         below = runtime.mounts
@@ -158,7 +158,7 @@ class VisibleDevices:
             f"{path}/".startswith(f"{below}/") for path in mounted(container)
         )
 
-    def _cdi(self, said: str) -> bool:
+    def _cdi(self, names: str) -> bool:
         """Whether names of CDI devices are of a vendor's, by the domain of its kind, or of ours.
 
         Ours are shares, and what claims were given: another's as well.
@@ -167,7 +167,7 @@ class VisibleDevices:
             DRIVER,
             *(kind.partition("/")[0] for one in self.vendors if (kind := one.container.cdi)),
         }
-        kinds = {one.strip().partition("/")[0] for one in said.split(",")}
+        kinds = {one.strip().partition("/")[0] for one in names.split(",")}
         return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
 
 
@@ -198,11 +198,11 @@ def _hiding(vendor: Vendor, *, meant: bool) -> Iterator[Plain]:
     One that has no word for none takes nothing for it: it is told so where its cards are `meant`.
     So are options, by which some name cards.
     """
-    said = vendor.runtime.hiding
+    texts = vendor.runtime.hiding
     if meant:
         read = (*vendor.runtime.variables, *vendor.runtime.options)
-        said = {**dict.fromkeys(read, ""), **said}
-    for name, text in said.items():
+        texts = {**dict.fromkeys(read, ""), **texts}
+    for name, text in texts.items():
         yield {"name": name, "value": text}
 
 

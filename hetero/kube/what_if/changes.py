@@ -54,10 +54,10 @@ class Queued:
         object.__setattr__(self, "pod", read(Pod, self.plain))
 
 
-def place_in_queue(one: Queued) -> tuple[int, int, float]:
+def place_in_queue(queued: Queued) -> tuple[int, int, float]:
     """Return what pods are sorted by: kube-scheduler's queue goes by priority, then by age."""
-    at = one.pod.metadata.creation_timestamp
-    return -one.pod.spec.priority, _ORIGINS.index(one.origin), at.timestamp() if at else 0.0
+    at = queued.pod.metadata.creation_timestamp
+    return -queued.pod.spec.priority, _ORIGINS.index(queued.origin), at.timestamp() if at else 0.0
 
 
 def waiting(snapshot: Snapshot, vocabulary: Vocabulary) -> Iterator[Queued]:

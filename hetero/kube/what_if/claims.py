@@ -86,8 +86,8 @@ async def _rules(api: Api) -> tuple[list[Plain], str | None]:
 
 def own_vocabulary() -> Vocabulary:
     """Return the resource names that the installed vendors declare."""
-    said = settings.load(None)
-    return said.vocabulary(said.registry())
+    loaded = settings.load(None)
+    return loaded.vocabulary(loaded.registry())
 
 
 def read_claims(
@@ -102,23 +102,23 @@ def read_claims(
         documents = list(yaml.safe_load_all(path.read_text()))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
-    found: dict[str, Plain] = {}
-    for one in documents:
-        if not isinstance(one, dict) or one.get("kind") not in (*_KINDS, "Pod"):
+    claims: dict[str, Plain] = {}
+    for document in documents:
+        if not isinstance(document, dict) or document.get("kind") not in (*_KINDS, "Pod"):
             continue
-        if one["kind"] == "Pod":
-            found |= _of_pod(path, one, vocabulary)
+        if document["kind"] == "Pod":
+            claims |= _of_pod(path, document, vocabulary)
             continue
         try:
-            spec = one["spec"]["spec"] if one["kind"] == _KINDS[1] else one["spec"]
-            found[one["metadata"]["name"]] = dict(spec)
+            spec = document["spec"]["spec"] if document["kind"] == _KINDS[1] else document["spec"]
+            claims[document["metadata"]["name"]] = dict(spec)
         except (KeyError, TypeError, ValueError):
-            raise BadInput(f"{path}: a {one['kind']} without a name or a spec") from None
-    if not found:
+            raise BadInput(f"{path}: a {document['kind']} without a name or a spec") from None
+    if not claims:
         raise BadInput(
             f"{path}: has no {_KINDS[0]}, no {_KINDS[1]} and no Pod that asks by resource names"
         )
-    return found
+    return claims
 
 
 def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dict[str, Plain]:

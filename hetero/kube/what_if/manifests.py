@@ -49,20 +49,20 @@ def pods_of_file(path: Path) -> list[Plain]:
         raise BadInput(f"{where}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{where}: {' '.join(str(error).split())}") from None
-    found: list[Plain] = []
+    pods: list[Plain] = []
     for number, document in enumerate(documents, 1):
         try:
-            found += _pods(document)
+            pods += _pods(document)
         except KeyError as error:
             raise BadInput(f"{where}: document {number} has no {error.args[0]!r}") from None
         except (TypeError, AttributeError):
             raise BadInput(f"{where}: document {number} is not a manifest") from None
         except BadInput as error:
             raise BadInput(f"{where}: document {number}: {error}") from None
-    if not found:
+    if not pods:
         kinds = ", ".join(("Pod", *_TEMPLATES))
         raise BadInput(f"{where}: no pod is in it (what makes pods here: {kinds})")
-    return found
+    return pods
 
 
 def _pods(document: Any) -> Iterator[Plain]:
@@ -112,8 +112,8 @@ def _completed(container: Plain) -> Plain:
     return {**container, "resources": {"limits": limits, "requests": requests}}
 
 
-def _texts(said: Mapping[str, Any] | None) -> dict[str, str]:
-    return {str(name): str(amount) for name, amount in (said or {}).items()}
+def _texts(amounts: Mapping[str, Any] | None) -> dict[str, str]:
+    return {str(name): str(amount) for name, amount in (amounts or {}).items()}
 
 
 # --- a shape --------------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device
 def _names(shape: Shape, vocabulary: Vocabulary, meant: list[Device]) -> ResourceNames:
     """Return the names by which all of the devices are asked for."""
     if not meant:
-        said = " and ".join(filter(None, (shape.vendor, shape.model)))
-        raise BadInput(f"the cluster has no device{f' of {said}' if said else ''}")
+        wanted = " and ".join(filter(None, (shape.vendor, shape.model)))
+        raise BadInput(f"the cluster has no device{f' of {wanted}' if wanted else ''}")
     vendors = sorted({device.vendor for device in meant})
     if len(vendors) > 1:
         raise BadInput(

@@ -40,8 +40,8 @@ class NodeFilters:
         ignored = set(self.ignored)
         self._has = {}
         for name, node in self.nodes.items():
-            said = (node.get("status") or {}).get("allocatable") or {}
-            self._has[name] = amounts(said, names=said.keys() - ignored)
+            allocatable = (node.get("status") or {}).get("allocatable") or {}
+            self._has[name] = amounts(allocatable, names=allocatable.keys() - ignored)
         self._used = {node: Counter() for node in self.nodes}
 
     def count(self, pod: Plain, node: str) -> None:
@@ -73,8 +73,8 @@ class NodeFilters:
     def _requests(self, pod: Plain) -> dict[str, int]:
         spec = pod["spec"]
         containers = (*spec["containers"], *(spec.get("initContainers") or ()))
-        said = ((one.get("resources") or {}).get("requests") or {} for one in containers)
-        names = set().union(*said, spec.get("overhead") or {}) - set(self.ignored)
+        requested = ((one.get("resources") or {}).get("requests") or {} for one in containers)
+        names = set().union(*requested, spec.get("overhead") or {}) - set(self.ignored)
         return {_PODS: 1, **pod_host(read(Pod, pod), names=names)}
 
     def _closed_to(self, spec: Plain) -> dict[str, str]:
@@ -134,8 +134,8 @@ def _tolerated(taint: Plain, tolerations: Iterable[Plain]) -> bool:
 
 def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
     """Return whether a node meets all that a term says; a term that says nothing chooses none."""
-    said = [
+    requirements = [
         *((one, labels) for one in term.get("matchExpressions") or ()),
         *((one, fields) for one in term.get("matchFields") or ()),
     ]
-    return bool(said) and all(meets(read(Requirement, one), of) for one, of in said)
+    return bool(requirements) and all(meets(read(Requirement, one), of) for one, of in requirements)

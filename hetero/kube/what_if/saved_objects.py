@@ -275,9 +275,9 @@ def _expect(plain: Any, kind: type[Struct], where: str) -> None:
         convert(plain, kind)
     except ValidationError as error:
         what, _, path = str(error).partition(" - at ")
-        said = re.sub(r"`([^`]*)`", lambda found: _in_english(found[1]), what)
+        reason = re.sub(r"`([^`]*)`", lambda match: _in_english(match[1]), what)
         place = path.strip("`").removeprefix("$").removeprefix(".")
-        raise BadInput(f"{where}{place}: {said[0].lower()}{said[1:]}") from None
+        raise BadInput(f"{where}{place}: {reason[0].lower()}{reason[1:]}") from None
 
 
 def _in_english(types: str) -> str:

@@ -247,49 +247,49 @@ async def _place_all(
     left = list(queue)
     while left:
         binding = []
-        for one in left:
-            answer = await _filter(snapshot, scheduler, filters, one)
-            answers.setdefault(one.pod.metadata.uid, answer)
+        for queued in left:
+            answer = await _filter(snapshot, scheduler, filters, queued)
+            answers.setdefault(queued.pod.metadata.uid, answer)
             if answer.node is not None:
-                filters.count(one.plain, answer.node)
-                binding.append(asyncio.ensure_future(_bind(snapshot, scheduler, one, answer)))
-                if group_of(one.pod) is None:  # a group's pods are bound together
+                filters.count(queued.plain, answer.node)
+                binding.append(asyncio.ensure_future(_bind(snapshot, scheduler, queued, answer)))
+                if group_of(queued.pod) is None:  # a group's pods are bound together
                     await binding[-1]
         answers.update(await asyncio.gather(*binding))
         # A group that did not fit whole is placed in part, once as many as it needs are bound.
         left = [
-            one
-            for one in left
-            if binding and group_of(one.pod) and answers[one.pod.metadata.uid].refusal
+            queued
+            for queued in left
+            if binding and group_of(queued.pod) and answers[queued.pod.metadata.uid].refusal
         ]
     return list(answers.values())
 
 
 async def _filter(
-    snapshot: Snapshot, scheduler: Scheduler, filters: NodeFilters, one: Queued
+    snapshot: Snapshot, scheduler: Scheduler, filters: NodeFilters, queued: Queued
 ) -> PodAnswer:
     """Return the node that a pod gets, or why it gets none."""
     # Evictions are not simulated: what they would end is not known before they are tried.
-    pod = replace(one.pod, spec=replace(one.pod.spec, preemption_policy="Never"))
+    pod = replace(queued.pod, spec=replace(queued.pod.spec, preemption_policy="Never"))
     namespace, name = pod.full_name
     answer = PodAnswer(
         namespace=namespace,
         pod=name,
-        origin=one.origin,
-        from_node=one.from_node,
-        notes=tuple(_notes(one)),
+        origin=queued.origin,
+        from_node=queued.from_node,
+        notes=tuple(_notes(queued)),
     )
-    names, refusal = filters.offered(one.plain)
+    names, refusal = filters.offered(queued.plain)
     if not names:
         return evolve(answer, refusal=refusal.sentence)
     try:
         request = scheduler.vocabulary.pod_request(pod)
         if request is None:
             return evolve(answer, notes=(*answer.notes, _NOT_OURS))
-        said = await scheduler.filter({"pod": pod, "nodenames": NodeNames.of(names)})
+        response = await scheduler.filter({"pod": pod, "nodenames": NodeNames.of(names)})
     except HeteroError as error:
         return evolve(answer, refusal=str(error))
-    chosen = json.decode(json.encode(said["NodeNames"]))
+    chosen = json.decode(json.encode(response["NodeNames"]))
     if not chosen:
         await asyncio.sleep(0)  # the pod's event is written by then
         return evolve(answer, refusal=snapshot.events[pod.metadata.uid])
@@ -299,10 +299,10 @@ async def _filter(
 
 
 async def _bind(
-    snapshot: Snapshot, scheduler: Scheduler, one: Queued, answer: PodAnswer
+    snapshot: Snapshot, scheduler: Scheduler, queued: Queued, answer: PodAnswer
 ) -> tuple[str, PodAnswer]:
     """Bind a pod to its node; return its UID, and its answer with what it holds there."""
-    uid, name = one.pod.metadata.uid, one.pod.full_name
+    uid, name = queued.pod.metadata.uid, queued.pod.full_name
     asked = dict(zip(("podnamespace", "podname"), name, strict=True))
     try:
         await scheduler.bind({**asked, "poduid": uid, "node": answer.node})
@@ -316,10 +316,10 @@ async def _bind(
 _NOT_OURS = "kube-scheduler places it: it asks for no device"
 
 
-def _notes(one: Queued) -> Iterator[str]:
+def _notes(queued: Queued) -> Iterator[str]:
     """Yield what a pod says that kube-scheduler goes by, and that is not known here."""
-    spec, about = one.plain["spec"], one.plain["metadata"]
-    if one.origin == MOVED and not about.get("ownerReferences"):
+    spec, about = queued.plain["spec"], queued.plain["metadata"]
+    if queued.origin == MOVED and not about.get("ownerReferences"):
         yield "nothing makes it again: it has no controller"
     affinity = spec.get("affinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -83,13 +83,13 @@ class Snapshot:
         _, _, named = (query or {}).get("fieldSelector", "").partition("metadata.name=")
         if named:
             kind, key = _parsed(f"{path}/{named}")
-            found = self.objects.get(kind, {}).get(key)
-            return {"items": [found] if found else []}
+            plain = self.objects.get(kind, {}).get(key)
+            return {"items": [plain] if plain else []}
         kind, name = _parsed(path)
-        found = self.objects.get(kind, {}).get(name)
-        if found is None:
+        plain = self.objects.get(kind, {}).get(name)
+        if plain is None:
             raise ApiError(f"GET {path}", 404, "not in the snapshot")
-        return found
+        return plain
 
     async def post(self, path: str, body: Plain) -> Plain:
         """Bind a pod, or note an event of one."""
@@ -126,11 +126,11 @@ class Snapshot:
     ) -> None:
         """List, and return; `changed` gets every change from now on."""
 
-        def told(event: str, plain: Plain) -> None:
-            for one in read_all(kind, (plain,)):
-                changed(event, one)
+        def forward(event: str, plain: Plain) -> None:
+            for item in read_all(kind, (plain,)):
+                changed(event, item)
 
-        self._followers[path] = told
+        self._followers[path] = forward
         listed(read_all(kind, self.all(path)))
 
 

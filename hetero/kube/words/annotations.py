@@ -218,8 +218,8 @@ class Row:
 
     def overlaps(self, other: Row) -> bool:
         """Return whether two rows have any part of the time in common."""
-        mine, its = (self.row - 1) * other.rows, (other.row - 1) * self.rows
-        return mine < its + self.rows and its < mine + other.rows
+        start, other_start = (self.row - 1) * other.rows, (other.row - 1) * self.rows
+        return start < other_start + self.rows and other_start < start + other.rows
 
 
 @frozen(kw_only=True)

@@ -29,25 +29,25 @@ def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     def requests(of: Container | PodSpec) -> dict[str, int]:
         return amounts(of.resources.requests, names=names)
 
-    beside, most = dict[str, int](), dict[str, int]()
+    sidecars, most = dict[str, int](), dict[str, int]()
     for container in pod.spec.init_containers:
-        asked = total((beside, requests(container)))
+        asked = total((sidecars, requests(container)))
         most = _larger(most, asked)
         if container.is_sidecar:
-            beside = asked
-    running = total((beside, *map(requests, pod.spec.containers)))
+            sidecars = asked
+    running = total((sidecars, *map(requests, pod.spec.containers)))
     held = {**_larger(most, running), **requests(pod.spec)}
     return total((held, amounts(pod.spec.overhead, names=names)))
 
 
-def amounts(said: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
+def amounts(quantities: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return what is said of some resources: processors in thousandths, all else as it counts."""
     return {
-        name: rounded_up(name, said[name], unit=_UNITS.get(name, _ONE))
+        name: rounded_up(name, quantities[name], unit=_UNITS.get(name, _ONE))
         for name in names
-        if name in said
+        if name in quantities
     }
 
 
-def _larger(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
+def _larger(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(first.get(name, 0), second.get(name, 0)) for name in {**first, **second}}

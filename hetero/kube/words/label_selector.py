@@ -22,10 +22,10 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
 
 def _compared(value: str | None, values: Collection[str], larger: bool) -> bool:
     try:
-        mine, its = int(value or ""), int(next(iter(values)))
+        number, bound = int(value or ""), int(next(iter(values)))
     except (ValueError, StopIteration):
         return False
-    return mine > its if larger else mine < its
+    return number > bound if larger else number < bound
 
 
 _OPERATORS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {

@@ -98,17 +98,17 @@ def expect_unhidden(container: Container) -> None:
     remove the file, and the kernel then takes our mount away. By a link of /proc to the container's
     root, since runtimes follow it; and by `..`, which some of them read after such links.
     """
-    for said, path in zip(_own(container), mounted(container), strict=True):
+    for place, path in zip(_own(container), mounted(container), strict=True):
         own, mounts = f"{path.rstrip('/')}/", f"container {container.name}: mounts its own at"
-        if ".." in said.split("/"):
+        if ".." in place.split("/"):
             raise BadInput(
-                f"{mounts} {said}: `..` may lead to what limits its cards: write the path without"
+                f"{mounts} {place}: `..` may lead to what limits its cards: write the path without"
             )
         if _TO_ROOT.match(own) or any(
             own.startswith(ours) or ours.startswith(own) for ours in (f"{PLACE}/", f"{TARGET}/")
         ):
             raise BadInput(
-                f"{mounts} {said}, where what limits its cards is or may be: mount it elsewhere"
+                f"{mounts} {place}, where what limits its cards is or may be: mount it elsewhere"
             )
 
 

@@ -175,7 +175,7 @@ class Vocabulary:
             raise BadInput(
                 f"{len(notes)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
             )
-        noted, found = _noted(notes) if asking else {}, []
+        noted, requested = _noted(notes) if asking else {}, []
         first = [one.name for one in init]
         for container, amounts in asking:
             # Whoever wrote the note, it only adds to what the container itself leaves out.
@@ -186,8 +186,8 @@ class Vocabulary:
             except BadInput as error:
                 raise BadInput(f"container {container.name}: {error}") from None
             if asked is not None:
-                found.append(asked)
-        return tuple(found)
+                requested.append(asked)
+        return tuple(requested)
 
     def pod_request(
         self, pod: Pod, given: Mapping[str, Sequence[str]] | None = None
@@ -241,12 +241,12 @@ class Vocabulary:
         self, container: PodContainer, amounts: Amounts, notes: Mapping[str, str]
     ) -> Asked | None:
         variables = {one.name: one.value for one in container.env}
-        said = (amounts, notes, variables)
-        key = sha256(repr((container.name, said)).encode()).digest()
+        inputs = (amounts, notes, variables)
+        key = sha256(repr((container.name, inputs)).encode()).digest()
         if key not in self._read:
             if len(self._read) >= _MOST_READ:
                 self._read.clear()
-            self._read[key] = self._container(container.name, *said)
+            self._read[key] = self._container(container.name, *inputs)
         return self._read[key]
 
     def _container(
@@ -335,13 +335,13 @@ class Vocabulary:
         return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
 
     def _policy(
-        self, resource_names: ResourceNames, notes: Mapping[str, str | None], said: str | None
+        self, resource_names: ResourceNames, notes: Mapping[str, str | None], text: str | None
     ) -> Policy | None:
         """Return the container's policy, None if nobody is to hold it to its core."""
-        if said is not None:
-            if said not in [policy.value for policy in Policy]:
-                raise BadInput(f"{POLICY} {said!r} is not fixed, elastic or off")
-            return Policy(said)
+        if text is not None:
+            if text not in [policy.value for policy in Policy]:
+                raise BadInput(f"{POLICY} {text!r} is not fixed, elastic or off")
+            return Policy(text)
         default = None if self.defaults.unlimited else self.defaults.policy
         meanings = {_DEFAULT: default, **resource_names.policies.values}
         return _said(notes, resource_names.policies.name, meanings)
@@ -360,29 +360,31 @@ def _enforcement(resource_names: ResourceNames, notes: Mapping[str, str]) -> Sel
         kinds = tuple(kind for kind in kinds if (kind is Enforcement.SERVICE) == by_service)
     left = tuple(kind.value for kind in kinds if meant.allows(kind.value, all_of_it=True))
     if not left:
-        said = f"{SLICES} {slices.value}" if slices else f"{SHARING} {notes[SHARING]}"
-        raise BadInput(f"{said}: no {resource_names.count} is shared so")
+        reason = f"{SLICES} {slices.value}" if slices else f"{SHARING} {notes[SHARING]}"
+        raise BadInput(f"{reason}: no {resource_names.count} is shared so")
     return Selector(include=left)
 
 
 def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
     """Return what an annotation says, None where it is not there. Raises `BadInput`."""
-    said = notes.get(name)
-    if said is None:
+    word = notes.get(name)
+    if word is None:
         return None
-    for one in choices:
-        if said == one.value:
-            return one
-    raise BadInput(f"{name} {said!r} is none of {', '.join(str(one.value) for one in choices)}")
+    for choice in choices:
+        if word == choice.value:
+            return choice
+    raise BadInput(
+        f"{name} {word!r} is none of {', '.join(str(choice.value) for choice in choices)}"
+    )
 
 
 def _noted(notes: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return what is noted of init containers. Raises `BadInput`."""
     try:
-        said = read_note(INIT_PARTS, notes.get(INIT_PARTS) or "{}")
+        noted = read_note(INIT_PARTS, notes.get(INIT_PARTS) or "{}")
         return {
             str(name): {str(resource): str(amount) for resource, amount in parts.items()}
-            for name, parts in said.items()
+            for name, parts in noted.items()
         }
     except AttributeError:
         raise BadInput(f"{INIT_PARTS} is no table of resources: leave it out") from None
@@ -452,27 +454,27 @@ def names(text: str | None) -> tuple[str, ...]:
 
     Each is compared with each device of the cluster.
     """
-    found = tuple(part.strip() for part in (text or "").split(",") if part.strip())
-    if len(found) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
+    listed = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if len(listed) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
         raise BadInput(
-            f"a list of {len(found)} names, {len(text or '')} characters: at most {_MOST_NAMES} "
+            f"a list of {len(listed)} names, {len(text or '')} characters: at most {_MOST_NAMES} "
             f"names, {_MOST_TEXT} characters"
         )
-    return found
+    return listed
 
 
 def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
     if not notes:
         return None
-    said = (notes[name] for pattern in patterns for name in fnmatch.filter(sorted(notes), pattern))
-    return next(filter(None, said), None)
+    texts = (notes[name] for pattern in patterns for name in fnmatch.filter(sorted(notes), pattern))
+    return next(filter(None, texts), None)
 
 
 def _models(notes: Mapping[str, str], name: str | None, choice: DeviceChoice) -> tuple[str, ...]:
     """Return the models an annotation lists, spelt as the driver does."""
     listed = (notes.get(name) if name else None) or ""
-    for theirs, ours in choice.spelling.items():
-        listed = listed.replace(theirs, ours)
+    for foreign, own in choice.spelling.items():
+        listed = listed.replace(foreign, own)
     return names(listed)
 
 

@@ -50,10 +50,10 @@ def rounded_up(name: str, amount: object, *, unit: Decimal) -> int:
     return ceil(_parsed(name, str(amount)) / unit)
 
 
-def _number(name: str, said: object) -> int:
-    number = _parsed(name, str(said))
+def _number(name: str, value: object) -> int:
+    number = _parsed(name, str(value))
     if number != int(number):
-        raise BadInput(f"{name} {str(said)!r} is not a whole number")
+        raise BadInput(f"{name} {str(value)!r} is not a whole number")
     return int(number)
 
 

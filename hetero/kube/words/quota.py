@@ -53,13 +53,13 @@ class Quotas:
 
     def allow(self, namespace: str, name: str, most: dict[str, int]) -> bool:
         """Note what a quota allows, nothing if it is gone; return whether that is news."""
-        mine = self.most.setdefault(namespace, {})
-        if mine.get(name, {}) == most:
+        by_quota = self.most.setdefault(namespace, {})
+        if by_quota.get(name, {}) == most:
             return False
-        mine[name] = most
+        by_quota[name] = most
         if not most:
-            del mine[name]
-        if not mine:
+            del by_quota[name]
+        if not by_quota:
             del self.most[namespace]
         return True
 
@@ -116,11 +116,11 @@ class Quotas:
         def of(containers: Iterable[Container]) -> list[Counter[str]]:
             return [self._least(container, devices) for container in containers]
 
-        main, first, beside = of(pod.containers), of(pod.init), of(pod.sidecars)
+        main, first, sidecars = of(pod.containers), of(pod.init), of(pod.sidecars)
         held = sum(main, Counter())
-        for one in first:
-            held |= one  # name by name the larger
-        return sum(beside, held)
+        for charge in first:
+            held |= charge  # name by name the larger
+        return sum(sidecars, held)
 
     def _least(self, container: Container, devices: list[Device]) -> Counter[str]:
         request, made = container.request, Counter[str]()

@@ -79,10 +79,10 @@ def notes_of_variables(
             gone = any(piece.device not in known for piece in pieces)
             if not pieces or gone:
                 continue
-            its = [known[piece.device] for piece in pieces]
-            env = vendor.implied(pieces, its, container=True).env
-            told = names & {*vendor.runtime.variables, vendor.runtime.template} & env.keys()
-            notes |= {_note(container.name, name): env[name] for name in told}
+            own_devices = [known[piece.device] for piece in pieces]
+            env = vendor.implied(pieces, own_devices, container=True).env
+            variables = names & {*vendor.runtime.variables, vendor.runtime.template} & env.keys()
+            notes |= {_note(container.name, name): env[name] for name in variables}
     return notes
 
 

@@ -108,8 +108,8 @@ class Settings:
 
         That is the rule of the agents, too.
         """
-        here = load_settings(environ, NodeSettings(vendors=self.vendors))
-        return Registry(allowed=here.vendors)
+        node_settings = load_settings(environ, NodeSettings(vendors=self.vendors))
+        return Registry(allowed=node_settings.vendors)
 
     def vocabulary(self, registry: Registry) -> Vocabulary:
         """Return the resource names of all vendors, as this cluster has renamed them.
@@ -187,8 +187,8 @@ def with_placements(chosen: Settings, *, node: str, device: str) -> Settings:
 
 def _settings(document: dict[str, Any]) -> Settings:
     _known(document, *_WORDS, *_TABLES)
-    said = document.get("defaults", {})
-    _known(said, "count", "memory", "core", "policy", "core-limit")
+    defaults = document.get("defaults", {})
+    _known(defaults, "count", "memory", "core", "policy", "core-limit")
     names = document.get("resources", {})
     classes = document.get("runtime-classes", {})
     for table, what in ((names, "resources"), (classes, "runtime-classes")):
@@ -204,7 +204,7 @@ def _settings(document: dict[str, Any]) -> Settings:
             read_settings(table)
         except BadInput as error:
             raise BadInput(f"nodes.{pattern!r}: {error}") from None
-    count = said.get("count", 1)
+    count = defaults.get("count", 1)
     if not isinstance(count, int) or count < 1:
         raise BadInput(f"defaults.count {count!r} is not a positive whole number")
     days = document.get("half-life-days", HALF_LIFE / _DAY)
@@ -219,10 +219,12 @@ def _settings(document: dict[str, Any]) -> Settings:
         device_placement=_one_of(document, "device-placement", _DEVICE_PLACEMENTS),
         defaults=Defaults(
             count=count,
-            memory=parse_memory(str(said["memory"])) if "memory" in said else None,
-            core=parse_percent(str(said["core"]), of="defaults.core") if "core" in said else None,
-            policy=Policy(_one_of(said, "policy", ("fixed", "elastic"))),
-            unlimited=said.get("core-limit", True) is False,
+            memory=parse_memory(str(defaults["memory"])) if "memory" in defaults else None,
+            core=parse_percent(str(defaults["core"]), of="defaults.core")
+            if "core" in defaults
+            else None,
+            policy=Policy(_one_of(defaults, "policy", ("fixed", "elastic"))),
+            unlimited=defaults.get("core-limit", True) is False,
         ),
         resources=names,
         runtime_classes=classes,
@@ -238,14 +240,14 @@ def _known(table: dict[str, Any], *names: str) -> None:
 
 
 def _truth(table: dict[str, Any], name: str) -> bool:
-    said = table.get(name, False)
-    if not isinstance(said, bool):
-        raise BadInput(f"{name} {said!r} is neither true nor false")
-    return said
+    value = table.get(name, False)
+    if not isinstance(value, bool):
+        raise BadInput(f"{name} {value!r} is neither true nor false")
+    return value
 
 
 def _one_of(table: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    said = str(table.get(name, choices[0]))
-    if said not in choices:
-        raise BadInput(f"{name} {said!r} is none of {', '.join(choices)}")
-    return said
+    choice = str(table.get(name, choices[0]))
+    if choice not in choices:
+        raise BadInput(f"{name} {choice!r} is none of {', '.join(choices)}")
+    return choice

@@ -130,10 +130,10 @@ def _message(text: str, uid: str, node: str) -> bytes:
 def _signed(key: bytes, message: bytes, signature: str) -> bool:
     """Return whether the owner of a key signed a message."""
     try:
-        said = bytes.fromhex(signature)
-        digest = sha256(key + said + message).digest()
+        signature_bytes = bytes.fromhex(signature)
+        digest = sha256(key + signature_bytes + message).digest()
         if digest not in _verified:
-            Ed25519PublicKey.from_public_bytes(key).verify(said, message)
+            Ed25519PublicKey.from_public_bytes(key).verify(signature_bytes, message)
             if len(_verified) >= _MOST_VERIFIED:
                 _verified.clear()
             _verified.add(digest)
@@ -144,10 +144,10 @@ def _signed(key: bytes, message: bytes, signature: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _raw(text: str) -> tuple[bytes, ...]:
-    found = tuple(_read(part + _END) for part in text.split(_END)[:-1])
-    if not found:
+    keys = tuple(_read(part + _END) for part in text.split(_END)[:-1])
+    if not keys:
         raise ValueError("no public key is in it")
-    return found
+    return keys
 
 
 def _read(text: str) -> bytes:
