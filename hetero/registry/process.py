@@ -47,7 +47,7 @@ class Overdue(Exception):
     """There was no answer in time."""
 
 
-class Ended(Exception):
+class WorkerEnded(Exception):
     """The process ended, or closed its pipe."""
 
 
@@ -113,7 +113,7 @@ class VendorProcess:
         )
 
     def send(self, question: Question, until: float) -> None:
-        """Ask, by `until` (monotonic seconds). Raises `Ended`, `Overdue`."""
+        """Ask, by `until` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
         self._asked += 1
         rest = framed(self._text(question), self._asked)
         while rest:
@@ -122,7 +122,7 @@ class VendorProcess:
             except BlockingIOError:
                 self._wait(self._questions, select.POLLOUT, until)
             except BrokenPipeError:
-                raise Ended from None
+                raise WorkerEnded from None
 
     def _text(self, question: Question) -> bytes:
         """Return the question's text: each device is asked of again and again."""
@@ -136,7 +136,7 @@ class VendorProcess:
     def receive(self, until: float | None) -> Answer:
         """Return the answer to what was sent; None waits for ever.
 
-        Raises `Ended`, `Overdue`, `BadInput`.
+        Raises `WorkerEnded`, `Overdue`, `BadInput`.
         """
         length, number = HEADER.unpack(self._read(HEADER.size, until))
         if length > MOST:
@@ -183,7 +183,7 @@ class VendorProcess:
             self._wait(self._answers, select.POLLIN, until)
             part = os.read(self._answers, size - len(contents))
             if not part:
-                raise Ended
+                raise WorkerEnded
             contents += part
         return contents
 
@@ -198,7 +198,7 @@ class VendorProcess:
         if not ready:
             raise Overdue
         if descriptor not in ready:
-            raise Ended
+            raise WorkerEnded
 
 
 def _ready(descriptor: int, event: int, seconds: float) -> bool:

@@ -14,7 +14,7 @@ from attrs import define, field
 from hetero.model.errors import BadInput
 from hetero.registry.message import Answer, Failure, Question, expect_sound, is_last
 from hetero.registry.pauses import Pauses, doubled
-from hetero.registry.process import Ended, Overdue, Starter, VendorProcess, how_it_ended
+from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded, how_it_ended
 from hetero.registry.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
@@ -55,7 +55,7 @@ class Supervisor:
         if self._process and not self._process.is_ours:
             self._process = None
         if self._process and not self._process.runs:
-            self._failed(question, Ended())
+            self._failed(question, WorkerEnded())
         paused = time.monotonic() < self._asked_again
         if paused and self._to_undo and question.ask == "reconcile":
             paused = self._to_undo = False
@@ -71,7 +71,7 @@ class Supervisor:
                 self._process = VendorProcess(self.plugin, self.starter)
             until = time.monotonic() + question.within  # to start a server is not the vendor's time
             self._process.send(question, until)
-        except (Ended, Overdue, Failure, ValueError, OSError) as error:
+        except (WorkerEnded, Overdue, Failure, ValueError, OSError) as error:
             self._failed(question, error)
             return self._answer_at_once
         return lambda: self._answer(question, until)
@@ -105,7 +105,7 @@ class Supervisor:
             answer = self._process.receive(until)
             self._used = time.monotonic()
             expect_sound(question, answer)
-        except (Ended, Overdue, BadInput) as error:
+        except (WorkerEnded, Overdue, BadInput) as error:
             self._failed(question, error)
             return self._why
         else:
@@ -133,7 +133,7 @@ class Supervisor:
             match error:
                 case Overdue():
                     why = f"no answer within {question.within:g} s"
-                case Ended():
+                case WorkerEnded():
                     why = how_it_ended(status)
         if not gone:
             self._abandoned += 1

@@ -15,7 +15,7 @@ from attrs import define, field
 from hetero.model.errors import BadInput
 from hetero.registry.message import Failure, Question
 from hetero.registry.pauses import doubled
-from hetero.registry.process import Ended, Overdue, Starter, VendorProcess
+from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded
 from hetero.registry.respondent import Plugin
 
 #: Seconds until the question is put again after its process ended; doubled by each that follows
@@ -62,7 +62,7 @@ class Watch:
         while not ended.wait(pause):
             process = None
             # Its end is no failure: the next one is started later.
-            with suppress(Ended, Overdue, BadInput, Failure, OSError):
+            with suppress(WorkerEnded, Overdue, BadInput, Failure, OSError):
                 process = self._started(ended)
                 while process and self._heard(process) and not ended.wait(_INTERVAL):
                     fruitless = 0
