@@ -7,8 +7,9 @@
         vendor = "acme"
         driver = Path(__file__).with_name("acme_calls.py")
 
-`driver` says how a program calls the driver: the names of `isolation_programs.Calls`. Programs are
-started by `hetero run`, so that discovery, the grant and the limiter are those of this machine.
+`driver` says how a program calls the driver: the names of `isolation_programs.DriverCalls`.
+Programs are started by `hetero run`, so that discovery, the grant and the limiter are those of this
+machine.
 """
 
 from __future__ import annotations

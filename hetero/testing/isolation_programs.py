@@ -1,7 +1,7 @@
 """The programs of IsolationContract: what a tenant does with a driver, and what it saw.
 
 Run as a file, beside nothing of hetero's: `isolation_programs.py DRIVER PROGRAM ARGUMENT...`, where
-DRIVER is a file with the names of `Calls`. Prints one JSON value.
+DRIVER is a file with the names of `DriverCalls`. Prints one JSON value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ int ask(void **pointer, unsigned long bytes) {{ return {name}(pointer, bytes); }
 """
 
 
-class Calls(Protocol):
+class DriverCalls(Protocol):
     """How a program calls the driver: what the file of a contract's `driver` has."""
 
     #: The library, the function in it that allocates (pointer *, bytes) and its code for a refusal.
@@ -75,7 +75,7 @@ def program(run: Program) -> Program:
 
 
 @program
-def limit(driver: Calls, size: int) -> dict[str, Any]:
+def limit(driver: DriverCalls, size: int) -> dict[str, Any]:
     """Allocate all there is in four parts, and a little more; free one, and take it again."""
     held = [driver.allocate(size // 4) for _ in range(4)]
     full, over = driver.memory(), driver.allocate(_LITTLE)
@@ -85,7 +85,7 @@ def limit(driver: Calls, size: int) -> dict[str, Any]:
 
 
 @program
-def refund(driver: Calls, size: int) -> list[Any]:
+def refund(driver: DriverCalls, size: int) -> list[Any]:
     """Allocate and free all there is, many times; return what is free before and after."""
     before = driver.memory()
     got = [_taken_and_freed(driver, size) for _ in range(50)]
@@ -93,7 +93,7 @@ def refund(driver: Calls, size: int) -> list[Any]:
 
 
 @program
-def fork(driver: Calls, size: int) -> list[Any]:
+def fork(driver: DriverCalls, size: int) -> list[Any]:
     """Fork before the driver is used, and after; return what each side got."""
     begin, done = os.pipe(), os.pipe()
     child = os.fork()
@@ -116,7 +116,7 @@ def fork(driver: Calls, size: int) -> list[Any]:
 
 
 @program
-def kill(driver: Calls, size: int) -> bool:
+def kill(driver: DriverCalls, size: int) -> bool:
     """Kill processes of the same grant that hold all of it; return whether it is there again."""
     for _ in range(3):
         with _again("hold", size) as other:
@@ -126,26 +126,26 @@ def kill(driver: Calls, size: int) -> bool:
 
 
 @program
-def hold(driver: Calls, size: int) -> None:
+def hold(driver: DriverCalls, size: int) -> None:
     """Allocate, say whether that went well, and stay."""
     _say(driver.allocate(size) > 0)
     signal.pause()
 
 
 @program
-def busy(driver: Calls, warm_up: float, seconds: float) -> float:
+def busy(driver: DriverCalls, warm_up: float, seconds: float) -> float:
     """Keep the device busy; return the kernels per second after the warm-up."""
     return _rate(driver, warm_up, seconds)
 
 
 @program
-def alone(driver: Calls) -> float:
+def alone(driver: DriverCalls) -> float:
     """Return the most kernels per second of three goes: nothing else is to be in their way."""
     return max(_rate(driver, 0.1, 0.2) for _ in range(3))
 
 
 @program
-def resized(driver: Calls, size: int, warm_up: float, seconds: float) -> None:
+def resized(driver: DriverCalls, size: int, warm_up: float, seconds: float) -> None:
     """Measure and allocate; do it again when a line of input says that the grant was changed."""
     for _ in range(2):
         rate = _rate(driver, warm_up, seconds)
@@ -154,7 +154,7 @@ def resized(driver: Calls, size: int, warm_up: float, seconds: float) -> None:
 
 
 @program
-def ways(driver: Calls, size: int) -> dict[str, int]:
+def ways(driver: DriverCalls, size: int) -> dict[str, int]:
     """Ask for too much by each way to get at the function that allocates; return the answers."""
     # The handle is local; the others find the name only where the whole program has it.
     driver.memory()
@@ -173,7 +173,7 @@ def ways(driver: Calls, size: int) -> dict[str, int]:
 
 
 @program
-def export(driver: Calls, size: int) -> list[Any]:
+def export(driver: DriverCalls, size: int) -> list[Any]:
     """Have another process open memory; return what was free with and without it."""
     address = driver.allocate(size)
     alone = driver.memory()[0]
@@ -191,14 +191,14 @@ def export(driver: Calls, size: int) -> list[Any]:
 
 
 @program
-def opens(driver: Calls, exported: str) -> None:
+def opens(driver: DriverCalls, exported: str) -> None:
     """Open another process's memory and keep it until a line of input comes."""
     _say(driver.opened(bytes.fromhex(exported)) > 0)
     sys.stdin.readline()
 
 
 @program
-def unknown(driver: Calls) -> bool:
+def unknown(driver: DriverCalls) -> bool:
     """Ask for a function that a driver of the same name has and no limiter knows."""
     with TemporaryDirectory() as folder:
         source = f"void {driver.FUTURE}(void) {{}}\n"
@@ -206,7 +206,7 @@ def unknown(driver: Calls) -> bool:
 
 
 @program
-def leave(driver: Calls) -> None:
+def leave(driver: DriverCalls) -> None:
     """End with work in flight, and with an exit status that nothing else has."""
     for _ in range(5 * _BATCH):
         driver.launch()
@@ -215,7 +215,7 @@ def leave(driver: Calls) -> None:
 
 
 @program
-def free(_: Calls, size: int) -> Any:
+def free(_: DriverCalls, size: int) -> Any:
     """Say what a process with the limiter and without a grant gets."""
     environment = {key: text for key, text in os.environ.items() if key != "HETERO_GRANT"}
     with _again("limit", size, environment=environment) as other:
@@ -225,7 +225,7 @@ def free(_: Calls, size: int) -> Any:
 def main() -> None:
     """Run a program, and print what it returns."""
     _, path, name, *arguments = sys.argv
-    driver = cast(Calls, SimpleNamespace(**runpy.run_path(path)))
+    driver = cast(DriverCalls, SimpleNamespace(**runpy.run_path(path)))
     result = PROGRAMS[name](driver, *map(json.loads, arguments))
     if result is not None:
         _say(result)
@@ -258,21 +258,21 @@ def _built(path: Path, source: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _taken_and_freed(driver: Calls, size: int) -> bool:
+def _taken_and_freed(driver: DriverCalls, size: int) -> bool:
     address = driver.allocate(size)
     if address:
         driver.release(address)
     return address > 0
 
 
-def _rate(driver: Calls, warm_up: float, seconds: float) -> float:
+def _rate(driver: DriverCalls, warm_up: float, seconds: float) -> float:
     """Return the kernels per second; the last batch counts with the time it took."""
     _batches(driver, warm_up)
     since = time.monotonic()
     return _batches(driver, seconds) / (time.monotonic() - since)
 
 
-def _batches(driver: Calls, seconds: float) -> int:
+def _batches(driver: DriverCalls, seconds: float) -> int:
     count, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
         for _ in range(_BATCH):
