@@ -28,7 +28,7 @@ from scipy.sparse import coo_matrix
 
 from hetero.placement.cluster import Node, Pod
 from hetero.placement.state import Cluster
-from hetero.simulate.baselines import WHOLE, Demand, Room, demand
+from hetero.simulate.baselines import WHOLE, BaselinePod, Room, demand
 from hetero.simulate.replay import arrivals
 from hetero.simulate.trace import read
 
@@ -54,7 +54,7 @@ def best_pattern(value: dict[int, float], grain: int) -> tuple[float, Pattern]:
     return best[room], tuple(sorted(used.items()))
 
 
-def none_refused(wants: list[Demand]) -> float:
+def none_refused(wants: list[BaselinePod]) -> float:
     """Return percent: thousandths asked for, of those a perfect packing of all pods opens."""
     shares = Counter(want.share for want in wants if want.count and want.share < WHOLE)
     whole = sum(want.count for want in wants if want.share == WHOLE)
@@ -74,7 +74,7 @@ def none_refused(wants: list[Demand]) -> float:
     return 100 * asked / (WHOLE * (whole + float(solved.fun)))
 
 
-def any_choice(nodes: list[Node], wants: list[Demand], models: dict[str, int]) -> float:
+def any_choice(nodes: list[Node], wants: list[BaselinePod], models: dict[str, int]) -> float:
     """Return percent of all cards: the best any choice among the arrivals could allocate."""
     kinds = Counter(
         (models[n.devices[0].model], len(n.devices), n.host["cpu"], n.host["memory"])
@@ -161,7 +161,7 @@ def main() -> None:
         print(f"{name:12}  {fmean(above):8.2f} %  {fmean(ordered):10.2f} %", flush=True)
 
 
-def _demands(pods: list[Pod], card: int) -> list[Demand]:
+def _demands(pods: list[Pod], card: int) -> list[BaselinePod]:
     return [demand(pod, card=card) for pod in pods]
 
 

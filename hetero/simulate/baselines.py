@@ -30,7 +30,7 @@ _TYPICAL = 95
 
 
 @frozen
-class Demand:
+class BaselinePod:
     """A pod as the paper sees it: `count` cards with `share` thousandths of each."""
 
     cpu: int
@@ -40,7 +40,7 @@ class Demand:
     models: tuple[str, ...]
 
 
-def demand(pod: Pod, *, card: int) -> Demand:
+def demand(pod: Pod, *, card: int) -> BaselinePod:
     """Return the demand of a pod where a card has `card` bytes. Raises `BadInput`."""
     requests = [c.request for c in (*pod.containers, *pod.sidecars, *pod.init) if c.request]
     if len(requests) > 1 or (requests and not _simple(requests[0])):
@@ -54,7 +54,7 @@ def demand(pod: Pod, *, card: int) -> Demand:
         share = WHOLE if ask.memory is None else -(-ask.memory * WHOLE // card)
         if ask.memory_percent is not None:
             share = ask.memory_percent * WHOLE // 100
-    return Demand(host.get(CPU, 0), host.get(HOST_MEMORY, 0), count, share, models)
+    return BaselinePod(host.get(CPU, 0), host.get(HOST_MEMORY, 0), count, share, models)
 
 
 def _simple(request: Request) -> bool:
@@ -98,13 +98,13 @@ class Room:
         cards = cluster.cards[number]
         self.cards[number, : len(cards)] = [cluster.states[card].free_milli for card in cards]
 
-    def allowed(self, want: Demand) -> NDArray[np.bool_]:
+    def allowed(self, want: BaselinePod) -> NDArray[np.bool_]:
         """Return which models the pod may run on; the last entry is a node without cards."""
         if not want.models:
             return np.ones(len(self.models) + 1, dtype=bool)
         return np.array([*(model in want.models for model in self.models), False])
 
-    def count(self, number: int, want: Demand, *, times: int) -> None:
+    def count(self, number: int, want: BaselinePod, *, times: int) -> None:
         """Note that a pod came to a node (`times` 1) or left it (-1)."""
         if want.count:
             key = 0 if want.share < WHOLE else want.count
@@ -115,7 +115,7 @@ class Room:
 class Mix:
     """The typical pods of a workload and what they cannot use of a node: the paper's measure F."""
 
-    def __init__(self, pods: list[Demand], room: Room) -> None:
+    def __init__(self, pods: list[BaselinePod], room: Room) -> None:
         """Take as typical the most frequent demands that make up 95 % of `pods`."""
         seen: dict[tuple[int, int, int, tuple[str, ...]], int] = {}
         for pod in pods:
@@ -135,7 +135,7 @@ class Mix:
         shares = sorted({key[1] for key, _ in typical})
         self._shares = np.array(shares, dtype=np.int64)
         self._share = np.array([shares.index(key[1]) for key, _ in typical])
-        allowed = [room.allowed(Demand(k[0], 0, k[2], k[1], k[3])) for k, _ in typical]
+        allowed = [room.allowed(BaselinePod(k[0], 0, k[2], k[1], k[3])) for k, _ in typical]
         self._allowed = np.array(allowed).T  # by model
 
     def useless(self, cpu: _Ints, cards: _Ints, model: _Ints) -> NDArray[np.float64]:
@@ -157,24 +157,24 @@ class Mix:
 
 
 #: Returns the scores of the given nodes for a pod, higher is better.
-Score = Callable[[Room, Mix, Demand, _Ints], _Ints]
+Score = Callable[[Room, Mix, BaselinePod, _Ints], _Ints]
 
 
-def best_fit(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
+def best_fit(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
     """Prefer the node with the least left over, processors and cards weighing the same."""
     cpu = (room.cpu[at] - want.cpu) / _MAX_CPU
     cards = (room.cards[at].sum(axis=1) - want.share * want.count) / _MAX_CARDS
     return _whole((1 - (cpu + cards) / 2) * 100)
 
 
-def dot_product(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
+def dot_product(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
     """Prefer the node whose free resources are least along the pod's (Tetris, upside down)."""
     cpu = room.cpu[at] / _MAX_CPU * (want.cpu / _MAX_CPU)
     cards = room.cards[at].sum(axis=1) / _MAX_CARDS * (want.share * want.count / _MAX_CARDS)
     return _whole((1 - (cpu + cards) / 2) * 100)
 
 
-def packing(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
+def packing(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
     """Prefer shared cards, then empty cards on used nodes, then empty nodes."""
     if not want.count:
         return np.zeros(len(at), dtype=np.int64)
@@ -190,7 +190,7 @@ def packing(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
     return _whole(np.where(whole == exists.sum(axis=1), on_empty_node, scores))
 
 
-def clustering(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
+def clustering(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
     """Prefer nodes that hold pods of the same affinity (shared, one card, two …), and only such."""
     if not want.count:
         return np.zeros(len(at), dtype=np.int64)
@@ -201,12 +201,12 @@ def clustering(room: Room, _: Mix, want: Demand, at: _Ints) -> _Ints:
     return _whole(25 * (_MAX_CARDS - room.cards[at].sum(axis=1)) // _MAX_CARDS + rank)
 
 
-def fgd(room: Room, mix: Mix, want: Demand, at: _Ints) -> _Ints:
+def fgd(room: Room, mix: Mix, want: BaselinePod, at: _Ints) -> _Ints:
     """Prefer the node whose useless part grows least (fragmentation gradient descent)."""
     return _whole(_descents(room, mix, want, at).max(axis=1))
 
 
-def _descents(room: Room, mix: Mix, want: Demand, at: _Ints) -> _Ints:
+def _descents(room: Room, mix: Mix, want: BaselinePod, at: _Ints) -> _Ints:
     """Return FGD's score of each node (down) and card (across; one column for whole cards)."""
     cpu, cards, model = room.cpu[at] - want.cpu, room.cards[at], room.model[at]
     before = mix.useless(room.cpu[at], cards, model)
@@ -250,12 +250,12 @@ class Baseline:
     def __init__(self, name: str, cluster: Cluster, pods: Iterable[Pod], seed: int) -> None:
         """Read the cluster; `pods` is the declared workload FGD takes its typical pods from."""
         self._cluster, self.room = cluster, Room(cluster)
-        self._demands: dict[int, Demand] = {}
+        self._demands: dict[int, BaselinePod] = {}
         self.mix = Mix([demand(pod, card=self.room.card) for pod in pods], self.room)
         self._name, self._score = name, SCORES[name]
         self._random = random.Random(seed)
-        self._rows: dict[Demand, _Ints] = {}
-        self._upto: dict[Demand, int] = {}
+        self._rows: dict[BaselinePod, _Ints] = {}
+        self._upto: dict[BaselinePod, int] = {}
         self._changed: list[int] = []
 
     def choose(self, pod: Pod) -> tuple[str, PlacementPolicy] | None:
@@ -283,13 +283,13 @@ class Baseline:
         self.room.count(node, self._demand(pod), times=times)
         self._changed.append(node)
 
-    def _demand(self, pod: Pod) -> Demand:
+    def _demand(self, pod: Pod) -> BaselinePod:
         want = self._demands.get(id(pod))
         if want is None:
             want = self._demands[id(pod)] = demand(pod, card=self.room.card)
         return want
 
-    def _best(self, want: Demand, score: Score) -> int | None:
+    def _best(self, want: BaselinePod, score: Score) -> int | None:
         row = self._rows.get(want)
         if row is None:
             row = self._rows[want] = np.full(len(self.room.cpu), -1, dtype=np.int64)
@@ -305,7 +305,7 @@ class Baseline:
         best = int(row.argmax())
         return best if row[best] >= 0 else None
 
-    def _fits(self, want: Demand, at: _Ints) -> Any:
+    def _fits(self, want: BaselinePod, at: _Ints) -> Any:
         room = self.room
         enough = (room.cpu[at] >= want.cpu) & (room.memory[at] >= want.memory)
         if want.count:
@@ -313,7 +313,7 @@ class Baseline:
             enough &= room.allowed(want)[room.model[at]]
         return enough
 
-    def _card(self, node: int, want: Demand) -> int:
+    def _card(self, node: int, want: BaselinePod) -> int:
         """Return the card of a share: FGD's own choice, any for random, else the tightest."""
         if want.count != 1 or want.share == WHOLE:
             return 0
