@@ -16,7 +16,7 @@ from hetero.model.errors import BadInput, Refused
 from hetero.node.guard.monitor import Finding as News
 from hetero.node.guard.monitor import acts_for, watch
 from hetero.node.node import Node
-from hetero.node.view.doctor import Finding, Verdict, examine, standing_anywhere, what_for
+from hetero.node.view.doctor import Diagnosis, Finding, examine, standing_anywhere, what_for
 
 
 @click.command()
@@ -48,7 +48,7 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
     if uninstall_check:
         standing = standing_anywhere(node)
         in_the_way = [
-            Finding(f"grant {e.id}", Verdict.BAD, f"stands for {e.user}") for e in standing
+            Finding(f"grant {e.id}", Diagnosis.BAD, f"stands for {e.user}") for e in standing
         ]
         if as_json:
             click.echo(dumps(_json.listing("doctor")(in_the_way)))
@@ -59,7 +59,7 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
         return 0
     findings = examine(node)
     show(lambda: findings, render, _json.listing("doctor"), as_json=as_json)
-    return int(any(finding.verdict is Verdict.BAD for finding in findings))
+    return int(any(finding.verdict is Diagnosis.BAD for finding in findings))
 
 
 def _watch(node: Node) -> NoReturn:

@@ -27,7 +27,7 @@ from hetero.node.native import limiter
 from hetero.node.place import SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import Held, User, expect_within, held_of_quotas
 from hetero.node.selection import expect_here
-from hetero.node.settings import Settings, load_settings
+from hetero.node.settings import NodeSettings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
 from hetero.plugin.vendor import Vendor
@@ -47,7 +47,7 @@ class Node:
 
     registry: Registry
     ledger: Ledger
-    settings: Settings = field(factory=Settings)
+    settings: NodeSettings = field(factory=NodeSettings)
     system: Ledger | None = None
     daemon: DaemonClient | None = None
     simulation: Simulation | None = None

@@ -14,7 +14,7 @@ from hetero.model.errors import Refused
 from hetero.model.frozen import frozen
 from hetero.model.units import format_both
 from hetero.node.ledger.ledger import Grant
-from hetero.node.settings import Quota, Settings
+from hetero.node.settings import NodeSettings, Quota
 
 
 @frozen
@@ -76,7 +76,7 @@ class Held:
 
 
 def held_of_quotas(
-    settings: Settings, asker: User, grants: Iterable[Grant], devices: Mapping[str, Device]
+    settings: NodeSettings, asker: User, grants: Iterable[Grant], devices: Mapping[str, Device]
 ) -> tuple[Held, ...]:
     """Return what the asker holds of each quota that it is held to. Root may hold all.
 
@@ -114,7 +114,7 @@ def expect_within(
 
 
 def _quotas(
-    settings: Settings, asker: User, users: Mapping[int, User]
+    settings: NodeSettings, asker: User, users: Mapping[int, User]
 ) -> Iterator[tuple[str, Quota, set[int]]]:
     """Yield what the asker is held to: its name, the quota, and the uids that share it."""
     own = settings.user_quotas.get(asker.name, settings.quota)

@@ -73,7 +73,7 @@ E = TypeVar("E", bound=Enum)
 
 
 @frozen(kw_only=True)
-class Settings:
+class NodeSettings:
     """What the node gives out of its devices, and what counts as a program's memory.
 
     [scale]             # factors, at least 1 and 1 unless set
@@ -215,7 +215,7 @@ def _shapes(device: Device) -> frozenset[str]:
     return device.shapes if _partitioned(device) else frozenset()
 
 
-def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> Settings:
+def load_settings(environ: Mapping[str, str], base: NodeSettings | None = None) -> NodeSettings:
     """Return the settings of this node, over `base`. Raises `BadInput` with the line to mend."""
     named = environ.get("HETERO_CONFIG")
     path = Path(named) if named else DEFAULT
@@ -224,7 +224,7 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
     except FileNotFoundError:
         if named:
             raise BadInput(f"settings {path}: no such file (HETERO_CONFIG names it)") from None
-        return base or Settings()
+        return base or NodeSettings()
     except OSError as error:
         raise BadInput(f"settings {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -240,9 +240,9 @@ def load_settings(environ: Mapping[str, str], base: Settings | None = None) -> S
         raise BadInput(f"settings {path}: {error}") from None
 
 
-def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> Settings:
+def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None) -> NodeSettings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
-    was = base or Settings()
+    was = base or NodeSettings()
     tables = ("scale", "cards", "count", "vendors", "quota", "gangs", "heterod")
     _expect(document, known=tables)
     scale, cards, count, vendors, quota, gangs, heterod = (
@@ -258,7 +258,7 @@ def read_settings(document: Mapping[str, Any], base: Settings | None = None) -> 
     context = count.get("context", was.context)
     if not isinstance(context, bool):
         raise BadInput(f"count.context {context!r} is not true or false")
-    return Settings(
+    return NodeSettings(
         memory_scale=_factor("memory", scale.get("memory", was.memory_scale)),
         core_scale=_factor("core", scale.get("core", was.core_scale)),
         max_sharers=_max_sharers(cards.get("max_sharers", was.max_sharers)),

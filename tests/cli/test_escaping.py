@@ -35,7 +35,7 @@ from hetero.model.visible import visible
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.ledger import Container, Grant, Unreadable
 from hetero.node.view.bypass import Bypass
-from hetero.node.view.doctor import Finding, Verdict
+from hetero.node.view.doctor import Diagnosis, Finding
 from hetero.node.view.observe import (
     DeviceView,
     GrantsView,
@@ -131,7 +131,7 @@ def shown(text: str) -> list[tuple[Part, dict[str, Any]]]:
     """Return what each command shows, and its document, where each text of others is this one."""
     node, allocation = a_node(text), an_allocation(text)
     grants = GrantsView(grants=node.grants, unreadable=node.unreadable, simulated=node.simulated)
-    finding, event = Finding(text, Verdict.BAD, text), Event(at=SINCE, subject=text, says=text)
+    finding, event = Finding(text, Diagnosis.BAD, text), Event(at=SINCE, subject=text, says=text)
     refusal = Refusal(wanted=1, verdicts={text: text})
     entry = Grant(
         id="4f1c",

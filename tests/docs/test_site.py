@@ -22,7 +22,7 @@ from hetero.kube.words.pod_request import Defaults
 from hetero.node import settings as node_settings
 
 SETTINGS = [
-    pytest.param(node_settings.Settings, node_settings.read_settings, id="node"),
+    pytest.param(node_settings.NodeSettings, node_settings.read_settings, id="node"),
     pytest.param(cluster_settings.Settings, cluster_settings._settings, id="cluster"),
 ]
 

@@ -12,7 +12,7 @@ from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.kube.words.annotations import INVENTORY
 from hetero.model.errors import BadInput
-from hetero.node.view.doctor import Verdict, examine
+from hetero.node.view.doctor import Diagnosis, examine
 from tests.kube.api_server import FakeApi
 from tests.kube.claims import story
 from tests.kube.world import CARD, DISCOVER, World, run, until
@@ -165,7 +165,7 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
         # The agent notes it for doctor once the API has answered.
         await until(lambda: _told(at))
         ((subject, verdict, says),) = _told(at)
-        assert ("device memory-1", Verdict.NOTE) == (subject, verdict)
+        assert ("device memory-1", Diagnosis.NOTE) == (subject, verdict)
         assert "claims get it from driver other.io, which publishes memory-1, too" in says
         at.api.put("resourceslices", foreign, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))
@@ -174,7 +174,7 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
     story(act)
 
 
-def _told(at: World) -> list[tuple[str, Verdict, str]]:
+def _told(at: World) -> list[tuple[str, Diagnosis, str]]:
     """Return what doctor says of the other driver."""
     findings = examine(at.node)
     return [(one.subject, one.verdict, one.says) for one in findings if "other.io" in one.says]

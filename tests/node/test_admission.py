@@ -16,7 +16,7 @@ from hetero.model.units import GiB
 from hetero.node.grants import grants_of, release
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.node.settings import Settings
+from hetero.node.settings import NodeSettings
 
 from .conftest import MakeNode, Process, admit, drop, request, standing, taken
 
@@ -152,7 +152,7 @@ def test_a_vendor_that_is_not_there_is_named(make_node: MakeNode) -> None:
 def test_scaling_raises_what_is_promised_and_percent_stays_percent_of_the_card(
     make_node: MakeNode,
 ) -> None:
-    settings = Settings(memory_scale=Decimal("1.5"), core_scale=Decimal(2))
+    settings = NodeSettings(memory_scale=Decimal("1.5"), core_scale=Decimal(2))
     node = evolve(make_node(16 * GiB), settings=settings)
     half = Request(asks=(Ask(memory_percent=50, core=50),))
     holds = [admit(node, half) for _ in range(3)]

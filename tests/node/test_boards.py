@@ -26,7 +26,7 @@ from hetero.node.ledger import board
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
-from hetero.node.view.doctor import Verdict, examine
+from hetero.node.view.doctor import Diagnosis, examine
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
@@ -174,7 +174,7 @@ def test_doctor_says_which_programs_can_write_each_others_pages(tmp_path: Path) 
     second = admit(node, request(memory=GiB, core=60))
 
     (finding,) = [one for one in examine(node) if says in one.says]
-    assert (f"device {device[:12]}", Verdict.NOTE) == (finding.subject, finding.verdict)
+    assert (f"device {device[:12]}", Diagnosis.NOTE) == (finding.subject, finding.verdict)
     assert {first.grant.id, second.grant.id} < set(finding.says.replace(",", "").split())
 
 

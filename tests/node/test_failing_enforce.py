@@ -18,7 +18,7 @@ from hetero.node.grants import Admission, LocalGrants
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.ledger.state import prepare
 from hetero.node.node import Node
-from hetero.node.view.doctor import Finding, Verdict, examine
+from hetero.node.view.doctor import Diagnosis, Finding, examine
 from hetero.registry.entry_points import Entry
 from hetero.registry.fork_server import ForkServer
 from hetero.registry.pauses import Pauses
@@ -131,7 +131,7 @@ def test_each_failure_to_enforce_is_a_line_of_doctor_until_it_succeeds(
     later = make(*entries.values(), goes_on=False)
 
     line = "{}: kept until a grant of its devices succeeds"
-    expected = [Finding("enforce", Verdict.BAD, line.format(refusals[deed])) for deed in fails]
+    expected = [Finding("enforce", Diagnosis.BAD, line.format(refusals[deed])) for deed in fails]
     assert expected == [found for found in examine(later) if found.subject == "enforce"]
     assert all("\n" not in why and ": enforce: " in why for why in refusals.values())
     for deed in fails:  # mended

@@ -23,7 +23,7 @@ from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import read_excess
 from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
-from hetero.node.settings import Settings
+from hetero.node.settings import NodeSettings
 from hetero.node.view.bypass import Bypass, Unowned, unowned_memory
 from hetero.node.view.doctor import examine
 from hetero.node.view.excess import (
@@ -270,7 +270,7 @@ def test_an_executable_that_is_ignored_is_told_of_and_not_ended(
         node = evolve(node, registry=Registry.of(vendor))
     else:
         ignored = {"name": "monitord", "path": str(program)}[by]
-        node = evolve(node, settings=Settings(ignore=(ignored,)))
+        node = evolve(node, settings=NodeSettings(ignore=(ignored,)))
     handle = admit(node, asking(on_bypass=OnBypass.KILL))
     ignored_one, other = unlimited(handle, program=str(program)), unlimited(handle)
     says(vendor, {ignored_one: GiB, other: GiB})

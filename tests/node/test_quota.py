@@ -17,7 +17,7 @@ from hetero.model.units import GiB, MiB
 from hetero.node.grants import grants_of
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_within, held_of_quotas
-from hetero.node.settings import Quota, Settings
+from hetero.node.settings import NodeSettings, Quota
 from hetero.node.view.doctor import Finding, examine
 from hetero.testing import rack
 
@@ -32,7 +32,7 @@ def examined(node: Node) -> tuple[Finding, ...]:
 
 
 def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
-    stopped.settings = Settings(quota=Quota(memory=6 * GiB, core=50, grants=2))
+    stopped.settings = NodeSettings(quota=Quota(memory=6 * GiB, core=50, grants=2))
     stopped.start()
     alices = stopped.hold(ALICE, request(memory=4 * GiB, core=30))
 
@@ -57,9 +57,9 @@ def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
 def test_the_quota_is_that_of_heterods_settings_and_doctor_shows_what_is_held(
     stopped: Machine,
 ) -> None:
-    stopped.settings = Settings(quota=Quota(memory=6 * GiB, core=50, grants=2))
+    stopped.settings = NodeSettings(quota=Quota(memory=6 * GiB, core=50, grants=2))
     stopped.start()
-    stopped.settings = Settings()  # as users read them
+    stopped.settings = NodeSettings()  # as users read them
     stopped.hold(ALICE, request(memory=4 * GiB + MiB, core=30))
 
     asked = request(memory=3 * GiB, core=10)
@@ -94,7 +94,7 @@ def test_the_members_of_a_group_hold_no_more_than_its_quota_together(
         os, "getgrouplist", lambda name, gid: [gid, *([2000] if name in students.gr_mem else [])]
     )
     (card,) = rack(16 * GiB)
-    settings = Settings(
+    settings = NodeSettings(
         user_quotas={"ann": Quota(memory=16 * GiB)},
         group_quotas={"students": Quota(memory=10 * GiB)},
     )

@@ -25,11 +25,11 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import limit_of
-from hetero.node.settings import Quota, Settings, load_settings, read_settings
+from hetero.node.settings import NodeSettings, Quota, load_settings, read_settings
 from hetero.testing import rack
 
 
-def load(tmp_path: Path, text: str) -> Settings:
+def load(tmp_path: Path, text: str) -> NodeSettings:
     path = tmp_path / "node.toml"
     path.write_text(text)
     return load_settings({"HETERO_CONFIG": str(path)})
@@ -39,7 +39,7 @@ def test_nothing_said_is_one_card_for_one_card(tmp_path: Path) -> None:
     settings = load(tmp_path, "")
     (device,) = rack(16 * GiB)
 
-    assert Settings() == settings
+    assert NodeSettings() == settings
     assert device == settings.scaled(device)
 
 
@@ -48,7 +48,7 @@ def test_scaling_is_exact(tmp_path: Path) -> None:
     (device,) = rack(10 * GiB)
     scaled = settings.scaled(device)
 
-    assert Settings(memory_scale=Decimal("1.1"), core_scale=Decimal(3)) == settings
+    assert NodeSettings(memory_scale=Decimal("1.1"), core_scale=Decimal(3)) == settings
     assert {CORE: 300, MEMORY: 11 * GiB, SLOTS: 10} == scaled.capacity
     assert (100, 10 * GiB) == (scaled.of_card(CORE), scaled.of_card(MEMORY))
 
@@ -59,7 +59,7 @@ def test_what_a_grant_is_told_follows_from_the_settings(tmp_path: Path) -> None:
     grant = DeviceAllocation(device=card.uuid, vendor="memory", takes={MEMORY: GiB}, core=None)
 
     beyond = limit_of(grant, settings.scaled(card), context=settings.context)
-    plain = limit_of(grant, card, context=Settings().context)
+    plain = limit_of(grant, card, context=NodeSettings().context)
 
     assert (True, True) == (beyond.spill, beyond.context)
     assert (False, False) == (plain.spill, plain.context)
@@ -134,7 +134,7 @@ def test_quotas_are_of_each_user_of_named_users_and_of_groups(tmp_path: Path) ->
 
 def test_what_becomes_of_excess_where_a_grant_does_not_say(tmp_path: Path) -> None:
     text = '[heterod]\non_excess = "report"\non_bypass = "kill"\nignore = ["agentd", "/opt/a"]\n'
-    stated, unsaid = load(tmp_path, text), Settings()
+    stated, unsaid = load(tmp_path, text), NodeSettings()
 
     assert (OnExcess.REPORT, OnBypass.KILL) == (stated.on_excess, stated.on_bypass)
     assert ("agentd", "/opt/a") == stated.ignore
@@ -153,7 +153,7 @@ def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:
 # --- cards ----------------------------------------------------------------------------------------
 
 
-def slots(settings: Settings, device: Device, *, limited: bool) -> int:
+def slots(settings: NodeSettings, device: Device, *, limited: bool) -> int:
     (offered,) = settings.offered([device], limited={"memory"} if limited else set())
     return offered.capacity[SLOTS]
 
@@ -247,7 +247,7 @@ def test_cards_that_are_cut_are_shared_softly_where_the_settings_say_so(tmp_path
     settings = load(tmp_path, '[cards]\nsoft = ["cutting"]')
 
     (soft,) = settings.offered([cut], limited={"cutting"})
-    (hard,) = Settings().offered([cut], limited={"cutting"})
+    (hard,) = NodeSettings().offered([cut], limited={"cutting"})
 
     assert cut == hard
     assert (Fractional(), Enforcement.PRELOAD) == (soft.granularity, soft.enforcement)
@@ -258,4 +258,4 @@ def test_a_part_of_a_card_is_never_shared_softly(tmp_path: Path) -> None:
     menu = (Template("half", {MEMORY: 8 * GiB, CORE: 50}, part="P-1"),)
     (parts,) = rack(16 * GiB, vendor="cutting", granularity=Templated(menu, whole=False))
 
-    assert (parts,) == Settings(soft=("cutting",)).offered([parts], limited=set())
+    assert (parts,) == NodeSettings(soft=("cutting",)).offered([parts], limited=set())

@@ -23,7 +23,7 @@ from hetero.node.daemon_client import SOCKET
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.node.settings import Settings
+from hetero.node.settings import NodeSettings
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 
@@ -77,7 +77,7 @@ class Machine:
     """One card of 16 GiB, a ledger of root's, and heterod."""
 
     path: Path
-    settings: Settings = field(factory=Settings)
+    settings: NodeSettings = field(factory=NodeSettings)
     vendor: type[MemoryVendor] = MemoryVendor
     daemon: int | None = None
     _children: list[int] = field(factory=list)

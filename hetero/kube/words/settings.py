@@ -16,8 +16,7 @@ from hetero.kube.words.pod_request import Defaults, Vocabulary
 from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent
-from hetero.node.settings import Settings as NodeSettings
-from hetero.node.settings import load_settings, read_settings
+from hetero.node.settings import NodeSettings, load_settings, read_settings
 from hetero.placement.demand import HALF_LIFE
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor

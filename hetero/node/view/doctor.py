@@ -22,7 +22,7 @@ from hetero.node.ledger.state import prepare
 from hetero.node.ledger.usage_region import SIZE
 from hetero.node.native import limiter
 from hetero.node.node import Node
-from hetero.node.settings import Partitioned, Settings
+from hetero.node.settings import NodeSettings, Partitioned
 from hetero.node.view.bypass import find_bypass, unowned_memory
 from hetero.node.view.containers import containers
 from hetero.node.view.excess import compare
@@ -35,7 +35,7 @@ from hetero.registry.vendor_row import VendorRow
 _KEEPERS = {Enforcement.PRELOAD: "the limiter", Enforcement.KERNEL: "the kernel"}
 
 
-class Verdict(str, Enum):
+class Diagnosis(str, Enum):
     """What a finding calls for."""
 
     OK = "ok"
@@ -48,7 +48,7 @@ class Finding:
     """One thing that was looked at: its name, the verdict, and what it is or what to do."""
 
     subject: str
-    verdict: Verdict
+    verdict: Diagnosis
     says: str
 
 
@@ -95,36 +95,35 @@ def what_for(node: Node, entry: Grant) -> str:
 def _simulated(node: Node) -> Iterator[Finding]:
     if node.simulation:
         rack = node.simulation.rack
-        yield Finding("simulation", Verdict.NOTE, f"every device below is simulated by {rack}")
+        yield Finding("simulation", Diagnosis.NOTE, f"every device below is simulated by {rack}")
 
 
-def _settings(settings: Settings) -> Iterator[Finding]:
+def _settings(settings: NodeSettings) -> Iterator[Finding]:
     """Yield what the node promises beyond its devices."""
     if settings.memory_scale > 1:
         says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
-        yield Finding("memory", Verdict.NOTE, says)
+        yield Finding("memory", Diagnosis.NOTE, says)
     if settings.core_scale > 1:
-        yield Finding("core", Verdict.NOTE, f"is granted {settings.core_scale} times")
+        yield Finding("core", Diagnosis.NOTE, f"is granted {settings.core_scale} times")
     left_out = [*map(str, settings.exclude)]
     if settings.partitioned is Partitioned.NONE:
         left_out.append("cards that are partitioned already")
     if left_out:
-        yield Finding("left out", Verdict.NOTE, f"{', '.join(left_out)}: the settings say so")
+        yield Finding("left out", Diagnosis.NOTE, f"{', '.join(left_out)}: the settings say so")
     if settings.context:
-        yield Finding("contexts", Verdict.NOTE, "count against a grant's memory")
+        yield Finding("contexts", Diagnosis.NOTE, "count against a grant's memory")
 
 
 def _vendor(row: VendorRow) -> Finding:
     subject = f"vendor {row.name}"
     match row.state:
         case "ok":
-            return Finding(
-                subject, Verdict.OK, f"{row.source}: {row.devices} device{'s' * (row.devices != 1)}"
-            )
+            count = f"{row.devices} device{'s' * (row.devices != 1)}"
+            return Finding(subject, Diagnosis.OK, f"{row.source}: {count}")
         case "absent" | "partial" | "untrusted":
-            return Finding(subject, Verdict.NOTE, f"{row.source}: {row.reason}")
+            return Finding(subject, Diagnosis.NOTE, f"{row.source}: {row.reason}")
         case _:
-            return Finding(subject, Verdict.BAD, f"{row.source}: {row.reason}: mend or remove it")
+            return Finding(subject, Diagnosis.BAD, f"{row.source}: {row.reason}: mend or remove it")
 
 
 def _device(device: Device, by: Mapping[str, str]) -> Finding:
@@ -132,15 +131,15 @@ def _device(device: Device, by: Mapping[str, str]) -> Finding:
     subject = f"device {device.uuid[:12]}"
     if device.uuid in by:
         says = f"claims get it from driver {by[device.uuid]}, which publishes {device.uuid}, too"
-        return Finding(subject, Verdict.NOTE, f"{says}: nothing is given of it here")
+        return Finding(subject, Diagnosis.NOTE, f"{says}: nothing is given of it here")
     if not device.usable:
-        return Finding(subject, Verdict.BAD, f"{device.health}: nothing is given of it")
+        return Finding(subject, Diagnosis.BAD, f"{device.health}: nothing is given of it")
     if isinstance(device.granularity, Whole):
-        return Finding(subject, Verdict.OK, "given as a whole")
+        return Finding(subject, Diagnosis.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:
-        return Finding(subject, Verdict.NOTE, "shares are counted but not enforced")
+        return Finding(subject, Diagnosis.NOTE, "shares are counted but not enforced")
     means = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
-    return Finding(subject, Verdict.OK, f"shares are kept by {means}")
+    return Finding(subject, Diagnosis.OK, f"shares are kept by {means}")
 
 
 def _limiters(discovery: Discovery) -> Iterator[Finding]:
@@ -155,7 +154,7 @@ def _limiter(api: str) -> Finding:
     try:
         path = limiter(api)
     except HeteroError as error:
-        return Finding(subject, Verdict.BAD, str(error))
+        return Finding(subject, Diagnosis.BAD, str(error))
     done = subprocess.run(
         [sys.executable, "-S", "-c", ""],
         env={"LD_PRELOAD": str(path)},
@@ -166,8 +165,8 @@ def _limiter(api: str) -> Finding:
     )
     if done.returncode or done.stderr:
         why = done.stderr.strip() or f"exit code {done.returncode}"
-        return Finding(subject, Verdict.BAD, f"does not load ({why}): build it again")
-    return Finding(subject, Verdict.OK, f"{path} loads")
+        return Finding(subject, Diagnosis.BAD, f"does not load ({why}): build it again")
+    return Finding(subject, Diagnosis.OK, f"{path} loads")
 
 
 def _daemon(node: Node) -> Iterator[Finding]:
@@ -176,7 +175,7 @@ def _daemon(node: Node) -> Iterator[Finding]:
     if client:
         yield from _answers(client)
     elif node.unseen:
-        yield Finding("heterod", Verdict.NOTE, node.unseen)
+        yield Finding("heterod", Diagnosis.NOTE, node.unseen)
 
 
 def _answers(client: DaemonClient) -> Iterator[Finding]:
@@ -184,12 +183,12 @@ def _answers(client: DaemonClient) -> Iterator[Finding]:
     try:
         held = client.hurried.quotas()
     except HeteroError as error:
-        yield Finding("heterod", Verdict.BAD, str(error))
+        yield Finding("heterod", Diagnosis.BAD, str(error))
         return
-    yield Finding("heterod", Verdict.OK, f"all users share {client.path.parent}")
+    yield Finding("heterod", Diagnosis.OK, f"all users share {client.path.parent}")
     for of in dict.fromkeys(one.of for one in held):
         says = ", ".join(one.sentence for one in held if one.of == of)
-        yield Finding(f"quota {of}", Verdict.OK, says)
+        yield Finding(f"quota {of}", Diagnosis.OK, says)
 
 
 def _state(node: Node) -> Finding:
@@ -200,11 +199,11 @@ def _state(node: Node) -> Finding:
             with TemporaryFile(dir=path) as attempt:  # what a grant takes there
                 attempt.write(bytes(SIZE))
     except HeteroError as error:
-        return Finding("state", Verdict.BAD, str(error))
+        return Finding("state", Diagnosis.BAD, str(error))
     except OSError as error:
         says = f"{path} takes no grant: {error.strerror}: make room there, or set HETERO_STATE"
-        return Finding("state", Verdict.BAD, says)
-    return Finding("state", Verdict.OK, str(path))
+        return Finding("state", Diagnosis.BAD, says)
+    return Finding("state", Diagnosis.OK, str(path))
 
 
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -215,19 +214,19 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     snapshot = node.snapshot()
     seen = compare(node, snapshot, discovery.devices, Owners(node))
     for fault in seen.faults:
-        yield Finding("usage", Verdict.BAD, f"{fault}: nothing is known of its devices' usage")
+        yield Finding("usage", Diagnosis.BAD, f"{fault}: nothing is known of its devices' usage")
     for bypass in find_bypass(node, snapshot, seen):
         if bypass.grant:
-            yield Finding(bypass.subject, Verdict.BAD, str(bypass))
+            yield Finding(bypass.subject, Diagnosis.BAD, str(bypass))
         else:
             held = f"{bypass.program} holds {bypass.memory >> 20} MiB of {bypass.device[:12]}"
-            yield Finding(bypass.subject, Verdict.NOTE, f"{held} without a grant")
+            yield Finding(bypass.subject, Diagnosis.NOTE, f"{held} without a grant")
     for excess in seen.excess.values():
         if excess.is_told:
-            verdict = Verdict.BAD if excess.is_over else Verdict.NOTE
+            verdict = Diagnosis.BAD if excess.is_over else Diagnosis.NOTE
             yield Finding(excess.subject, verdict, excess.what)
     for unowned in unowned_memory(node):
-        yield Finding(unowned.subject, Verdict.NOTE, str(unowned))
+        yield Finding(unowned.subject, Diagnosis.NOTE, str(unowned))
 
 
 def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -241,21 +240,22 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
     for (name, user), grants in together.items():
         if name in shared and len(grants) > 1:
             says = f"are programs of {user} without containers: each can write the others' files"
-            yield Finding(f"device {name[:12]}", Verdict.NOTE, f"grants {', '.join(grants)} {says}")
+            subject = f"device {name[:12]}"
+            yield Finding(subject, Diagnosis.NOTE, f"grants {', '.join(grants)} {says}")
 
 
 def _gangs(node: Node) -> Iterator[Finding]:
     """Yield what keeps rows in time from being of use."""
     for grant, says in apart(node):
-        yield Finding(f"grant {grant}", Verdict.NOTE, says)
+        yield Finding(f"grant {grant}", Diagnosis.NOTE, says)
     if any(map(by_hand, node.snapshot().grants)):
         try:
             timekeeping = clock()
         except OSError as error:
-            yield Finding("clock", Verdict.NOTE, f"is not known to be kept: {error.strerror}")
+            yield Finding("clock", Diagnosis.NOTE, f"is not known to be kept: {error.strerror}")
             return
         yield Finding(
-            "clock", Verdict.OK if timekeeping.synchronised else Verdict.NOTE, str(timekeeping)
+            "clock", Diagnosis.OK if timekeeping.synchronised else Diagnosis.NOTE, str(timekeeping)
         )
 
 
@@ -264,7 +264,7 @@ def _ledger(node: Node) -> Iterator[Finding]:
     for broken in snapshot.unreadable:
         yield Finding(
             f"grant {broken.id}",
-            Verdict.BAD,
+            Diagnosis.BAD,
             f"stands but {broken.reason}; nothing is given until it ends: "
             f"`hetero release --force {broken.id}` ends it",
         )
@@ -272,14 +272,14 @@ def _ledger(node: Node) -> Iterator[Finding]:
     for entry in snapshot.grants:
         if not processes[entry.id] and not entry.share and not entry.container:
             yield Finding(
-                f"grant {entry.id}", Verdict.NOTE, "stands by processes this user cannot see"
+                f"grant {entry.id}", Diagnosis.NOTE, "stands by processes this user cannot see"
             )
     stand = f"{len(snapshot.grants)} grants stand"
     if snapshot.stale:
         stale = ", ".join(snapshot.stale)
-        yield Finding("ledger", Verdict.BAD, f"{stand}; dead ones cannot be removed: {stale}")
+        yield Finding("ledger", Diagnosis.BAD, f"{stand}; dead ones cannot be removed: {stale}")
     else:
-        yield Finding("ledger", Verdict.OK, f"{stand}, nothing stale")
+        yield Finding("ledger", Diagnosis.OK, f"{stand}, nothing stale")
 
 
 def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -291,13 +291,13 @@ def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
     except HeteroError as error:
         faults = (str(error),)
     for fault in faults:
-        yield Finding("slices", Verdict.BAD, f"{fault}: it is tried again at every admission")
+        yield Finding("slices", Diagnosis.BAD, f"{fault}: it is tried again at every admission")
     if not faults:
-        yield Finding("slices", Verdict.OK, "none is left over")
+        yield Finding("slices", Diagnosis.OK, "none is left over")
 
 
 def _enforcing(node: Node) -> Iterator[Finding]:
     """Yield what the vendors said that failed at the last grant of their devices."""
     for failure in node.registry.failures():
         says = f"{failure}: kept until a grant of its devices succeeds"
-        yield Finding("enforce", Verdict.BAD, says)
+        yield Finding("enforce", Diagnosis.BAD, says)
