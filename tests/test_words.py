@@ -45,7 +45,7 @@ RETIRED_IN = {
 #: In use with another meaning: what a cluster is to do without, and the allocations that stand.
 KEPT = {
     *("CLI --without", "titles without", "titles --without"),
-    *("JSON Question.without", "JSON Answer.without", "JSON Inventory.standing"),
+    *("JSON WhatIfRequest.without", "JSON SimulatedPlacement.without", "JSON Inventory.standing"),
 }
 
 

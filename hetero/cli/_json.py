@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hetero.container.share import Shares, ShareView
     from hetero.kube.cluster_view import ClusterView, MemberView, PodView
     from hetero.kube.what_if.claims import Explained
-    from hetero.kube.what_if.simulation import Answer, PodAnswer
+    from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement
     from hetero.node.view.observe import DeviceView, GrantsView, NodeView
     from hetero.placement import Explanation
 
@@ -100,7 +100,7 @@ def explanation(explained: Explanation, cards: Mapping[str, Device]) -> Plain:
     return document("fit", _pieces(answer, cards), **_terms(answer), verdicts=explained.verdicts)
 
 
-def what_if(answer: Answer) -> Plain:
+def what_if(answer: SimulatedPlacement) -> Plain:
     """Return the document of `simulate --cluster`."""
     return document(
         "what-if",

@@ -18,7 +18,7 @@ from hetero.model.request_parser import ask_from
 from hetero.model.units import format_memory, parse_count
 
 if TYPE_CHECKING:
-    from hetero.kube.what_if.simulation import Answer, PodAnswer, Totals
+    from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement, Totals
 
 #: Stands for the cluster of $KUBECONFIG where `--cluster` names no file.
 LIVE = "-"
@@ -39,7 +39,7 @@ def what_if(
     as_json: bool,
 ) -> int:
     """Show what would become of the pods; return 3 if one is refused, else 0."""
-    from hetero.kube.what_if.changes import Question
+    from hetero.kube.what_if.changes import WhatIfRequest
     from hetero.kube.what_if.manifests import Shape
     from hetero.kube.what_if.simulation import simulate
 
@@ -55,7 +55,7 @@ def what_if(
     elif any((memory, core, count, vendor, model)):
         raise BadInput("--memory, --core, --count, --vendor and --model need --replicas")
     answer = simulate(
-        Question(
+        WhatIfRequest(
             saved=None if cluster == LIVE else Path(cluster),
             manifests=add,
             shape=shape,
@@ -67,7 +67,7 @@ def what_if(
     return 3 if answer.refused else 0
 
 
-def render(answer: Answer) -> Part:
+def render(answer: SimulatedPlacement) -> Part:
     """Return the pods in the order they are placed in, and the cluster before and after."""
     pods = table(
         "namespace", "pod", "from", "node", "device", "memory", "core", "why",
@@ -102,7 +102,7 @@ def _alike(pod: PodAnswer) -> tuple[str | None, ...]:
     return (pod.namespace, pod.origin, pod.from_node, pod.refusal) if pod.refusal else ()
 
 
-def _cells(pod: PodAnswer, answer: Answer) -> tuple[str | Text, ...]:
+def _cells(pod: PodAnswer, answer: SimulatedPlacement) -> tuple[str | Text, ...]:
     pieces = [piece for _, allocation in pod.containers for piece in allocation.pieces]
     cores = ((piece.takes[CORE], answer.devices[piece.device].of_card(CORE)) for piece in pieces)
     why = Text(pod.refusal, "red") if pod.refusal else Text(", ".join(pod.notes), "yellow")

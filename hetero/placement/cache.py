@@ -2,8 +2,8 @@
 
 The cluster's extender and `hetero simulate` call the same functions of it. Nothing here waits, so
 a reservation is atomic: of two pods that want the last share one gets it and the other hears why
-not. What there is is `Inventory`, what it costs `PriceRows`; whom to evict and which nodes are kept
-clear are decided in `victims` and `node_reservations`.
+not. What there is is `ClusterInventory`, what it costs `PriceRows`; whom to evict and which nodes
+are kept clear are decided in `victims` and `node_reservations`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hetero.model import (
 )
 from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
 from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
-from hetero.placement.inventory import Inventory, NodeChange
+from hetero.placement.inventory import ClusterInventory, NodeChange
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import DeviceVerdict
 from hetero.placement.node_reservations import NODES as RESERVED_NODES
@@ -51,7 +51,7 @@ from hetero.placement.victims import NO_GANGS, Gang, Victims, choose_victims
 _APART = "shared otherwise"
 
 
-class Quotas(Protocol):
+class QuotaRules(Protocol):
     """What namespaces may hold, as far as the cache needs to know."""
 
     most: dict[str, dict[str, dict[str, int]]]
@@ -75,7 +75,7 @@ class SchedulerCache:
 
     def __init__(
         self,
-        quotas: Quotas | None = None,
+        quotas: QuotaRules | None = None,
         *,
         weights: Weights = WEIGHTS["fragmentation"],
         demand: Demand | None = None,
@@ -87,7 +87,7 @@ class SchedulerCache:
         self.quotas = quotas
         self.weights = weights
         self.demand = demand or Demand()
-        self.inventory = Inventory()
+        self.inventory = ClusterInventory()
         self.reservations = NodeReservations()
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node

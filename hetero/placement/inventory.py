@@ -22,7 +22,7 @@ class NodeChange:
 
 
 @define(eq=False)
-class Inventory:
+class ClusterInventory:
     """The nodes by name. A device belongs to the first node that published it."""
 
     nodes: dict[str, Node] = field(factory=dict)

@@ -59,7 +59,7 @@ class Want:
 
 
 @define(eq=False)
-class Shape:
+class PodProfile:
     """What alike pods have in common: what they want of the devices and of the host.
 
     `exact` says that a node whose cards' states have room has a place; else it takes a search.
@@ -90,12 +90,13 @@ class Prices:
         self.cluster = cluster
         self.weights = weights
         self.lessons = lessons
-        self._shapes: dict[object, Shape] = {}
+        self._shapes: dict[object, PodProfile] = {}
         self._wants: dict[RequestClass, Want] = {}
         self._made = 0
-        self._last: tuple[Pod | None, Shape | None] = None, None  # one decision asks several times
+        # One decision asks several times.
+        self._last: tuple[Pod | None, PodProfile | None] = None, None
 
-    def shape(self, pod: Pod) -> Shape:
+    def shape(self, pod: Pod) -> PodProfile:
         """Return the shape of a pod, a new one if none was like it."""
         last, known = self._last
         if known is not None and last is pod:
@@ -113,7 +114,7 @@ class Prices:
                 self._shapes.clear()
                 self._wants.clear()
             host, request_class = pod.host(), wanted(pod)
-            shape = self._shapes[key] = Shape(
+            shape = self._shapes[key] = PodProfile(
                 number=self._made,
                 pod=pod,
                 exact=request_class.plain
@@ -141,7 +142,7 @@ class Prices:
 
     # --- what it costs --------------------------------------------------------------------------
 
-    def cost(self, number: int, shape: Shape) -> int:
+    def cost(self, number: int, shape: PodProfile) -> int:
         """Return what the shape costs on a node by the weights; NEVER if it does not fit."""
         cluster, want = self.cluster, shape.want
         if cluster.closed[number]:
@@ -173,7 +174,7 @@ class Prices:
         """What nodes are worth to pods that come and go, if they do and it is weighed."""
         return self.lessons.usable if self.weights.usable else None
 
-    def _loss(self, number: int, shape: Shape, usable: Usable) -> int:
+    def _loss(self, number: int, shape: PodProfile, usable: Usable) -> int:
         """Return by how much less a node serves with the shape on it, in steps."""
         cluster, want = self.cluster, shape.want
         states = cluster.states_of[number]
@@ -203,7 +204,7 @@ class Prices:
         cost += before.node(states, all_states) - after.node(states, all_states)
         return conceded * _CONCEDED + coarse(cost - size * POINTS)
 
-    def _stranded_by(self, number: int, shape: Shape) -> int:
+    def _stranded_by(self, number: int, shape: PodProfile) -> int:
         """Return the points of card for which the node's own counters fall short by the shape.
 
         Most of the time of a decision is spent here: no calls, one loop for before and after.
@@ -222,7 +223,7 @@ class Prices:
             still = min(still, max(covered, 0))
         return (after - still) - (before - served)
 
-    def choose(self, number: int, shape: Shape) -> list[int]:
+    def choose(self, number: int, shape: PodProfile) -> list[int]:
         """Return the positions of the cards to cut on a node; none if too few can be."""
         cluster, usable, worth = self.cluster, self.usable, None
         cards = cluster.cards[number]
@@ -356,7 +357,7 @@ class Prices:
 
     # --- why not --------------------------------------------------------------------------------
 
-    def reason(self, number: int, shape: Shape) -> DeviceVerdict:
+    def reason(self, number: int, shape: PodProfile) -> DeviceVerdict:
         """Return what a node says to a shape that does not fit on it, with the numbers of it."""
         cluster, want = self.cluster, shape.want
         if cluster.closed[number]:

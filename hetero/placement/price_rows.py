@@ -15,7 +15,7 @@ from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES
 from hetero.placement.placement_policy import Weights
-from hetero.placement.price import DEAREST, NEVER, Lessons, Prices, Shape
+from hetero.placement.price import DEAREST, NEVER, Lessons, PodProfile, Prices
 from hetero.placement.state import Cluster
 
 #: What a node that is reserved for a pod costs more, to all but that pod: more than any other.
@@ -39,7 +39,7 @@ class PlaceOnNode(Protocol):
 class PriceRow:
     """What a shape costs on every node, as of a point in the list of changes."""
 
-    shape: Shape
+    shape: PodProfile
     #: By the node's number: NEVER where it does not fit, `RESERVED` more where it is reserved.
     costs: list[int] = field(factory=list)
     #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
@@ -144,7 +144,7 @@ class PriceRows:
         self._rows[key] = row  # last used last
         return row
 
-    def _new_row(self, shape: Shape, prices: Prices) -> PriceRow:
+    def _new_row(self, shape: PodProfile, prices: Prices) -> PriceRow:
         row, cluster = PriceRow(shape), self.cluster
         searched: Iterable[int] = range(len(cluster.nodes))
         if shape.exact:
@@ -178,7 +178,7 @@ class PriceRows:
         return cost + RESERVED if name in self._reservations.nodes else cost
 
 
-def is_exact(shape: Shape, number: int, cluster: Cluster) -> bool:
+def is_exact(shape: PodProfile, number: int, cluster: Cluster) -> bool:
     """Return whether a node that its cards' states say serves the shape surely does."""
     return shape.exact and (number not in cluster.mixed or shape.want.wanted.request is None)
 

@@ -10,8 +10,7 @@ from hetero.kube.objects.kinds import Pod as PodObject
 from hetero.kube.objects.reading import read
 from hetero.kube.words.quota import Quotas
 from hetero.model.units import GiB
-from hetero.placement.cache import Quotas as QuotaRules
-from hetero.placement.cache import SchedulerCache
+from hetero.placement.cache import QuotaRules, SchedulerCache
 from hetero.placement.cluster import Node, Pod
 from hetero.placement.placement_policy import PLACEMENT_POLICIES
 from tests.kube.conftest import card

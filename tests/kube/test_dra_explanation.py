@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.dra.availability import Pools
-from hetero.kube.dra.explanation import Answer, explain
+from hetero.kube.dra.explanation import ClaimSelection, explain
 from hetero.kube.dra.offers import slices
 from hetero.kube.dra.selection import matches
 from hetero.kube.what_if.claims import read_claims
@@ -49,7 +49,7 @@ def capacity(memory: str, cores: str | None = None) -> dict[str, Any]:
     return {"requests": {"memory": memory, **({"cores": cores} if cores else {})}}
 
 
-def ask(pools_read: Pools, *requests: dict[str, Any], **more: Any) -> Answer:
+def ask(pools_read: Pools, *requests: dict[str, Any], **more: Any) -> ClaimSelection:
     return explain({"devices": {"requests": list(requests), **more}}, pools_read)
 
 
@@ -58,7 +58,7 @@ def claimed(device: str, **consumed: str) -> dict[str, Any]:
     return {"status": {"allocation": {"devices": {"results": [result]}}}}
 
 
-def devices_of(answer: Answer) -> list[str]:
+def devices_of(answer: ClaimSelection) -> list[str]:
     return [one.device for one in answer.given]
 
 

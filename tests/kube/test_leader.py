@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
-from hetero.kube.client.lease import Lease
+from hetero.kube.client.lease import LeaseElection
 from hetero.kube.service import leader
 from hetero.kube.service.leader import Leader
 from tests.kube.fake_api import FakeApi
@@ -89,7 +89,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def play(folder: Path, act: Callable[[Scene], Awaitable[None]], healthz: str | None = None) -> None:
     async def run() -> None:
         api, started = FakeApi(), folder / "started"
-        lease = Lease(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
+        lease = LeaseElection(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
         argv = ("env", f"STARTED={started}", sys.executable, "-c", EXTENDER)
         held = Leader(lease=lease, argv=argv, supervisor=folder / "socket", healthz=healthz)
         scene = Scene(api, held, started)

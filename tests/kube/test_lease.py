@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from hetero.kube.client import lease
-from hetero.kube.client.lease import Lease
+from hetero.kube.client.lease import LeaseElection
 from tests.kube.fake_api import FakeApi
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
@@ -23,11 +23,11 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "TRUSTED", 0.7)
 
 
-def play(act: Callable[[FakeApi, Lease, Lease], Awaitable[None]]) -> None:
+def play(act: Callable[[FakeApi, LeaseElection, LeaseElection], Awaitable[None]]) -> None:
     async def run() -> None:
         api = FakeApi()
         first, other = (
-            Lease(api, "ns", "hetero-scheduler", who)  # type: ignore[arg-type]
+            LeaseElection(api, "ns", "hetero-scheduler", who)  # type: ignore[arg-type]
             for who in ("pod-a_1", "pod-b_1")
         )
         await first.attempt()
@@ -37,19 +37,19 @@ def play(act: Callable[[FakeApi, Lease, Lease], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def attempts(of: Lease, seconds: float) -> None:
+async def attempts(of: LeaseElection, seconds: float) -> None:
     until = monotonic() + seconds
     while monotonic() < until:
         await of.attempt()
         await asyncio.sleep(0.05)
 
 
-def trusted(of: Lease) -> bool:
+def trusted(of: LeaseElection) -> bool:
     return monotonic() < of.trusted_until
 
 
 def test_who_comes_first_leads_and_the_other_waits() -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         assert (True, True, False, False) == (
             first.leads,
             trusted(first),
@@ -66,7 +66,7 @@ def test_who_comes_first_leads_and_the_other_waits() -> None:
 
 
 def test_the_place_of_who_is_silent_is_taken_once_it_is_no_longer_trusted() -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         began = monotonic()
         while not other.leads:
             assert monotonic() - began < 2
@@ -81,7 +81,7 @@ def test_the_place_of_who_is_silent_is_taken_once_it_is_no_longer_trusted() -> N
 
 
 def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         await first.release()
         await other.attempt()
         assert (False, True) == (first.leads, other.leads)
@@ -90,7 +90,7 @@ def test_a_lease_that_is_given_up_is_taken_at_once() -> None:
 
 
 def test_while_the_api_is_away_nobody_leads_and_then_who_led_goes_on() -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         api.fail |= {"leases/hetero-scheduler"}
         both = (attempts(first, 2), attempts(other, 2))
         await asyncio.gather(*both)
@@ -105,7 +105,7 @@ def test_while_the_api_is_away_nobody_leads_and_then_who_led_goes_on() -> None:
 
 
 def test_a_renewal_whose_answer_was_lost_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         api.put_now(PATH, api.objects[PATH])  # it was written: another version, the same holder
         await first.attempt()
         assert first.leads
@@ -116,7 +116,7 @@ def test_a_renewal_whose_answer_was_lost_is_no_loss(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_holder_of_an_older_release_keeps_it_for_as_long_as_it_said() -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         spec = {"holderIdentity": "old_1", "leaseDurationSeconds": 15, "renewTime": "1"}
         api.put_now(PATH, {"metadata": {"name": "hetero-scheduler"}, "spec": spec})
         await first.attempt()
@@ -127,7 +127,7 @@ def test_a_holder_of_an_older_release_keeps_it_for_as_long_as_it_said() -> None:
 
 
 def test_a_lease_that_somebody_deletes_is_made_again() -> None:
-    async def act(api: FakeApi, first: Lease, other: Lease) -> None:
+    async def act(api: FakeApi, first: LeaseElection, other: LeaseElection) -> None:
         api.delete(PATH)
         await first.attempt()
         await first.attempt()

@@ -10,7 +10,7 @@ import pytest
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import extender, pod_groups
-from hetero.kube.words.annotations import Row
+from hetero.kube.words.annotations import GangSlot
 from hetero.kube.words.pod import POD_GROUP
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
@@ -225,7 +225,7 @@ def test_a_restart_in_mid_run_places_the_rest_of_a_group() -> None:
             following.cancel()
         assert row is not None
         assert given is not None
-        assert row.place_in_time == given.place_in_time == Row(row=1, rows=2)
+        assert row.place_in_time == given.place_in_time == GangSlot(row=1, rows=2)
 
     asyncio.run(play())
 
@@ -238,7 +238,7 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
             for name in names:
                 member(it, name, of, third, **{"hami.io/node-scheduler-policy": "spread"})
             assert [{}, {}, {}] == await schedule(it, *names)
-        rows: dict[str, set[Row | None]] = {of: set() for of in "abc"}
+        rows: dict[str, set[GangSlot | None]] = {of: set() for of in "abc"}
         for of, places in rows.items():
             for number in (1, 2, 3):
                 given = it.given(f"{of}{number}")
@@ -246,7 +246,7 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
                 places.add(given.place_in_time)
 
         assert all(len(found) == 1 for found in rows.values())
-        assert [Row(row=n, rows=3) for n in (1, 2, 3)] == sorted(
+        assert [GangSlot(row=n, rows=3) for n in (1, 2, 3)] == sorted(
             (row for found in rows.values() for row in found if row), key=lambda row: row.row
         )
 
@@ -261,7 +261,7 @@ def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() ->
             assert [node] == (await ask(it, name, [node]))["NodeNames"]
             assert {} == await it.bind(name, node)
         given = [it.given(name) for name in ("a1", "b1", "a2")]
-        first = Row(row=1, rows=2)
+        first = GangSlot(row=1, rows=2)
         assert [first, first, None] == [one.place_in_time for one in given if one is not None]
 
     grouped(play, a=1, b=1)
@@ -370,7 +370,7 @@ def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
 def test_rows_of_different_length_overlap_where_their_times_do(
     first: tuple[int, int], other: tuple[int, int], overlap: bool
 ) -> None:
-    first_row, other_row = (Row(row=row, rows=rows) for row, rows in (first, other))
+    first_row, other_row = (GangSlot(row=row, rows=rows) for row, rows in (first, other))
 
     assert overlap == first_row.overlaps(other_row) == other_row.overlaps(first_row)
 

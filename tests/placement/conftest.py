@@ -26,7 +26,7 @@ from hetero.model import (
     Whole,
 )
 from hetero.model.units import GiB, MiB
-from hetero.placement.cache import Quotas, SchedulerCache
+from hetero.placement.cache import QuotaRules, SchedulerCache
 from hetero.placement.cluster import Container, Node, Placement, Pod
 from hetero.placement.placement_policy import WEIGHTS, Weights
 from hetero.placement.state import Cluster
@@ -130,7 +130,7 @@ class Asked:
         nodes: Iterable[Node],
         *,
         weights: Weights = WEIGHTS["fragmentation"],
-        quotas: Quotas | None = None,
+        quotas: QuotaRules | None = None,
     ) -> None:
         self.cache = SchedulerCache(quotas, weights=weights)
         self._uids: dict[int, str] = {}  # of what was placed

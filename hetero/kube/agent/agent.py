@@ -18,14 +18,14 @@ from attrs import define, evolve, field, frozen
 from hetero.container.log import tell
 from hetero.container.pin import Libraries
 from hetero.kube.agent.allocator import Allocator
-from hetero.kube.agent.device_plugin import Plugin
+from hetero.kube.agent.device_plugin import DevicePlugin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
 from hetero.kube.dra.admin_access import AdminAccess
-from hetero.kube.dra.driver import Driver, Sockets
+from hetero.kube.dra.driver import DraDriver, Sockets
 from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
@@ -120,7 +120,7 @@ class Agent:
     discovery: Discovery
     allocator: Allocator = field(init=False)
     metrics: Metrics = field(init=False)
-    plugins: dict[str, Plugin] = field(init=False, factory=dict)
+    plugins: dict[str, DevicePlugin] = field(init=False, factory=dict)
     # By vendor, as the cluster says them.
     _resource_names: dict[str, tuple[ResourceNames, ...]] = field(init=False)
     _monitor: Monitor = field(init=False)
@@ -129,7 +129,7 @@ class Agent:
     _listed_at: float | None = field(init=False, default=None)  # when the API first told of pods
     _offers: bool = field(init=False, default=False)  # whether the plugins have their devices
     # Where claims are served: they may be on any node of a cluster that has both ways.
-    driver: Driver | None = field(init=False, default=None)
+    driver: DraDriver | None = field(init=False, default=None)
     publisher: Publisher | None = field(init=False, default=None)
     by_claims: bool | None = field(init=False)  # None: the API has not told
 
@@ -162,7 +162,7 @@ class Agent:
                 cdi=self.options.cdi,
             )
             sockets = Sockets(kubelet=self.options.kubelet)
-            self.driver = Driver(claims, sockets, self.allocator.reconcile_due)
+            self.driver = DraDriver(claims, sockets, self.allocator.reconcile_due)
             self.publisher = Publisher(
                 api=self.api,
                 node=self.options.name,
@@ -267,7 +267,7 @@ class Agent:
         for name, devices in self._resources().items():
             plugin = self.plugins.get(name)
             if plugin is None:
-                plugin = self.plugins[name] = Plugin(
+                plugin = self.plugins[name] = DevicePlugin(
                     name, self.allocator.kubelet, self.allocator, self.metrics.observe
                 )
             plugin.offer(devices)

@@ -65,7 +65,7 @@ def answered(
 
 
 @define(eq=False)
-class Plugin(DevicePluginServicer):
+class DevicePlugin(DevicePluginServicer):
     """Serves one resource on a socket of its own, for as long as the kubelet that knows it runs."""
 
     resource: str

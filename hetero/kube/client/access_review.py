@@ -15,7 +15,7 @@ _ACCOUNTS = "system:serviceaccounts"
 
 
 @frozen(kw_only=True)
-class User:
+class UserInfo:
     """A user as the API server knows it."""
 
     name: str
@@ -24,7 +24,7 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = field(factory=dict)
 
     @classmethod
-    def read(cls, plain: Plain) -> User:
+    def read(cls, plain: Plain) -> UserInfo:
         """Return the user of an admission request or of a TokenReview."""
         return cls(
             name=plain.get("username") or "",
@@ -34,7 +34,7 @@ class User:
         )
 
     @classmethod
-    def service_account(cls, namespace: str, name: str) -> User:
+    def service_account(cls, namespace: str, name: str) -> UserInfo:
         """Return the user that programs with a service account are."""
         groups = (_ACCOUNTS, f"{_ACCOUNTS}:{namespace}", "system:authenticated")
         return cls(name=f"system:serviceaccount:{namespace}:{name}", groups=groups)
@@ -55,7 +55,7 @@ class User:
         return bool((answer.get("status") or {}).get("allowed"))
 
 
-async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> User | None:
+async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> UserInfo | None:
     """Return whose bearer token this is, None if it is nobody's. Raises `ApiError`.
 
     `audience` is whom it must be meant for; None: the API server.
@@ -65,7 +65,7 @@ async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> 
     status = (await api.post(_TOKENS, review)).get("status") or {}
     meant = audience is None or audience in (status.get("audiences") or ())
     known = status.get("authenticated") and meant
-    return User.read(status.get("user") or {}) if known else None
+    return UserInfo.read(status.get("user") or {}) if known else None
 
 
 def _review(group: str, kind: str, spec: Plain) -> Plain:

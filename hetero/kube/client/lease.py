@@ -14,8 +14,7 @@ from time import monotonic
 from attrs import define, field
 
 from hetero.kube.client.api import Api, ApiError
-from hetero.kube.objects.kinds import Lease as LeaseObject
-from hetero.kube.objects.kinds import LeaseSpec, Plain
+from hetero.kube.objects.kinds import Lease, LeaseSpec, Plain
 from hetero.kube.objects.reading import read
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ _CONFLICT, _ABSENT = 409, 404
 
 
 @define(eq=False)
-class Lease:
+class LeaseElection:
     """A Lease as one contender, `identity`, sees it. Clocks of other machines are never read."""
 
     api: Api
@@ -113,7 +112,7 @@ class Lease:
     @property
     def _spec(self) -> LeaseSpec:
         """What the Lease said as last read or written."""
-        return read(LeaseObject, self._lease).spec
+        return read(Lease, self._lease).spec
 
     def _taken(self) -> Plain:
         """Return what the Lease says once it is ours."""

@@ -54,7 +54,7 @@ class Sockets:
 
 
 @define(eq=False)
-class Driver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer):
+class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServicer):
     """What the kubelet calls for the claims of one node; `due` has these looked at."""
 
     claims: NodeClaims

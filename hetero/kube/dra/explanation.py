@@ -48,14 +48,14 @@ class Given:
 
 
 @frozen(kw_only=True)
-class Answer:
+class ClaimSelection:
     """What a claim gets; nothing with the sentences that say why."""
 
     given: tuple[Given, ...] = ()
     why: tuple[str, ...] = ()
 
 
-def explain(spec: Plain, pools: Pools) -> Answer:
+def explain(spec: Plain, pools: Pools) -> ClaimSelection:
     """Return what a claim's spec would be given.
 
     Raises `BadInput` for a class that is missing, and where too much would have to be tried.
@@ -76,19 +76,19 @@ def explain(spec: Plain, pools: Pools) -> Answer:
             fewest = search.fewest(requests, candidates)
             if fewest > _RESULTS:
                 most = f"a claim has {_RESULTS} devices at most, and this asks {fewest}"
-                return Answer(why=(most,))
+                return ClaimSelection(why=(most,))
             solution = next(search.serve(list(requests), candidates, base), None)
         except Lacking as error:
-            return Answer(
+            return ClaimSelection(
                 why=(f"kube-scheduler gives nothing to a claim that it stops at: {error}",)
             )
         rank = sum(ranks[name] for name in {given.request for given, _ in solution or ()})
         if solution and (best is None or rank < best[0]):
             best = rank, solution
     if best is not None:
-        return Answer(given=tuple(given for given, _ in best[1]))
+        return ClaimSelection(given=tuple(given for given, _ in best[1]))
     why = tuple(_why(request, pools, base) for request in requests)
-    return Answer(why=why or ("the claim asks for nothing",))
+    return ClaimSelection(why=why or ("the claim asks for nothing",))
 
 
 def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:

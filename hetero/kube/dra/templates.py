@@ -47,7 +47,7 @@ _REQUEST, _ATTRIBUTES = "cards", f'device.attributes["{DRIVER}"]'
 
 
 @frozen(kw_only=True)
-class Template:
+class ClaimTemplate:
     """The claim of one container: what its template is called and says."""
 
     container: str
@@ -74,7 +74,7 @@ class _Kind:
     models: tuple[str, ...] = ()
 
 
-def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
+def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
     """Return the claims of a pod's containers, as they ask by resource names. Raises `BadInput`."""
     made = []
     limits = {one.name: _said(one, vocabulary) for one in pod.containers}
@@ -84,14 +84,14 @@ def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
             spec = {"devices": _devices(vocabulary, asked)}
         except BadInput as error:
             raise BadInput(f"container {name}: {error}") from None
-        template = Template(
+        template = ClaimTemplate(
             container=name, name=template_name(spec), spec=spec, limits=limits[name]
         )
         made.append(template)
     return tuple(made)
 
 
-def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[Template, ...]:
+def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
     """Return `templates` of a pod whose words `patches` has put aside. Raises `BadInput`."""
     return templates(vocabulary, with_words(pod))
 

@@ -21,7 +21,7 @@ class Part(Struct, rename="camel", kw_only=True, frozen=True, gc=False):
     """What is read of a part of an object: it may have more."""
 
 
-class Owner(Part, frozen=True):
+class OwnerReference(Part, frozen=True):
     """An object that another one goes with."""
 
     kind: str = ""
@@ -39,7 +39,7 @@ class Metadata(Part, frozen=True):
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
-    owner_references: tuple[Owner, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
 
 
 class Object(Part, frozen=True):
@@ -138,7 +138,7 @@ class VolumeDevice(Part, frozen=True):
     device_path: str = ""
 
 
-class Port(Part, frozen=True):
+class ContainerPort(Part, frozen=True):
     """A port of a container."""
 
     name: str | None = None
@@ -159,7 +159,7 @@ class Container(Part, frozen=True):
     resources: Resources = Resources()
     env: tuple[Variable, ...] = ()
     env_from: tuple[Part, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
     volume_mounts: tuple[VolumeMount, ...] = ()
     volume_devices: tuple[VolumeDevice, ...] = ()
     termination_message_path: str | None = None
@@ -313,7 +313,7 @@ class ResourceQuota(Object, frozen=True):
     spec: QuotaSpec = QuotaSpec()
 
 
-class Gang(Part, frozen=True):
+class GangPolicy(Part, frozen=True):
     """How many pods of a group are the least that run."""
 
     min_count: int | None = None
@@ -322,7 +322,7 @@ class Gang(Part, frozen=True):
 class SchedulingPolicy(Part, frozen=True):
     """How the pods of a group are placed."""
 
-    gang: Gang = Gang()
+    gang: GangPolicy = GangPolicy()
 
 
 class PodGroupSpec(Part, frozen=True):

@@ -51,7 +51,7 @@ class Page(Struct, Generic[_T]):
     items: list[_T] | None = None  # null where metadata alone was asked for
 
 
-class Event(Struct, Generic[_T]):
+class WatchEvent(Struct, Generic[_T]):
     """What a line of a watch tells of an object."""
 
     type: str
@@ -62,11 +62,11 @@ class Reader(Generic[_O]):
     """Reads the lists and watches of one kind. Its methods raise `DecodeError` for what is none."""
 
     def __init__(self, kind: type[_O]) -> None:
-        page, event = Page[kind], Event[kind]  # type: ignore[valid-type]
+        page, event = Page[kind], WatchEvent[kind]  # type: ignore[valid-type]
         self._kind = kind
         self._object: json.Decoder[_O] = json.Decoder(kind, strict=False)
         self._page: json.Decoder[Page[_O]] = json.Decoder(page, strict=False)
-        self._event: json.Decoder[Event[_O]] = json.Decoder(event, strict=False)
+        self._event: json.Decoder[WatchEvent[_O]] = json.Decoder(event, strict=False)
 
     def object(self, text: bytes | str | Raw) -> _O | None:
         """Return an object, None for what is none."""
@@ -86,17 +86,17 @@ class Reader(Generic[_O]):
         page.items = [one for one in page.items or () if one.is_named]
         return page
 
-    def event(self, line: bytes) -> Event[_O]:
+    def event(self, line: bytes) -> WatchEvent[_O]:
         """Return what a line of a watch tells; its object may be none."""
         try:
             return self._event.decode(line)
         except ValidationError:
             plain = _EVENT.decode(line)
-            return Event(plain.type, read(self._kind, plain.object))
+            return WatchEvent(plain.type, read(self._kind, plain.object))
 
 
 _PAGE = json.Decoder(Page[Any])
-_EVENT = json.Decoder(Event[Any])
+_EVENT = json.Decoder(WatchEvent[Any])
 
 
 def plain_page(text: str) -> Page[dict[str, Any]]:

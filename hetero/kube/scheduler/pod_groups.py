@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.objects.kinds import Pod, PodGroup
-from hetero.kube.words.annotations import Row
+from hetero.kube.words.annotations import GangSlot
 from hetero.kube.words.pod import POD_GROUP, ended
 from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.model import Refusal, Request
@@ -74,7 +74,7 @@ class PodGroups:
     _members: dict[Group, dict[str, Pod]] = field(factory=dict)  # that have not ended, by UID
     _of: dict[str, Group] = field(factory=dict)  # of each of them: its label may say another later
     _plans: dict[Group, _Plan] = field(factory=dict)
-    _rows: dict[Group, Row] = field(factory=dict)
+    _rows: dict[Group, GangSlot] = field(factory=dict)
     _allowed: dict[str, frozenset[str]] = field(factory=dict)  # nodes, of pods refused a held one
     _going: set[str] = field(factory=set)  # UIDs of those whose group has come whole
     _refused: set[Group] = field(factory=set)
@@ -165,7 +165,7 @@ class PodGroups:
                 if uid not in uids:
                     self.pod_changed("DELETED", pod)
 
-    def restore(self, pod: Pod, row: Row | None) -> None:
+    def restore(self, pod: Pod, row: GangSlot | None) -> None:
         """Note the row that a group has by the allocation of one of its pods."""
         group = self.group(pod)
         if group is not None and row is not None:
@@ -271,7 +271,7 @@ class PodGroups:
         """Return the group that a pod is known in, or else says that it is in."""
         return self._of.get(pod.metadata.uid) or group_of(pod)
 
-    def row(self, pod: Pod) -> Row | None:
+    def row(self, pod: Pod) -> GangSlot | None:
         """Return the row of a pod's group, None if it has none.
 
         Or if the pod, that came later, shares a device with another group of that row.
@@ -349,7 +349,7 @@ class PodGroups:
         rows = 100 // max((ask.core or 100 for ask in asks), default=100)
         devices = {usage.device for one in placements for usage in one.holds}
         taken = [row for other, row in self._rows.items() if devices & self._devices(other)]
-        free = (Row(row=number, rows=rows) for number in range(1, rows + 1))
+        free = (GangSlot(row=number, rows=rows) for number in range(1, rows + 1))
         row = next((one for one in free if not any(map(one.overlaps, taken))), None)
         if row is not None and any(ask.core for ask in asks):
             self._rows[group] = row

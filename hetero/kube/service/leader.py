@@ -25,7 +25,7 @@ from attrs import define, field
 
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, UNTRIED, pair
-from hetero.kube.client.lease import Lease
+from hetero.kube.client.lease import LeaseElection
 from hetero.kube.service.until_stopped import until_stopped
 from hetero.model.errors import BadInput
 
@@ -56,7 +56,7 @@ class Leader:
     `healthz` is where kube-scheduler says that it lives; None: it is not asked.
     """
 
-    lease: Lease
+    lease: LeaseElection
     argv: Sequence[str]
     supervisor: Path  # the socket where kube-scheduler's supervisor is told what to do
     healthz: str | None = None
@@ -258,7 +258,7 @@ def lead(*, lease: str, supervisor: Path, healthz: str | None, argv: Sequence[st
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            held = Lease(api, namespace, name, identity)
+            held = LeaseElection(api, namespace, name, identity)
             made = Leader(lease=held, argv=argv, supervisor=supervisor, healthz=healthz)
             await made.run()
 

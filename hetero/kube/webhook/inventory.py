@@ -13,7 +13,7 @@ import operator
 from aiohttp import web
 from attrs import field, frozen
 
-from hetero.kube.client.access_review import User, user_of
+from hetero.kube.client.access_review import UserInfo, user_of
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
@@ -34,7 +34,7 @@ class Inventories:
 
     api: ApiCalls
     agent: str
-    _agents: Answers[User | None] = field(init=False, factory=lambda: Answers(operator.not_))
+    _agents: Answers[UserInfo | None] = field(init=False, factory=lambda: Answers(operator.not_))
 
     async def answer(self, request: web.Request) -> web.Response:
         """Publish the inventory in a request; an error says why in `message`."""
@@ -74,7 +74,7 @@ class Inventories:
         pod = read(Pod, answer)
         return pod.spec.node_name or None if pod.metadata.uid == uid else None
 
-    async def _agent_of(self, token: str) -> User | None:
+    async def _agent_of(self, token: str) -> UserInfo | None:
         """Return the agent whose token this is, None for whoever else's it is."""
         user = await user_of(self.api, token, audience=AUDIENCE)
         if user is not None and user.name == self.agent:
@@ -83,7 +83,7 @@ class Inventories:
         return None
 
 
-def _single(user: User, name: str) -> str:
+def _single(user: UserInfo, name: str) -> str:
     return "".join(user.extra.get(name, ())[:1])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter
 
-from hetero.kube.client.access_review import User
+from hetero.kube.client.access_review import UserInfo
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.webhook import visible
 from hetero.kube.webhook.request import AdmissionRequest
@@ -67,7 +67,7 @@ class Rights:
                 raise BadInput(_sentence(container, name, askers, namespace))
             granted.add(name)
 
-    async def _any_may(self, askers: tuple[User, ...], name: str, namespace: str) -> bool:
+    async def _any_may(self, askers: tuple[UserInfo, ...], name: str, namespace: str) -> bool:
         use = {"namespace": namespace, "verb": "use", "group": "hetero.io", "version": "*"}
         use |= {"resource": "policies", "name": name}
         try:
@@ -102,14 +102,14 @@ def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
         yield "on-bypass-report"
 
 
-def _askers(request: AdmissionRequest) -> tuple[User, ...]:
+def _askers(request: AdmissionRequest) -> tuple[UserInfo, ...]:
     """Return whose right counts: the pod's service account's, and who asks unless for others.
 
     Who makes pods for others would lend everybody its right: Kubernetes' components, controllers,
     and programs of other namespaces. Whoever makes pods in a namespace may use its accounts anyway.
     """
-    pod, namespace, user = request.object, request.namespace, User.read(request.user_info)
-    own = User.service_account(namespace, pod.spec.service_account_name or "default")
+    pod, namespace, user = request.object, request.namespace, UserInfo.read(request.user_info)
+    own = UserInfo.service_account(namespace, pod.spec.service_account_name or "default")
     owners = pod.metadata.owner_references
     controlled = request.operation == "CREATE" and any(one.controller for one in owners)
     stranger = user.name.startswith(_ACCOUNT) and not user.name.startswith(
@@ -120,7 +120,7 @@ def _askers(request: AdmissionRequest) -> tuple[User, ...]:
     return (user, own)
 
 
-def _sentence(container: str, name: str, askers: tuple[User, ...], namespace: str) -> str:
+def _sentence(container: str, name: str, askers: tuple[UserInfo, ...], namespace: str) -> str:
     who = " nor ".join(user.name for user in askers)
     neither = f"neither {who} may" if len(askers) > 1 else f"{who} may not"
     return (

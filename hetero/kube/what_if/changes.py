@@ -12,7 +12,7 @@ from hetero.kube.client.events import timestamp
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.what_if.manifests import Shape, pods_of_file, pods_of_shape
-from hetero.kube.what_if.snapshot import NODES, PODS, PRIORITY_CLASSES, Snapshot
+from hetero.kube.what_if.snapshot import NODES, PODS, PRIORITY_CLASSES, ClusterSnapshot
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
 from hetero.kube.words.pod import active
 from hetero.kube.words.pod_request import Vocabulary
@@ -27,7 +27,7 @@ _ORIGINS = (WAITING, MOVED, ADDED)
 
 
 @frozen(kw_only=True)
-class Question:
+class WhatIfRequest:
     """What is different from the cluster as it is.
 
     `saved` is a file instead of the API, `manifests` files of pods, `without` names of nodes,
@@ -60,7 +60,7 @@ def place_in_queue(queued: Queued) -> tuple[int, int, float]:
     return -queued.pod.spec.priority, _ORIGINS.index(queued.origin), at.timestamp() if at else 0.0
 
 
-def waiting(snapshot: Snapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
+def waiting(snapshot: ClusterSnapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
     """Yield the pods that wait for devices already."""
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
@@ -71,7 +71,7 @@ def waiting(snapshot: Snapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
             yield Queued(plain=plain, origin=WAITING)
 
 
-def without(snapshot: Snapshot, node: str) -> Iterator[Queued]:
+def without(snapshot: ClusterSnapshot, node: str) -> Iterator[Queued]:
     """Take a node away, and yield its pods as their controllers would make them again.
 
     Raises `BadInput` without such a node.
@@ -106,7 +106,10 @@ def _of_node(pod: Pod) -> bool:
 
 
 def added(
-    snapshot: Snapshot, question: Question, vocabulary: Vocabulary, devices: Mapping[str, Device]
+    snapshot: ClusterSnapshot,
+    question: WhatIfRequest,
+    vocabulary: Vocabulary,
+    devices: Mapping[str, Device],
 ) -> Iterator[Queued]:
     """Make the pods that are asked about, and yield them. Raises `BadInput`."""
     pods = [pod for path in question.manifests for pod in pods_of_file(path)]

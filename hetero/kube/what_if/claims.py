@@ -11,7 +11,7 @@ from attrs import frozen
 
 from hetero.kube.client.api import Access, Api, ApiError
 from hetero.kube.dra.availability import Pools
-from hetero.kube.dra.explanation import Answer, explain
+from hetero.kube.dra.explanation import ClaimSelection, explain
 from hetero.kube.dra.templates import templates
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
@@ -30,7 +30,7 @@ class ClaimAnswer:
     """What the claim of this name would get."""
 
     claim: str
-    answer: Answer
+    answer: ClaimSelection
 
 
 @frozen(kw_only=True)

@@ -25,8 +25,8 @@ from hetero.kube.scheduler.pod_groups import group_of
 from hetero.kube.what_if.changes import (
     MOVED,
     WAITING,
-    Question,
     Queued,
+    WhatIfRequest,
     added,
     place_in_queue,
     waiting,
@@ -39,7 +39,7 @@ from hetero.kube.what_if.snapshot import (
     NODES,
     PODS,
     SETTINGS,
-    Snapshot,
+    ClusterSnapshot,
     read_api,
     read_file,
 )
@@ -91,7 +91,7 @@ class PodAnswer:
 
 
 @frozen(kw_only=True)
-class Answer:
+class SimulatedPlacement:
     """What would become of the pods, in the order they are placed in; `notes` of the cluster."""
 
     node_placement: str
@@ -110,7 +110,7 @@ class Answer:
         return any(pod.refusal is not None and pod.origin != WAITING for pod in self.pods)
 
 
-def simulate(question: Question) -> Answer:
+def simulate(question: WhatIfRequest) -> SimulatedPlacement:
     """Return what would become of the cluster of this pod, of $KUBECONFIG, or of a file.
 
     Raises `HeteroError`.
@@ -120,7 +120,7 @@ def simulate(question: Question) -> Answer:
         return evolve(answer, notes=tuple(dict.fromkeys(notes())))
 
 
-async def _simulate(question: Question) -> Answer:
+async def _simulate(question: WhatIfRequest) -> SimulatedPlacement:
     snapshot = await read_api() if question.saved is None else read_file(question.saved)
     chosen = _settings(snapshot)
     if question.placement is not None:
@@ -138,7 +138,7 @@ async def _simulate(question: Question) -> Answer:
     for name in question.without:
         queue += without(snapshot, name)
     answers = await _place_all(snapshot, scheduler, sorted(queue, key=place_in_queue))
-    return Answer(
+    return SimulatedPlacement(
         node_placement=scheduler.node_placement,
         device_placement=scheduler.device_placement,
         without=question.without,
@@ -152,7 +152,7 @@ async def _simulate(question: Question) -> Answer:
 # --- the cluster as it is -------------------------------------------------------------------------
 
 
-async def _scheduler(snapshot: Snapshot, chosen: Settings) -> Scheduler:
+async def _scheduler(snapshot: ClusterSnapshot, chosen: Settings) -> Scheduler:
     """Return the cluster's scheduler, which has read the snapshot as it would read the API."""
     mixes = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
     key, previous = _keys(snapshot)
@@ -175,7 +175,7 @@ async def _scheduler(snapshot: Snapshot, chosen: Settings) -> Scheduler:
     return made
 
 
-def _settings(snapshot: Snapshot) -> Settings:
+def _settings(snapshot: ClusterSnapshot) -> Settings:
     """Return the settings of the cluster's services, the defaults if they cannot be seen."""
     for (namespace, name), plain in snapshot.objects[CONFIG_MAPS].items():
         text = (plain.get("data") or {}).get("settings.toml")
@@ -196,7 +196,7 @@ def _placed_by(name: str, chosen: Settings) -> Settings:
         ) from None
 
 
-def _keys(snapshot: Snapshot) -> tuple[SigningKey, PublicKeys]:
+def _keys(snapshot: ClusterSnapshot) -> tuple[SigningKey, PublicKeys]:
     """Return a key for what is placed, and the cluster's public ones.
 
     Without these what stands is signed anew. So allocations are believed: what comes of it is shown
@@ -232,7 +232,7 @@ def _totals(cache: SchedulerCache) -> Totals:
 
 
 async def _place_all(
-    snapshot: Snapshot, scheduler: Scheduler, queue: Iterable[Queued]
+    snapshot: ClusterSnapshot, scheduler: Scheduler, queue: Iterable[Queued]
 ) -> list[PodAnswer]:
     """Filter and bind the pods one after the other; return what became of each."""
     vocabulary = scheduler.vocabulary
@@ -266,7 +266,7 @@ async def _place_all(
 
 
 async def _filter(
-    snapshot: Snapshot, scheduler: Scheduler, filters: NodeFilters, queued: Queued
+    snapshot: ClusterSnapshot, scheduler: Scheduler, filters: NodeFilters, queued: Queued
 ) -> PodAnswer:
     """Return the node that a pod gets, or why it gets none."""
     # Evictions are not simulated: what they would end is not known before they are tried.
@@ -299,7 +299,7 @@ async def _filter(
 
 
 async def _bind(
-    snapshot: Snapshot, scheduler: Scheduler, queued: Queued, answer: PodAnswer
+    snapshot: ClusterSnapshot, scheduler: Scheduler, queued: Queued, answer: PodAnswer
 ) -> tuple[str, PodAnswer]:
     """Bind a pod to its node; return its UID, and its answer with what it holds there."""
     uid, name = queued.pod.metadata.uid, queued.pod.full_name

@@ -41,7 +41,7 @@ _O = TypeVar("_O", bound=Object)
 
 
 @define(eq=False)
-class Snapshot:
+class ClusterSnapshot:
     """Objects by the path of their list. What the scheduler writes is written here alone.
 
     `events` has the last message that each pod was told, by UID.
@@ -134,9 +134,9 @@ class Snapshot:
         listed(read_all(kind, self.all(path)))
 
 
-async def read_api() -> Snapshot:
+async def read_api() -> ClusterSnapshot:
     """Return what the API of this pod or of $KUBECONFIG has. Raises `HeteroError` without one."""
-    made = Snapshot()
+    made = ClusterSnapshot()
     async with Api(Access.here(), connect=IMPATIENT).open() as api:
         for path, query in _READ:
             objects = made.objects.setdefault(path, {})
@@ -150,7 +150,7 @@ async def read_api() -> Snapshot:
     return made
 
 
-def read_file(path: Path) -> Snapshot:
+def read_file(path: Path) -> ClusterSnapshot:
     """Return what `kubectl get nodes,pods -A -o json` wrote. Raises `BadInput`."""
     try:
         document = json.loads(path.read_bytes())
@@ -161,7 +161,7 @@ def read_file(path: Path) -> Snapshot:
         raise BadInput(f"--cluster {path}: not JSON: save it with `{SAVE}`") from None
     except BadInput as error:
         raise BadInput(f"--cluster {path}: {error}: save it with `{SAVE}`") from None
-    made = Snapshot({one: {} for one, _ in _READ})
+    made = ClusterSnapshot({one: {} for one, _ in _READ})
     for plain in document["items"]:
         made.objects.setdefault(_list_of(plain), {})[_full_name(plain)] = plain
     if not made.objects[NODES]:

@@ -210,13 +210,13 @@ def _device(card: _Card, rack: _Rack) -> Device:
 
 
 @frozen(kw_only=True)
-class Row:
+class GangSlot:
     """Row `row`, counted from 1, of the `rows` that the time on a group's cards is cut into."""
 
     row: int
     rows: int
 
-    def overlaps(self, other: Row) -> bool:
+    def overlaps(self, other: GangSlot) -> bool:
         """Return whether two rows have any part of the time in common."""
         start, other_start = (self.row - 1) * other.rows, (other.row - 1) * self.rows
         return start < other_start + self.rows and other_start < start + other.rows
@@ -226,7 +226,7 @@ class Row:
 class Assignment:
     """What one pod holds on its node: an allocation for each container that asked for cards.
 
-    `row` and `rows` are as in `Row`, the same for all pods of a group; None for a pod in no group.
+    `row` and `rows` are as in `GangSlot`, the same for all pods of a group; None outside groups.
     """
 
     node: str
@@ -236,11 +236,11 @@ class Assignment:
     rows: int | None = None
 
     @property
-    def place_in_time(self) -> Row | None:
+    def place_in_time(self) -> GangSlot | None:
         """The row of the pod's group, None if it has none."""
         if self.row is None or self.rows is None:
             return None
-        return Row(row=self.row, rows=self.rows)
+        return GangSlot(row=self.row, rows=self.rows)
 
 
 def signed_assignment(assignment: Assignment, key: SigningKey) -> dict[str, str]:
