@@ -57,7 +57,10 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
 
 
 def loads(text: str, cls: type[T], *, source: str) -> T:
-    """Return the `cls` in a JSON document; `source` names it in errors. Raises `BadInput`."""
+    """Return the `cls` in a JSON document; `source` names it in errors. Raises `BadInput`.
+
+    A class is called by its `TITLE` there, else by its name.
+    """
     import cattrs
 
     try:
@@ -72,9 +75,10 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
         raise
     except Exception as error:  # cattrs and json raise many kinds; all mean the same here
         why = str(error) or type(error).__name__
+        title = getattr(cls, "TITLE", cls.__name__)
         if isinstance(error, cattrs.BaseValidationError):
             why = "; ".join(cattrs.transform_error(error))
-        raise BadInput(f"{source}: not a valid {cls.__name__}: {why}") from None
+        raise BadInput(f"{source}: not a valid {title}: {why}") from None
 
 
 def _no_number(name: str) -> float:

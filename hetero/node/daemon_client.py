@@ -8,7 +8,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve, field
 
@@ -49,7 +49,7 @@ _ERRORS: dict[str, type[HeteroError]] = {
 
 
 @frozen(kw_only=True)
-class Question:
+class DaemonRequest:
     """What is asked of heterod: `admit` (a request), `sweep`, or `resize` (a grant).
 
     The last is as `ask` says and, if it is to follow another, `policy`.
@@ -58,6 +58,8 @@ class Question:
     user holds of its quotas. Who asks is not in it: the kernel says that.
     """
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Question"
     do: str
     request: Request | None = None
     command: tuple[str, ...] = ()
@@ -68,12 +70,14 @@ class Question:
 
 
 @frozen(kw_only=True)
-class Answer:
+class DaemonReply:
     """What heterod did: the grant as it is now, or `error` (a kind of `HeteroError`) and why.
 
     With an admission come its edits and, beside the message, the descriptor that keeps it standing.
     """
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Answer"
     error: str | None = None
     says: str = ""
     grant: Grant | None = None
@@ -83,7 +87,7 @@ class Answer:
     quotas: tuple[Held, ...] = ()
 
 
-def framed(message: Question | Answer) -> bytes:
+def framed(message: DaemonRequest | DaemonReply) -> bytes:
     """Return a message as it goes over the socket."""
     text = codec.dumps(message).encode()
     return LENGTH.pack(len(text)) + text
@@ -115,9 +119,9 @@ class DaemonClient:
 
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None
-    ) -> tuple[Answer, int]:
+    ) -> tuple[DaemonReply, int]:
         """Have a request admitted: the answer, and the descriptor that keeps the grant standing."""
-        question = Question(do="admit", request=request, command=_shown(command), label=label)
+        question = DaemonRequest(do="admit", request=request, command=_shown(command), label=label)
         answer, descriptor = self._ask(question)
         if descriptor is None or answer.grant is None:
             raise HeteroError(f"heterod at {self.path}: an admission without a grant")
@@ -125,7 +129,7 @@ class DaemonClient:
 
     def resize(self, identity: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Have a grant of this user changed; return it as it is then."""
-        question = Question(do="resize", grant=identity, ask=ask, policy=policy)
+        question = DaemonRequest(do="resize", grant=identity, ask=ask, policy=policy)
         grant = self._ask(question)[0].grant
         if grant is None:
             raise HeteroError(f"heterod at {self.path}: a change without a grant")
@@ -133,17 +137,17 @@ class DaemonClient:
 
     def sweep(self) -> tuple[str, ...]:
         """Have what ended removed, and its slices destroyed; return a sentence for each failure."""
-        return self._ask(Question(do="sweep"))[0].faults
+        return self._ask(DaemonRequest(do="sweep"))[0].faults
 
     def detach(self, identity: str) -> None:
         """Have services end what a grant of this user has on its devices."""
-        self._ask(Question(do="detach", grant=identity))
+        self._ask(DaemonRequest(do="detach", grant=identity))
 
     def quotas(self) -> tuple[Held, ...]:
         """Return what this user holds of what it may, by the settings that heterod has."""
-        return self._ask(Question(do="quota"))[0].quotas
+        return self._ask(DaemonRequest(do="quota"))[0].quotas
 
-    def _ask(self, question: Question) -> tuple[Answer, int | None]:
+    def _ask(self, question: DaemonRequest) -> tuple[DaemonReply, int | None]:
         """Return the answer and its descriptor. Raises what heterod says went wrong."""
         message = framed(question)
         if len(message) > MOST_ASKED:
@@ -155,7 +159,7 @@ class DaemonClient:
                     connection.sendall(message)
                 self._wait(connection)
                 text = _received(connection, descriptors)
-            answer = codec.loads(text, Answer, source=f"heterod at {self.path}")
+            answer = codec.loads(text, DaemonReply, source=f"heterod at {self.path}")
             if answer.error is not None:
                 raise _ERRORS.get(answer.error, HeteroError)(answer.says)
             return answer, descriptors.pop() if descriptors else None

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache, lru_cache
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Usage, codec
 from hetero.model.errors import BadInput
@@ -54,13 +54,15 @@ class Failure(Exception):
 
 
 @frozen(kw_only=True)
-class Question:
+class WorkerRequest:
     """One hook's call: `ask` is its name without `hetero_`, `within` the seconds it may take.
 
     The other fields are the hook's arguments; `do` is asked of the service's driver, with `memory`
     or `process`.
     """
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Question"
     ask: str
     within: float
     device: Device | None = None
@@ -75,7 +77,7 @@ class Question:
 
 
 @frozen(kw_only=True)
-class Answer:
+class WorkerReply:
     """What a hook gave, or why it gave nothing (`failure`, one sentence).
 
     `absent`: the driver is not installed here. `loaded`: the vendor could be imported and says who
@@ -85,6 +87,8 @@ class Answer:
     tells of its devices' health. `faults` are of cards that could not be read.
     """
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Answer"
     failure: str | None = None
     absent: bool = False
     loaded: bool = True
@@ -100,12 +104,12 @@ class Answer:
     health: Mapping[str, str] | None = None
 
 
-def is_last(question: Question, answer: Answer) -> bool:
+def is_last(question: WorkerRequest, answer: WorkerReply) -> bool:
     """Whether a process ends after an answer: only a vendor whose library is there keeps one."""
     return answer.absent or not answer.loaded or question.ask == "vendor"
 
 
-def written(message: Question | Answer) -> bytes:
+def written(message: WorkerRequest | WorkerReply) -> bytes:
     """Return a message as text. Raises `ValueError` for one that is too long."""
     text = codec.dumps(message, indent=None).encode()
     if len(text) > MOST:
@@ -136,7 +140,7 @@ def _read_again(text: bytes, cls: type[T], source: str) -> T:
     return _read(text, cls, source)
 
 
-def expect_sound(question: Question, answer: Answer) -> None:
+def expect_sound(question: WorkerRequest, answer: WorkerReply) -> None:
     """Raise `BadInput` for what has the right types and can be no device, edit or figure."""
     if answer.vendor is not None:
         _expect_vendor(answer.vendor)
@@ -216,4 +220,4 @@ def _is_string(text: str) -> bool:
 @cache
 def prepare() -> None:
     """Import and make here what reading takes, so that no fork of this process has to."""
-    read(written(Question(ask="vendor", within=0.0)), Question, source="a question")
+    read(written(WorkerRequest(ask="vendor", within=0.0)), WorkerRequest, source="a question")

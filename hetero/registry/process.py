@@ -23,8 +23,8 @@ from hetero.model.errors import BadInput
 from hetero.registry.message import (
     HEADER,
     MOST,
-    Answer,
-    Question,
+    WorkerReply,
+    WorkerRequest,
     framed,
     is_last,
     prepare,
@@ -101,7 +101,7 @@ class VendorProcess:
             self._pidfd = os.pidfd_open(self.pid)
         self._starter, self._maker = starter, os.getpid()
         self._asked = 0  # questions
-        self._texts: dict[tuple[str, str], tuple[Question, bytes]] = {}  # of each, the last
+        self._texts: dict[tuple[str, str], tuple[WorkerRequest, bytes]] = {}  # of each, the last
         descriptors = [self._questions, self._answers, self._pidfd]
         self._finish = weakref.finalize(
             self,
@@ -112,7 +112,7 @@ class VendorProcess:
             starter,
         )
 
-    def send(self, question: Question, until: float) -> None:
+    def send(self, question: WorkerRequest, until: float) -> None:
         """Ask, by `until` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
         self._asked += 1
         rest = framed(self._text(question), self._asked)
@@ -124,7 +124,7 @@ class VendorProcess:
             except BrokenPipeError:
                 raise WorkerEnded from None
 
-    def _text(self, question: Question) -> bytes:
+    def _text(self, question: WorkerRequest) -> bytes:
         """Return the question's text: each device is asked of again and again."""
         key = question.ask, question.device.uuid if question.device else ""
         before, text = self._texts.get(key, (None, b""))
@@ -133,7 +133,7 @@ class VendorProcess:
             self._texts[key] = question, text
         return text
 
-    def receive(self, until: float | None) -> Answer:
+    def receive(self, until: float | None) -> WorkerReply:
         """Return the answer to what was sent; None waits for ever.
 
         Raises `WorkerEnded`, `Overdue`, `BadInput`.
@@ -143,7 +143,7 @@ class VendorProcess:
             raise BadInput(f"an answer of {length} bytes")
         if number != self._asked:
             raise BadInput("an answer to another question")
-        return read(self._read(length, until), Answer, source="an answer")
+        return read(self._read(length, until), WorkerReply, source="an answer")
 
     @property
     def is_ours(self) -> bool:
@@ -292,13 +292,13 @@ def _serve(plugin: Plugin, questions: int, answers: int) -> None:
     respondent = Respondent(plugin)
     while (received := _received(questions)) is not None:
         number, text = received
-        question = read(text, Question, source="a question")
+        question = read(text, WorkerRequest, source="a question")
         _bound_processor_time(question.within)
         answer = respondent.answer(question)
         try:
             message = framed(written(answer), number)
         except Exception as error:  # what it gave has no JSON
-            failed = Answer(failure=f"{plugin.name}: {question.ask}: {error}")
+            failed = WorkerReply(failure=f"{plugin.name}: {question.ask}: {error}")
             message = framed(written(failed), number)
         while message:
             message = message[os.write(answers, message) :]

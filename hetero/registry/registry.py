@@ -16,7 +16,7 @@ from hetero.plugin import hookspecs
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
 from hetero.registry.entry_points import Entry, entries, normalised
-from hetero.registry.message import Answer, Question, Serve
+from hetero.registry.message import Serve, WorkerReply, WorkerRequest
 from hetero.registry.pauses import Pauses
 from hetero.registry.process import Forks, Starter
 from hetero.registry.respondent import Plugin, Respondent
@@ -98,7 +98,7 @@ class _Member:
         news = self.watch.health if self.watch else {}
         return [evolve(d, health=news[d.uuid]) if d.uuid in news else d for d in self.last]
 
-    def row(self, answer: Answer) -> VendorRow:
+    def row(self, answer: WorkerReply) -> VendorRow:
         """Return its row, but for what `addressable` finds."""
         known = None if self.refused else self.vendor
         reason = self.refused or answer.failure
@@ -162,7 +162,7 @@ class Registry:
         allowed = self._allowed
         if allowed is not None and normalised(name) not in map(normalised, allowed):
             why = f"{name or plugin.name} is not among the vendors that the settings allow"
-            nobody = InProcess(lambda _: Answer(failure=why))
+            nobody = InProcess(lambda _: WorkerReply(failure=why))
             return _Member(plugin, nobody, nobody, trusted=False)
         if not self._apart:
             in_process = InProcess(Respondent(plugin).answer)
@@ -177,7 +177,7 @@ class Registry:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         member = self._member(name)
         if not member.whole:
-            question = Question(ask="vendor", within=self._seconds or LOOK)
+            question = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
             (answer,) = self._ask_all([member], question)
             if answer.failure is not None:
                 raise NotFound(answer.failure)
@@ -199,7 +199,7 @@ class Registry:
     def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
         """Return the declarations of all working vendors, and why each other one has none."""
         unknown = [member for member in self._members if not member.whole]
-        question = Question(ask="vendor", within=self._seconds or LOOK)
+        question = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
         answers = dict(zip(unknown, self._ask_all(unknown, question), strict=True))
         whole = [member.vendor for member in self._members if member.vendor and member.whole]
         failures = [member.refused for member in self._members if member.refused]
@@ -218,7 +218,9 @@ class Registry:
         by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
-        answers = self._ask_all(members, Question(ask="discover", within=self._seconds or LOOK))
+        answers = self._ask_all(
+            members, WorkerRequest(ask="discover", within=self._seconds or LOOK)
+        )
         for member, answer in zip(members, answers, strict=True):
             if member.acting is not member.asked:
                 member.acting.rest(RESTS)
@@ -273,7 +275,7 @@ class Registry:
             granted = tuple(by_uuid[piece.device] for piece in pieces)
             answer = self._act(
                 name,
-                Question(
+                WorkerRequest(
                     ask="enforce",
                     within=self._seconds or CUT,
                     allocation=evolve(allocation, pieces=pieces),
@@ -305,7 +307,7 @@ class Registry:
         for device in devices:
             if not self.cuts(device.vendor):
                 continue
-            question = Question(
+            question = WorkerRequest(
                 ask="reconcile",
                 within=self._seconds or CUT,
                 device=device,
@@ -320,7 +322,7 @@ class Registry:
         self, device: Device, do: Serve, *, directory: Path, memory: int = 0, process: int = 0
     ) -> Service:
         """Bring a device's service to what is wanted. Raises `Refused` when its vendor fails."""
-        question = Question(
+        question = WorkerRequest(
             ask="serve",
             within=self._seconds or CUT,
             device=device,
@@ -364,7 +366,7 @@ class Registry:
             asked = [(member, left.pop(0)) for member, left in waiting.items()]
             within = self._seconds or LOOK
             answers = self._ask_each(
-                (member, Question(ask="observe", within=within, device=device))
+                (member, WorkerRequest(ask="observe", within=within, device=device))
                 for member, device in asked
             )
             for (_, device), answer in zip(asked, answers, strict=True):
@@ -386,7 +388,7 @@ class Registry:
         """Return the working vendor of this name. Raises `NotFound`."""
         likely = [member for member in self._members if member.plugin.name == name] or self._members
         unknown = [member for member in likely if member.vendor is None and member.refused is None]
-        answers = self._ask_all(unknown, Question(ask="vendor", within=self._seconds or LOOK))
+        answers = self._ask_all(unknown, WorkerRequest(ask="vendor", within=self._seconds or LOOK))
         for member in likely:
             if member.vendor and member.vendor.name == name and not member.refused:
                 return member
@@ -396,15 +398,15 @@ class Registry:
         refused = (member.refused for member in likely if member.plugin.name == name)
         raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
 
-    def _act(self, name: str, question: Question) -> Answer:
+    def _act(self, name: str, question: WorkerRequest) -> WorkerReply:
         """Have a vendor make or destroy something."""
         return self._member(name).acting.ask(question)()
 
-    def _ask_all(self, members: Iterable[_Member], question: Question) -> list[Answer]:
+    def _ask_all(self, members: Iterable[_Member], question: WorkerRequest) -> list[WorkerReply]:
         """Ask all of them the same at the same time."""
         return self._ask_each((member, question) for member in members)
 
-    def _ask_each(self, questions: Iterable[tuple[_Member, Question]]) -> list[Answer]:
+    def _ask_each(self, questions: Iterable[tuple[_Member, WorkerRequest]]) -> list[WorkerReply]:
         """Ask at the same time. A process's first answer says who its vendor is."""
         waiting = [(member, asked.ask, member.asked.ask(asked)) for member, asked in questions]
         answers = []
@@ -419,7 +421,7 @@ class Registry:
                 member.watch.start()
         return answers
 
-    def _meet(self, member: _Member, vendor: Vendor, answer: Answer) -> None:
+    def _meet(self, member: _Member, vendor: Vendor, answer: WorkerReply) -> None:
         """Note who a plugin says it is, unless that is another one already."""
         name = member.plugin.name
         others = (other.vendor for other in self._members if other is not member)

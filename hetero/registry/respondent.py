@@ -16,7 +16,7 @@ from hetero.plugin import hookspecs
 from hetero.plugin.driver import DriverError
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
-from hetero.registry.message import SHOWN, Answer, Failure, Question, Serve
+from hetero.registry.message import SHOWN, Failure, Serve, WorkerReply, WorkerRequest
 
 T = TypeVar("T")
 
@@ -48,15 +48,15 @@ class Respondent:
         self._hooks: pluggy.HookRelay | None = None
         self._vendor: Vendor | None = None
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: WorkerRequest) -> WorkerReply:
         """Return what the vendor says to a question, or the sentence why it says nothing."""
         first = self._vendor is None
         try:
             reply = self._asked(question)
         except DriverAbsent as absent:
-            reply = Answer(failure=_line(str(absent)), absent=True)
+            reply = WorkerReply(failure=_line(str(absent)), absent=True)
         except Failure as failure:
-            reply = Answer(failure=_line(str(failure)))
+            reply = WorkerReply(failure=_line(str(failure)))
         if self._vendor is None or self._hooks is None:
             return evolve(reply, loaded=False, absent=False)
         if question.ask == "vendor":
@@ -67,7 +67,7 @@ class Respondent:
             return _introduced(reply, lean, self._hooks)
         return reply
 
-    def _asked(self, question: Question) -> Answer:
+    def _asked(self, question: WorkerRequest) -> WorkerReply:
         if self._hooks is None or self._vendor is None:
             self._hooks, self._vendor = _loaded(self._name, self._load)
             self._name = self._vendor.name
@@ -78,11 +78,11 @@ class Respondent:
             return guarded(name, question.ask, do)
 
         match question:
-            case Question(ask="vendor"):
-                return Answer()
-            case Question(ask="discover"):
+            case WorkerRequest(ask="vendor"):
+                return WorkerReply()
+            case WorkerRequest(ask="discover"):
                 return ask(lambda: _discovered(name, hooks.hetero_discover()))
-            case Question(ask="enforce", allocation=allocation) if allocation is not None:
+            case WorkerRequest(ask="enforce", allocation=allocation) if allocation is not None:
                 edits = ask(
                     lambda: _expect(
                         Edits,
@@ -94,22 +94,22 @@ class Respondent:
                         ),
                     )
                 )
-                return Answer(edits=edits)
-            case Question(ask="reconcile", device=device) if device is not None:
+                return WorkerReply(edits=edits)
+            case WorkerRequest(ask="reconcile", device=device) if device is not None:
                 parts = frozenset(question.parts)
                 ask(lambda: hooks.hetero_reconcile(device=device, parts=parts, directory=directory))
-                return Answer()
-            case Question(ask="observe", device=device) if device is not None:
+                return WorkerReply()
+            case WorkerRequest(ask="observe", device=device) if device is not None:
                 usage = ask(lambda: _expect(Usage, hooks.hetero_observe(device=device)))
-                return Answer(usage=usage)
-            case Question(ask="serve"):
-                return Answer(service=ask(lambda: _served(hooks, question)))
-            case Question(ask="watch"):
+                return WorkerReply(usage=usage)
+            case WorkerRequest(ask="serve"):
+                return WorkerReply(service=ask(lambda: _served(hooks, question)))
+            case WorkerRequest(ask="watch"):
                 return _news(ask(lambda: _expect(dict, hooks.hetero_watch())))
         raise Failure(f"{name}: {question.ask} is not asked of a vendor")
 
 
-def _introduced(reply: Answer, vendor: Vendor, hooks: pluggy.HookRelay) -> Answer:
+def _introduced(reply: WorkerReply, vendor: Vendor, hooks: pluggy.HookRelay) -> WorkerReply:
     """Return an answer that says whose it is, and which hooks are there that not all need."""
     return evolve(
         reply,
@@ -147,7 +147,7 @@ def _loaded(name: str, load: Callable[[], object]) -> tuple[pluggy.HookRelay, Ve
     return hooks, vendor
 
 
-def _discovered(name: str, cards: Iterable[object] | None) -> Answer:
+def _discovered(name: str, cards: Iterable[object] | None) -> WorkerReply:
     """Return one vendor's devices, and the sentence about every card it could not read."""
     devices: list[Device] = []
     faults: list[str] = []
@@ -159,16 +159,16 @@ def _discovered(name: str, cards: Iterable[object] | None) -> Answer:
             devices.append(evolve(card, health=_line(card.health or "")) if long else card)
         else:
             raise TypeError(f"gave {card!r}, not a Device of its own")
-    return Answer(devices=tuple(devices), faults=tuple(faults))
+    return WorkerReply(devices=tuple(devices), faults=tuple(faults))
 
 
-def _news(news: dict[str, str] | None) -> Answer:
+def _news(news: dict[str, str] | None) -> WorkerReply:
     if news is None:
-        return Answer()
-    return Answer(health={uuid: _line(why) for uuid, why in news.items()})
+        return WorkerReply()
+    return WorkerReply(health={uuid: _line(why) for uuid, why in news.items()})
 
 
-def _served(hooks: pluggy.HookRelay, question: Question) -> Service | None:
+def _served(hooks: pluggy.HookRelay, question: WorkerRequest) -> Service | None:
     directory = Path(question.directory)
     driver = hooks.hetero_serve(device=question.device, directory=directory)
     if driver is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from attrs import define, field
 
 from hetero.model.errors import BadInput
-from hetero.registry.message import Answer, Failure, Question, expect_sound, is_last
+from hetero.registry.message import Failure, WorkerReply, WorkerRequest, expect_sound, is_last
 from hetero.registry.pauses import Pauses, doubled
 from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded, how_it_ended
 from hetero.registry.respondent import Plugin
@@ -44,9 +44,9 @@ class Supervisor:
     _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
     _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
     _used: float = field(default=0.0, init=False)  # monotonic seconds, when it answered last
-    _why: Answer = field(factory=Answer, init=False)
+    _why: WorkerReply = field(factory=WorkerReply, init=False)
 
-    def ask(self, question: Question) -> Callable[[], Answer]:
+    def ask(self, question: WorkerRequest) -> Callable[[], WorkerReply]:
         """Put a question; what is returned waits for the answer, and must be called once.
 
         An answer that never comes is one with a `failure`, too.
@@ -64,7 +64,7 @@ class Supervisor:
         if paused or self._abandoned >= ABANDONED:
             return self._answer_at_once
         if why := self.pauses and self.pauses.why_not(self.plugin, question.ask):
-            self._why = Answer(failure=why)
+            self._why = WorkerReply(failure=why)
             return self._answer_at_once
         try:
             if self._process is None:
@@ -95,11 +95,11 @@ class Supervisor:
         finally:
             self._lock.release()
 
-    def _answer_at_once(self) -> Answer:
+    def _answer_at_once(self) -> WorkerReply:
         self._lock.release()
         return self._why
 
-    def _answer(self, question: Question, until: float) -> Answer:
+    def _answer(self, question: WorkerRequest, until: float) -> WorkerReply:
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
             answer = self._process.receive(until)
@@ -124,7 +124,7 @@ class Supervisor:
         finally:
             self._lock.release()
 
-    def _failed(self, question: Question, error: Exception) -> None:
+    def _failed(self, question: WorkerRequest, error: Exception) -> None:
         """End the process, and note why the vendor has no answer."""
         why, gone = str(error), True
         if self._process:
@@ -144,17 +144,17 @@ class Supervisor:
         if self.pauses and isinstance(error, Overdue) and question.ask in _REMEMBERED:
             self.pauses.add(self.plugin, question.ask, why)
         self._keep(question, why)
-        self._pause(Answer(failure=why))
+        self._pause(WorkerReply(failure=why))
         if not isinstance(error, Overdue) and self._failures == 1:
             self._asked_again = 0.0  # nobody waited, and what was begun can be undone
         self._to_undo = question.ask == "enforce"
 
-    def _keep(self, question: Question, why: str) -> None:
+    def _keep(self, question: WorkerRequest, why: str) -> None:
         """Note what a failed enforce said, until one succeeds."""
         if self.pauses and question.ask in _KEPT:
             self.pauses.fail(self.plugin, question.ask, why)
 
-    def _pause(self, why: Answer) -> None:
+    def _pause(self, why: WorkerReply) -> None:
         self._why = why
         pause = doubled(PAUSE, self._failures, most=LONGEST_PAUSE)
         self._failures += 1
@@ -165,9 +165,9 @@ class Supervisor:
 class InProcess:
     """A vendor asked in this process, without a deadline: an object that this program made."""
 
-    respondent: Callable[[Question], Answer]
+    respondent: Callable[[WorkerRequest], WorkerReply]
 
-    def ask(self, question: Question) -> Callable[[], Answer]:
+    def ask(self, question: WorkerRequest) -> Callable[[], WorkerReply]:
         """Put a question; what is returned gives the answer."""
         answer = self.respondent(question)
         return lambda: answer

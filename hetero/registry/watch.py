@@ -13,7 +13,7 @@ from contextlib import suppress
 from attrs import define, field
 
 from hetero.model.errors import BadInput
-from hetero.registry.message import Failure, Question
+from hetero.registry.message import Failure, WorkerRequest
 from hetero.registry.pauses import doubled
 from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded
 from hetero.registry.respondent import Plugin
@@ -80,7 +80,7 @@ class Watch:
 
     def _heard(self, process: VendorProcess) -> bool:
         """Ask, and note what comes of it, whenever that is; return whether it was news."""
-        process.send(Question(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
+        process.send(WorkerRequest(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
         answer = process.receive(None)
         if answer.health is not None:
             self.health = answer.health

@@ -22,7 +22,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation, Edit
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB
 from hetero.registry.fork_server import ForkServer
-from hetero.registry.message import Question
+from hetero.registry.message import WorkerRequest
 from hetero.registry.pauses import Pauses
 from hetero.registry.process import Forks, Starter, VendorProcess
 from hetero.registry.registry import Registry
@@ -375,7 +375,7 @@ def test_a_question_that_fills_the_pipe_of_a_process_that_does_not_read_is_given
 ) -> None:
     process = VendorProcess(installed("hang", "nowhere")._members[1].plugin, Forks())
     os.kill(process.pid, signal.SIGSTOP)
-    question = Question(ask="discover", within=1.0, directory="x" * (1 << 20))
+    question = WorkerRequest(ask="discover", within=1.0, directory="x" * (1 << 20))
 
     with pytest.raises(hetero.registry.process.Overdue):
         process.send(question, time.monotonic() + 0.2)

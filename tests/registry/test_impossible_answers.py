@@ -119,10 +119,10 @@ def test_an_answer_that_was_not_asked_for_is_no_answer_to_the_next_question(
 ) -> None:
     twice = """
         import os, struct
-        from hetero.registry.message import Answer, framed, written
+        from hetero.registry.message import WorkerReply, framed, written
         for name in os.listdir("/proc/self/fd"):
             try:
-                os.write(int(name), framed(written(Answer(edits=plugin.Edits())), 2))
+                os.write(int(name), framed(written(WorkerReply(edits=plugin.Edits())), 2))
             except OSError:
                 continue
     """

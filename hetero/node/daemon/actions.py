@@ -6,7 +6,7 @@ from attrs import frozen
 
 from hetero.model import Request, codec
 from hetero.model.errors import BadInput, HeteroError
-from hetero.node.daemon_client import Answer, Question
+from hetero.node.daemon_client import DaemonReply, DaemonRequest
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
@@ -17,7 +17,7 @@ from hetero.node.quota import User, expect_own
 class Done:
     """What came of a request; `handle` is held by this process until it is passed on or aborted."""
 
-    answer: Answer
+    answer: DaemonReply
     handle: GrantHandle | None = None
 
 
@@ -25,33 +25,33 @@ def carry_out(node: Node, text: str, uid: int) -> Done:
     """Do what a user asks. What a user can act on is an answer, too; then nothing was changed."""
     grants = LocalGrants(node, User.of(uid))
     try:
-        question = codec.loads(text, Question, source="request")
+        question = codec.loads(text, DaemonRequest, source="request")
         match question:
-            case Question(do="admit", request=request) if request is not None:
+            case DaemonRequest(do="admit", request=request) if request is not None:
                 return _admit(grants, request, question)
-            case Question(do="resize", grant=str(identity), ask=ask) if ask is not None:
+            case DaemonRequest(do="resize", grant=str(identity), ask=ask) if ask is not None:
                 changed = grants.resize(identity, ask, policy=question.policy)
-                return Done(Answer(grant=changed))
-            case Question(do="detach", grant=str(identity)):
+                return Done(DaemonReply(grant=changed))
+            case DaemonRequest(do="detach", grant=str(identity)):
                 return _detach(grants, identity)
-            case Question(do="sweep"):
-                return Done(Answer(faults=grants.sweep()))
-            case Question(do="quota"):
-                return Done(Answer(quotas=node.held_of_quotas(User.of(uid))))
+            case DaemonRequest(do="sweep"):
+                return Done(DaemonReply(faults=grants.sweep()))
+            case DaemonRequest(do="quota"):
+                return Done(DaemonReply(quotas=node.held_of_quotas(User.of(uid))))
         raise BadInput(f"request: {question.do!r} with what came with it is nothing heterod does")
     except HeteroError as error:
         return Done(refusal(error))
 
 
-def refusal(error: HeteroError) -> Answer:
+def refusal(error: HeteroError) -> DaemonReply:
     """Return the answer that has the client raise the same error."""
-    return Answer(error=type(error).__name__, says=str(error))
+    return DaemonReply(error=type(error).__name__, says=str(error))
 
 
-def _admit(grants: LocalGrants, request: Request, question: Question) -> Done:
+def _admit(grants: LocalGrants, request: Request, question: DaemonRequest) -> Done:
     taken = grants.take(request, command=question.command, label=question.label)
     handle = taken.handle
-    return Done(Answer(grant=handle.grant, edits=taken.edits, sliced=handle.sliced), handle)
+    return Done(DaemonReply(grant=handle.grant, edits=taken.edits, sliced=handle.sliced), handle)
 
 
 def _detach(grants: LocalGrants, identity: str) -> Done:
@@ -59,7 +59,7 @@ def _detach(grants: LocalGrants, identity: str) -> Done:
         if entry.id == identity:
             expect_own(entry, grants.asker)
             grants.detach(identity)
-    return Done(Answer())
+    return Done(DaemonReply())
 
 
 def abort(node: Node, handle: GrantHandle) -> None:
