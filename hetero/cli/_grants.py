@@ -9,7 +9,7 @@ import click
 
 from hetero.cli._render import UNKNOWN, Part, Text, age, core_of, few, memory_of, table
 from hetero.model.units import MiB
-from hetero.node.ledger.ledger import Container
+from hetero.node.ledger.ledger import ContainerInfo
 from hetero.node.view.observe import GrantView, Share
 
 
@@ -149,7 +149,7 @@ def program_of(grant: GrantView) -> str:
     return shlex.join([program.rpartition("/")[2], *arguments]) if program else ""
 
 
-def container_of(container: Container, *, wide: bool = False) -> str:
+def container_of(container: ContainerInfo, *, wide: bool = False) -> str:
     """Return a container's name, or its id where it has none; its image, too, where it is wide."""
     name = container.name if container.name != container.id else container.id[:12]
     return f"{name} {container.id[:12]} {container.image or ''}".rstrip() if wide else name

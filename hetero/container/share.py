@@ -19,7 +19,7 @@ from hetero.node.grants import LocalGrants, grants_of
 from hetero.node.inventory import devices_of
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.grant_file import CORE_FULL
-from hetero.node.ledger.ledger import EDITS, Container, Grant
+from hetero.node.ledger.ledger import EDITS, ContainerInfo, Grant
 from hetero.node.node import Node
 from hetero.node.transaction import with_parts
 from hetero.node.view.containers import containers
@@ -37,7 +37,7 @@ class ShareView:
     name: str
     entry: Grant
     devices: tuple[str, ...]
-    containers: tuple[Container, ...]
+    containers: tuple[ContainerInfo, ...]
     gone: tuple[str, ...] = ()
 
 
@@ -253,7 +253,7 @@ def _named(grant: Sequence[Grant], name: str) -> Grant:
     )
 
 
-def _names(used: Sequence[Container]) -> str:
+def _names(used: Sequence[ContainerInfo]) -> str:
     return ("container " if len(used) == 1 else "containers ") + ", ".join(
         container.name for container in used
     )

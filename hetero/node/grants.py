@@ -20,7 +20,7 @@ from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, hidden, inventory_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.holders import end, program
-from hetero.node.ledger.ledger import Container, Grant, GrantHandle, Snapshot
+from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
@@ -58,7 +58,7 @@ class LocalGrants:
         *,
         command: Sequence[str] = (),
         label: str | None = None,
-        container: Container | None = None,
+        container: ContainerInfo | None = None,
         share: str | None = None,
         watch: Watch | None = None,
     ) -> Admission:
@@ -337,7 +337,7 @@ def _expect_releasable(entry: Grant, *, force: bool) -> None:
         raise Refused(f"grant {entry.id} is still being made: try again")
 
 
-def _expect_new(snapshot: Snapshot, *, container: Container | None, share: str | None) -> None:
+def _expect_new(snapshot: Snapshot, *, container: ContainerInfo | None, share: str | None) -> None:
     """Raise `Refused` when the container or the share has a grant already."""
     for entry in snapshot.grants:
         if share and entry.share == share:

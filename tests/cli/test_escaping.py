@@ -33,7 +33,7 @@ from hetero.model import (
 )
 from hetero.model.visible import visible
 from hetero.node.ledger.grant_file import DeviceLimit
-from hetero.node.ledger.ledger import Container, Grant, Unreadable
+from hetero.node.ledger.ledger import ContainerInfo, Grant, Unreadable
 from hetero.node.view.bypass import Bypass
 from hetero.node.view.doctor import Diagnosis, Finding
 from hetero.node.view.observe import (
@@ -93,7 +93,7 @@ def an_allocation(text: str) -> Allocation:
 
 
 def a_grant(text: str) -> GrantView:
-    container = Container(id=text, name=text, image=text, state=text)
+    container = ContainerInfo(id=text, name=text, image=text, state=text)
     part = Share(device=text, number=0, memory=1 << 30, core=30.0, memory_used=5, denied=2)
     return GrantView(
         id="4f1c",

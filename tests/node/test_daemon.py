@@ -25,7 +25,7 @@ from hetero.node.daemon_client import SOCKET, DaemonClient
 from hetero.node.grants import LocalGrants, admit_program, grants_of, release
 from hetero.node.ledger.board import PAGE_BYTES
 from hetero.node.ledger.grant_dir import GRANT, USAGE
-from hetero.node.ledger.ledger import ALIVE, ALLOCATION, Container, Ledger
+from hetero.node.ledger.ledger import ALIVE, ALLOCATION, ContainerInfo, Ledger
 from hetero.node.node import Node
 from hetero.node.view.doctor import examine
 from hetero.plugin.hookspecs import hookimpl
@@ -60,7 +60,7 @@ def test_users_see_the_grant_of_a_container_whose_state_only_root_may_see(
     state.mkdir(parents=True)
     state.parent.chmod(0o700)
     taken = LocalGrants(machine.node()).take(
-        request(memory=GiB), container=Container(id="c1", name="c1", state=str(state))
+        request(memory=GiB), container=ContainerInfo(id="c1", name="c1", state=str(state))
     )
     os.close(taken.handle.descriptor)
 

@@ -12,7 +12,7 @@ from hetero.model.errors import Refused
 from hetero.model.units import GiB
 from hetero.node.grants import LocalGrants, grants_of, release
 from hetero.node.ledger.grant_file import read_limits
-from hetero.node.ledger.ledger import Container, Ledger
+from hetero.node.ledger.ledger import ContainerInfo, Ledger
 
 from .conftest import (
     MakeNode,
@@ -27,7 +27,7 @@ def test_a_container_s_grant_stands_while_its_runtime_knows_it(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
     node, state = make_node(), tmp_path / "runc" / "one"
-    container = Container(id="one", name="one", state=str(state))
+    container = ContainerInfo(id="one", name="one", state=str(state))
     handle = LocalGrants(node).take(request(memory=GiB), container=container).handle
     state.mkdir(parents=True)
     drop(handle)
@@ -47,7 +47,7 @@ def test_a_container_that_was_never_made_leaves_nothing(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
     node = make_node()
-    container = Container(id="one", name="one", state=str(tmp_path / "nowhere"))
+    container = ContainerInfo(id="one", name="one", state=str(tmp_path / "nowhere"))
     drop(LocalGrants(node).take(request(memory=GiB), container=container).handle)
 
     assert [] == standing(node)
@@ -58,7 +58,7 @@ def test_another_boot_ends_every_grant_but_the_shares(make_node: MakeNode, tmp_p
         make_node(), ledger=Ledger(tmp_path / "state", persistent=tmp_path / "persistent")
     )
     (tmp_path / "runtime").mkdir()
-    container = Container(id="one", name="one", state=str(tmp_path / "runtime"))
+    container = ContainerInfo(id="one", name="one", state=str(tmp_path / "runtime"))
     drop(LocalGrants(node).take(request(memory=GiB), container=container).handle)
     share = LocalGrants(node).take(request(memory=GiB), share="train").handle
     drop(share)

@@ -65,7 +65,7 @@ _HIGH_DESCRIPTOR = 100
 
 
 @frozen(kw_only=True)
-class Container:
+class ContainerInfo:
     """A container as people know it; `state` is what its runtime keeps until it is deleted."""
 
     id: str
@@ -95,7 +95,7 @@ class Grant:
     user: str
     since: str
     label: str | None = None
-    container: Container | None = None
+    container: ContainerInfo | None = None
     share: str | None = None
     owner: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hetero.node.ledger.grant_dir import GRANT
-from hetero.node.ledger.ledger import Container, Ledger
+from hetero.node.ledger.ledger import ContainerInfo, Ledger
 from hetero.node.view.oci import read_json, runtime_state
 
 _INSIDE = "root/etc/hetero/grant"
@@ -32,7 +32,7 @@ _BESIDE_SANDBOX = re.compile(r"/((docker|cri-containerd)-)?[0-9a-f]{64}(\.scope)
 _EXITING, _FLAGS = 0x4, 6
 
 
-def containers(grants: Mapping[str, Path]) -> dict[str, tuple[Container, ...]]:
+def containers(grants: Mapping[str, Path]) -> dict[str, tuple[ContainerInfo, ...]]:
     """Return the containers that see each grant file."""
     return {grant: tuple(seen.values()) for grant, seen in containers_by_space(grants).items()}
 
@@ -65,7 +65,7 @@ def container_cgroup(pid: int) -> str | None:
     return None
 
 
-def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Container]]:
+def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, ContainerInfo]]:
     """Return the containers that see each grant file by their mount namespaces (`space_of`).
 
     That is one walk over /proc.
@@ -86,7 +86,7 @@ def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Conta
     known = dict(_known()) if any(seeing.values()) else {}
     return {
         identity: {
-            space: known.get(space) or Container(id=str(pid), name=f"with process {pid}")
+            space: known.get(space) or ContainerInfo(id=str(pid), name=f"with process {pid}")
             for space, pid in spaces.items()
         }
         for identity, spaces in seeing.items()
@@ -109,7 +109,7 @@ def space_of(pid: int) -> str | None:
         return None
 
 
-def describe(identity: str, bundle: Path, *, state: str | None = None) -> Container:
+def describe(identity: str, bundle: Path, *, state: str | None = None) -> ContainerInfo:
     """Return what people call a container, from what its engine keeps beside its bundle."""
     config = read_json(bundle / "config.json")
     notes = config.get("annotations") or {}
@@ -125,7 +125,7 @@ def describe(identity: str, bundle: Path, *, state: str | None = None) -> Contai
     if docker:
         name = docker.get("Name", "").lstrip("/")
         image = docker.get("Config", {}).get("Image")
-    return Container(id=identity, name=name or identity, image=image, state=state)
+    return ContainerInfo(id=identity, name=name or identity, image=image, state=state)
 
 
 def processes() -> Iterator[int]:
@@ -166,7 +166,7 @@ def _runs_in(cgroups: Collection[str], uid: str) -> bool:
     return len(of_pod) > 1 or any(not _BESIDE_SANDBOX.search(one) for one in of_pod)
 
 
-def _known() -> Iterator[tuple[str, Container]]:
+def _known() -> Iterator[tuple[str, ContainerInfo]]:
     """Yield every container a runtime knows, by its mount namespace."""
     for pattern in _STATES:
         for state in Path("/").glob(f"{pattern}/*"):

@@ -17,7 +17,7 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import (
     ALIVE,
-    Container,
+    ContainerInfo,
     Grant,
     Snapshot,
     Unreadable,
@@ -126,7 +126,7 @@ class GrantView:
     priority: Priority
     processes: tuple[int, ...]
     shares: tuple[Share, ...]
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerInfo, ...] = ()
     share: str | None = None
     running: tuple[Process, ...] = ()
     bypass: tuple[Bypass, ...] = ()
@@ -490,7 +490,7 @@ def _running(
     node: Node,
     entry: Grant,
     pids: Sequence[int],
-    inside: Mapping[str, Mapping[str, Container]],
+    inside: Mapping[str, Mapping[str, ContainerInfo]],
     region: Region | None,
 ) -> tuple[Process, ...]:
     path = node.directory(entry.id) / USAGE
