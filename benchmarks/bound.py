@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from hetero.placement.cluster import Node, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.state import Cluster
 from hetero.simulate.baselines import WHOLE, BaselinePod, Room, demand
 from hetero.simulate.replay import arrivals
@@ -74,7 +74,7 @@ def none_refused(wants: list[BaselinePod]) -> float:
     return 100 * asked / (WHOLE * (whole + float(solved.fun)))
 
 
-def any_choice(nodes: list[Node], wants: list[BaselinePod], models: dict[str, int]) -> float:
+def any_choice(nodes: list[PlacedNode], wants: list[BaselinePod], models: dict[str, int]) -> float:
     """Return percent of all cards: the best any choice among the arrivals could allocate."""
     kinds = Counter(
         (models[n.devices[0].model], len(n.devices), n.host["cpu"], n.host["memory"])
@@ -161,7 +161,7 @@ def main() -> None:
         print(f"{name:12}  {fmean(above):8.2f} %  {fmean(ordered):10.2f} %", flush=True)
 
 
-def _demands(pods: list[Pod], card: int) -> list[BaselinePod]:
+def _demands(pods: list[PlacedPod], card: int) -> list[BaselinePod]:
     return [demand(pod, card=card) for pod in pods]
 
 

@@ -29,13 +29,12 @@ from typing import Any
 from attrs import evolve
 
 from hetero.kube.client.api import Access, Api
-from hetero.kube.objects.kinds import Plain
-from hetero.kube.objects.kinds import Pod as PodObject
+from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.scheduler.kubelet_watches import BROKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.words.signing import SigningKey
 from hetero.model.units import GiB, MiB
-from hetero.placement.cluster import Node, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.registry.registry import Registry
 from hetero.simulate.player import Player
 from hetero.simulate.replay import demands
@@ -112,7 +111,7 @@ def simulated(trace: Trace) -> dict[str, str]:
     return {name: placement.node for name, placement in player.cache.standing.items()}
 
 
-def over_capacity(trace: Trace, pods: Iterable[PodObject]) -> int:
+def over_capacity(trace: Trace, pods: Iterable[Pod]) -> int:
     """Return how many cards have given more memory than they have, by the pods' allocations."""
     given = Counter[str]()
     for pod in pods:
@@ -129,16 +128,16 @@ class Watched:
 
     def __init__(self) -> None:
         self.nodes: dict[str, str] = {}
-        self.pods: dict[str, PodObject] = {}
+        self.pods: dict[str, Pod] = {}
         self.bound: list[float] = []  # when each was heard to be bound
         self.news = time.monotonic()
 
-    def listed(self, pods: list[PodObject]) -> None:
+    def listed(self, pods: list[Pod]) -> None:
         """Note all pods there are."""
         for pod in pods:
             self.changed("ADDED", pod)
 
-    def changed(self, _: str, pod: PodObject) -> None:
+    def changed(self, _: str, pod: Pod) -> None:
         """Note what became of a pod."""
         name, node = pod.metadata.name, pod.spec.node_name
         if node is None and not any(one.status == "False" for one in pod.status.conditions):
@@ -168,7 +167,7 @@ async def place_all(plane: ControlPlane, trace: Trace, *, kill_at: int) -> Watch
     return watched
 
 
-def pod_of(pod: Pod) -> Plain:
+def pod_of(pod: PlacedPod) -> Plain:
     """Return a pod of a trace as the API takes it; one without cards asks for 0 of them."""
     container, notes = pod.containers[0], {}
     request, resources = container.request, {"nvidia.com/gpu": "0"}
@@ -204,9 +203,9 @@ async def bind_all(plane: ControlPlane, nodes: int, *, extender: bool) -> tuple[
     """Return the pods bound a second, from the first to the last, and what processes used."""
     vendor = Registry().vendor("nvidia")
 
-    def made(number: int) -> Node:
+    def made(number: int) -> PlacedNode:
         host = {"cpu": 64_000, "memory": 1024 * GiB}
-        return Node(name=node_name(number), devices=eight_cards(vendor, number), host=host)
+        return PlacedNode(name=node_name(number), devices=eight_cards(vendor, number), host=host)
 
     async with session(plane) as (api, watched):
         await add_nodes(api, map(made, range(nodes)))
@@ -313,7 +312,7 @@ class session:  # noqa: N801 - used as a context manager
         api = await self.opened.__aenter__()
         seen = self.watched
         self.following = asyncio.ensure_future(
-            api.follow(PODS, PodObject, listed=seen.listed, changed=seen.changed, lost=print)
+            api.follow(PODS, Pod, listed=seen.listed, changed=seen.changed, lost=print)
         )
         return api, seen
 
@@ -335,10 +334,10 @@ async def each(bodies: Iterable[Any], act: Callable[[Any], Awaitable[Any]]) -> N
     await asyncio.gather(*(work() for _ in range(16)))
 
 
-async def add_nodes(api: Api, nodes: Iterable[Node]) -> None:
+async def add_nodes(api: Api, nodes: Iterable[PlacedNode]) -> None:
     """Make Nodes that look ready to schedulers, with their cards as agents publish them."""
 
-    async def add(node: Node) -> None:
+    async def add(node: PlacedNode) -> None:
         cards = tuple(evolve(device, vendor="nvidia") for device in node.devices)
         notes = {INVENTORY: inventory_text(cards)}
         path = f"/api/v1/nodes/{node.name}"

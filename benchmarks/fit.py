@@ -25,7 +25,7 @@ from typing import Any
 from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Fractional, Request, Step
 from hetero.model.units import GiB, MiB
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Container, Node, Placement, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod, Placement
 
 #: Cards, thousandths of each, and how often.
 CARDS = (
@@ -46,11 +46,11 @@ FULL = 70  # percent
 Clock = Callable[[], float]
 
 
-def rack(nodes: int) -> list[Node]:
+def rack(nodes: int) -> list[PlacedNode]:
     """Return nodes of eight equal cards, 128 processors and 1 TiB."""
     capacity, granularity = {CORE: 100, MEMORY: CARD, SLOTS: 20}, Fractional(memory=Step(MiB))
     return [
-        Node(
+        PlacedNode(
             name=f"node-{number}",
             devices=tuple(
                 Device(
@@ -69,7 +69,7 @@ def rack(nodes: int) -> list[Node]:
     ]
 
 
-def workload(rng: random.Random) -> tuple[list[Pod], list[int]]:
+def workload(rng: random.Random) -> tuple[list[PlacedPod], list[int]]:
     """Return the pods that arrive, and how often each."""
     seen: dict[tuple[int, int, int, int], int] = {}
     while len(seen) < SHAPES:
@@ -83,11 +83,11 @@ def workload(rng: random.Random) -> tuple[list[Pod], list[int]]:
         ask = Ask(memory=CARD * share // 1000) if 0 < share < 1000 else Ask()
         request = Request(asks=(ask,) * cards) if cards else None
         host = {"cpu": cpu, "memory": memory * GiB}
-        pods.append(Pod(containers=(Container(request=request, host=host),)))
+        pods.append(PlacedPod(containers=(PlacedContainer(request=request, host=host),)))
     return pods, list(seen.values())
 
 
-def cache_of(machines: list[Node]) -> SchedulerCache:
+def cache_of(machines: list[PlacedNode]) -> SchedulerCache:
     """Return a cache of these nodes."""
     cache = SchedulerCache()
     for node in machines:
@@ -95,7 +95,7 @@ def cache_of(machines: list[Node]) -> SchedulerCache:
     return cache
 
 
-def place(cache: SchedulerCache, uid: str, pod: Pod, names: frozenset[str]) -> bool:
+def place(cache: SchedulerCache, uid: str, pod: PlacedPod, names: frozenset[str]) -> bool:
     """Do as filter and bind do; return whether the pod has a place."""
     cache.arrive(uid, pod, 0.0)
     node = cache.best(pod, names)
@@ -156,9 +156,9 @@ def measure(nodes: int, placements: int, *, clock: Clock) -> dict[str, Any]:
 
 
 def _start(
-    machines: list[Node],
+    machines: list[PlacedNode],
     standing: Mapping[str, Placement],
-    first: Pod,
+    first: PlacedPod,
     names: frozenset[str],
     *,
     clock: Clock,
@@ -172,7 +172,7 @@ def _start(
     return clock() - began
 
 
-def _held(machines: list[Node], pods: list[Pod], names: frozenset[str]) -> int:
+def _held(machines: list[PlacedNode], pods: list[PlacedPod], names: frozenset[str]) -> int:
     """Return the bytes a cache holds once every pod was asked for."""
     gc.collect()
     tracemalloc.start()
@@ -184,7 +184,9 @@ def _held(machines: list[Node], pods: list[Pod], names: frozenset[str]) -> int:
     return held
 
 
-def _scan(machines: list[Node], pods: list[Pod], names: frozenset[str], clock: Clock) -> float:
+def _scan(
+    machines: list[PlacedNode], pods: list[PlacedPod], names: frozenset[str], clock: Clock
+) -> float:
     """Return the seconds that the first question about a shape takes, which prices every node."""
     cache = cache_of(machines)
     cache.cluster()

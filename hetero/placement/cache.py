@@ -33,7 +33,7 @@ from hetero.model import (
     Request,
     Shortage,
 )
-from hetero.placement.cluster import DeviceUsage, Node, Placement, Pod
+from hetero.placement.cluster import DeviceUsage, PlacedNode, PlacedPod, Placement
 from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
 from hetero.placement.inventory import ClusterInventory, NodeChange
 from hetero.placement.match import allocate
@@ -66,7 +66,7 @@ class QuotaRules(Protocol):
     def over(self, namespace: str, charge: Counter[str]) -> str | None:
         """Return which quota so much more would pass, None if none."""
 
-    def least(self, pod: Pod, kinds: Iterable[Device]) -> Counter[str]:
+    def least(self, pod: PlacedPod, kinds: Iterable[Device]) -> Counter[str]:
         """Return the least a pod is charged on a node whose cards are of these kinds."""
 
 
@@ -96,7 +96,7 @@ class SchedulerCache:
 
     # --- what there is ------------------------------------------------------------------------
 
-    def update_node(self, node: Node, *, fault: str | None = None) -> str | None:
+    def update_node(self, node: PlacedNode, *, fault: str | None = None) -> str | None:
         """Note what a node has, or why nothing of its devices can be used.
 
         A device that another node has belongs to that one: return a sentence of it, None if there
@@ -128,7 +128,7 @@ class SchedulerCache:
 
     # --- what arrives ---------------------------------------------------------------------------
 
-    def arrive(self, uid: str, pod: Pod, now: float) -> None:
+    def arrive(self, uid: str, pod: PlacedPod, now: float) -> None:
         """Count a pod that wants a place, once, whenever it is asked about; `now` is in seconds."""
         if uid in self._counted:
             return
@@ -157,7 +157,12 @@ class SchedulerCache:
     # --- what a scheduler asks ------------------------------------------------------------------
 
     def best(
-        self, pod: Pod, offered: Container[str], *, weights: Weights | None = None, uid: str = ""
+        self,
+        pod: PlacedPod,
+        offered: Container[str],
+        *,
+        weights: Weights | None = None,
+        uid: str = "",
     ) -> str | None:
         """Return the cheapest of the offered nodes that serve the pod, the first among equals.
 
@@ -189,7 +194,7 @@ class SchedulerCache:
             heappush(heap, entry)
         return nodes[best[1]].name if best else None
 
-    def reserve_nodes(self, uid: str, pod: Pod, offered: Iterable[str]) -> None:
+    def reserve_nodes(self, uid: str, pod: PlacedPod, offered: Iterable[str]) -> None:
         """Have the nodes nearest to empty kept clear for a pod that wants a whole one and waits.
 
         Those are the offered nodes with room on which the fewest pods stand. The reservation ends
@@ -203,7 +208,7 @@ class SchedulerCache:
         cluster, kinds = rows.cluster, rows.kinds
         able: dict[object, bool] = {}  # by what nodes have when they are empty
 
-        def could_serve(node: Node) -> bool:
+        def could_serve(node: PlacedNode) -> bool:
             key = kinds[node.name], len(node.devices), tuple(node.host.items())
             if key not in able:
                 everybody = self.on(node.name)
@@ -230,7 +235,7 @@ class SchedulerCache:
         if self._rows is not None:
             self._rows.reservation_changed(nodes)
 
-    def serving(self, pod: Pod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    def serving(self, pod: PlacedPod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         """Return those of the nodes that can serve the pod, and what each of the others says."""
         row, over = self.rows().row(pod, self.weights), self._over_quota(pod)
         fits, reasons = list[str](), dict[str, str]()
@@ -242,7 +247,7 @@ class SchedulerCache:
                 reasons[name] = answer[0]
         return fits, reasons
 
-    def refusal(self, pod: Pod, names: Iterable[str]) -> Refusal:
+    def refusal(self, pod: PlacedPod, names: Iterable[str]) -> Refusal:
         """Return why none of the nodes serves the pod: how many say what, with numbers."""
         row, over = self.rows().row(pod, self.weights), self._over_quota(pod)
         counts, shortages = Counter[str](), dict[str, Shortage]()
@@ -270,7 +275,7 @@ class SchedulerCache:
         return row.reasons.get(number) or self._priced(None).reason(number, row.shape)
 
     def costs(
-        self, pod: Pod, names: Iterable[str], *, weights: Weights | None = None
+        self, pod: PlacedPod, names: Iterable[str], *, weights: Weights | None = None
     ) -> dict[str, int]:
         """Return what the pod costs on those of the nodes that serve it; least is best.
 
@@ -284,7 +289,7 @@ class SchedulerCache:
     def reserve(
         self,
         uid: str,
-        pod: Pod,
+        pod: PlacedPod,
         node: str,
         *,
         policy: PlacementPolicy | None = None,
@@ -326,7 +331,7 @@ class SchedulerCache:
             self._move(placement, times=-1)
 
     def hold(
-        self, uid: str, pod: Pod, node: str, *, without: Iterable[str] = ()
+        self, uid: str, pod: PlacedPod, node: str, *, without: Iterable[str] = ()
     ) -> Placement | Refusal:
         """Keep the room for a pod that it will have once others are gone, or say why it has none.
 
@@ -339,7 +344,7 @@ class SchedulerCache:
             self._stand(uid, answer)
         return answer
 
-    def has_room(self, uid: str, pod: Pod, node: str) -> bool:
+    def has_room(self, uid: str, pod: PlacedPod, node: str) -> bool:
         """Return whether a pod fits on a node, where it may hold its place already."""
         return isinstance(self._place_pod(pod, node, without=[uid]), Placement)
 
@@ -352,7 +357,7 @@ class SchedulerCache:
         standing = ((uid, self.standing.get(uid)) for uid in uids)
         return [uid for uid, placement in standing if placement and placement.node != node]
 
-    def preemptible(self, pod: Pod, names: Iterable[str]) -> list[str]:
+    def preemptible(self, pod: PlacedPod, names: Iterable[str]) -> list[str]:
         """Return the nodes with anybody less important than the pod, the best to look at first.
 
         Those are the nodes with the least important, and of these the emptiest.
@@ -368,7 +373,7 @@ class SchedulerCache:
 
     def victims(
         self,
-        pod: Pod,
+        pod: PlacedPod,
         node: str,
         *,
         given: Collection[str] = (),
@@ -407,7 +412,7 @@ class SchedulerCache:
 
     def _place_pod(
         self,
-        pod: Pod,
+        pod: PlacedPod,
         node: str,
         *,
         policy: PlacementPolicy | None = None,
@@ -441,7 +446,7 @@ class SchedulerCache:
             return evolve(answer, verdicts={**answer.verdicts, **dict.fromkeys(apart, _APART)})
         return answer
 
-    def _choose(self, pod: Pod, number: int, prices: Prices) -> Placement | None:
+    def _choose(self, pod: PlacedPod, number: int, prices: Prices) -> Placement | None:
         """Return the cheapest placement of a plain pod; None where it takes a search, or is none.
 
         The search would find it too. This is the common case, and the node's cost counts on it.
@@ -472,7 +477,7 @@ class SchedulerCache:
             host=pod.host(),
         )
 
-    def _apart(self, pod: Pod, node: str, without: Iterable[str] = ()) -> set[str]:
+    def _apart(self, pod: PlacedPod, node: str, without: Iterable[str] = ()) -> set[str]:
         """Return the node's devices that are held by others than the pod may share one with."""
         rules = {one.key: one for request in _requests(pod) for one in request.co_tenancy}
         if not rules:
@@ -498,7 +503,7 @@ class SchedulerCache:
                     charged.update(self.quotas.charge(devices[usage.device], usage.takes))
         return charged
 
-    def _over_quota(self, pod: Pod) -> dict[frozenset[int], str]:
+    def _over_quota(self, pod: PlacedPod) -> dict[frozenset[int], str]:
         """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
 
         Of kinds on which it may pass none there is nothing: mostly, of all.
@@ -594,7 +599,7 @@ def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:
             yield container.request, allocation
 
 
-def _requests(pod: Pod) -> Iterator[Request]:
+def _requests(pod: PlacedPod) -> Iterator[Request]:
     for container in (*pod.sidecars, *pod.containers, *pod.init):
         if container.request is not None:
             yield container.request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from attrs import field, frozen
 
@@ -14,16 +15,18 @@ CPU = "cpu"  # thousandths of a processor
 HOST_MEMORY = "memory"  # bytes
 
 
-def _not_negative(of: object, _: object, value: Counters) -> None:
+def _not_negative(of: PlacedNode | PlacedContainer, _: object, value: Counters) -> None:
     for name, amount in value.items():
         if amount < 0:
-            raise BadInput(f"{type(of).__name__.lower()}: {name} {amount} is negative")
+            raise BadInput(f"{of.TITLE.lower()}: {name} {amount} is negative")
 
 
 @frozen(kw_only=True)
-class Node:
+class PlacedNode:
     """One machine: its devices and what else it has to give (`host`)."""
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Node"
     name: str
     devices: tuple[Device, ...] = ()
     host: Counters = field(factory=dict, validator=_not_negative)
@@ -31,26 +34,30 @@ class Node:
 
 
 @frozen(kw_only=True)
-class Container:
+class PlacedContainer:
     """What one container of a pod wants: devices (None: none) and a part of the host."""
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Container"
     request: Request | None = None
     host: Counters = field(factory=dict, validator=_not_negative)
 
 
 @frozen(kw_only=True)
-class Pod:
+class PlacedPod:
     """Containers that land on one node together.
 
     `init` containers run one after the other before `containers` start, `sidecars` run beside all
     of them: the pod holds max(init, sum of containers) plus its sidecars, counter by counter.
     """
 
+    #: Its name in errors.
+    TITLE: ClassVar[str] = "Pod"
     name: str = ""
     namespace: str = "default"
-    containers: tuple[Container, ...]
-    init: tuple[Container, ...] = ()
-    sidecars: tuple[Container, ...] = ()
+    containers: tuple[PlacedContainer, ...]
+    init: tuple[PlacedContainer, ...] = ()
+    sidecars: tuple[PlacedContainer, ...] = ()
     priority: int = 0
     #: What is lost if the pod is evicted now, in any unit that is the same for all pods.
     work: int = 0
@@ -85,7 +92,7 @@ class Placement:
     """
 
     node: str
-    pod: Pod
+    pod: PlacedPod
     allocations: tuple[Allocation | None, ...]
     holds: tuple[DeviceUsage, ...]
     host: Counters

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from attrs import define, evolve, field, frozen
 
 from hetero.model import Ask, Request, Selector
-from hetero.placement.cluster import Pod
+from hetero.placement.cluster import PlacedPod
 from hetero.placement.mix import GRAIN
 
 #: The first lesson is drawn after this many pods, the next when as many came as were counted then.
@@ -45,7 +45,7 @@ class RequestClass:
 PodClass = tuple[RequestClass, Needs]
 
 
-def wanted(pod: Pod) -> RequestClass:
+def wanted(pod: PlacedPod) -> RequestClass:
     """Return what a pod asks of a node's devices."""
     everyone = (*pod.containers, *pod.init, *pod.sidecars)
     requests = [one.request for one in everyone if one.request is not None]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from attrs import define, evolve, field, frozen
 
 from hetero.model import Device
-from hetero.placement.cluster import Node
+from hetero.placement.cluster import PlacedNode
 
 
 @frozen(kw_only=True)
 class NodeChange:
     """A node before and after an update; `conflict` names a device that another node has."""
 
-    before: Node | None
-    after: Node
+    before: PlacedNode | None
+    after: PlacedNode
     conflict: str | None
 
     def __bool__(self) -> bool:
@@ -25,12 +25,12 @@ class NodeChange:
 class ClusterInventory:
     """The nodes by name. A device belongs to the first node that published it."""
 
-    nodes: dict[str, Node] = field(factory=dict)
+    nodes: dict[str, PlacedNode] = field(factory=dict)
     _owners: dict[str, str] = field(factory=dict)  # node names, by device UUID
     _faults: dict[str, str] = field(factory=dict)  # by node: why its devices cannot be used
     _cordons: dict[str, str] = field(factory=dict)  # by node: why it takes no pod for now
 
-    def update(self, node: Node, *, fault: str | None = None) -> NodeChange:
+    def update(self, node: PlacedNode, *, fault: str | None = None) -> NodeChange:
         """Note what a node has, or the fault for which none of its devices can be used.
 
         Devices that another node has are left out; the node's other devices are used.

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request
 from hetero.model.rounding import Portion
-from hetero.placement.cluster import Container, DeviceUsage, Placement, Pod, total
+from hetero.placement.cluster import DeviceUsage, PlacedContainer, PlacedPod, Placement, total
 from hetero.placement.device_groups import owed
 from hetero.placement.match import allocate, fit_into, groups, missing, named
 from hetero.placement.offer import offer
@@ -48,7 +48,7 @@ def place_pod(
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
     host: Counters,
-    pod: Pod,
+    pod: PlacedPod,
     *,
     policy: PlacementPolicy = binpack,
     most: int = MOST_TRIES,
@@ -76,7 +76,7 @@ def place_pod(
     return standing(pod, name, allocations)
 
 
-def standing(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
+def standing(pod: PlacedPod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
     """Return the placement that these allocations make, sidecars first and init containers last."""
     ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
     return Placement(
@@ -88,7 +88,7 @@ def standing(pod: Pod, node: str, allocations: tuple[Allocation | None, ...]) ->
     )
 
 
-def _asking(containers: Iterable[Container]) -> list[Request]:
+def _asking(containers: Iterable[PlacedContainer]) -> list[Request]:
     return [container.request for container in containers if container.request is not None]
 
 

@@ -8,7 +8,7 @@ from attrs import define, field
 
 from hetero.model import FITS, NOT_CHOSEN, Device, Templated
 from hetero.model.rounding import Portion
-from hetero.placement.cluster import Container, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedPod
 from hetero.placement.demand import Demand, RequestClass, wanted
 from hetero.placement.mix import (
     POINTS,
@@ -33,7 +33,7 @@ _MOST_SHAPES = 4096
 #: What one step of `Portion.conceded` costs: more than all else of a node by any weights. Those of
 #: a node's devices stay below DEAREST.
 _CONCEDED = 1 << 42
-_END = Container()  # parts one group of a pod's containers from the next
+_END = PlacedContainer()  # parts one group of a pod's containers from the next
 
 
 @define(eq=False)
@@ -66,7 +66,7 @@ class PodProfile:
     """
 
     number: int
-    pod: Pod
+    pod: PlacedPod
     exact: bool
     want: Want
     host: tuple[int, ...]
@@ -94,9 +94,9 @@ class Prices:
         self._wants: dict[RequestClass, Want] = {}
         self._made = 0
         # One decision asks several times.
-        self._last: tuple[Pod | None, PodProfile | None] = None, None
+        self._last: tuple[PlacedPod | None, PodProfile | None] = None, None
 
-    def shape(self, pod: Pod) -> PodProfile:
+    def shape(self, pod: PlacedPod) -> PodProfile:
         """Return the shape of a pod, a new one if none was like it."""
         last, known = self._last
         if known is not None and last is pod:
@@ -323,7 +323,7 @@ class Prices:
             size = want.sizes[kind.number] = want.wanted.cards * each
         return size
 
-    def demand(self, pod: Pod) -> int:
+    def demand(self, pod: PlacedPod) -> int:
         """Return the thousandths of cards the pod asks for, averaged over the kinds that serve."""
         want = self.shape(pod).want
         sizes = [size for kind in self.cluster.kinds if (size := self.size(want, kind))]

@@ -9,7 +9,7 @@ from typing import Protocol
 from attrs import define, field
 
 from hetero.model import Refusal
-from hetero.placement.cluster import Placement, Pod
+from hetero.placement.cluster import PlacedPod, Placement
 from hetero.placement.demand import Demand
 from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.placement.node_reservations import NodeReservations
@@ -31,7 +31,7 @@ _FEW, _ROW_TRIES = 4, 4 * MOST_TRIES
 class PlaceOnNode(Protocol):
     """Places a pod on a node by a search."""
 
-    def __call__(self, pod: Pod, node: str, *, most: int) -> Placement | Refusal:
+    def __call__(self, pod: PlacedPod, node: str, *, most: int) -> Placement | Refusal:
         """Try each device `most` times for a request."""
 
 
@@ -117,7 +117,7 @@ class PriceRows:
         self._rows.clear()
         self._changes.clear()
 
-    def row(self, pod: Pod, weights: Weights) -> PriceRow:
+    def row(self, pod: PlacedPod, weights: Weights) -> PriceRow:
         """Return what the pod costs everywhere, with the changes since it was last asked."""
         prices = self.prices(weights)
         if len(self._changes) > _MOST_CHANGES:
@@ -183,7 +183,7 @@ def is_exact(shape: PodProfile, number: int, cluster: Cluster) -> bool:
     return shape.exact and (number not in cluster.mixed or shape.want.wanted.request is None)
 
 
-def _asking(pod: Pod) -> int:
+def _asking(pod: PlacedPod) -> int:
     every = (*pod.sidecars, *pod.containers, *pod.init)
     return sum(container.request is not None for container in every)
 

@@ -8,7 +8,7 @@ from attrs import define, evolve
 
 from hetero.model import SLOTS, Device
 from hetero.model.errors import BadInput, NotFound
-from hetero.placement.cluster import Node, Placement
+from hetero.placement.cluster import PlacedNode, Placement
 from hetero.placement.mix import CARD_MILLI
 from hetero.placement.offer import HEADS
 
@@ -56,9 +56,9 @@ class State:
 class Cluster:
     """The nodes with what is left of each. All lists go by the node's number."""
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
+    def __init__(self, nodes: Iterable[PlacedNode]) -> None:
         """Start with everything free. Raises `BadInput` for what cannot be a cluster."""
-        self.nodes: list[Node] = []
+        self.nodes: list[PlacedNode] = []
         self.number: dict[str, int] = {}  # of a node, by name
         self.where: dict[str, tuple[int, int]] = {}  # UUID -> node, position on it
         self.kinds: list[Kind] = []
@@ -81,7 +81,7 @@ class Cluster:
         for node in given:
             self.add(node)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: PlacedNode) -> None:
         """Take in one more node, all free. Raises `BadInput`."""
         unknown = set(node.host) - set(self.counters)
         if unknown:
@@ -167,7 +167,7 @@ class Cluster:
         pairs = zip(self.empty, self.cards, strict=True)
         return sum(empty == len(cards) > 0 for empty, cards in pairs)
 
-    def update(self, node: Node) -> None:
+    def update(self, node: PlacedNode) -> None:
         """Note what else of a node changed: its own counters, and whether it is cordoned."""
         number = self.number[node.name]
         was, left = self.nodes[number].host, self.host[number]

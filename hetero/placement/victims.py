@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from attrs import frozen
 
-from hetero.placement.cluster import Placement, Pod
+from hetero.placement.cluster import PlacedPod, Placement
 
 #: Pods that go together: one, or all of a gang.
 Gang = frozenset[str]
@@ -37,7 +37,7 @@ class Victims:
 
 
 def choose_victims(
-    pod: Pod,
+    pod: PlacedPod,
     node: str,
     *,
     standing: Mapping[str, Placement],

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hetero.model import MEMORY, Device, Request
 from hetero.model.errors import BadInput
 from hetero.model.rounding import Portion
-from hetero.placement.cluster import CPU, HOST_MEMORY, Pod
+from hetero.placement.cluster import CPU, HOST_MEMORY, PlacedPod
 from hetero.placement.placement_policy import PlacementPolicy
 from hetero.placement.state import UNLIMITED, Cluster
 
@@ -40,7 +40,7 @@ class BaselinePod:
     models: tuple[str, ...]
 
 
-def demand(pod: Pod, *, card: int) -> BaselinePod:
+def demand(pod: PlacedPod, *, card: int) -> BaselinePod:
     """Return the demand of a pod where a card has `card` bytes. Raises `BadInput`."""
     requests = [c.request for c in (*pod.containers, *pod.sidecars, *pod.init) if c.request]
     if len(requests) > 1 or (requests and not _simple(requests[0])):
@@ -247,7 +247,7 @@ SCORES: Mapping[str, Score | None] = {
 class Baseline:
     """Chooses nodes of a cache by one of the published scores, kept until their node changes."""
 
-    def __init__(self, name: str, cluster: Cluster, pods: Iterable[Pod], seed: int) -> None:
+    def __init__(self, name: str, cluster: Cluster, pods: Iterable[PlacedPod], seed: int) -> None:
         """Read the cluster; `pods` is the declared workload FGD takes its typical pods from."""
         self._cluster, self.room = cluster, Room(cluster)
         self._demands: dict[int, BaselinePod] = {}
@@ -258,7 +258,7 @@ class Baseline:
         self._upto: dict[BaselinePod, int] = {}
         self._changed: list[int] = []
 
-    def choose(self, pod: Pod) -> tuple[str, PlacementPolicy] | None:
+    def choose(self, pod: PlacedPod) -> tuple[str, PlacementPolicy] | None:
         """Return the node for a pod and what chooses its cards, None if it fits nowhere."""
         want = self._demand(pod)
         if self._score is None:
@@ -277,13 +277,13 @@ class Baseline:
 
         return node.name, prefer
 
-    def note(self, node: int, pod: Pod, *, times: int) -> None:
+    def note(self, node: int, pod: PlacedPod, *, times: int) -> None:
         """Note that a pod came to a node (`times` 1) or left it (-1)."""
         self.room.read(node)
         self.room.count(node, self._demand(pod), times=times)
         self._changed.append(node)
 
-    def _demand(self, pod: Pod) -> BaselinePod:
+    def _demand(self, pod: PlacedPod) -> BaselinePod:
         want = self._demands.get(id(pod))
         if want is None:
             want = self._demands[id(pod)] = demand(pod, card=self.room.card)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hetero.model import Refusal
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Node, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.simulate.baselines import SCORES, Baseline, Mix, Room, demand
 
@@ -17,7 +17,7 @@ class Player:
     """A cluster under one placement policy; pods come and go as kube-scheduler would ask."""
 
     def __init__(
-        self, placement: str, nodes: Iterable[Node], pods: Iterable[Pod], seed: int
+        self, placement: str, nodes: Iterable[PlacedNode], pods: Iterable[PlacedPod], seed: int
     ) -> None:
         """Start with everything free; `pods` are the workload's, which some baselines are told."""
         known = placement not in SCORES
@@ -36,7 +36,7 @@ class Player:
         except BadInput:
             pass  # the measure is defined for equal cards and plain pods only
 
-    def place(self, uid: str, pod: Pod, now: float) -> bool:
+    def place(self, uid: str, pod: PlacedPod, now: float) -> bool:
         """Do as filter and bind do for a pod, at `now` in seconds; return whether it fits."""
         policy = None
         if self._baseline is None:
@@ -59,11 +59,11 @@ class Player:
         if placement is not None:
             self._note(placement.node, placement.pod, times=-1)
 
-    def _note(self, node: str, pod: Pod, *, times: int) -> None:
+    def _note(self, node: str, pod: PlacedPod, *, times: int) -> None:
         if self._baseline is not None:
             self._baseline.note(self.cluster.number[node], pod, times=times)
 
-    def reason(self, pod: Pod) -> str:
+    def reason(self, pod: PlacedPod) -> str:
         """Return why most nodes refuse the pod."""
         _, verdicts = self.cache.serving(pod, self._names)
         counts = Counter(verdicts.values())

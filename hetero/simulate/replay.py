@@ -13,7 +13,7 @@ from typing import TypeVar
 from attrs import frozen
 
 from hetero.model.errors import BadInput
-from hetero.placement.cluster import Node, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.price import Lessons, Prices
 from hetero.placement.state import Cluster
@@ -60,7 +60,9 @@ class Run:
         return self.curve[-1].fragmented
 
 
-def arrivals(trace: Trace, seed: int, *, percent: int = ARRIVALS) -> tuple[list[Node], list[Pod]]:
+def arrivals(
+    trace: Trace, seed: int, *, percent: int = ARRIVALS
+) -> tuple[list[PlacedNode], list[PlacedPod]]:
     """Return the nodes in the order ties are settled by, and the pods that arrive.
 
     Pods are drawn with replacement until one more would pass `percent` of all cards.
@@ -72,7 +74,7 @@ def arrivals(trace: Trace, seed: int, *, percent: int = ARRIVALS) -> tuple[list[
     if not any(want):
         raise BadInput(f"{trace.name}: no pod asks for a card that is there")
     left = sum(len(node.devices) for node in nodes) * WHOLE * percent // 100
-    pods: list[Pod] = []
+    pods: list[PlacedPod] = []
     while True:
         number = rng.randrange(len(trace.pods))
         left -= want[number]

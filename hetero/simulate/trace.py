@@ -25,7 +25,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import MiB
-from hetero.placement.cluster import Container, Node, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 
 #: The format counts shares in thousandths of a card; with 1000 MiB a card, one is a MiB.
 _THOUSANDTHS = 1000
@@ -37,8 +37,8 @@ class Trace:
     """A cluster and the pods seen on it."""
 
     name: str
-    nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    nodes: tuple[PlacedNode, ...]
+    pods: tuple[PlacedPod, ...]
     lives: tuple[float, ...] = ()  # seconds, of each pod; none where the trace has no times
 
 
@@ -77,7 +77,7 @@ def read(path: Path, *, pods: str | None = None) -> Trace:
 
 
 def _json(path: Path) -> Trace:
-    """Read `{"nodes": [Node…], "pods": [Pod…]}`, each as the codec writes them."""
+    """Read `{"nodes": [PlacedNode…], "pods": [PlacedPod…]}`, each as the codec writes them."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -85,21 +85,21 @@ def _json(path: Path) -> Trace:
     if not isinstance(document, dict):
         raise BadInput(f"{path}: not an object with nodes and pods")
     records: dict[str, list[object]] = {"nodes": [], "pods": []}
-    for key, cls in (("nodes", Node), ("pods", Pod)):
+    for key, cls in (("nodes", PlacedNode), ("pods", PlacedPod)):
         rows = document.get(key)
         if not isinstance(rows, list) or not rows:
             raise BadInput(f"{path}: {key} is not a list of at least one")
         for row, value in enumerate(rows, start=1):
             source = f"{path}: {key} {row}"
             records[key].append(codec.loads(json.dumps(value), cls, source=source))
-    nodes = tuple(node for node in records["nodes"] if isinstance(node, Node))
+    nodes = tuple(node for node in records["nodes"] if isinstance(node, PlacedNode))
     for node in nodes:
         for device in node.devices:
             _sound(f"{path}: node {node.name!r}", device)
     return Trace(
         name=path.stem,
         nodes=nodes,
-        pods=tuple(pod for pod in records["pods"] if isinstance(pod, Pod)),
+        pods=tuple(pod for pod in records["pods"] if isinstance(pod, PlacedPod)),
     )
 
 
@@ -113,12 +113,12 @@ def _sound(source: str, device: Device) -> None:
             raise BadInput(f"{source}: device {device.uuid!r} has {amount} {name}")
 
 
-def _nodes(path: Path, form: _Format) -> Iterator[Node]:
+def _nodes(path: Path, form: _Format) -> Iterator[PlacedNode]:
     granularity = Fractional(memory=Step(MiB))
     capacity = {CORE: 100, MEMORY: _THOUSANDTHS * MiB, SLOTS: _THOUSANDTHS}
     for row in _rows(path, form.node):
         name, model = row.text("name"), row.text("model")
-        yield Node(
+        yield PlacedNode(
             name=name,
             devices=tuple(
                 Device(
@@ -135,7 +135,7 @@ def _nodes(path: Path, form: _Format) -> Iterator[Node]:
         )
 
 
-def _pods(path: Path, form: _Format) -> Iterator[tuple[Pod, float | None]]:
+def _pods(path: Path, form: _Format) -> Iterator[tuple[PlacedPod, float | None]]:
     """Yield the pods, each with its life in seconds, None where the file has no times."""
     for row in _rows(path, form.pod, optional=("models", "created", "began", "ended")):
         count, share = row.number("cards", most=1024), row.number("share")
@@ -149,7 +149,9 @@ def _pods(path: Path, form: _Format) -> Iterator[tuple[Pod, float | None]]:
             models = tuple(part for part in row.text("models").split("|") if part)
             request = Request(asks=(ask,) * count, model=Selector(include=models))
         host = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
-        pod = Pod(name=row.text("name"), containers=(Container(request=request, host=host),))
+        pod = PlacedPod(
+            name=row.text("name"), containers=(PlacedContainer(request=request, host=host),)
+        )
         yield pod, _life(row)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hetero.model import Ask, Request, codec
 from hetero.model.units import GiB
-from hetero.placement.cluster import Container, Node, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 from hetero.testing import rack
 
 from .conftest import Run
@@ -18,11 +18,11 @@ from .conftest import Run
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
     nodes = [
-        Node(name=name, devices=rack(80 * GiB, 80 * GiB, vendor=name), host={"cpu": 8000})
+        PlacedNode(name=name, devices=rack(80 * GiB, 80 * GiB, vendor=name), host={"cpu": 8000})
         for name in ("a", "b")
     ]
     pods = [
-        Pod(containers=(Container(request=Request(asks=(Ask(memory=size * GiB),))),))
+        PlacedPod(containers=(PlacedContainer(request=Request(asks=(Ask(memory=size * GiB),))),))
         for size in (10, 30, 50)
     ]
     path = tmp_path / "cluster.json"

@@ -6,12 +6,12 @@ from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hetero.kube.objects.kinds import Pod as PodObject
+from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.quota import Quotas
 from hetero.model.units import GiB
 from hetero.placement.cache import QuotaRules, SchedulerCache
-from hetero.placement.cluster import Node, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.placement_policy import PLACEMENT_POLICIES
 from tests.kube.conftest import card
 from tests.kube.test_pod_request import WORDS, pod
@@ -28,17 +28,17 @@ ASKS = (
 QUOTA = {"default": {"most": {"nvidia.com/gpumem": 60_000}}}
 
 
-def asking(number: int) -> Pod:
-    asked = WORDS.pod_request(read(PodObject, pod(ASKS[number])))
+def asking(number: int) -> PlacedPod:
+    asked = WORDS.pod_request(read(Pod, pod(ASKS[number])))
     assert asked is not None
     return asked.pod
 
 
-def entered(name: str, cards: int, *, gib: int, ill: bool) -> Node:
+def entered(name: str, cards: int, *, gib: int, ill: bool) -> PlacedNode:
     made = tuple(card(f"{name}-{index}", memory=gib * GiB) for index in range(cards))
     if ill and made:
         made = (evolve(made[0], health="ill"), *made[1:])
-    return Node(name=name, devices=made)
+    return PlacedNode(name=name, devices=made)
 
 
 changes = st.one_of(
@@ -59,7 +59,7 @@ def anew(cache: SchedulerCache) -> SchedulerCache:
     """Return a cache that learns at once all there is now."""
     fresh = SchedulerCache(Quotas(WORDS, QUOTA))
     for name in cache.inventory.nodes:
-        fresh.update_node(Node(name=name, devices=cache.inventory.devices(name)))
+        fresh.update_node(PlacedNode(name=name, devices=cache.inventory.devices(name)))
     fresh.standing.update(cache.standing)
     return fresh
 

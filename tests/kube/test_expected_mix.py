@@ -14,7 +14,7 @@ from hetero.kube.scheduler.expected_mix import MOST_BYTES, restore, written
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Node
+from hetero.placement.cluster import PlacedNode
 from hetero.placement.demand import MOST_CLASSES, Demand, wanted
 from hetero.placement.mix import GRAIN
 from tests.kube.conftest import card
@@ -29,7 +29,7 @@ CARDS = tuple(card(f"GPU-{number}") for number in range(8))
 def learned(count: int) -> SchedulerCache:
     """Return a cache that saw so many classes."""
     made = SchedulerCache(demand=Demand(3600.0))
-    made.update_node(Node(name="n1", devices=CARDS))
+    made.update_node(PlacedNode(name="n1", devices=CARDS))
     for number in range(count):
         limits = {
             "nvidia.com/gpu": str(1 + number % 2),

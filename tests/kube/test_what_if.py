@@ -28,7 +28,7 @@ from hetero.model import Ask, Device, Refusal, Request
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import GiB
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Container, Node, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.conftest import ROOT, card
 from tests.kube.fake_api import PODS
@@ -331,8 +331,8 @@ def test_the_settings_of_the_cluster_hold(tmp_path: Path) -> None:
 def test_the_expected_mix_of_the_cluster_counts(tmp_path: Path) -> None:
     """A card of a pair costs more where pairs are asked for; else the first node does."""
     learned, now = SchedulerCache(), time()
-    learned.update_node(Node(name="a", devices=(card("A"), card("B"))))
-    pair = Pod(containers=(Container(request=Request(asks=(Ask(),) * 2)),))
+    learned.update_node(PlacedNode(name="a", devices=(card("A"), card("B"))))
+    pair = PlacedPod(containers=(PlacedContainer(request=Request(asks=(Ask(),) * 2)),))
     for number in range(100):
         learned.arrive(str(number), pair, now)
     mix = {

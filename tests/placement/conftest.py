@@ -27,7 +27,7 @@ from hetero.model import (
 )
 from hetero.model.units import GiB, MiB
 from hetero.placement.cache import QuotaRules, SchedulerCache
-from hetero.placement.cluster import Container, Node, Placement, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod, Placement
 from hetero.placement.placement_policy import WEIGHTS, Weights
 from hetero.placement.state import Cluster
 from hetero.testing import rack
@@ -92,10 +92,10 @@ def cards(kind: str, count: int, *, node: str = "n", **facts: Any) -> tuple[Devi
     )
 
 
-def node(name: str, *devices: Sequence[Device], cpu: int = 64_000, memory: int = 256) -> Node:
+def node(name: str, *devices: Sequence[Device], cpu: int = 64_000, memory: int = 256) -> PlacedNode:
     """Return a node; `memory` is in GiB."""
     host = {"cpu": cpu, "memory": memory * GiB}
-    return Node(name=name, devices=tuple(d for some in devices for d in some), host=host)
+    return PlacedNode(name=name, devices=tuple(d for some in devices for d in some), host=host)
 
 
 def pod(
@@ -109,16 +109,16 @@ def pod(
     asks: tuple[Ask, ...] | None = None,
     request: dict[str, Any] | None = None,
     **ask: Any,
-) -> Pod:
+) -> PlacedPod:
     """Return a pod of one container that asks `count` cards for the same."""
     asks = asks if asks is not None else (Ask(**ask),) * count
     demand = Request(asks=asks, **(request or {})) if asks else None
-    return Pod(
+    return PlacedPod(
         name=name,
         namespace=namespace,
         priority=priority,
         work=work,
-        containers=(Container(request=demand, host={"cpu": cpu} if cpu else {}),),
+        containers=(PlacedContainer(request=demand, host={"cpu": cpu} if cpu else {}),),
     )
 
 
@@ -127,7 +127,7 @@ class Asked:
 
     def __init__(
         self,
-        nodes: Iterable[Node],
+        nodes: Iterable[PlacedNode],
         *,
         weights: Weights = WEIGHTS["fragmentation"],
         quotas: QuotaRules | None = None,
@@ -142,7 +142,7 @@ class Asked:
     def cluster(self) -> Cluster:
         return self.cache.cluster()
 
-    def place(self, some: Pod) -> Placement | Refusal:
+    def place(self, some: PlacedPod) -> Placement | Refusal:
         """Return the pod's place, taken from now on, or how many nodes say what."""
         self._pods += 1
         uid = str(self._pods)
@@ -157,7 +157,7 @@ class Asked:
         self._uids[id(answer)] = uid
         return answer
 
-    def find(self, some: Pod) -> Placement | Refusal:
+    def find(self, some: PlacedPod) -> Placement | Refusal:
         """Return the place the pod would get; nothing is taken."""
         answer = self.place(some)
         if isinstance(answer, Placement):
@@ -168,13 +168,13 @@ class Asked:
         self.cache.forget(self._uids[id(placement)])
 
 
-def placed(asked: Asked, some: Pod) -> Placement:
+def placed(asked: Asked, some: PlacedPod) -> Placement:
     answer = asked.place(some)
     assert isinstance(answer, Placement), answer
     return answer
 
 
-def refused(asked: Asked, some: Pod) -> str:
+def refused(asked: Asked, some: PlacedPod) -> str:
     answer = asked.place(some)
     assert isinstance(answer, Refusal), answer
     return answer.sentence
@@ -213,9 +213,9 @@ def sound(asked: Asked, standing: Sequence[Placement]) -> None:
             assert cluster.host[number][place] == left
 
 
-def container(memory: int | None = None, cpu: int = 0) -> Container:
+def container(memory: int | None = None, cpu: int = 0) -> PlacedContainer:
     request = Request(asks=(Ask(memory=memory * GiB),)) if memory else None
-    return Container(request=request, host={"cpu": cpu})
+    return PlacedContainer(request=request, host={"cpu": cpu})
 
 
 def shut(asked: Asked, name: str, *, cordoned: bool = True) -> None:
@@ -232,5 +232,5 @@ def fail(asked: Asked, name: str, position: int, health: str | None) -> None:
     asked.cache.update_node(evolve(machine, devices=tuple(devices)))
 
 
-def _node(asked: Asked, name: str) -> Node:
+def _node(asked: Asked, name: str) -> PlacedNode:
     return asked.cluster.nodes[asked.cluster.number[name]]

@@ -14,7 +14,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Ask, Device, Refusal, Request, Sel
 from hetero.model.errors import BadInput
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
-from hetero.placement.cluster import Node, Placement, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod, Placement
 from hetero.placement.demand import FIRST_LESSON
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.state import Cluster
@@ -35,7 +35,7 @@ from tests.placement.conftest import (
 )
 
 
-def mixed(nodes: int) -> list[Node]:
+def mixed(nodes: int) -> list[PlacedNode]:
     """Return nodes with cards of every kind, some with two kinds."""
     kinds = list(KINDS)
     made = []
@@ -48,7 +48,7 @@ def mixed(nodes: int) -> list[Node]:
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> Pod:
+def pods(draw: st.DrawFn) -> PlacedPod:
     memory = draw(st.sampled_from([None, GiB, 3 * GiB, 10 * GiB, 16 * GiB, 30 * GiB, 70 * GiB]))
     core = draw(st.sampled_from([None, 1, 10, 30, 50, 100]))
     kind = draw(st.sampled_from(["", "", *KINDS]))
@@ -226,7 +226,7 @@ def test_a_cluster_that_makes_no_sense_is_refused_in_one_line() -> None:
     with pytest.raises(BadInput, match=r"node 'd': memory [0-9]+ is more than"):
         Cluster([node("d", memory=1 << 20)])
     with pytest.raises(BadInput, match="has no container"):
-        Pod(name="p", containers=())
+        PlacedPod(name="p", containers=())
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_node_that_joins_is_placed_on_like_one_that_was_there() -> None:
     assert "b" == standing[1].node
     assert "0 of 2 nodes: 2 lack memory on one device" == refused(asked, pod(memory=GiB))
     sound(asked, standing)
-    asked.cache.update_node(Node(name="c", host={"disk": 1}))
+    asked.cache.update_node(PlacedNode(name="c", host={"disk": 1}))
     sound(asked, standing)
 
 
@@ -332,7 +332,7 @@ class Life(RuleBasedStateMachine):
         self.standing: list[Placement] = []
 
     @rule(some=pods())
-    def place(self, some: Pod) -> None:
+    def place(self, some: PlacedPod) -> None:
         answer = self.asked.place(some)
         if isinstance(answer, Placement):
             self.standing.append(answer)
@@ -384,11 +384,11 @@ def test_states_no_card_is_in_any_more_are_forgotten(monkeypatch: pytest.MonkeyP
 
 def test_what_the_scheduler_says_survives_the_codec() -> None:
     asked = Asked([node("a", cards("free", 2, node="a"))])
-    some = Pod(containers=(container(10, 100), container()), init=(container(20),))
+    some = PlacedPod(containers=(container(10, 100), container()), init=(container(20),))
     placement = placed(asked, some)
     refusal = asked.place(pod(3, memory=GiB))
 
     assert placement == codec.loads(codec.dumps(placement), Placement, source="test")
     assert isinstance(refusal, Refusal)
     assert refusal == codec.loads(codec.dumps(refusal), Refusal, source="test")
-    assert some == codec.loads(codec.dumps(some), Pod, source="test")
+    assert some == codec.loads(codec.dumps(some), PlacedPod, source="test")

@@ -22,7 +22,7 @@ from hetero.model import (
     Templated,
 )
 from hetero.model.units import GiB
-from hetero.placement.cluster import Container, Placement, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 
 from .conftest import KINDS, Asked, cards, node, placed, pod, refused, where
 
@@ -40,7 +40,7 @@ def modules(count: int, *, on: str = "n", size: int = 2) -> tuple[Device, ...]:
     )
 
 
-def slice_of(uuid: str) -> Pod:
+def slice_of(uuid: str) -> PlacedPod:
     return pod(asks=(Ask(memory=GiB, device=uuid),))
 
 
@@ -82,22 +82,24 @@ def test_slices_are_cut_from_single_dies() -> None:
 
 def test_containers_of_one_pod_share_no_module_that_one_takes_whole() -> None:
     asked = Asked([node("a", modules(2, on="a"))])
-    pair = Container(request=Request(asks=(Ask(), Ask())))
-    slice_ = Container(request=Request(asks=(Ask(memory=GiB),)))
-    both = placed(asked, Pod(containers=(slice_, pair)))
+    pair = PlacedContainer(request=Request(asks=(Ask(), Ask())))
+    slice_ = PlacedContainer(request=Request(asks=(Ask(memory=GiB),)))
+    both = placed(asked, PlacedPod(containers=(slice_, pair)))
 
     assert [1, 2] == [len(allocation.pieces) for allocation in both.allocations if allocation]
     assert (3, {"0", "1"}) == (len(where(both)), of(both))
     assert "have no room for all containers at once" in refused(
-        Asked([node("a", modules(1, on="a"))]), Pod(containers=(slice_, pair))
+        Asked([node("a", modules(1, on="a"))]), PlacedPod(containers=(slice_, pair))
     )
 
 
 def test_containers_that_want_one_die_each_do_not_make_a_pair() -> None:
     asked = Asked([node("a", modules(1, on="a"))])
-    wants_one = Container(request=Request(asks=(Ask(),)))
+    wants_one = PlacedContainer(request=Request(asks=(Ask(),)))
 
-    assert "1 only given 2 at a time" in refused(asked, Pod(containers=(wants_one, wants_one)))
+    assert "1 only given 2 at a time" in refused(
+        asked, PlacedPod(containers=(wants_one, wants_one))
+    )
 
 
 @given(
@@ -120,9 +122,9 @@ def test_a_pod_fits_exactly_when_some_choice_of_dies_does(
         if is_used:
             placed(asked, pod(asks=(Ask(memory=16 * GiB, device=f"a/menu-{place}"),)))
     demands = [(1, True) if sliced else (dies_, False) for dies_, sliced in demands]
-    some = Pod(
+    some = PlacedPod(
         containers=tuple(
-            Container(
+            PlacedContainer(
                 request=Request(asks=(Ask(memory=16 * GiB),) if sliced else (Ask(),) * wanted)
             )
             for wanted, sliced in demands
@@ -170,14 +172,14 @@ def agreeing(count: int, *, on: str = "a") -> tuple[Device, ...]:
     )
 
 
-def by(policy: Policy, *, memory: int = 8, **request: Any) -> Container:
+def by(policy: Policy, *, memory: int = 8, **request: Any) -> PlacedContainer:
     asks = (Ask(memory=memory * GiB),)
-    return Container(request=Request(asks=asks, policy=policy, **request))
+    return PlacedContainer(request=Request(asks=asks, policy=policy, **request))
 
 
 def test_shares_by_another_policy_go_to_another_card() -> None:
     asked = Asked([node("a", agreeing(2))])
-    first_pod, other, third = (Pod(containers=(by(policy),)) for policy in Policy)
+    first_pod, other, third = (PlacedPod(containers=(by(policy),)) for policy in Policy)
     first = placed(asked, first_pod)
 
     assert where(first) == where(placed(asked, first_pod)) != where(placed(asked, other))
@@ -186,7 +188,7 @@ def test_shares_by_another_policy_go_to_another_card() -> None:
 
 def test_a_card_that_is_empty_again_takes_any_policy() -> None:
     asked = Asked([node("a", agreeing(1))])
-    fixed, elastic = (Pod(containers=(by(p),)) for p in (Policy.FIXED, Policy.ELASTIC))
+    fixed, elastic = (PlacedPod(containers=(by(p),)) for p in (Policy.FIXED, Policy.ELASTIC))
     standing = placed(asked, fixed)
 
     assert isinstance(asked.find(elastic), Refusal)
@@ -195,7 +197,7 @@ def test_a_card_that_is_empty_again_takes_any_policy() -> None:
 
 
 def test_containers_by_two_policies_share_no_card() -> None:
-    both = Pod(containers=(by(Policy.FIXED), by(Policy.ELASTIC)))
+    both = PlacedPod(containers=(by(Policy.FIXED), by(Policy.ELASTIC)))
 
     assert 2 == len(where(placed(Asked([node("a", agreeing(2))]), both)))
     assert "have no room for all containers at once" in refused(
@@ -205,7 +207,7 @@ def test_containers_by_two_policies_share_no_card() -> None:
 
 def test_a_whole_card_has_no_policy_to_agree_on() -> None:
     asked = Asked([node("a", agreeing(1))])
-    alone = Pod(containers=(by(Policy.ELASTIC, exclusive=True),))
+    alone = PlacedPod(containers=(by(Policy.ELASTIC, exclusive=True),))
 
     held = placed(asked, alone)
     assert dict(agreeing(1)[0].capacity) == held.holds[0].takes

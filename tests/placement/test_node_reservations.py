@@ -5,7 +5,7 @@ from __future__ import annotations
 from hetero.model import Refusal
 from hetero.model.units import GiB
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Pod
+from hetero.placement.cluster import PlacedPod
 from hetero.placement.node_reservations import NODES
 from tests.placement.conftest import cards, node, pod
 
@@ -32,7 +32,7 @@ def waiting(*standing: int, ends: bool = True) -> tuple[SchedulerCache, list[str
     return cache, names
 
 
-def take(cache: SchedulerCache, uid: str, pod: Pod, where: str) -> None:
+def take(cache: SchedulerCache, uid: str, pod: PlacedPod, where: str) -> None:
     cache.arrive(uid, pod, 0.0)
     assert not isinstance(cache.reserve(uid, pod, where), Refusal)
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from hetero.model import MEMORY, Ask, Device, Link, Refusal, Selector
 from hetero.model.units import GiB
-from hetero.placement.cluster import Placement, Pod
+from hetero.placement.cluster import PlacedPod, Placement
 from tests.placement.conftest import Asked, cards, container, node, placed, pod, refused, where
 
 # --- pods of several containers ------------------------------------------------------------------
 
 
 def test_a_pod_holds_the_larger_of_its_init_and_its_rest_and_its_sidecars() -> None:
-    some = Pod(
+    some = PlacedPod(
         containers=(container(10, 1000), container(20, 2000)),
         init=(container(60, 500), container(5, 9000)),
         sidecars=(container(4, 100),),
@@ -32,7 +32,7 @@ def test_a_pod_holds_the_larger_of_its_init_and_its_rest_and_its_sidecars() -> N
 
 def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
     asked = Asked([node("a", cards("free", 1, node="a"))])
-    some = Pod(containers=(container(50), container(40)))
+    some = PlacedPod(containers=(container(50), container(40)))
 
     assert "0 of 1 node: 1 have no room for all containers at once" == refused(asked, some)
     asked = Asked([node("a", cards("free", 2, node="a"))])
@@ -55,7 +55,7 @@ def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
             asks = (Ask(memory=amount * 10 * GiB, device=f"a/free-{place}"),)
             placed(asked, pod(asks=asks))
     free = [8 - amount for amount in used]
-    some = Pod(
+    some = PlacedPod(
         containers=tuple(container(10 * size) for size in main),
         init=tuple(container(10 * size) for size in init),
         sidecars=tuple(container(10 * size) for size in sidecars),

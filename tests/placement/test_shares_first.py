@@ -20,7 +20,7 @@ from hetero.model import (
 )
 from hetero.model.units import GiB
 from hetero.placement import explain, fit
-from hetero.placement.cluster import Container, Node, Placement, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod, Placement
 from hetero.placement.placement_policy import WEIGHTS
 from hetero.testing import rack
 from tests.placement.conftest import Asked, placed, pod, where
@@ -98,7 +98,10 @@ def test_the_explanation_puts_what_is_conceded_before_the_policys_cost() -> None
 def test_a_cluster_takes_a_node_that_gives_a_share_before_one_that_gives_a_card(
     policy: str,
 ) -> None:
-    nodes = Node(name="whole", devices=(WHOLE,)), Node(name="shares", devices=(CONFINED,))
+    nodes = (
+        PlacedNode(name="whole", devices=(WHOLE,)),
+        PlacedNode(name="shares", devices=(CONFINED,)),
+    )
     cluster = Asked(nodes, weights=WEIGHTS[policy])
     demand = pod(memory=3 * GiB, core=30)
 
@@ -106,8 +109,8 @@ def test_a_cluster_takes_a_node_that_gives_a_share_before_one_that_gives_a_card(
 
 
 def test_containers_of_one_pod_get_shares_while_there_are_any() -> None:
-    cluster = Asked([Node(name="a", devices=(WHOLE, CONFINED))])
-    placement = cluster.place(Pod(containers=(Container(request=share()),) * 3))
+    cluster = Asked([PlacedNode(name="a", devices=(WHOLE, CONFINED))])
+    placement = cluster.place(PlacedPod(containers=(PlacedContainer(request=share()),) * 3))
 
     assert isinstance(placement, Placement)
     assert ["one-0"] == where(placement)

@@ -9,14 +9,14 @@ import pytest
 from hetero.model import MEMORY, SLOTS, Selector, Templated
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
-from hetero.placement.cluster import Node, Placement
+from hetero.placement.cluster import PlacedNode, Placement
 from tests.placement.conftest import KINDS, Asked, cards, fail, node, pod, shut, sound
 
 SIZES = (None, GiB, 2 * GiB, 5 * GiB, 8 * GiB, 12 * GiB, 20 * GiB, 40 * GiB)
 CORES = (None, 5, 10, 20, 50, 100)
 
 
-def mixed(nodes: int) -> list[Node]:
+def mixed(nodes: int) -> list[PlacedNode]:
     kinds = list(KINDS)
     return [
         node(f"n{i}", cards(kinds[i % 7], 1 + i % 8, node=f"n{i}"), cpu=128_000, memory=1024)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetero.model.units import GiB
-from hetero.placement.cluster import Node, Pod
+from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.demand import FIRST_LESSON
 from hetero.placement.mix import POINTS, PRIOR
 from hetero.placement.state import Cluster
@@ -20,7 +20,7 @@ from tests.placement.conftest import Asked, cards, node, placed, pod
 WHOLE = 80 * GiB
 
 
-def where_pods_end(nodes: list[Node], pods: list[Pod]) -> Asked:
+def where_pods_end(nodes: list[PlacedNode], pods: list[PlacedPod]) -> Asked:
     """Return a cache on which these pods have come and gone."""
     asked = Asked(nodes)
     for number in range(FIRST_LESSON * len(pods)):

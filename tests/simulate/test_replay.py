@@ -16,7 +16,7 @@ from hetero.kube.words.settings import Settings
 from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
-from hetero.placement.cluster import Container, Node, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 from hetero.placement.state import Cluster
 from hetero.simulate.baselines import SCORES, Room, demand
 from hetero.simulate.departures import MODES, Protocol, Size, live, loads
@@ -104,9 +104,12 @@ def test_a_trace_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 def own_cluster(path: Path) -> Path:
     """Write a cluster of two vendors' cards in our own form."""
     large, small = rack(80 * GiB, 80 * GiB, vendor="one"), rack(24 * GiB, vendor="other")
-    nodes = [Node(name="a", devices=large), Node(name="b", devices=small)]
+    nodes = [PlacedNode(name="a", devices=large), PlacedNode(name="b", devices=small)]
     pods = [
-        Pod(name=f"p{i}", containers=(Container(request=Request(asks=(Ask(memory=i * GiB),))),))
+        PlacedPod(
+            name=f"p{i}",
+            containers=(PlacedContainer(request=Request(asks=(Ask(memory=i * GiB),))),),
+        )
         for i in range(1, 30)
     ]
     document = {"nodes": codec.to_plain(nodes), "pods": codec.to_plain(pods)}
@@ -260,7 +263,7 @@ def test_pods_come_and_go_and_the_same_seed_gives_the_same(
 def of_eight(trace: Trace, cpu: int, load: int) -> Size:
     """Return what becomes in a queue of pods of eight cards, the most that a node has."""
     asks = Request(asks=(Ask(),) * 8)
-    huge = Pod(containers=(Container(request=asks, host={"cpu": cpu}),))
+    huge = PlacedPod(containers=(PlacedContainer(request=asks, host={"cpu": cpu}),))
     added = evolve(trace, pods=(*trace.pods, *(huge,) * 9), lives=())
     made = live(added, "fragmentation", 42, short(mode="queue", load=load)).sizes
     return next(size for size in made if size.cards == 8)

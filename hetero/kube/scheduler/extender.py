@@ -55,9 +55,7 @@ from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Counters, Refusal
 from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Container, DeviceUsage, Placement
-from hetero.placement.cluster import Node as PlacedNode
-from hetero.placement.cluster import Pod as PlacedPod
+from hetero.placement.cluster import DeviceUsage, PlacedContainer, PlacedNode, PlacedPod, Placement
 from hetero.placement.demand import HALF_LIFE, Demand
 from hetero.placement.place_pod import standing
 from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
@@ -84,7 +82,7 @@ _MOST_FILTERED = 1024
 _BEST = 10
 _RUNS = "Running"
 #: A pod that holds no device: nobody is served by its end, so it is more important than any.
-_WITHOUT = PlacedPod(containers=(Container(),), priority=2**31 - 1)
+_WITHOUT = PlacedPod(containers=(PlacedContainer(),), priority=2**31 - 1)
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NAMES = json.Decoder(list[str])

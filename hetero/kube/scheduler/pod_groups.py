@@ -18,8 +18,7 @@ from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.model import Refusal, Request
 from hetero.model.errors import HeteroError
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Placement
-from hetero.placement.cluster import Pod as PlacedPod
+from hetero.placement.cluster import PlacedPod, Placement
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
 from hetero.placement.cache import SchedulerCache
-from hetero.placement.cluster import Placement
-from hetero.placement.cluster import Pod as PlacedPod
+from hetero.placement.cluster import PlacedPod, Placement
 from hetero.placement.victims import Victims
 
 log = logging.getLogger(__name__)

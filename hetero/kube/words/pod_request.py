@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from hetero.kube.objects.kinds import Amounts, Pod
-from hetero.kube.objects.kinds import Container as PodContainer
+from hetero.kube.objects.kinds import Amounts, Container, Pod
 from hetero.kube.words.annotations import read_note
 from hetero.kube.words.host import pod_host
 from hetero.kube.words.quantity import bytes_of, quantity
@@ -29,8 +28,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
-from hetero.placement.cluster import Container
-from hetero.placement.cluster import Pod as PlacedPod
+from hetero.placement.cluster import PlacedContainer, PlacedPod
 from hetero.plugin.resource_names import DeviceChoice, QosClasses, ResourceNames
 from hetero.plugin.vendor import Vendor
 
@@ -207,9 +205,9 @@ class Vocabulary:
         spec, notes = pod.spec, pod.metadata.annotations
 
         def containers(
-            some: Iterable[PodContainer], host: Mapping[str, int] | None = None
-        ) -> tuple[Container, ...]:
-            made = [Container(request=requests.get(one.name)) for one in some]
+            some: Iterable[Container], host: Mapping[str, int] | None = None
+        ) -> tuple[PlacedContainer, ...]:
+            made = [PlacedContainer(request=requests.get(one.name)) for one in some]
             if host:
                 made[0] = evolve(made[0], host=host)
             return tuple(made)
@@ -232,13 +230,13 @@ class Vocabulary:
             ),
         )
 
-    def _names(self, container: PodContainer) -> Amounts:
+    def _names(self, container: Container) -> Amounts:
         """Return the amounts of a container's resources, nothing if it names none of ours."""
         amounts = container.resources.amounts
         return {} if self._resources.isdisjoint(amounts) else amounts
 
     def _asked(
-        self, container: PodContainer, amounts: Amounts, notes: Mapping[str, str]
+        self, container: Container, amounts: Amounts, notes: Mapping[str, str]
     ) -> Asked | None:
         variables = {one.name: one.value for one in container.env}
         inputs = (amounts, notes, variables)

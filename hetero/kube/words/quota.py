@@ -17,7 +17,7 @@ from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.quantity import quantity
 from hetero.model import CORE, MEMORY, Counters, Device
 from hetero.model.errors import BadInput
-from hetero.placement.cluster import Container, Pod
+from hetero.placement.cluster import PlacedContainer, PlacedPod
 from hetero.placement.offer import cut_of
 
 log = logging.getLogger(__name__)
@@ -109,11 +109,11 @@ class Quotas:
                     )
         return None
 
-    def least(self, pod: Pod, kinds: Iterable[Device]) -> Counter[str]:
+    def least(self, pod: PlacedPod, kinds: Iterable[Device]) -> Counter[str]:
         """Return the least a pod is charged on a node whose cards are of these kinds."""
         devices = list(kinds)
 
-        def of(containers: Iterable[Container]) -> list[Counter[str]]:
+        def of(containers: Iterable[PlacedContainer]) -> list[Counter[str]]:
             return [self._least(container, devices) for container in containers]
 
         main, first, sidecars = of(pod.containers), of(pod.init), of(pod.sidecars)
@@ -122,7 +122,7 @@ class Quotas:
             held |= charge  # name by name the larger
         return sum(sidecars, held)
 
-    def _least(self, container: Container, devices: list[Device]) -> Counter[str]:
+    def _least(self, container: PlacedContainer, devices: list[Device]) -> Counter[str]:
         request, made = container.request, Counter[str]()
         if request is None:
             return made
