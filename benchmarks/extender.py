@@ -29,7 +29,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import json
 
-from hetero.kube.objects.kinds import Metadata, Node
+from hetero.kube.objects.kinds import Metadata, NodeObject
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.server.key_pair import issue
 from hetero.kube.service.https import Certificates, serve
@@ -62,7 +62,7 @@ def extender(nodes: int) -> web.Application:
     listed = []
     for node in range(nodes):
         notes = {INVENTORY: inventory_text(eight_cards(vendor, node))}
-        listed.append(Node(metadata=Metadata(name=node_name(node), annotations=notes)))
+        listed.append(NodeObject(metadata=Metadata(name=node_name(node), annotations=notes)))
     scheduler._nodes_listed(listed)
     scheduler._pods_listed([])
     scheduler._quotas_listed([])

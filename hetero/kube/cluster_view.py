@@ -15,7 +15,7 @@ from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
-from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.server.delegated import AUDIENCE, TOKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
@@ -91,7 +91,7 @@ def read_cluster(*, seconds: float | None = None) -> ClusterView:
 async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     """Return the cluster behind an API, as `read_cluster`."""
     answers = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
-    nodes, pods = read_all(Node, answers[0]["items"]), read_all(Pod, answers[1]["items"])
+    nodes, pods = read_all(NodeObject, answers[0]["items"]), read_all(Pod, answers[1]["items"])
     holding = tuple(view for pod in pods for view in _holding(pod))
     members = tuple(
         _member(node, holding) for node in nodes if INVENTORY in node.metadata.annotations
@@ -224,7 +224,7 @@ def _share(
 # --- what stands ------------------------------------------------------------------------------
 
 
-def _member(node: Node, holding: tuple[PodView, ...]) -> MemberView:
+def _member(node: NodeObject, holding: tuple[PodView, ...]) -> MemberView:
     name = node.metadata.name
     try:
         devices = published_devices(node.metadata.annotations[INVENTORY], node=name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import extender
 from hetero.kube.words.annotations import INVENTORY, inventory_text
@@ -53,9 +53,9 @@ def test_parts_of_a_unit_are_rounded_up() -> None:
     allocatable = {"cpu": "1500001u", "memory": "1073741824100m", "pods": "110"}
 
     assert {"cpu": 1501, "memory": GiB + 1} == node_host(
-        read(Node, {"status": {"allocatable": allocatable}})
+        read(NodeObject, {"status": {"allocatable": allocatable}})
     )
-    assert {} == node_host(read(Node, {}))
+    assert {} == node_host(read(NodeObject, {}))
     with pytest.raises(BadInput, match="cpu 'many' is not a number"):
         pod_host(read(Pod, {"spec": {"containers": [asking("many")]}}))
 

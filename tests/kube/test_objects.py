@@ -13,7 +13,7 @@ from hetero.kube.objects.kinds import (
     ConfigMap,
     DisruptionBudget,
     Lease,
-    Node,
+    NodeObject,
     Object,
     Pod,
     PodGroup,
@@ -113,7 +113,7 @@ OBJECTS: dict[type[Object], Plain] = {
             "podIPs": [{"ip": "10.0.0.1"}],
         },
     },
-    Node: {
+    NodeObject: {
         "metadata": METADATA,
         "status": {"allocatable": {"cpu": "8"}, "nodeInfo": {"kubeletVersion": "v1.34.1"}},
     },

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from hetero.kube.client.api import Access, Api
-from hetero.kube.objects.kinds import Node, Object, Pod
+from hetero.kube.objects.kinds import NodeObject, Object, Pod
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from tests.kube import api_server
@@ -98,7 +98,7 @@ def test_a_scheduler_goes_on_whatever_the_api_tells_it_of() -> None:
     async def act() -> None:
         api = api_server.FakeApi()
         api.put("nodes", {"metadata": {"name": "n1", "uid": "uid-n1", "annotations": notes}})
-        for plain in odd_objects(Node):
+        for plain in odd_objects(NodeObject):
             plain["metadata"]["annotations"] = notes
             api.put("nodes", plain)
         async with api.serve() as url, Api(Access(server=url)).open() as client:
@@ -113,7 +113,7 @@ def test_a_scheduler_goes_on_whatever_the_api_tells_it_of() -> None:
             last["metadata"] |= {"name": "last", "uid": "last"}
             api.put("pods", last)
             await until(lambda: "last" in made.cache.standing)
-            assert len(odd_objects(Node)) < len(made.cache.inventory.nodes)
+            assert len(odd_objects(NodeObject)) < len(made.cache.inventory.nodes)
             assert not [task for task in tasks if task.done()]
             for task in tasks:
                 task.cancel()

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from hetero.kube.objects.kinds import Node, Pod
+from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import signatures
 from hetero.kube.scheduler.extender import Scheduler
@@ -57,7 +57,7 @@ def test_a_scheduler_counts_what_the_one_before_it_signed_with_a_former_key() ->
         pods = [read(Pod, it.api.objects[f"{PODS}/n1-0"])]
         for former, held in ((KEY.public, 8192), (PublicKeys(), 0)):
             after = Scheduler(it.api, WORDS, key, former)
-            after._node_changed("ADDED", read(Node, it.api.objects["/api/v1/nodes/n1"]))
+            after._node_changed("ADDED", read(NodeObject, it.api.objects["/api/v1/nodes/n1"]))
             after._pods_listed(pods)
             assert held == Running(it.api, after, it.client).held("GPU-1")
 

@@ -29,8 +29,7 @@ from hetero.kube.dra.driver import DraDriver, Sockets
 from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
-from hetero.kube.objects.kinds import Node as NodeObject
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.server.delegated import Gate, metrics_app
 from hetero.kube.server.key_pair import own_context
 from hetero.kube.server.sources import opened

@@ -11,7 +11,7 @@ from attrs import frozen
 from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.offers import DRIVER
 from hetero.kube.dra.publisher import SLICES
-from hetero.kube.objects.kinds import Node, Plain, Pod
+from hetero.kube.objects.kinds import NodeObject, Plain, Pod
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class AllocationWay(str, Enum):
     BOTH = "both"  # by claims on nodes that are labelled so, on others in the classic way
 
 
-def by_claims(way: AllocationWay, node: Node | None) -> bool | None:
+def by_claims(way: AllocationWay, node: NodeObject | None) -> bool | None:
     """Return whether the devices of a node are given by claims; None if that is its own to say."""
     if way is not AllocationWay.BOTH:
         return way is AllocationWay.DRA

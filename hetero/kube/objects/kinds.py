@@ -74,7 +74,7 @@ class NodeStatus(Part, frozen=True):
     node_info: NodeInfo = NodeInfo()
 
 
-class Node(Object, frozen=True):
+class NodeObject(Object, frozen=True):
     """A node."""
 
     status: NodeStatus = NodeStatus()

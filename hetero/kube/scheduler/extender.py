@@ -25,7 +25,7 @@ from msgspec import Raw, json
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.client.events import Events, timestamp
 from hetero.kube.client.leadership import Leadership
-from hetero.kube.objects.kinds import Node, Object, Plain, Pod, ResourceQuota
+from hetero.kube.objects.kinds import NodeObject, Object, Plain, Pod, ResourceQuota
 from hetero.kube.objects.reading import read_all, reader
 from hetero.kube.scheduler import hami_migration
 from hetero.kube.scheduler.agents import Agents
@@ -205,7 +205,7 @@ class Scheduler:
         """Keep the cache's nodes as the API has them."""
         await self.api.follow(
             "/api/v1/nodes",
-            Node,
+            NodeObject,
             listed=self._nodes_listed,
             changed=self._node_changed,
             lost=lambda error: log.warning("nodes: %s", error),
@@ -257,7 +257,7 @@ class Scheduler:
             if pod.metadata.namespace == namespace:
                 self._later(self._again(_path(pod), uid))
 
-    def _nodes_listed(self, nodes: list[Node]) -> None:
+    def _nodes_listed(self, nodes: list[NodeObject]) -> None:
         if self.lease:
             self.lease.busy()
         names = {node.metadata.name for node in nodes}
@@ -277,7 +277,7 @@ class Scheduler:
         gc.freeze()
         self._ready.add("nodes")
 
-    def _node_changed(self, event: str, node: Node) -> None:
+    def _node_changed(self, event: str, node: NodeObject) -> None:
         name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
         if event == "DELETED" or text is None:
             self._count_running_on(name, {})
@@ -302,7 +302,7 @@ class Scheduler:
             self._wake_for(name)
         self._agent_changed(name)
 
-    def _tell_of_others(self, node: Node, sentence: str | None) -> None:
+    def _tell_of_others(self, node: NodeObject, sentence: str | None) -> None:
         """Tell of a node that publishes what another has, when that is new."""
         name = node.metadata.name
         if sentence is not None and self._others.get(name) != sentence:

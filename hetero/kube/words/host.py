@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
-from hetero.kube.objects.kinds import Amounts, Container, Node, Pod, PodSpec
+from hetero.kube.objects.kinds import Amounts, Container, NodeObject, Pod, PodSpec
 from hetero.kube.words.quantity import rounded_up
 from hetero.placement.cluster import CPU, HOST_MEMORY, total
 
@@ -14,7 +14,7 @@ _ONE = Decimal(1)
 _UNITS = {CPU: Decimal("0.001"), HOST_MEMORY: _ONE}
 
 
-def node_host(node: Node) -> dict[str, int]:
+def node_host(node: NodeObject) -> dict[str, int]:
     """Return what all pods together may request of a node; nothing of what it does not say."""
     return amounts(node.status.allocatable)
 
