@@ -157,6 +157,7 @@ check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer
 	$(call tidy,hip,$(wildcard limiters/hip/*.c limiters/hsa/*.c) $(OF_HIP))
 	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
 	$(BIN)/pytest tests/docs/test_prose.py tests/test_words.py
+	$(BIN)/python tests/words.py
 
 docs: setup .venv/.pages ## build the site into build/site: strictly, with the reference and README's picture
 	$(BIN)/python docs/make_site.py
