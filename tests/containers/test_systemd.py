@@ -14,6 +14,8 @@ from hetero.container.install import apply, service_installation
 
 pytestmark = pytest.mark.containers
 
+#: It may lie in /tmp, which systemd is not to see.
+ROOT = Path(__file__).parents[2]
 #: In mount, PID and cgroup namespaces of its own systemd sees and changes nothing of the machine's.
 BOOT = """
 set -e
@@ -27,10 +29,13 @@ mount -t tmpfs none {path}/run
 mkdir -p {path}/run/systemd/system {path}/run/lock
 cp -r {path}/units/etc/systemd/system/. {path}/run/systemd/system
 cp {path}/probe.service {path}/run/systemd/system
-mkdir {path}/run/said
+mkdir {path}/run/said {path}/run/checkout
 mount --bind {path} {path}/run/said
+mount --bind {checkout} {path}/run/checkout
 mount --rbind {path}/run /run
 for each in /tmp /var/tmp /var/lib /var/log /etc/systemd/system; do mount -t tmpfs none $each; done
+mkdir -p {checkout}
+mount --bind /run/checkout {checkout}
 mount -t proc none /proc
 mount --bind /proc/sys /proc/sys
 mount -o remount,bind,ro /proc/sys
@@ -107,7 +112,7 @@ def test_two_users_share_a_card_by_the_units_and_a_killed_heterod_comes_back(
     cgroup = f"/sys/fs/cgroup/hetero-systemd-{os.getpid()}"
     apart = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "bash")
     try:
-        boot = [*apart, "-c", BOOT.format(path=tmp_path, cgroup=cgroup)]
+        boot = [*apart, "-c", BOOT.format(path=tmp_path, cgroup=cgroup, checkout=ROOT)]
         subprocess.run(boot, stdin=subprocess.DEVNULL, timeout=100, check=False)
     finally:
         clean = ["unshare", "--mount", "bash", "-c", CLEAN.format(cgroup=cgroup)]
