@@ -145,7 +145,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
 
 def _free_core(row: DeviceView) -> str:
     device = row.device
-    free = f"{percent(device.capacity[CORE] - row.held[CORE], device):g} %"
+    free_text = f"{percent(device.capacity[CORE] - row.held[CORE], device):g} %"
     if row.open:
-        return "open job" if not row.held[CORE] else f"{free}, open job"
-    return "whole only" if isinstance(device.granularity, Whole) and not row.grants else free
+        return "open job" if not row.held[CORE] else f"{free_text}, open job"
+    return "whole only" if isinstance(device.granularity, Whole) and not row.grants else free_text

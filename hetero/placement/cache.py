@@ -380,14 +380,15 @@ class SchedulerCache:
         ending: Iterable[str] = (),
         spared: Container[str] = (),
         gangs: Mapping[str, Gang] = NO_GANGS,
-        may: Callable[[Collection[str]], bool] = lambda _: True,
+        may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
         """Return whom to evict so that the pod fits: the fewest, of these the least important.
 
         The `given` are evicted in any case, the `spared` never; the `ending` go by themselves.
         `gangs` has, by each of its pods that holds something, those that are evicted together or
-        not at all. Those may go who `may`. None if the pod would not fit even without every pod of
-        lower priority, or may not for its namespace's quota, which nobody's eviction mends.
+        not at all. `may_evict` says whether pods may go together. None if the pod would not fit
+        even without every pod of lower priority, or may not for its namespace's quota, which
+        nobody's eviction mends.
         """
         if self.rows().kinds.get(node) in self._over_quota(pod):
             return None
@@ -405,7 +406,7 @@ class SchedulerCache:
             spared=spared,
             gangs=gangs,
             fits=fits,
-            may=may,
+            may_evict=may_evict,
         )
 
     # --- from a node to a placement -------------------------------------------------------------

@@ -47,7 +47,7 @@ def choose_victims(
     spared: Container[str],
     gangs: Mapping[str, Gang],
     fits: Callable[[Collection[str]], bool],
-    may: Callable[[Collection[str]], bool],
+    may_evict: Callable[[Collection[str]], bool],
 ) -> Victims | None:
     """Return whom to evict from a node: `SchedulerCache.victims`.
 
@@ -68,7 +68,9 @@ def choose_victims(
     others = {together(uid) for uid in on_node if uid not in going}
     others = {gang for gang in others if not spares(gang)}
     priorities = {uid: standing[uid].pod.priority for gang in others for uid in gang}
-    chosen = fewest(others, priorities, fits=lambda some: fits([*going, *some]), may=may)
+    chosen = fewest(
+        others, priorities, fits=lambda some: fits([*going, *some]), may_evict=may_evict
+    )
     if chosen is None:
         return None
     return Victims(
@@ -84,7 +86,7 @@ def fewest(
     priorities: Mapping[str, int],
     *,
     fits: Callable[[Collection[str]], bool],
-    may: Callable[[Collection[str]], bool],
+    may_evict: Callable[[Collection[str]], bool],
 ) -> tuple[str, ...] | None:
     """Return the fewest pods without whom it fits and who may go, None if there are none.
 
@@ -100,7 +102,7 @@ def fewest(
             return None
         _, chosen = heappop(heap)
         pods = _pods([ranked[at] for at in chosen])
-        allowed = may(pods)
+        allowed = may_evict(pods)
         if allowed and fits(pods):
             return pods
         # Each set is reached once, from one with less loss: a gang more, or another for its last.
@@ -113,19 +115,19 @@ def fewest(
                     heap,
                     (_loss(_pods([ranked[at] for at in chosen_next]), priorities), chosen_next),
                 )
-    return _spared(ranked, fits=fits, may=may)
+    return _spared(ranked, fits=fits, may_evict=may_evict)
 
 
 def _spared(
     ranked: Sequence[Gang],
     *,
     fits: Callable[[Collection[str]], bool],
-    may: Callable[[Collection[str]], bool],
+    may_evict: Callable[[Collection[str]], bool],
 ) -> tuple[str, ...] | None:
     """Return those that may go, without the largest loss that it can do without."""
     going: list[Gang] = []
     for gang in ranked:
-        if may(_pods([*going, gang])):
+        if may_evict(_pods([*going, gang])):
             going.append(gang)
     if not fits(_pods(going)):
         return None

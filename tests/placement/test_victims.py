@@ -36,17 +36,19 @@ def test_no_other_set_of_whole_gangs_loses_less(
     def fits(pods: Collection[str]) -> bool:
         return sum(holds[uid] for uid in pods) >= wanted
 
-    def may(pods: Collection[str]) -> bool:
+    def may_evict(pods: Collection[str]) -> bool:
         return len([uid for uid in pods if uid.endswith("0")]) <= most
 
     sets = chain(*(combinations(made, size) for size in range(len(made) + 1)))
     pods = [tuple(chain(*one)) for one in sets]
-    best = min((loss(one, priorities) for one in pods if may(one) and fits(one)), default=None)
-    chosen = fewest(made, priorities, fits=fits, may=may)
+    best = min(
+        (loss(one, priorities) for one in pods if may_evict(one) and fits(one)), default=None
+    )
+    chosen = fewest(made, priorities, fits=fits, may_evict=may_evict)
 
     assert best == (None if chosen is None else loss(chosen, priorities))
     if chosen is not None:
-        assert may(chosen)
+        assert may_evict(chosen)
         assert fits(chosen)
         assert all(gang <= set(chosen) or gang.isdisjoint(chosen) for gang in made)
 
@@ -60,9 +62,9 @@ def test_of_too_many_to_try_all_sets_nobody_goes_needlessly_nor_more_than_may() 
         tried.append(pods)
         return len(pods) >= 20
 
-    chosen = fewest(made, priorities, fits=fits, may=lambda pods: "03a" not in pods)
+    chosen = fewest(made, priorities, fits=fits, may_evict=lambda pods: "03a" not in pods)
 
     assert chosen is not None
     assert [0, 1, 2, *range(4, 11)] == sorted({priorities[uid] for uid in chosen})
     assert victims._MOST_SETS + 50 > len(tried)
-    assert fewest(made, priorities, fits=fits, may=lambda pods: len(pods) < 20) is None
+    assert fewest(made, priorities, fits=fits, may_evict=lambda pods: len(pods) < 20) is None

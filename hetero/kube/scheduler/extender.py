@@ -392,15 +392,15 @@ class Scheduler:
         self.kubelet_watches.api_back()
         if self.lease:
             self.lease.busy()
-        uids = {pod.metadata.uid for pod in pods}
-        uids.update(self._unsaid, *self._running_on.values())
-        for uid in {*self.cache.standing, *self._hami_pods} - uids:
+        kept = {pod.metadata.uid for pod in pods}
+        kept.update(self._unsaid, *self._running_on.values())
+        for uid in {*self.cache.standing, *self._hami_pods} - kept:
             self._forget(uid, ran=uid not in self._taken)
-        self.groups.pods_listed(uids)
-        self.untried.pods_listed(uids)
-        self.kubelet_watches.pods_listed(uids)
+        self.groups.pods_listed(kept)
+        self.untried.pods_listed(kept)
+        self.kubelet_watches.pods_listed(kept)
         if self.agents:
-            self.agents.pods_listed(uids)
+            self.agents.pods_listed(kept)
         for pod in sorted(pods, key=_created):  # in the order they arrived in
             self._pod_changed("ADDED", pod)
         if "pods" not in self._ready:

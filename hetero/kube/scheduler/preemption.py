@@ -79,13 +79,13 @@ class Preemption:
         *,
         given: Sequence[str] = (),
         spared: Collection[str] = (),
-        may: Callable[[Collection[str]], bool] = lambda _: True,
+        may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
         """Return whom to evict so that the pod fits on a node, None if nobody's end is enough.
 
-        `given` are evicted in any case, `spared` never, and those alone who `may`. Of a gang all go
-        or none. Pods that end already are not counted as victims. Room that is held for the pod
-        itself is its own, for others it is theirs.
+        `given` are evicted in any case, `spared` never, and others only if `may_evict` allows the
+        pods together. Of a gang all go or none. Pods that end already are not counted as victims.
+        Room that is held for the pod itself is its own, for others it is theirs.
         """
         on_node = self.cache.on(node)
         ending = [one for one in sorted(on_node) if one == uid or self._ends(one)]
@@ -99,7 +99,7 @@ class Preemption:
             ending=ending,
             spared=unbound.union(spared),
             gangs=gangs,
-            may=may,
+            may_evict=may_evict,
         )
 
     def wanted(self, pod: Pod) -> bool:
@@ -145,12 +145,14 @@ class Preemption:
             return None
         budgets = await DisruptionBudgets.read(self.api, await self._policy_version())
 
-        def may(some: Collection[str]) -> bool:
+        def may_evict(some: Collection[str]) -> bool:
             over = budgets.protected(self.pods[one] for one in some if one in self.pods)
             protected.update(over)
             return not over
 
-        choices = await self._on_each(uid, wanted, [one.node for one in possible_victims], may)
+        choices = await self._on_each(
+            uid, wanted, [one.node for one in possible_victims], may_evict
+        )
         for _ in range(_MOST_TRIED):
             choice = min(choices, key=lambda victims: victims.loss, default=None)
             if choice is None:
@@ -158,7 +160,7 @@ class Preemption:
             choices.remove(choice)
             refused = await self._refused(choice.uids)
             spared.update(refused)
-            now = self.victims(uid, wanted, choice.node, spared=spared, may=may)
+            now = self.victims(uid, wanted, choice.node, spared=spared, may_evict=may_evict)
             if now is not None and (refused or now.uids != choice.uids):
                 choices.append(now)  # the node has others, or changed while we asked
             elif now is not None:
@@ -177,12 +179,12 @@ class Preemption:
         uid: str,
         wanted: PlacedPod,
         nodes: Iterable[str],
-        may: Callable[[Collection[str]], bool] = lambda _: True,
+        may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> list[Victims]:
         """Return the victims on those of the nodes where there are any."""
         all_victims = []
         for node in nodes:
-            victims = self.victims(uid, wanted, node, may=may)
+            victims = self.victims(uid, wanted, node, may_evict=may_evict)
             if victims is not None:
                 all_victims.append(victims)
             await asyncio.sleep(0)  # others are scheduled meanwhile

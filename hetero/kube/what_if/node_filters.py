@@ -32,16 +32,16 @@ class NodeFilters:
 
     nodes: Mapping[str, Plain]
     ignored: Collection[str]
-    _has: dict[str, dict[str, int]] = field(init=False)
+    _allocatable: dict[str, dict[str, int]] = field(init=False)
     _used: dict[str, Counter[str]] = field(init=False)
     _closed: dict[str, dict[str, str]] = field(factory=dict)  # why, by node; by what a pod says
 
     def __attrs_post_init__(self) -> None:
         ignored = set(self.ignored)
-        self._has = {}
+        self._allocatable = {}
         for name, node in self.nodes.items():
             allocatable = (node.get("status") or {}).get("allocatable") or {}
-            self._has[name] = amounts(allocatable, names=allocatable.keys() - ignored)
+            self._allocatable[name] = amounts(allocatable, names=allocatable.keys() - ignored)
         self._used = {node: Counter() for node in self.nodes}
 
     def count(self, pod: Plain, node: str) -> None:
@@ -53,10 +53,10 @@ class NodeFilters:
         """Return the nodes that are offered for a pod, and what the others say."""
         requests, closed = self._requests(pod), self._closed_to(pod["spec"])
         offered, counts, shortages = list[str](), Counter[str](), dict[str, Shortage]()
-        for node, has in self._has.items():
+        for node, allocatable in self._allocatable.items():
             reason = closed.get(node)
             if reason is None:
-                lacking = _lacking(requests, has, self._used[node])
+                lacking = _lacking(requests, allocatable, self._used[node])
                 if lacking is None:
                     offered.append(node)
                     continue
@@ -138,4 +138,6 @@ def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) ->
         *((one, labels) for one in term.get("matchExpressions") or ()),
         *((one, fields) for one in term.get("matchFields") or ()),
     ]
-    return bool(requirements) and all(meets(read(Requirement, one), of) for one, of in requirements)
+    return bool(requirements) and all(
+        meets(read(Requirement, each), values) for each, values in requirements
+    )

@@ -174,10 +174,10 @@ class Vocabulary:
                 f"{len(notes)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
             )
         noted, requested = _noted(notes) if asking else {}, []
-        first = [one.name for one in init]
+        init_names = [one.name for one in init]
         for container, amounts in asking:
             # Whoever wrote the note, it only adds to what the container itself leaves out.
-            added = noted.get(container.name, {}) if container.name in first else {}
+            added = noted.get(container.name, {}) if container.name in init_names else {}
             parts = {name: added[name] for name in self._parts.intersection(added)}
             try:
                 asked = self._asked(container, {**parts, **amounts}, notes)

@@ -167,8 +167,8 @@ def _region(
 def _gang(contents: bytes) -> GangState | None:
     if len(contents) < GANG.size:
         return None
-    _, phase, *rest, intrusions, _, _, intruded, met = GANG.unpack(contents)
-    asked, rows, overruns, end, _, _ = rest[-6:]
+    _, phase, *gang_words, intrusions, _, _, intruded, met = GANG.unpack(contents)
+    asked, rows, overruns, end, _, _ = gang_words[-6:]
     if not rows:
         return None
     return GangState(
