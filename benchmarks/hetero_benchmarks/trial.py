@@ -142,6 +142,11 @@ class Program:
         self._output = cast(IO[str], self._process.stdout)
         self._watchdog = self._watch(patience)
 
+    @property
+    def pid(self) -> int:
+        """Its process, which `hetero run` becomes."""
+        return self._process.pid
+
     def bear(self, patience: float | None) -> None:
         """Kill it only when it has not ended `patience` seconds from now; None is never."""
         self._watchdog.cancel()
