@@ -1,4 +1,4 @@
-/* Keeps the program's files and ours apart (descriptor.h). */
+/* Keeps the limiter's descriptors apart from the program's (descriptor.h). */
 #include "descriptor.h"
 
 #include "fault.h"
@@ -10,52 +10,52 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Programs get the lowest numbers, and some count on which. A table of 1024 descriptors is two pages; a larger one
- * would be copied at each fork. */
-#define HIGHEST 1024
+/* Some programs rely on getting the lowest numbers. A table of 1024 descriptors is two pages; a fork copies all of a
+ * larger one. */
+#define MAX_FD 1024
 
-/* As a system call: before 2.33 glibc had a function of this name in no library that is loaded. */
-static bool status_of(int number, struct stat *file)
+/* A system call, because glibc before 2.33 has fstat in no library that is loaded. */
+static bool status_of(int fd, struct stat *status)
 {
-    return syscall(SYS_fstat, number, file) == 0;
+    return syscall(SYS_fstat, fd, status) == 0;
 }
 
-static int highest(void)
+static int fd_limit_of_process(void)
 {
     struct rlimit limit;
-    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < HIGHEST ? (int)limit.rlim_cur : HIGHEST;
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < MAX_FD ? (int)limit.rlim_cur : MAX_FD;
 }
 
 bool descriptor_open(struct descriptor *descriptor, const char *path, int flags)
 {
-    struct stat file;
+    struct stat status;
     descriptor->number = -1;
-    int low = open(path, flags | O_CLOEXEC | FAULT_VALUE(opening_may_wait, O_NONBLOCK, 0) | O_NOFOLLOW | O_NOCTTY);
-    if (low < 0)
+    int low_fd = open(path, flags | O_CLOEXEC | FAULT_VALUE(opening_may_wait, O_NONBLOCK, 0) | O_NOFOLLOW | O_NOCTTY);
+    if (low_fd < 0)
         return false;
-    if (!status_of(low, &file) || !S_ISREG(file.st_mode)) {
-        close(low);
+    if (!status_of(low_fd, &status) || !S_ISREG(status.st_mode)) {
+        close(low_fd);
         errno = EINVAL;
         return false;
     }
-    int most = highest(), high = fcntl(low, F_DUPFD_CLOEXEC, most - most / 8);
-    if (high >= 0) /* where there is no room above, it stays where it is */
-        close(low);
+    int fd_limit = fd_limit_of_process(), high_fd = fcntl(low_fd, F_DUPFD_CLOEXEC, fd_limit - fd_limit / 8);
+    if (high_fd >= 0) /* without a free number above it keeps the low one */
+        close(low_fd);
     *descriptor = (struct descriptor){
-        .number = high >= 0 ? high : low,
-        .device = file.st_dev,
-        .inode = file.st_ino,
+        .number = high_fd >= 0 ? high_fd : low_fd,
+        .device = status.st_dev,
+        .inode = status.st_ino,
     };
     return true;
 }
 
 bool descriptor_stands(const struct descriptor *descriptor)
 {
-    struct stat file;
+    struct stat status;
     if (FAULT(descriptor_unchecked))
         return descriptor->number >= 0;
-    return descriptor->number >= 0 && status_of(descriptor->number, &file) && file.st_dev == descriptor->device &&
-           file.st_ino == descriptor->inode;
+    return descriptor->number >= 0 && status_of(descriptor->number, &status) && status.st_dev == descriptor->device &&
+           status.st_ino == descriptor->inode;
 }
 
 void descriptor_close(struct descriptor *descriptor)

@@ -1,4 +1,5 @@
-/* A descriptor in a process that is not ours: it may be closed at any time, and its number be another file's. */
+/* A descriptor of the limiter's in the program's process. The program may close it at any time, and its number may then
+ * be another file's. */
 #ifndef HETERO_DESCRIPTOR_H
 #define HETERO_DESCRIPTOR_H
 
@@ -6,19 +7,19 @@
 #include <sys/types.h>
 
 struct descriptor {
-    int number; /* -1: none */
-    dev_t device;
+    int number;   /* of the descriptor; -1: none */
+    dev_t device; /* of the file, as inode is: they tell whether the number still is that file's */
     ino_t inode;
 };
 
 /* Open a regular file with these flags of open(2), under a number that programs rarely have. False, with errno: it
- * cannot be. Never waits: somebody may have a lease on what it can read. */
+ * cannot be opened. The call never waits, also not for a lease that a process has on the file. */
 bool descriptor_open(struct descriptor *descriptor, const char *path, int flags);
 
-/* Whether the number still is that file's: before each use that changes something. */
+/* Whether the number still is that file's. Checked before each use that changes something. */
 bool descriptor_stands(const struct descriptor *descriptor);
 
-/* Close it if it is still ours to close. */
+/* Close it if the number still is that file's. */
 void descriptor_close(struct descriptor *descriptor);
 
 #endif

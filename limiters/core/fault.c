@@ -1,4 +1,4 @@
-/* Which fault is on (fault.h); empty but in the build with faults. */
+/* Reads which fault is on (fault.h); empty but in the build with faults. */
 #include "fault.h"
 
 #ifdef FAULTS
@@ -16,37 +16,38 @@ static const char *const names[] = {
 
 #define UNREAD (-1)
 
-/* The loader's: what the kernel put on the first stack. How many arguments there are, these, NULL, the environment. It
- * is asked before libc begins, and no function of libc can be called then. */
+/* The loader's pointer to what the kernel put on the first stack: the number of arguments, the arguments, NULL, the
+ * environment. It is read before libc is initialised, when no function of libc may be called. */
 extern const uintptr_t *__libc_stack_end;
 
-/* What comes after `start` in a text; NULL: the text does not begin so. */
-static const char *after(const char *start, const char *text)
+/* The rest of a text after `prefix`; NULL: the text does not begin with it. */
+static const char *text_after(const char *prefix, const char *text)
 {
-    while (*start != '\0' && *start == *text)
-        start++, text++;
-    return *start == '\0' ? text : NULL;
+    while (*prefix != '\0' && *prefix == *text)
+        prefix++, text++;
+    return *prefix == '\0' ? text : NULL;
 }
 
-static enum fault named(const char *name)
+static enum fault fault_named(const char *name)
 {
     if (*name == '\0')
         return FAULT_NONE;
     for (int fault = FAULT_NONE + 1; fault < FAULT_UNLISTED; fault++) {
-        const char *rest = after(names[fault], name);
+        const char *rest = text_after(names[fault], name);
         if (rest != NULL && *rest == '\0')
             return (enum fault)fault;
     }
     return FAULT_UNLISTED;
 }
 
-static enum fault in_environment(void)
+static enum fault fault_in_environment(void)
 {
-    const uintptr_t *stack = __libc_stack_end;
-    for (const char *const *at = (const char *const *)(stack + 1 + *stack + 1); *at != NULL; at++) {
-        const char *name = after("HETERO_FAULT=", *at);
-        if (name != NULL)
-            return named(name);
+    const uintptr_t *first_stack = __libc_stack_end;
+    for (const char *const *variable = (const char *const *)(first_stack + 1 + *first_stack + 1); *variable != NULL;
+         variable++) {
+        const char *value = text_after("HETERO_FAULT=", *variable);
+        if (value != NULL)
+            return fault_named(value);
     }
     return FAULT_NONE;
 }
@@ -56,7 +57,7 @@ enum fault fault_chosen(void)
     static atomic_int chosen = UNREAD; /* every thread that writes it writes the same value */
     int fault = atomic_load_explicit(&chosen, memory_order_relaxed);
     if (fault == UNREAD) {
-        fault = in_environment();
+        fault = fault_in_environment();
         atomic_store_explicit(&chosen, fault, memory_order_relaxed);
     }
     return (enum fault)fault;
@@ -64,11 +65,11 @@ enum fault fault_chosen(void)
 
 int fault_pause(void)
 {
-    const struct timespec moment = {.tv_nsec = 50000};
-    /* The handlers of an attack look whether it is the limiter's code that they interrupt. */
-    for (volatile int i = 0; i < 20000; i++)
+    const struct timespec pause = {.tv_nsec = 50000};
+    /* The signal handlers of an attack check whether they interrupt the limiter's code: so it runs here for a while. */
+    for (volatile int spin = 0; spin < 20000; spin++)
         continue;
-    nanosleep(&moment, NULL);
+    nanosleep(&pause, NULL);
     return 1;
 }
 

@@ -1,10 +1,10 @@
-/* Faults: each takes one defence of the limiter out, so that the test of that defence can be seen to fail.
+/* Faults: each takes one defence of the limiter out, to show that the test of that defence fails then.
  *
  * In the build with faults (-DFAULTS, make faults) the environment names the one that is on when the limiter is
  * loaded: HETERO_FAULT. A name that faults.def does not list ends the process. In every other build none is on:
  * FAULT(name) is a constant, and nothing is left of it in the object. A name that is not listed compiles in neither.
  *
- * FAULT_PAUSE(name) stands where a fault is seen only if a signal or another thread comes between: it stays a while.
+ * FAULT_PAUSE(name) waits a while where a fault shows only if a signal or another thread comes in between.
  */
 #ifndef HETERO_FAULT_H
 #define HETERO_FAULT_H

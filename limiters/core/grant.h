@@ -5,7 +5,7 @@
  *                        The node changes a limit in place, so a mapped reader sees it at once.
  *   GRANT_DIR/usage      the region (region.h); read-write for the tenant, holds usage and nothing else.
  *   GRANT_DIR/board.<i>  the directory that all tenants of device i read (timeshare/pages.h); read-only for them.
- *   GRANT_DIR/page.<i>   what the grant says of itself there; read-write for the tenant.
+ *   GRANT_DIR/page.<i>   the grant's own state on device i; read-write for the tenant.
  *
  * The limiter looks for the grant at /etc/hetero/grant (a container's read-only mount), which no environment can
  * override, then at $HETERO_GRANT (the path of the grant file; `hetero run`). Neither: not limited, pass through.
@@ -29,23 +29,23 @@ enum hetero_priority { HETERO_PRIORITY_LOW = 0, HETERO_PRIORITY_HIGH = 1 };
 
 /* Set for all processes of a grant. */
 enum {
-    HETERO_FLAG_SPILL = 1,   /* the node grants more memory than the card has: what does not fit lies with the host */
-    HETERO_FLAG_CONTEXT = 2, /* what a process's context takes of the card counts against its memory */
-    HETERO_FLAG_STRICT = 4,  /* what the driver offers and the limiter does not know is not to be had */
+    HETERO_FLAG_SPILL = 1,   /* the node grants more memory than the card has: what does not fit is host memory */
+    HETERO_FLAG_CONTEXT = 2, /* the memory of a process's context counts against the grant's memory */
+    HETERO_FLAG_STRICT = 4,  /* driver functions that the limiter does not know are hidden */
     HETERO_FLAG_SERVICE = 8, /* a service of the vendor's (MPS) runs kernels of several programs at the same time */
     HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT | HETERO_FLAG_STRICT | HETERO_FLAG_SERVICE,
 };
 
 struct hetero_grant_device {
-    char uuid[64];     /* as the driver prints it ("GPU-…"), NUL-padded: the only way a device is addressed */
-    uint64_t memory;   /* bytes this grant may hold on the device */
-    uint32_t core;     /* 1..10000 */
-    uint32_t policy;   /* enum hetero_policy */
-    uint32_t priority; /* enum hetero_priority */
-    uint32_t flags;    /* HETERO_FLAG_* */
-    /* Bytes that the driver counts for the grant's programs and their limiters did not: counted as held. Root writes it
-     * when it has compared the two (hetero/node/view/excess.py). */
-    uint64_t excess;
+    char uuid[64];         /* as the driver prints it ("GPU-…"), NUL-padded: the only way a device is addressed */
+    uint64_t memory_bytes; /* the limit of this grant on the device */
+    uint32_t core;         /* the share of device time in hundredths of a percent, 1..10000 */
+    uint32_t policy;       /* enum hetero_policy */
+    uint32_t priority;     /* enum hetero_priority */
+    uint32_t flags;        /* HETERO_FLAG_* */
+    /* Bytes that the driver counts for the grant's programs and their limiters did not charge. They count as held. Root
+     * writes it after it compared the two (hetero/node/view/excess.py). */
+    uint64_t excess_bytes;
     uint64_t reserved[4];
 }; /* 128 bytes */
 

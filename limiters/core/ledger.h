@@ -1,5 +1,5 @@
-/* The memory ledger: bytes are reserved before the driver is asked and given back when it says no, so that the sum
- * over all threads and processes of a grant never passes the limit, not for a moment.
+/* The memory ledger. Bytes are reserved before the driver allocates and released if it fails. So the sum over all
+ * threads and processes of a grant never exceeds the limit.
  */
 #ifndef HETERO_LEDGER_H
 #define HETERO_LEDGER_H
@@ -8,31 +8,31 @@
 
 enum ledger_answer { LEDGER_GRANTED, LEDGER_OVER, LEDGER_BROKEN };
 
-/* Reserve `bytes` on the grant's device `device` under `limit`. Looks for dead processes before it says OVER;
- * BROKEN when the region cannot be trusted (the caller refuses). */
-enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
+/* Reserve `bytes` on the grant's device `device` under `limit_bytes`. OVER: they do not fit, also without the bytes of
+ * dead processes. BROKEN: the region cannot be used, and the caller refuses. */
+enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit_bytes);
 
-/* The same, and a refusal is not counted as one. */
-enum ledger_answer ledger_try(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
+/* The same, but a refusal is not counted in denied_allocations. */
+enum ledger_answer ledger_reserve_if_free(struct region *region, unsigned device, uint64_t bytes, uint64_t limit_bytes);
 
 /* Whether `bytes` would be granted now. */
-bool ledger_fits(struct region *region, unsigned device, uint64_t bytes, uint64_t limit);
+bool ledger_fits(struct region *region, unsigned device, uint64_t bytes, uint64_t limit_bytes);
 
 /* Give back `bytes` that this process reserved. */
 void ledger_release(struct region *region, unsigned device, uint64_t bytes);
 
-/* Bytes that this process has given back so far, and those that the grant's others have, who may have ended: of use is
- * by how much they grow. False: the region cannot be trusted. */
-bool ledger_returned(struct region *region, unsigned device, uint64_t *own, uint64_t *others);
+/* Bytes that this process has released so far, and bytes that the grant's other processes have, ended ones included.
+ * Callers use only the growth of both. False: the region cannot be used. */
+bool ledger_returned(struct region *region, unsigned device, uint64_t *own_bytes, uint64_t *others_bytes);
 
-/* Bytes that this process reserved and did not give back; and all that it has given back so far. */
-uint64_t ledger_own(struct region *region, unsigned device, uint64_t *returned);
+/* Bytes that this process reserved and did not release; and all bytes that it has released so far. */
+uint64_t ledger_own(struct region *region, unsigned device, uint64_t *returned_bytes);
 
-/* Change what this process says of itself (region.h). What the driver counts for it, and it neither was charged for nor
- * says, is taken for memory that got past the limiter. */
-void ledger_say(struct region *region, enum hetero_said kind, unsigned device, int64_t change);
+/* Change one of this process's reports (region.h), in the unit of its kind. Memory that the driver counts for the
+ * process, and that is neither charged nor reported, is taken for memory that got past the limiter. */
+void ledger_report(struct region *region, enum hetero_report kind, unsigned device, int64_t change);
 
-/* Bytes held by the live processes of the grant, with what root says they hold besides (grant.h, excess). */
+/* Bytes held by the live processes of the grant, with the excess that root found (grant.h). */
 uint64_t ledger_used(struct region *region, unsigned device);
 
 #endif

@@ -1,22 +1,22 @@
-/* libc's own functions, whatever else of their names is loaded in front of them. */
+/* libc's own functions, also where other functions of their names are loaded in front of them. */
 #ifndef HETERO_LIBC_H
 #define HETERO_LIBC_H
 
 #include <link.h>
 #include <stdbool.h>
 
-/* Those that are answered here under their own names (symbols.c). */
+/* libc's functions whose names the limiter answers itself (symbols.c). */
 void *libc_dlsym(void *handle, const char *name);
 void *libc_dlvsym(void *handle, const char *name, const char *version);
 void *libc_dlopen(const char *file, int flags);
 
-/* The library or program that an address lies in; NULL: none. */
+/* The loaded library or program that contains an address; NULL: none. */
 const struct link_map *object_of(const void *address);
 
-/* Whether a library calls itself so (its DT_SONAME). */
+/* Whether this is a library's DT_SONAME. */
 bool object_is_called(const struct link_map *object, const char *name);
 
-/* strcmp without libc. */
-bool same_text(const char *one, const char *other);
+/* Whether two texts are equal, without libc. */
+bool same_text(const char *left, const char *right);
 
 #endif

@@ -8,68 +8,69 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AGAIN_NS UINT64_C(60000000000)
+#define REPEAT_NS UINT64_C(60000000000)
 
 #define UNREAD (-2)
 #define SILENT (-1)
 
-static atomic_int threshold = UNREAD; /* every thread that reads it finds the same */
+static atomic_int threshold = UNREAD; /* the highest level that is logged; each thread that writes it writes the same */
 
 static int read_threshold(void)
 {
-    const char *asked = getenv("HETERO_LOG");
-    if (asked == NULL)
+    const char *setting = getenv("HETERO_LOG");
+    if (setting == NULL)
         return LOG_NOTICE;
-    if (strcmp(asked, "off") == 0)
+    if (strcmp(setting, "off") == 0)
         return SILENT;
-    if (strcmp(asked, "error") == 0)
+    if (strcmp(setting, "error") == 0)
         return LOG_ERROR;
-    if (strcmp(asked, "info") == 0)
+    if (strcmp(setting, "info") == 0)
         return LOG_INFO;
-    return strcmp(asked, "debug") == 0 ? LOG_DEBUG : LOG_NOTICE;
+    return strcmp(setting, "debug") == 0 ? LOG_DEBUG : LOG_NOTICE;
 }
 
 bool log_due(uint64_t *logged_ns, uint64_t now_ns)
 {
-    if (*logged_ns != 0 && now_ns - *logged_ns < AGAIN_NS)
+    if (*logged_ns != 0 && now_ns - *logged_ns < REPEAT_NS)
         return false;
     *logged_ns = now_ns;
     return true;
 }
 
-/* Write one byte as itself or as four characters; return how many. */
-static size_t put_escaped(char *to, unsigned char byte)
+/* Write one byte as itself or as four characters. Returns the number of characters. */
+static size_t put_escaped(char *output, unsigned char byte)
 {
     static const char digits[] = "0123456789abcdef";
     if (byte >= ' ' && byte <= '~') {
-        to[0] = (char)byte;
+        output[0] = (char)byte;
         return 1;
     }
-    to[0] = '\\';
-    to[1] = 'x';
-    to[2] = digits[byte >> 4];
-    to[3] = digits[byte & 15];
+    output[0] = '\\';
+    output[1] = 'x';
+    output[2] = digits[byte >> 4];
+    output[3] = digits[byte & 15];
     return 4;
 }
 
 void log_line(enum log_level level, const char *format, ...)
 {
-    int allowed = atomic_load_explicit(&threshold, memory_order_relaxed);
-    if (allowed == UNREAD) {
-        allowed = read_threshold();
-        atomic_store_explicit(&threshold, allowed, memory_order_relaxed);
+    int max_level = atomic_load_explicit(&threshold, memory_order_relaxed);
+    if (max_level == UNREAD) {
+        max_level = read_threshold();
+        atomic_store_explicit(&threshold, max_level, memory_order_relaxed);
     }
-    if ((int)level > allowed)
+    if ((int)level > max_level)
         return;
-    char said[480], line[512];
+    char message[480], line[512];
     va_list arguments;
     va_start(arguments, format);
-    int body = vsnprintf(said, sizeof said, format, arguments);
+    int message_length = vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    size_t length = (size_t)snprintf(line, sizeof line, "hetero[%d]: ", (int)getpid());
-    for (const char *next = said; body > 0 && *next != '\0' && length < sizeof line - 5; next++)
-        length += put_escaped(line + length, (unsigned char)*next);
-    line[length] = '\n';
-    if (write(STDERR_FILENO, line, length + 1) < 0)
+    size_t line_length = (size_t)snprintf(line, sizeof line, "hetero[%d]: ", (int)getpid());
+    for (const char *character = message; message_length > 0 && *character != '\0' && line_length < sizeof line - 5;
+         character++)
+        line_length += put_escaped(line + line_length, (unsigned char)*character);
+    line[line_length] = '\n';
+    if (write(STDERR_FILENO, line, line_length + 1) < 0)
         return; /* stderr is closed */
 }

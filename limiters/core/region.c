@@ -13,62 +13,64 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The lock word. The number of thefts in it keeps two waiters from both robbing the same dead holder. */
-#define OWNER      UINT32_C(0x0000ffff) /* slot + 1; 0: nobody */
-#define THEFT      UINT32_C(0x00010000)
-#define THEFTS     UINT32_C(0x7fff0000)
-#define WAITED_FOR UINT32_C(0x80000000)
+/* The bits of the lock word. A counter of thefts keeps two waiters from both taking the lock from one dead holder. */
+#define OWNER       UINT32_C(0x0000ffff) /* slot + 1; 0: nobody */
+#define THEFT       UINT32_C(0x00010000)
+#define THEFTS      UINT32_C(0x7fff0000)
+#define HAS_WAITERS UINT32_C(0x80000000)
 
-/* How often a waiter looks whether the holder lives, and how long it waits for one that lives: a holder needs well
- * under a microsecond, so one that was stopped or preempted for so long is not coming back soon. While holders change,
- * the lock is in use by processes that a busy machine lets go first, and is waited for longer. */
-#define LOOK_NS      INT64_C(2000000)
-#define PATIENCE_NS  INT64_C(1000000000)
-#define MOST_WAIT_NS (30 * PATIENCE_NS)
+/* A waiter checks each POLL_NS whether the holder lives, and waits HOLDER_WAIT_NS for one that lives. A holder needs
+ * well under a microsecond, so one that was stopped or preempted for so long will not release the lock soon. While
+ * holders change, the machine is busy and the lock works: then the waiter waits up to MAX_WAIT_NS. */
+#define POLL_NS        INT64_C(2000000)
+#define HOLDER_WAIT_NS INT64_C(1000000000)
+#define MAX_WAIT_NS    (30 * HOLDER_WAIT_NS)
 
-/* Tried by every process that comes; of hundreds that come at once, each then looks elsewhere for the rest. */
+/* Slots that each process tries first. Then each starts at another slot, so that hundreds that start at once do not try
+ * the same ones. */
 #define FIRST_SLOTS 8u
 
-static bool lock_byte(int file, int command, short type, int byte)
+static bool lock_byte(int fd, int command, short type, int byte)
 {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
     int result;
     do
-        result = fcntl(file, command, &lock);
+        result = fcntl(fd, command, &lock);
     while (result < 0 && errno == EINTR);
     return result == 0;
 }
 
-static int open_file(const struct region *region)
+static int open_region_file(const struct region *region)
 {
-    int file = open(region->path, O_RDWR | O_CLOEXEC);
-    if (file < 0)
+    int fd = open(region->path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
         log_line(LOG_ERROR, "usage region %s: %s", region->path, strerror(errno));
-    return file;
+    return fd;
 }
 
-/* Asked through a description of its own, to which the slot of this process is another's, too. */
-static bool held(int file, int byte)
+/* Whether a live process has locked the byte. `fd` is of a description of its own, for which this process's lock counts
+ * as another's, too. */
+static bool is_byte_locked(int fd, int byte)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
-    /* Not being able to ask counts as held: memory is never given back on a guess. */
-    return fcntl(file, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    /* An error counts as locked: memory is never given back on a guess. */
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-static struct hetero_region *map(const char *path)
+static struct hetero_region *map_region(const char *path)
 {
     /* A description of its own: a mapping keeps its description open, and with it any lock, in children too. */
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    off_t size = file < 0 ? -1 : lseek(file, 0, SEEK_END);
-    void *mapped = MAP_FAILED;
-    if (size >= (off_t)sizeof(struct hetero_region))
-        mapped = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED)
-        log_line(LOG_ERROR, "usage region %s: cannot be mapped (%lld bytes of %zu)", path, (long long)size,
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    off_t file_bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
+    void *mapping = MAP_FAILED;
+    if (file_bytes >= (off_t)sizeof(struct hetero_region))
+        mapping = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapping == MAP_FAILED)
+        log_line(LOG_ERROR, "usage region %s: cannot be mapped (%lld bytes of %zu)", path, (long long)file_bytes,
                  sizeof(struct hetero_region));
-    if (file >= 0)
-        close(file);
-    return mapped == MAP_FAILED ? NULL : mapped;
+    if (fd >= 0)
+        close(fd);
+    return mapping == MAP_FAILED ? NULL : mapping;
 }
 
 bool region_open(struct region *region, const char *path)
@@ -77,15 +79,15 @@ bool region_open(struct region *region, const char *path)
     if (strlen(path) >= sizeof region->path)
         return false;
     strcpy(region->path, path);
-    struct hetero_region *shared = map(path);
+    struct hetero_region *shared = map_region(path);
     if (shared == NULL)
         return false;
-    uint64_t magic = 0;
+    uint64_t unset_magic = 0;
     if (atomic_load(&shared->magic) == 0) {
         /* Written by the first process; several write the same. */
         __atomic_store_n(&shared->version, HETERO_REGION_VERSION, __ATOMIC_RELAXED);
         __atomic_store_n(&shared->slot_count, HETERO_REGION_SLOTS, __ATOMIC_RELAXED);
-        atomic_compare_exchange_strong(&shared->magic, &magic, HETERO_REGION_MAGIC);
+        atomic_compare_exchange_strong(&shared->magic, &unset_magic, HETERO_REGION_MAGIC);
     }
     if (atomic_load(&shared->magic) != HETERO_REGION_MAGIC || shared->version != HETERO_REGION_VERSION ||
         shared->slot_count != HETERO_REGION_SLOTS) {
@@ -99,117 +101,122 @@ bool region_open(struct region *region, const char *path)
 
 void region_forget(struct region *region)
 {
-    region->slot = -1;
-    memset(region->own, 0, sizeof region->own);
-    memset(region->returned, 0, sizeof region->returned);
-    memset(region->said, 0, sizeof region->said);
-    memset((void *)region->owed, 0, sizeof region->owed);
-    pthread_mutex_init(&region->mine, NULL); /* a thread of the parent may have held it at the fork */
+    region->slot_index = -1;
+    memset(region->own_bytes, 0, sizeof region->own_bytes);
+    memset(region->returned_bytes, 0, sizeof region->returned_bytes);
+    memset(region->reports, 0, sizeof region->reports);
+    memset((void *)region->late_released_bytes, 0, sizeof region->late_released_bytes);
+    pthread_mutex_init(&region->process_mutex, NULL); /* a thread of the parent may have held it at the fork */
 }
 
 /* --------------------------------------------------------------------------------------------------------- the lock */
 
-static int64_t now_ns(void)
+static int64_t monotonic_ns(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
 }
 
-/* Whether the process that the lock word names can still be inside. We are not, so a word that names our slot was left
- * by the slot's last process, or is garbage. */
-static bool may_be_inside(const struct region *region, uint32_t word)
+/* Whether the process that the lock word names may still hold the lock. This process does not, so a word that names its
+ * slot was left by the slot's last process, or is garbage. */
+static bool may_be_inside(const struct region *region, uint32_t lock_word)
 {
-    uint32_t slot = (word & OWNER) - 1;
-    if (slot >= HETERO_REGION_SLOTS || (int)slot == region->slot)
+    uint32_t slot_index = (lock_word & OWNER) - 1;
+    if (slot_index >= HETERO_REGION_SLOTS || (int)slot_index == region->slot_index)
         return false;
-    int file = open_file(region);
-    bool may = held(file, (int)slot);
-    if (file >= 0)
-        close(file);
-    return may;
+    int fd = open_region_file(region);
+    bool is_live = is_byte_locked(fd, (int)slot_index);
+    if (fd >= 0)
+        close(fd);
+    return is_live;
 }
 
-/* How many slots there is something to see in. Most grants are one process, and a sweep should not read a thousand. */
-static unsigned reached(const struct hetero_region *shared)
+/* How many slots may be in use. Most grants are one process, and a sweep should not read a thousand slots. */
+static unsigned slots_reached(const struct hetero_region *shared)
 {
-    unsigned count = shared->reached;
-    return count < HETERO_REGION_SLOTS ? count : HETERO_REGION_SLOTS;
+    unsigned slot_count = shared->reached_slots;
+    return slot_count < HETERO_REGION_SLOTS ? slot_count : HETERO_REGION_SLOTS;
 }
 
-/* Sum up the slots. A sum too large for 64 bits is garbage, and more than any limit. */
-static void recount(struct hetero_region *shared)
+/* Sum up the slots' bytes. A sum that overflows is garbage, and counts as more than any limit. */
+static void recount_used(struct hetero_region *shared)
 {
-    unsigned count = reached(shared);
-    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
-        uint64_t used = 0;
-        for (unsigned s = 0; s < count; s++)
-            if (__builtin_add_overflow(used, shared->slots[s].used[d], &used))
-                used = UINT64_MAX;
-        shared->devices[d].used = used;
+    unsigned slot_count = slots_reached(shared);
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        uint64_t sum_bytes = 0;
+        for (unsigned slot_index = 0; slot_index < slot_count; slot_index++)
+            if (__builtin_add_overflow(sum_bytes, shared->slots[slot_index].used_bytes[device], &sum_bytes))
+                sum_bytes = UINT64_MAX;
+        shared->devices[device].used_bytes = sum_bytes;
     }
 }
 
-static bool take_shared(struct region *region)
+static bool lock_shared(struct region *region)
 {
-    _Atomic uint32_t *word = &region->shared->lock;
-    uint32_t mine = (uint32_t)region->slot + 1, seen = 0;
-    if (__builtin_expect(atomic_compare_exchange_strong(word, &seen, mine), 1))
+    _Atomic uint32_t *lock_word = &region->shared->lock_word;
+    uint32_t own_word = (uint32_t)region->slot_index + 1, seen_word = 0;
+    if (__builtin_expect(atomic_compare_exchange_strong(lock_word, &seen_word, own_word), 1))
         return true;
-    mine |= WAITED_FOR; /* once we had to wait, others may be waiting as well */
-    uint32_t owner = seen & OWNER;
-    int64_t began = now_ns(), since = began;
-    for (int64_t now = began; now - since < PATIENCE_NS && now - began < MOST_WAIT_NS; now = now_ns()) {
-        seen = 0;
-        if (atomic_compare_exchange_strong(word, &seen, mine))
+    own_word |= HAS_WAITERS; /* once this process had to wait, others may be waiting as well */
+    uint32_t owner = seen_word & OWNER;
+    int64_t start_ns = monotonic_ns(), owner_since_ns = start_ns;
+    for (int64_t now_ns = start_ns; now_ns - owner_since_ns < HOLDER_WAIT_NS && now_ns - start_ns < MAX_WAIT_NS;
+         now_ns = monotonic_ns()) {
+        seen_word = 0;
+        if (atomic_compare_exchange_strong(lock_word, &seen_word, own_word))
             return true;
-        if (owner != (seen & OWNER)) {
-            owner = seen & OWNER;
-            since = now;
+        if (owner != (seen_word & OWNER)) {
+            owner = seen_word & OWNER;
+            owner_since_ns = now_ns;
         }
-        uint32_t awaited = seen | WAITED_FOR;
-        if (seen != awaited && !atomic_compare_exchange_strong(word, &seen, awaited))
+        uint32_t awaited_word = seen_word | HAS_WAITERS;
+        if (seen_word != awaited_word && !atomic_compare_exchange_strong(lock_word, &seen_word, awaited_word))
             continue;
-        if (may_be_inside(region, awaited)) {
-            struct timespec look = {.tv_nsec = LOOK_NS};
-            syscall(SYS_futex, word, FUTEX_WAIT, awaited, &look, NULL, 0);
-        } else if (atomic_compare_exchange_strong(word, &awaited, mine | ((awaited + THEFT) & THEFTS))) {
+        if (may_be_inside(region, awaited_word)) {
+            struct timespec poll = {.tv_nsec = POLL_NS};
+            syscall(SYS_futex, lock_word, FUTEX_WAIT, awaited_word, &poll, NULL, 0);
+        } else if (atomic_compare_exchange_strong(lock_word, &awaited_word,
+                                                  own_word | ((awaited_word + THEFT) & THEFTS))) {
             /* Its holder was killed between two writes: the slots are the truth. */
-            recount(region->shared);
+            recount_used(region->shared);
             return true;
         }
     }
-    log_line(LOG_ERROR, "usage region %s: locked for too long (by slot %u)", region->path, (seen & OWNER) - 1);
+    log_line(LOG_ERROR, "usage region %s: locked for too long (by slot %u)", region->path, (seen_word & OWNER) - 1);
     return false;
 }
 
-/* Have the lock of this process stay when its descriptor is closed, by us or by whoever closes what it does not know.
- * Where it is mapped from says the slot in /proc/PID/maps (hetero/node/ledger), beyond the file's end or not. */
-static bool keep_open(struct region *region, int file, int slot)
+/* Keep the lock of this process's slot when its descriptor is closed, by the limiter or by a program that closes all
+ * descriptors. The mapping's offset tells the slot in /proc/PID/maps (hetero/node/ledger). It may lie beyond the file's
+ * end. */
+static bool map_slot_keeper(struct region *region, int fd, int slot_index)
 {
-    size_t page = 1; /* rounded up to a page, which is never looked at */
-    region->keeper = mmap(NULL, page, PROT_NONE, MAP_SHARED, file, (off_t)slot * HETERO_REGION_SLOT_OFFSET);
-    return region->keeper != MAP_FAILED && madvise(region->keeper, page, MADV_DONTFORK) == 0;
+    size_t page_bytes = 1; /* rounded up to a page, which nobody reads */
+    region->slot_mapping = mmap(NULL, page_bytes, PROT_NONE, MAP_SHARED, fd,
+                                (off_t)slot_index * HETERO_REGION_SLOT_OFFSET);
+    return region->slot_mapping != MAP_FAILED && madvise(region->slot_mapping, page_bytes, MADV_DONTFORK) == 0;
 }
 
-/* Whether the slot may be one whose process ended and whose memory others have open: a sweep will tell. */
-static bool is_left(const struct hetero_region_slot *slot)
+/* Whether the slot may be of a process that ended while others had its memory open. A sweep decides that. */
+static bool may_be_orphaned(const struct hetero_region_slot *slot)
 {
-    for (unsigned d = 0; slot->pid != 0 && d < HETERO_MAX_DEVICES; d++)
-        if (slot->said[HETERO_SAID_SHARED][d] > 0)
+    for (unsigned device = 0; slot->pid != 0 && device < HETERO_MAX_DEVICES; device++)
+        if (slot->reports[HETERO_REPORT_SHARED][device] > 0)
             return true;
     return false;
 }
 
-static int lock_slot(struct region *region, int file)
+static int lock_slot(struct region *region, int fd)
 {
     unsigned start = 0;
-    for (unsigned tried = 0; tried < HETERO_REGION_SLOTS + FIRST_SLOTS; tried++) {
-        if (tried == FIRST_SLOTS)
-            start = atomic_fetch_add(&region->shared->next, 1) % HETERO_REGION_SLOTS;
-        unsigned s = tried < FIRST_SLOTS ? tried : (start + tried) % HETERO_REGION_SLOTS;
-        if (!is_left(&region->shared->slots[s]) && lock_byte(file, F_OFD_SETLK, F_WRLCK, (int)s))
-            return (int)s;
+    for (unsigned attempt = 0; attempt < HETERO_REGION_SLOTS + FIRST_SLOTS; attempt++) {
+        if (attempt == FIRST_SLOTS)
+            start = atomic_fetch_add(&region->shared->next_slot, 1) % HETERO_REGION_SLOTS;
+        unsigned slot_index = attempt < FIRST_SLOTS ? attempt : (start + attempt) % HETERO_REGION_SLOTS;
+        if (!may_be_orphaned(&region->shared->slots[slot_index]) &&
+            lock_byte(fd, F_OFD_SETLK, F_WRLCK, (int)slot_index))
+            return (int)slot_index;
     }
     log_line(LOG_ERROR, "usage region %s: all %u slots are held by live processes", region->path, HETERO_REGION_SLOTS);
     return -1;
@@ -217,162 +224,165 @@ static int lock_slot(struct region *region, int file)
 
 static bool take_slot(struct region *region)
 {
-    if (region->slot >= 0)
+    if (region->slot_index >= 0)
         return true;
-    int file = open_file(region);
-    if (file < 0)
+    int fd = open_region_file(region);
+    if (fd < 0)
         return false;
-    int slot = lock_slot(region, file);
-    if (slot >= 0 && (FAULT(slot_lock_in_a_descriptor) || keep_open(region, file, slot))) {
-        region->slot = slot;
+    int slot_index = lock_slot(region, fd);
+    if (slot_index >= 0 && (FAULT(slot_lock_in_a_descriptor) || map_slot_keeper(region, fd, slot_index))) {
+        region->slot_index = slot_index;
         region->pid = (uint32_t)getpid();
-        region_say(region); /* over a dead process's */
+        region_publish_report(region); /* overwrites that of a dead process */
     }
     if (!FAULT(slot_lock_in_a_descriptor))
-        close(file);
-    return region->slot >= 0;
+        close(fd);
+    return region->slot_index >= 0;
 }
 
-/* With the lock held. */
-static void give_back_what_is_owed(struct region *region)
+/* With the lock held: release the bytes that were released while the lock could not be taken. */
+static void apply_late_releases(struct region *region)
 {
-    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
-        uint64_t owed = atomic_load_explicit(&region->owed[d], memory_order_relaxed);
-        if (__builtin_expect(owed != 0, 0)) {
-            atomic_fetch_sub(&region->owed[d], owed);
-            owed = owed < region->own[d] ? owed : region->own[d];
-            region->own[d] -= owed;
-            region->returned[d] += owed;
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        uint64_t late_bytes = atomic_load_explicit(&region->late_released_bytes[device], memory_order_relaxed);
+        if (__builtin_expect(late_bytes != 0, 0)) {
+            atomic_fetch_sub(&region->late_released_bytes[device], late_bytes);
+            late_bytes = late_bytes < region->own_bytes[device] ? late_bytes : region->own_bytes[device];
+            region->own_bytes[device] -= late_bytes;
+            region->returned_bytes[device] += late_bytes;
         }
     }
 }
 
 bool region_lock(struct region *region)
 {
-    pthread_mutex_lock(&region->mine);
-    if (!take_slot(region) || !take_shared(region)) {
-        pthread_mutex_unlock(&region->mine);
+    pthread_mutex_lock(&region->process_mutex);
+    if (!take_slot(region) || !lock_shared(region)) {
+        pthread_mutex_unlock(&region->process_mutex);
         return false;
     }
     struct hetero_region_slot *slot = region_slot(region);
     slot->pid = region->pid;
-    give_back_what_is_owed(region);
-    if (__builtin_expect(region->shared->reached <= (uint32_t)region->slot, 0))
-        region->shared->reached = (uint32_t)region->slot + 1;
-    if (__builtin_expect(memcmp(slot->used, region->own, sizeof region->own) != 0, 0)) {
-        /* Left by a dead process, scribbled on, or given back since. */
-        memcpy(slot->used, region->own, sizeof region->own);
-        recount(region->shared);
+    apply_late_releases(region);
+    if (__builtin_expect(region->shared->reached_slots <= (uint32_t)region->slot_index, 0))
+        region->shared->reached_slots = (uint32_t)region->slot_index + 1;
+    if (__builtin_expect(memcmp(slot->used_bytes, region->own_bytes, sizeof region->own_bytes) != 0, 0)) {
+        /* The slot has a dead process's bytes, the tenant wrote to it, or late releases were applied. */
+        memcpy(slot->used_bytes, region->own_bytes, sizeof region->own_bytes);
+        recount_used(region->shared);
     }
     return true;
 }
 
 void region_unlock(struct region *region)
 {
-    if (atomic_exchange(&region->shared->lock, 0) & WAITED_FOR)
-        syscall(SYS_futex, &region->shared->lock, FUTEX_WAKE, 1, NULL, NULL, 0);
-    pthread_mutex_unlock(&region->mine);
+    if (atomic_exchange(&region->shared->lock_word, 0) & HAS_WAITERS)
+        syscall(SYS_futex, &region->shared->lock_word, FUTEX_WAKE, 1, NULL, NULL, 0);
+    pthread_mutex_unlock(&region->process_mutex);
 }
 
 struct hetero_region_slot *region_slot(struct region *region)
 {
-    return &region->shared->slots[region->slot];
+    return &region->shared->slots[region->slot_index];
 }
 
-void region_say(struct region *region)
+void region_publish_report(struct region *region)
 {
-    memcpy(region_slot(region)->said, region->said, sizeof region->said);
+    memcpy(region_slot(region)->reports, region->reports, sizeof region->reports);
 }
 
-/* Which slots are of live processes, and of which devices any of those has memory of others open. */
-struct census {
-    bool lives[HETERO_REGION_SLOTS], open[HETERO_MAX_DEVICES];
+/* Which slots are of live processes, and on which devices any of those has other processes' memory open. */
+struct slot_snapshot {
+    bool is_live[HETERO_REGION_SLOTS], has_foreign_memory[HETERO_MAX_DEVICES];
 };
 
-/* One question for each slot: a page that somebody scribbled on must not keep its lock for long. */
-static struct census count_slots(const struct region *region, int file)
+/* One system call for each slot at most, so that the lock is not held for long whatever the tenant wrote. */
+static struct slot_snapshot snapshot_slots(const struct region *region, int fd)
 {
-    struct census found = {0};
-    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
-        const struct hetero_region_slot *slot = &region->shared->slots[s];
-        found.lives[s] = (int)s == region->slot || (slot->pid != 0 && held(file, (int)s));
-        for (unsigned d = 0; found.lives[s] && d < HETERO_MAX_DEVICES; d++)
-            found.open[d] |= slot->said[HETERO_SAID_OPENED][d] > 0;
+    struct slot_snapshot snapshot = {0};
+    for (unsigned slot_index = 0, slot_count = slots_reached(region->shared); slot_index < slot_count; slot_index++) {
+        const struct hetero_region_slot *slot = &region->shared->slots[slot_index];
+        snapshot.is_live[slot_index] = (int)slot_index == region->slot_index ||
+                                       (slot->pid != 0 && is_byte_locked(fd, (int)slot_index));
+        for (unsigned device = 0; snapshot.is_live[slot_index] && device < HETERO_MAX_DEVICES; device++)
+            snapshot.has_foreign_memory[device] |= slot->reports[HETERO_REPORT_OPENED][device] > 0;
     }
-    return found;
+    return snapshot;
 }
 
-/* Of a dead process's slot: what it shared stays charged while that may be open. */
-static void sweep_slot(struct hetero_region_slot *slot, const bool open[HETERO_MAX_DEVICES])
+/* Free a dead process's slot, but for the bytes that it shared and that others may have open. */
+static void sweep_dead_slot(struct hetero_region_slot *slot, const bool has_foreign_memory[HETERO_MAX_DEVICES])
 {
-    struct hetero_region_slot left = {0};
-    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++) {
-        uint64_t shared = slot->said[HETERO_SAID_SHARED][d];
-        if (shared == 0 || !open[d])
+    struct hetero_region_slot orphan = {0};
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
+        uint64_t shared_bytes = slot->reports[HETERO_REPORT_SHARED][device];
+        if (shared_bytes == 0 || !has_foreign_memory[device])
             continue;
-        left.used[d] = shared < slot->used[d] ? shared : slot->used[d];
-        left.said[HETERO_SAID_SHARED][d] = left.used[d];
-        left.pid = HETERO_REGION_LEFT;
+        orphan.used_bytes[device] = shared_bytes < slot->used_bytes[device] ? shared_bytes : slot->used_bytes[device];
+        orphan.reports[HETERO_REPORT_SHARED][device] = orphan.used_bytes[device];
+        orphan.pid = HETERO_REGION_ORPHANED;
     }
-    *slot = left;
+    *slot = orphan;
 }
 
-/* Whether there is a slot that is not ours and was taken. */
-static bool any_other(const struct region *region)
+/* Whether another process ever took a slot. */
+static bool has_other_slots(const struct region *region)
 {
-    for (unsigned s = 0, count = reached(region->shared); s < count; s++)
-        if ((int)s != region->slot && region->shared->slots[s].pid != 0)
+    for (unsigned slot_index = 0, slot_count = slots_reached(region->shared); slot_index < slot_count; slot_index++)
+        if ((int)slot_index != region->slot_index && region->shared->slots[slot_index].pid != 0)
             return true;
     return false;
 }
 
 void region_sweep(struct region *region)
 {
-    int file = any_other(region) ? open_file(region) : -1;
-    if (file < 0)
+    int fd = has_other_slots(region) ? open_region_file(region) : -1;
+    if (fd < 0)
         return;
-    struct census found = count_slots(region, file);
-    close(file);
-    bool swept = false;
-    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
-        struct hetero_region_slot *slot = &region->shared->slots[s];
-        if (slot->pid == 0 || found.lives[s])
+    struct slot_snapshot snapshot = snapshot_slots(region, fd);
+    close(fd);
+    bool has_swept = false;
+    for (unsigned slot_index = 0, slot_count = slots_reached(region->shared); slot_index < slot_count; slot_index++) {
+        struct hetero_region_slot *slot = &region->shared->slots[slot_index];
+        if (slot->pid == 0 || snapshot.is_live[slot_index])
             continue;
-        sweep_slot(slot, found.open);
-        swept = true;
+        sweep_dead_slot(slot, snapshot.has_foreign_memory);
+        has_swept = true;
     }
-    if (swept)
-        recount(region->shared);
+    if (has_swept)
+        recount_used(region->shared);
 }
 
 unsigned region_processes(const struct region *region, struct region_process processes[HETERO_REGION_SLOTS])
 {
-    unsigned found = 0;
-    int file = open_file(region);
-    for (unsigned s = 0, count = file < 0 ? 0 : reached(region->shared); s < count; s++) {
-        const struct hetero_region_slot *slot = &region->shared->slots[s];
+    unsigned process_count = 0;
+    int fd = open_region_file(region);
+    for (unsigned slot_index = 0, slot_count = fd < 0 ? 0 : slots_reached(region->shared); slot_index < slot_count;
+         slot_index++) {
+        const struct hetero_region_slot *slot = &region->shared->slots[slot_index];
         struct region_process process = {.pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED)};
-        if (process.pid == 0 || !held(file, (int)s))
+        if (process.pid == 0 || !is_byte_locked(fd, (int)slot_index))
             continue;
-        for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
-            process.used[d] = __atomic_load_n(&slot->used[d], __ATOMIC_RELAXED);
-        processes[found++] = process;
+        for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
+            process.used_bytes[device] = __atomic_load_n(&slot->used_bytes[device], __ATOMIC_RELAXED);
+        processes[process_count++] = process;
     }
-    if (file >= 0)
-        close(file);
-    return found;
+    if (fd >= 0)
+        close(fd);
+    return process_count;
 }
 
 uint64_t region_sum(const struct region *region, unsigned device)
 {
-    uint64_t sum = 0;
-    int file = open_file(region);
-    for (unsigned s = 0, count = reached(region->shared); s < count; s++) {
-        uint64_t used = __atomic_load_n(&region->shared->slots[s].used[device], __ATOMIC_RELAXED);
-        if (used != 0 && held(file, (int)s) && __builtin_add_overflow(sum, used, &sum))
-            sum = UINT64_MAX;
+    uint64_t sum_bytes = 0;
+    int fd = open_region_file(region);
+    for (unsigned slot_index = 0, slot_count = slots_reached(region->shared); slot_index < slot_count; slot_index++) {
+        uint64_t used_bytes = __atomic_load_n(&region->shared->slots[slot_index].used_bytes[device], __ATOMIC_RELAXED);
+        if (used_bytes != 0 && is_byte_locked(fd, (int)slot_index) &&
+            __builtin_add_overflow(sum_bytes, used_bytes, &sum_bytes))
+            sum_bytes = UINT64_MAX;
     }
-    if (file >= 0)
-        close(file);
-    return sum;
+    if (fd >= 0)
+        close(fd);
+    return sum_bytes;
 }

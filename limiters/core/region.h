@@ -5,13 +5,13 @@
  * pointers; the Python reader is hetero/node.
  *
  * The tenant can write anything here at any time. So nothing read from it is followed, indexed with or waited for
- * without bound, and each process holds itself to what it knows it holds (`own`), whatever the region says.
+ * without bound. Each process counts at least the bytes that it knows it holds (`own_bytes`), whatever the region has.
  *
  * The kernel knows which processes live: a slot is live exactly while its process holds an open-file-description
- * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted. The
- * description is kept by a page that is mapped through it and that no child inherits: no descriptor is, which the
- * program could close. Bytes past the slots lock other things: from slots + 1 + 32 * i on, what processes of the grant
- * agree on about device i's time slices (timeshare/time_slice.h); past those, each member of a gang locks one.
+ * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted. A mapping that
+ * no child inherits keeps the description open. A descriptor would not do: the program could close it. Bytes past the
+ * slots lock other things. The 32 bytes from slots + 1 + 32 * i on are for device i's time slices
+ * (timeshare/time_slice.h). Past those, each member of a gang locks one.
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -34,38 +34,39 @@
 #define HETERO_REGION_LOCK_MEMBER(i) (HETERO_REGION_LOCK_TIME_SLICE(HETERO_MAX_DEVICES) + (int)(i))
 
 struct hetero_region_device {
-    uint64_t used;   /* bytes held by the slots, live or not yet swept; under the lock */
-    uint64_t peak;   /* the most that used has been; under the lock */
-    uint64_t denied; /* allocations refused; under the lock */
+    uint64_t used_bytes;         /* held by all slots, live or not yet swept; under the lock */
+    uint64_t peak_bytes;         /* the largest used_bytes so far; under the lock */
+    uint64_t denied_allocations; /* how many were refused; under the lock */
     /* The rest is written only by the holder of the device's time slice (timeshare/time_slice.h). */
     _Atomic uint64_t launches;  /* kernels, graphs, copies and fills let in while a core limit was on */
     _Atomic uint64_t gpu_ns;    /* device time charged, only ever growing */
     _Atomic int64_t balance_ns; /* device time this grant may still use; negative is debt */
     _Atomic uint64_t stamp_ns;  /* CLOCK_MONOTONIC up to which the balance has grown; 0 is never */
     _Atomic int64_t kept_ns;    /* of the balance, what neighbours in debt kept the grant from */
-    /* Bytes ever reserved, only growing; under the lock. Who reads `used` twice knows by it how large it can have been
-     * in between. */
-    uint64_t granted;
+    /* All bytes that were ever reserved, only growing; under the lock. A reader of used_bytes at two times bounds by it
+     * what used_bytes was in between. */
+    uint64_t reserved_total_bytes;
     _Atomic uint64_t stopped_ns;  /* for which a launcher has waited for its gate, of each process */
     _Atomic uint64_t borrowed_ns; /* of gpu_ns, what others lent an elastic grant, which it does not owe */
     uint64_t reserved[5];
 }; /* 128 bytes */
 
-/* What a process says of itself besides what is charged. */
-enum hetero_said {
-    HETERO_SAID_UNCHARGED, /* bytes that the driver counts for it and nobody is charged for: contexts and code */
-    HETERO_SAID_SHARED,    /* bytes of what is charged that others may have open, too */
-    HETERO_SAID_OPENED,    /* how often it has memory of others open */
-    HETERO_SAID_KINDS,
+/* What a process reports of itself, beside what it is charged. */
+enum hetero_report {
+    HETERO_REPORT_UNCHARGED, /* bytes that the driver counts for it and nobody is charged for: contexts and code */
+    HETERO_REPORT_SHARED,    /* charged bytes that other processes may have open, too */
+    HETERO_REPORT_OPENED,    /* count: openings of other processes' memory that it has not closed */
+    HETERO_REPORT_KINDS,
 };
 
-/* Instead of a PID: its process ended, and others have open what it shared. Charged until nobody has anything open. */
-#define HETERO_REGION_LEFT UINT32_MAX
+/* Instead of a PID: the process ended while others had its shared memory open. The slot stays charged until no process
+ * of the grant has foreign memory open. */
+#define HETERO_REGION_ORPHANED UINT32_MAX
 
 struct hetero_region_slot {
-    uint64_t used[HETERO_MAX_DEVICES];                    /* bytes this process holds; under the lock */
-    uint64_t said[HETERO_SAID_KINDS][HETERO_MAX_DEVICES]; /* under the lock */
-    uint32_t pid;                                         /* for people to look at; 0 is a free slot */
+    uint64_t used_bytes[HETERO_MAX_DEVICES];                   /* held by this process; under the lock */
+    uint64_t reports[HETERO_REPORT_KINDS][HETERO_MAX_DEVICES]; /* bytes or counts, by kind; under the lock */
+    uint32_t pid;                                              /* only shown to users; 0 is a free slot */
     uint32_t reserved32;
     uint64_t reserved[7];
 }; /* 576 bytes */
@@ -118,11 +119,12 @@ struct hetero_region {
     uint32_t version;
     uint32_t slot_count;
     _Atomic uint32_t
-        lock;         /* futex: the slot + 1 of the process that changes the memory counts, with flags (region.c) */
-    uint32_t reached; /* slots from here on were never taken; only ever growing; under the lock */
-    _Atomic uint32_t next; /* where the next process to come looks for a slot once it found the first few taken */
+        lock_word; /* futex: the slot + 1 of the process that changes the memory counts, with flags (region.c) */
+    uint32_t reached_slots;     /* slots from this one on were never taken; only ever growing; under the lock */
+    _Atomic uint32_t next_slot; /* where the next process starts its search once it found the first few slots taken */
     uint32_t reserved32[13];
-    _Atomic uint64_t unknown; /* functions and tables of the driver that a process asked for and no table of ours has */
+    _Atomic uint64_t unknown_lookups; /* driver functions and tables that a process looked up and the limiter does not
+                                         know */
     uint64_t reserved[5];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];
@@ -134,54 +136,55 @@ _Static_assert(sizeof(struct hetero_region_slot) == 576, "region slot layout");
 _Static_assert(sizeof(struct hetero_region_gang) == 8320, "region gang layout");
 _Static_assert(sizeof(struct hetero_region) == 600320, "region layout");
 
-/* One process's hold on a region. */
+/* One process's access to a region. */
 struct region {
     char path[PATH_MAX];
     struct hetero_region *shared;     /* NULL: not opened; constant once it is */
     const struct hetero_grant *grant; /* whose excess counts as held; NULL: there is none; constant with `shared` */
-    pthread_mutex_t mine;             /* guards the rest, and is held by the thread that holds the shared lock */
-    _Atomic int slot;                 /* the slot we hold; -1: none */
-    void *keeper;                     /* the page that keeps its lock */
-    uint32_t pid;                     /* ours, for people to look at; known with the slot */
-    uint64_t own[HETERO_MAX_DEVICES]; /* bytes this process holds, as only it can know */
-    uint64_t returned[HETERO_MAX_DEVICES];                /* bytes it has given back so far */
-    uint64_t said[HETERO_SAID_KINDS][HETERO_MAX_DEVICES]; /* as in the slot, as only it can know */
-    _Atomic uint64_t owed[HETERO_MAX_DEVICES];            /* bytes that it gave back while it could not have the lock */
+    pthread_mutex_t process_mutex;    /* guards the rest; the thread that holds the shared lock holds it, too */
+    _Atomic int slot_index;           /* of this process's slot; -1: it has none */
+    void *slot_mapping;               /* the mapping that keeps the slot's byte locked */
+    uint32_t pid;                     /* this process's, only shown to users; known with the slot */
+    /* The process's private copies: unlike the slot, nobody else can write them. */
+    uint64_t own_bytes[HETERO_MAX_DEVICES];                    /* that it holds */
+    uint64_t returned_bytes[HETERO_MAX_DEVICES];               /* that it has given back so far */
+    uint64_t reports[HETERO_REPORT_KINDS][HETERO_MAX_DEVICES]; /* as in the slot */
+    _Atomic uint64_t late_released_bytes[HETERO_MAX_DEVICES];  /* released when the lock could not be taken */
 };
 
-/* Map the region at `path`, giving it its form if this is the first process. False: it cannot be used. */
+/* Map the region at `path`. The first process writes its header. False: it cannot be used. */
 bool region_open(struct region *region, const char *path);
 
-/* In a child after fork: the slot and the bytes are the parent's. The mapping stays. */
+/* In a child after fork: forget the slot and the bytes, which are the parent's. The mapping stays. */
 void region_forget(struct region *region);
 
-/* Take the lock that guards used, peak, denied and the slots, and with it a slot for this process; repair what a killed
- * holder left. False, and nothing is locked: every slot is held by a live process, or the holder of the lock keeps it.
- */
+/* Take the lock that guards the memory counts and the slots. The first call takes a slot for this process. Counts that
+ * a killed holder left half written are repaired. False, and nothing is locked: live processes have all slots, or one
+ * keeps the lock. */
 bool region_lock(struct region *region);
 void region_unlock(struct region *region);
 
 /* With the lock held: this process's slot. */
 struct hetero_region_slot *region_slot(struct region *region);
 
-/* With the lock held, or before the slot is in use: write what is said into the slot. */
-void region_say(struct region *region);
+/* With the lock held, or before the slot is in use: copy the process's reports into its slot. */
+void region_publish_report(struct region *region);
 
-/* With the lock held: give back what the slots of dead processes still hold, but for what they shared while a process
- * of the grant has memory of others open. */
+/* With the lock held: free the slots of dead processes. Memory that they shared stays charged while a process of the
+ * grant has foreign memory open. */
 void region_sweep(struct region *region);
 
-/* A live process of the grant, as its slot has it: anything that the tenant wrote there. */
+/* A live process of the grant, as its slot has it. The tenant can have written anything there. */
 struct region_process {
     uint32_t pid; /* in its own PID namespace */
-    uint64_t used[HETERO_MAX_DEVICES];
+    uint64_t used_bytes[HETERO_MAX_DEVICES];
 };
 
-/* Without the lock, and without a slot: the live processes; how many. */
+/* Without the lock, and without a slot: the live processes. Returns how many there are. */
 unsigned region_processes(const struct region *region, struct region_process processes[HETERO_REGION_SLOTS]);
 
-/* Without the lock, and without a slot: the bytes that live processes hold on a device; UINT64_MAX where their sum is
- * garbage. */
+/* Without the lock, and without a slot: the bytes that live processes hold on a device; UINT64_MAX if their sum
+ * overflows. */
 uint64_t region_sum(const struct region *region, unsigned device);
 
 #endif

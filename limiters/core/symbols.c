@@ -1,7 +1,8 @@
-/* dlsym, dlvsym and dlopen as this process sees them, and the real ones for ourselves.
+/* dlsym, dlvsym and dlopen as the program calls them, and libc's own for the limiter.
  *
- * Ours answer a name of ours with our function when the handle has that symbol, and jump to the real function for
- * everything else: a jump, because the real one looks at its return address to know who asks (RTLD_NEXT, run paths).
+ * A lookup of a name that the limiter answers returns the limiter's function if the handle has that symbol. Every other
+ * lookup jumps to libc's function. It is a jump, because libc's function tells its caller by the return address
+ * (RTLD_NEXT, run paths).
  */
 #include "symbols.h"
 
@@ -12,9 +13,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* ------------------------------------------------------------------------------------------------------- our tables */
+/* --------------------------------------------------------------------------------------------------- lookup in tables
+ */
 
-/* What the linker puts around this library and around the section of its tables (SYMBOLS). */
+/* The linker's bounds of this library and of the section of its tables (SYMBOLS). */
 #define HIDDEN __attribute__((visibility("hidden")))
 extern const char __ehdr_start[] HIDDEN, _end[] HIDDEN;
 extern const struct symbols *const __start_hetero_symbols[] HIDDEN;
@@ -25,151 +27,153 @@ static bool is_of_this_library(const void *function)
     return (uintptr_t)function >= (uintptr_t)__ehdr_start && (uintptr_t)function < (uintptr_t)_end;
 }
 
-/* What a program has under this name that was linked to it, were we not there. */
-static void *after_us(const char *name)
+/* The function that a program linked to this name would call without the limiter. */
+static void *next_in_search_order(const char *name)
 {
-    void *found = libc_dlsym(RTLD_NEXT, name);
-    return is_of_this_library(found) ? NULL : found;
+    void *function = libc_dlsym(RTLD_NEXT, name);
+    return is_of_this_library(function) ? NULL : function;
 }
 
-/* The first of its names that can be opened so. */
-static void *opened(const struct library *library, int flags)
+/* A handle of the library, by the first of its names that dlopen opens with these flags; NULL: by none. */
+static void *open_library(const struct library *library, int flags)
 {
     void *handle = NULL;
-    for (unsigned i = 0; i < LIBRARY_NAMES && library->names[i] != NULL && handle == NULL; i++)
-        handle = libc_dlopen(library->names[i], flags);
+    for (unsigned name_index = 0; name_index < LIBRARY_NAMES && library->names[name_index] != NULL && handle == NULL;
+         name_index++)
+        handle = libc_dlopen(library->names[name_index], flags);
     return handle;
 }
 
-static void *loaded(const struct library *library)
+static void *loaded_handle(const struct library *library)
 {
-    return opened(library, RTLD_LAZY | RTLD_NOLOAD);
+    return open_library(library, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-static bool is_called(const struct link_map *object, const struct library *library)
+static bool has_name_of(const struct link_map *object, const struct library *library)
 {
-    bool is = false;
-    for (unsigned i = 0; i < LIBRARY_NAMES && library->names[i] != NULL; i++)
-        is = is || object_is_called(object, library->names[i]);
-    return is;
+    bool has_name = false;
+    for (unsigned name_index = 0; name_index < LIBRARY_NAMES && library->names[name_index] != NULL; name_index++)
+        has_name = has_name || object_is_called(object, library->names[name_index]);
+    return has_name;
 }
 
 bool library_calls(const struct library *library, const void *caller)
 {
     const struct link_map *object = is_of_this_library(caller) ? NULL : object_of(caller);
-    return is_of_this_library(caller) || (object != NULL && is_called(object, library));
+    return is_of_this_library(caller) || (object != NULL && has_name_of(object, library));
 }
 
 void library_resolve(struct library *library)
 {
-    if (atomic_load_explicit(&library->resolved, memory_order_acquire))
+    if (atomic_load_explicit(&library->is_resolved, memory_order_acquire))
         return;
-    /* No lock of ours around the loader's: a second thread finds the same. The handle is kept for good. */
-    void *handle = loaded(library);
+    /* No lock is held around the loader's. A second thread finds the same functions. The handle is never closed. */
+    void *handle = loaded_handle(library);
     if (handle == NULL)
-        handle = opened(library, RTLD_LAZY);
+        handle = open_library(library, RTLD_LAZY);
     if (handle == NULL || FAULT(symbols_resolved_late))
         return;
-    for (struct symbol *row = library->rows; row < library->rows + library->count; row++) {
-        void *real = libc_dlsym(handle, row->name);
-        if (is_of_this_library(real))
-            real = NULL; /* the name is ours alone: never call ourselves */
-        atomic_store_explicit(&row->real, real, memory_order_release);
+    for (struct symbol *row = library->rows; row < library->rows + library->row_count; row++) {
+        void *function = libc_dlsym(handle, row->name);
+        if (is_of_this_library(function))
+            function = NULL; /* only the limiter has this name, and it must not call itself */
+        atomic_store_explicit(&row->function, function, memory_order_release);
     }
-    atomic_store_explicit(&library->resolved, true, memory_order_release);
+    atomic_store_explicit(&library->is_resolved, true, memory_order_release);
 }
 
 void *library_named(const struct library *library, const char *name)
 {
-    void *handle = loaded(library), *found = handle == NULL ? NULL : libc_dlsym(handle, name);
-    return is_of_this_library(found) ? NULL : found;
+    void *handle = loaded_handle(library), *function = handle == NULL ? NULL : libc_dlsym(handle, name);
+    return is_of_this_library(function) ? NULL : function;
 }
 
-/* Whether it is the driver's, or a copy's of the driver under another file name; and not of a library that has
- * functions of the driver's names. */
-static bool is_the_drivers(struct library *library, const void *found)
+/* Whether a function is the driver's, or that of the driver's copy under another file name. Another library's function
+ * of the same name is neither. */
+static bool is_the_drivers(struct library *library, const void *function)
 {
-    const struct link_map *object = object_of(found);
-    if (object == NULL || is_called(object, library))
+    const struct link_map *object = object_of(function);
+    if (object == NULL || has_name_of(object, library))
         return object != NULL;
-    return loaded(library) != NULL && object == object_of(symbol_real(library, library->rows));
+    return loaded_handle(library) != NULL && object == object_of(symbol_real(library, library->rows));
 }
 
-/* What an object has under a name, itself or by what it was linked to; the program itself has no file name. */
-static void *linked(const struct link_map *object, const char *name)
+/* The function of this name in an object or in what the object was linked to. The program itself has no file name. */
+static void *find_linked(const struct link_map *object, const char *name)
 {
     void *handle = libc_dlopen(*object->l_name == '\0' ? NULL : object->l_name, RTLD_LAZY | RTLD_NOLOAD);
-    void *found = handle == NULL ? NULL : libc_dlsym(handle, name);
+    void *function = handle == NULL ? NULL : libc_dlsym(handle, name);
     if (handle != NULL)
         dlclose(handle);
-    return is_of_this_library(found) ? NULL : found;
+    return is_of_this_library(function) ? NULL : function;
 }
 
-/* The same of whatever is loaded. */
-static void *linked_anywhere(const char *name)
+/* The same in all loaded objects, in the order of loading. */
+static void *find_linked_anywhere(const char *name)
 {
-    void *found = NULL;
+    void *function = NULL;
     const struct link_map *object = object_of(__ehdr_start);
     while (object->l_prev != NULL)
         object = object->l_prev;
-    for (; object != NULL && found == NULL; object = object->l_next)
-        found = linked(object, name);
-    return found;
+    for (; object != NULL && function == NULL; object = object->l_next)
+        function = find_linked(object, name);
+    return function;
 }
 
-void *symbol_anothers(struct library *library, struct symbol *row, const void *caller)
+void *symbol_of_other_library(struct library *library, struct symbol *row, const void *caller)
 {
     const struct link_map *object = object_of(caller);
-    void *found = object == NULL ? NULL : linked(object, row->name);
-    if (found == NULL)
-        found = after_us(row->name);
-    /* A caller that jumped here left no address. Where the driver's library is not there, only another can be meant. */
-    if (found == NULL && loaded(library) == NULL)
-        found = linked_anywhere(row->name);
-    return found == NULL || is_the_drivers(library, found) ? NULL : found;
+    void *function = object == NULL ? NULL : find_linked(object, row->name);
+    if (function == NULL)
+        function = next_in_search_order(row->name);
+    /* A caller that jumped here left no return address. Without the driver's library only another one can be meant. */
+    if (function == NULL && loaded_handle(library) == NULL)
+        function = find_linked_anywhere(row->name);
+    return function == NULL || is_the_drivers(library, function) ? NULL : function;
 }
 
-/* The library, the row and our answer of a name that we answer. */
-struct place {
+/* A name that the limiter answers: its library, its row there, and the limiter's function. */
+struct answered_symbol {
     struct library *library;
     struct symbol *row;
-    void *ours;
+    void *answer;
 };
 
-static bool find_ours(const char *name, struct place *place)
+static bool find_answered(const char *name, struct answered_symbol *answered)
 {
-    for (const struct symbols *const *at = __start_hetero_symbols; at < __stop_hetero_symbols; at++) {
-        struct library *library = (*at)->library;
-        for (size_t row = 0; row < library->count; row++)
-            if ((*at)->ours[row] != NULL && same_text(library->rows[row].name, name)) {
-                *place = (struct place){library, &library->rows[row], (*at)->ours[row]};
+    for (const struct symbols *const *table = __start_hetero_symbols; table < __stop_hetero_symbols; table++) {
+        struct library *library = (*table)->library;
+        for (size_t row_index = 0; row_index < library->row_count; row_index++)
+            if ((*table)->answers[row_index] != NULL && same_text(library->rows[row_index].name, name)) {
+                *answered = (struct answered_symbol){library, &library->rows[row_index], (*table)->answers[row_index]};
                 return true;
             }
     }
     return false;
 }
 
-/* Whether the whole program is looked through, rather than one object and what it was linked to. */
+/* Whether a lookup searches the whole program, rather than one object and what it was linked to. */
 static bool is_everywhere(const void *handle)
 {
     return handle == RTLD_NEXT || handle == RTLD_DEFAULT;
 }
 
-/* Whether this handle leads to a driver's function that no table has and that is not to be had. Then dlerror says so:
- * programs count on it to say something. */
-static bool hidden(void *handle, const char *name)
+/* Whether this handle leads to a driver's function that has no row and is hidden. If so, a failing lookup sets dlerror,
+ * which programs read. */
+static bool is_hidden_lookup(void *handle, const char *name)
 {
-    for (const struct symbols *const *at = __start_hetero_symbols; name != NULL && at < __stop_hetero_symbols; at++) {
-        struct library *library = (*at)->library;
-        if (library->hides == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1] ||
+    for (const struct symbols *const *table = __start_hetero_symbols; name != NULL && table < __stop_hetero_symbols;
+         table++) {
+        struct library *library = (*table)->library;
+        if (library->is_hidden == NULL || name[0] != library->rows[0].name[0] || name[1] != library->rows[0].name[1] ||
             is_everywhere(handle) || tenancy() == TENANCY_FREE)
             continue;
         const struct link_map *object = object_of(libc_dlsym(handle, name));
-        if (object == NULL || !is_called(object, library) || !library->hides(name))
+        if (object == NULL || !has_name_of(object, library) || !library->is_hidden(name))
             continue;
-        char text[160];
-        snprintf(text, sizeof text, "%s, which the limiter does not know", name);
-        libc_dlsym(handle, text);
+        char unknown_name[160];
+        snprintf(unknown_name, sizeof unknown_name, "%s, which the limiter does not know", name);
+        libc_dlsym(handle, unknown_name);
         return true;
     }
     return false;
@@ -178,7 +182,7 @@ static bool hidden(void *handle, const char *name)
 /* --------------------------------------------------------------------------------------------- the loader's functions
  */
 
-/* libc's dlsym is a way past us like any driver's function. */
+/* A program could look up libc's dlsym and pass the limiter, so the limiter answers these names, too. */
 enum { ROW_dlsym, ROW_dlvsym, ROW_dlopen, ROWS };
 
 static struct symbol loader_rows[ROWS] = {
@@ -186,69 +190,75 @@ static struct symbol loader_rows[ROWS] = {
     [ROW_dlvsym] = {"dlvsym", (void *)libc_dlvsym},
     [ROW_dlopen] = {"dlopen", (void *)libc_dlopen},
 };
-static void *const loader_ours[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen};
+static void *const loader_answers[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen};
 
-static struct library loader = {.names = {"libc.so.6"}, .rows = loader_rows, .count = ROWS, .resolved = true};
-SYMBOLS(loader, &loader, loader_ours);
+static struct library loader = {.names = {"libc.so.6"}, .rows = loader_rows, .row_count = ROWS, .is_resolved = true};
+SYMBOLS(loader, &loader, loader_answers);
 
 /* ------------------------------------------------------------------------------------------------- the entry points */
 
-/* What the stubs below do next: return `answer`, or jump to `pass` with the caller's arguments and return address. */
+/* What the entry points below do next: return `answer` if `jump_target` is NULL. Otherwise they jump there with the
+ * caller's arguments and return address. */
 struct lookup {
     void *answer;
-    void *pass;
+    void *jump_target;
 };
 
-/* Our functions are found wherever the whole program is looked through; the caller wants to know whether the driver is
- * loaded. */
-static void *found_everywhere(const struct place *place, bool next)
+/* What a search of the whole program finds. The limiter's functions are always found, so it asks whether the driver is
+ * loaded and has the function. */
+static void *lookup_everywhere(const struct answered_symbol *answered, bool is_after_caller)
 {
-    bool there = loaded(place->library) != NULL && symbol_real(place->library, place->row) != NULL;
-    /* After a library in front of the driver comes the driver, and not that library again. */
-    void *found = there && next ? NULL : after_us(place->row->name);
-    return found == NULL && there ? place->ours : found;
+    bool is_loaded = loaded_handle(answered->library) != NULL && symbol_real(answered->library, answered->row) != NULL;
+    /* RTLD_NEXT from a library in front of the driver means the driver, not that library again. */
+    void *function = is_loaded && is_after_caller ? NULL : next_in_search_order(answered->row->name);
+    return function == NULL && is_loaded ? answered->answer : function;
 }
 
-/* What a handle has under a name of ours: our function, where the loader would find it or the driver's. */
-static void *found_by(void *handle, const struct place *place, const char *version, bool versioned)
+/* What a handle has under a name that the limiter answers: the limiter's function where the loader would find that or
+ * the driver's. */
+static void *lookup_by_handle(void *handle, const struct answered_symbol *answered, const char *version,
+                              bool has_version)
 {
-    const char *name = place->row->name;
-    void *found = place->ours;
+    const char *name = answered->row->name;
+    void *function = answered->answer;
     if (!is_everywhere(handle))
-        found = versioned ? libc_dlvsym(handle, name, version) : libc_dlsym(handle, name);
-    if (is_of_this_library(found))
-        found = found_everywhere(place, handle == RTLD_NEXT);
-    return is_the_drivers(place->library, found) ? place->ours : found;
+        function = has_version ? libc_dlvsym(handle, name, version) : libc_dlsym(handle, name);
+    if (is_of_this_library(function))
+        function = lookup_everywhere(answered, handle == RTLD_NEXT);
+    return is_the_drivers(answered->library, function) ? answered->answer : function;
 }
 
 __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *handle, const char *name,
-                                                                         const char *version, long versioned)
+                                                                         const char *version, long has_version)
 {
-    void *pass = versioned ? (void *)libc_dlvsym : (void *)libc_dlsym;
-    struct place place;
-    if (name == NULL || !find_ours(name, &place) || (FAULT(loader_calls_unanswered) && place.library == &loader))
-        return (struct lookup){NULL, hidden(handle, name) ? NULL : pass};
-    /* A sanitizer asks for these before anything of it works: nothing is called but what passes such a call on. */
-    bool early = place.library == &loader && is_everywhere(handle);
-    if (early && atomic_load(&process.tenancy) != TENANCY_FREE)
-        return (struct lookup){place.ours, NULL};
-    if (early || tenancy() == TENANCY_FREE)
-        return (struct lookup){NULL, pass};
-    return (struct lookup){found_by(handle, &place, version, versioned), NULL};
+    void *loader_function = has_version ? (void *)libc_dlvsym : (void *)libc_dlsym;
+    struct answered_symbol answered;
+    if (name == NULL || !find_answered(name, &answered) ||
+        (FAULT(loader_calls_unanswered) && answered.library == &loader))
+        return (struct lookup){NULL, is_hidden_lookup(handle, name) ? NULL : loader_function};
+    /* A sanitizer looks these up before it is initialised. Nothing may be called then but libc's function. */
+    bool is_early = answered.library == &loader && is_everywhere(handle);
+    if (is_early && atomic_load(&process.tenancy) != TENANCY_FREE)
+        return (struct lookup){answered.answer, NULL};
+    if (is_early || tenancy() == TENANCY_FREE)
+        return (struct lookup){NULL, loader_function};
+    return (struct lookup){lookup_by_handle(handle, &answered, version, has_version), NULL};
 }
 
-/* What dlopen's stub does next: jump to `pass`, with the caller's flags but for those not in `flags`. */
+/* What dlopen's entry point does next: jump to `jump_target` with those of the caller's flags that are in `flags_mask`.
+ */
 struct opening {
-    void *pass;
-    long flags;
+    void *jump_target;
+    long flags_mask;
 };
 
-/* A library that looks for names in itself and what it was linked to before everything else would find the driver's. */
+/* With RTLD_DEEPBIND a library searches itself and its own dependencies first, and would find the driver's functions.
+ */
 __attribute__((used, visibility("hidden"))) struct opening hetero_open(const char *file, int flags)
 {
     (void)file;
-    bool past_us = (flags & RTLD_DEEPBIND) != 0 && tenancy() != TENANCY_FREE;
-    return (struct opening){(void *)libc_dlopen, past_us ? ~(long)RTLD_DEEPBIND : -1L};
+    bool is_past_limiter = (flags & RTLD_DEEPBIND) != 0 && tenancy() != TENANCY_FREE;
+    return (struct opening){(void *)libc_dlopen, is_past_limiter ? ~(long)RTLD_DEEPBIND : -1L};
 }
 
 #if defined(__x86_64__)

@@ -15,66 +15,66 @@
 
 struct symbol {
     const char *name;
-    _Atomic(void *) real; /* every thread that writes it writes the same value, so it needs no lock */
+    _Atomic(void *) function; /* the driver's own; each thread that writes it writes the same value, so no lock */
 };
 
 #define LIBRARY_NAMES 4u
 
 struct library {
-    /* The driver library's file name, as programs open it and as it calls itself; then those of other versions of it.
-     */
+    /* The driver library's file name, which is its DT_SONAME, too; then those of its other versions. */
     const char *names[LIBRARY_NAMES];
-    struct symbol *rows;
-    size_t count;
-    _Atomic bool resolved; /* each row has its function, or the library has none of that name */
-    /* Whether a function of the library that is in no row is answered as if there were none; NULL: none is. */
-    bool (*hides)(const char *name);
+    struct symbol *rows; /* one for each function that the limiter answers or calls */
+    size_t row_count;
+    _Atomic bool is_resolved; /* each row has its function, or the library has none of that name */
+    /* Whether a lookup of a function without a row fails, though the library has the function; NULL: never. */
+    bool (*is_hidden)(const char *name);
 };
 
+/* The limiter's functions for one library. */
 struct symbols {
     struct library *library;
-    void *const *ours; /* by row: what answers for it; NULL: a function that is only called */
+    void *const *answers; /* by row: the limiter's function; NULL: the limiter only calls the driver's */
 };
 
-/* List a table in a section of this library, which the linker puts together: entry points find the tables of whatever
- * driver APIs were linked. */
-#define SYMBOLS(name_, library_, ours_)                                                                                \
-    static const struct symbols name_##_symbols = {library_, ours_};                                                   \
+/* Puts a pointer to a table into a section of this library. Entry points find the tables of all linked driver APIs
+ * there. */
+#define SYMBOLS(name_, library_, answers_)                                                                             \
+    static const struct symbols name_##_symbols = {library_, answers_};                                                \
     static const struct symbols *const name_##_listed                                                                  \
         __attribute__((used, section("hetero_symbols"))) = &name_##_symbols
 
-/* Find the functions behind all rows, in the library that is loaded or else can be. Asked at the first call
- * of any of them, and never again once the library was opened: no thread of ours asks the loader for anything, which
- * the caller of a launcher may hold. */
+/* Find the functions behind all rows, in the library that is loaded or else can be loaded. This happens at the first
+ * call of any of them, and not again once the library is open. So no thread of the limiter takes the loader's lock,
+ * which a thread that waits for the limiter may hold. */
 void library_resolve(struct library *library);
 
-/* Whether the code at `caller` is the library's, or ours. */
+/* Whether the code at `caller` is the library's or the limiter's. */
 bool library_calls(const struct library *library, const void *caller);
 
-/* What a library has under a name that is in no row; NULL: nothing. */
+/* A library's function whose name has no row; NULL: none. */
 void *library_named(const struct library *library, const char *name);
 
-/* Another vendor's function that the code at `caller` was linked to under a row's name: other vendors give their
- * libraries these names, too. NULL: it was linked to the driver's, or to none. */
-void *symbol_anothers(struct library *library, struct symbol *row, const void *caller);
+/* Another vendor's function that the code at `caller` was linked to under a row's name. Other vendors' libraries export
+ * these names, too. NULL: the code was linked to the driver's function, or to none. */
+void *symbol_of_other_library(struct library *library, struct symbol *row, const void *caller);
 
-/* The real function if it was found; NULL otherwise. */
+/* The driver's function if it was found already; NULL otherwise. */
 static inline void *symbol_known(struct symbol *row)
 {
-    return atomic_load_explicit(&row->real, memory_order_acquire);
+    return atomic_load_explicit(&row->function, memory_order_acquire);
 }
 
-/* The real function behind a row; NULL: there is none of that name. */
+/* The driver's function behind a row; NULL: the driver has none of that name. */
 static inline void *symbol_real(struct library *library, struct symbol *row)
 {
-    void *real = symbol_known(row);
-    if (__builtin_expect(real == NULL, 0)) {
+    void *function = symbol_known(row);
+    if (__builtin_expect(function == NULL, 0)) {
         library_resolve(library);
         if (FAULT(symbols_resolved_late))
-            atomic_store(&row->real, library_named(library, row->name));
-        real = symbol_known(row);
+            atomic_store(&row->function, library_named(library, row->name));
+        function = symbol_known(row);
     }
-    return real;
+    return function;
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Open addressing with linear probing in 32 shards, each behind its own mutex; none is held while the caller works. */
+/* A hash table with open addressing and linear probing, in 32 shards. Each shard has a mutex, held inside calls only.
+ */
 #include "table.h"
 
 #include <pthread.h>
@@ -9,9 +10,9 @@
 #define SHARDS 32u
 
 struct shard {
-    pthread_mutex_t lock; /* guards the rest */
-    struct entry *slots;  /* a power of two of them, kind 0 is empty */
-    size_t size, filled;
+    pthread_mutex_t lock;  /* guards the rest */
+    struct entry *entries; /* `capacity` of them, a power of two; kind 0 is an empty place */
+    size_t capacity, entry_count;
 };
 
 static struct shard shards[SHARDS] = {[0 ... SHARDS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
@@ -22,108 +23,108 @@ static uint64_t hash(uint32_t kind, uint64_t key)
     return mixed ^ mixed >> 32;
 }
 
-static struct shard *shard_of(uint32_t kind, uint64_t key)
+static struct shard *lock_shard_of(uint32_t kind, uint64_t key)
 {
     struct shard *shard = &shards[hash(kind, key) >> 27 & (SHARDS - 1)];
     pthread_mutex_lock(&shard->lock);
     return shard;
 }
 
-/* The entry's slot, or the empty one where it would go. */
-static struct entry *slot_of(const struct shard *shard, uint32_t kind, uint64_t key)
+/* The entry's place, or the empty place for it. */
+static struct entry *entry_at(const struct shard *shard, uint32_t kind, uint64_t key)
 {
-    size_t at = hash(kind, key) & (shard->size - 1);
-    while (shard->slots[at].kind != 0 && (shard->slots[at].kind != kind || shard->slots[at].key != key))
-        at = (at + 1) & (shard->size - 1);
-    return &shard->slots[at];
+    size_t index = hash(kind, key) & (shard->capacity - 1);
+    while (shard->entries[index].kind != 0 && (shard->entries[index].kind != kind || shard->entries[index].key != key))
+        index = (index + 1) & (shard->capacity - 1);
+    return &shard->entries[index];
 }
 
 static bool grow(struct shard *shard)
 {
-    struct shard larger = {.size = shard->size == 0 ? 64 : shard->size * 2};
-    larger.slots = calloc(larger.size, sizeof *larger.slots);
-    if (larger.slots == NULL)
+    struct shard larger = {.capacity = shard->capacity == 0 ? 64 : shard->capacity * 2};
+    larger.entries = calloc(larger.capacity, sizeof *larger.entries);
+    if (larger.entries == NULL)
         return false;
-    for (size_t at = 0; at < shard->size; at++)
-        if (shard->slots[at].kind != 0)
-            *slot_of(&larger, shard->slots[at].kind, shard->slots[at].key) = shard->slots[at];
-    free(shard->slots);
-    shard->slots = larger.slots;
-    shard->size = larger.size;
+    for (size_t index = 0; index < shard->capacity; index++)
+        if (shard->entries[index].kind != 0)
+            *entry_at(&larger, shard->entries[index].kind, shard->entries[index].key) = shard->entries[index];
+    free(shard->entries);
+    shard->entries = larger.entries;
+    shard->capacity = larger.capacity;
     return true;
 }
 
-static void empty(struct shard *shard, struct entry *slot)
+static void remove_entry(struct shard *shard, struct entry *entry)
 {
-    size_t hole = (size_t)(slot - shard->slots), mask = shard->size - 1;
-    shard->filled--;
-    /* Move back what probing would no longer find past the hole. */
-    for (size_t at = (hole + 1) & mask; shard->slots[at].kind != 0; at = (at + 1) & mask) {
-        size_t ideal = hash(shard->slots[at].kind, shard->slots[at].key) & mask;
-        if (((at - ideal) & mask) >= ((at - hole) & mask)) {
-            shard->slots[hole] = shard->slots[at];
-            hole = at;
+    size_t hole = (size_t)(entry - shard->entries), mask = shard->capacity - 1;
+    shard->entry_count--;
+    /* Move entries back that probing would no longer find behind the hole. */
+    for (size_t index = (hole + 1) & mask; shard->entries[index].kind != 0; index = (index + 1) & mask) {
+        size_t home = hash(shard->entries[index].kind, shard->entries[index].key) & mask;
+        if (((index - home) & mask) >= ((index - hole) & mask)) {
+            shard->entries[hole] = shard->entries[index];
+            hole = index;
         }
     }
-    shard->slots[hole].kind = 0;
+    shard->entries[hole].kind = 0;
 }
 
 bool table_put(const struct entry *entry, struct entry *previous)
 {
-    struct shard *shard = shard_of(entry->kind, entry->key);
-    bool room = shard->filled * 4 < shard->size * 3 || grow(shard);
-    if (room) {
-        struct entry *slot = slot_of(shard, entry->kind, entry->key);
-        *previous = *slot;
-        shard->filled += slot->kind == 0;
-        *slot = *entry;
+    struct shard *shard = lock_shard_of(entry->kind, entry->key);
+    bool has_room = shard->entry_count * 4 < shard->capacity * 3 || grow(shard);
+    if (has_room) {
+        struct entry *place = entry_at(shard, entry->kind, entry->key);
+        *previous = *place;
+        shard->entry_count += place->kind == 0;
+        *place = *entry;
     }
     pthread_mutex_unlock(&shard->lock);
-    return room;
+    return has_room;
 }
 
-static inline __attribute__((always_inline)) bool look(uint32_t kind, uint64_t key, int64_t change, struct entry *found,
-                                                       bool take)
+static inline __attribute__((always_inline)) bool find_and_change(uint32_t kind, uint64_t key, int64_t added_bytes,
+                                                                  struct entry *copy, bool removes)
 {
-    struct shard *shard = shard_of(kind, key);
-    struct entry *slot = shard->size == 0 ? NULL : slot_of(shard, kind, key);
-    bool there = slot != NULL && slot->kind != 0;
-    if (there) {
-        slot->bytes += (uint64_t)change;
-        *found = *slot;
-        if (take)
-            empty(shard, slot);
+    struct shard *shard = lock_shard_of(kind, key);
+    struct entry *entry = shard->capacity == 0 ? NULL : entry_at(shard, kind, key);
+    bool is_present = entry != NULL && entry->kind != 0;
+    if (is_present) {
+        entry->bytes += (uint64_t)added_bytes;
+        *copy = *entry;
+        if (removes)
+            remove_entry(shard, entry);
     }
     pthread_mutex_unlock(&shard->lock);
-    return there;
+    return is_present;
 }
 
-bool table_get(uint32_t kind, uint64_t key, struct entry *found)
+bool table_get(uint32_t kind, uint64_t key, struct entry *copy)
 {
-    return look(kind, key, 0, found, false);
+    return find_and_change(kind, key, 0, copy, false);
 }
 
-bool table_take(uint32_t kind, uint64_t key, struct entry *found)
+bool table_take(uint32_t kind, uint64_t key, struct entry *copy)
 {
-    return look(kind, key, 0, found, true);
+    return find_and_change(kind, key, 0, copy, true);
 }
 
-bool table_add(uint32_t kind, uint64_t key, int64_t change, struct entry *found)
+bool table_add(uint32_t kind, uint64_t key, int64_t added_bytes, struct entry *copy)
 {
-    return look(kind, key, change, found, false);
+    return find_and_change(kind, key, added_bytes, copy, false);
 }
 
-static bool search(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found,
-                   bool take)
+static bool find_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *copy,
+                       bool removes)
 {
     for (struct shard *shard = shards; shard < shards + SHARDS; shard++) {
         pthread_mutex_lock(&shard->lock);
-        for (size_t at = 0; at < shard->size; at++) {
-            if (shard->slots[at].kind == 0 || !matches(&shard->slots[at], argument))
+        for (size_t index = 0; index < shard->capacity; index++) {
+            if (shard->entries[index].kind == 0 || !matches(&shard->entries[index], argument))
                 continue;
-            *found = shard->slots[at];
-            if (take)
-                empty(shard, &shard->slots[at]);
+            *copy = shard->entries[index];
+            if (removes)
+                remove_entry(shard, &shard->entries[index]);
             pthread_mutex_unlock(&shard->lock);
             return true;
         }
@@ -132,19 +133,19 @@ static bool search(bool (*matches)(const struct entry *, const void *), const vo
     return false;
 }
 
-bool table_take_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found)
+bool table_take_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *copy)
 {
-    return search(matches, argument, found, true);
+    return find_match(matches, argument, copy, true);
 }
 
-bool table_find(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found)
+bool table_find(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *copy)
 {
-    return search(matches, argument, found, false);
+    return find_match(matches, argument, copy, false);
 }
 
 void table_after_fork(void)
 {
-    /* Another thread may have been inside at the fork: its shard may be half written, so nothing of it is touched. */
+    /* Another thread may have changed a shard at the fork. It may be half written, so its memory is not freed. */
     for (struct shard *shard = shards; shard < shards + SHARDS; shard++)
         *shard = (struct shard){.lock = PTHREAD_MUTEX_INITIALIZER};
 }

@@ -1,4 +1,4 @@
-/* What this process holds, by what the driver calls it: pointers, handles, streams. Many threads, few collisions. */
+/* The table of what this process holds, by the driver's names: pointers, handles, streams. Many threads use it. */
 #ifndef HETERO_TABLE_H
 #define HETERO_TABLE_H
 
@@ -6,32 +6,32 @@
 #include <stdint.h>
 
 struct entry {
-    uint64_t key;
-    uint32_t kind; /* 0 is nothing; the caller's own otherwise: a key is unique within its kind */
-    int32_t device;
-    uint64_t bytes;
-    void *owner; /* what it ends with (a context), or NULL */
-    void *link;  /* the caller's */
+    uint64_t key;   /* the driver's name, unique within its kind */
+    uint32_t kind;  /* of the caller's choice; 0: no entry */
+    int32_t device; /* its number in the grant */
+    uint64_t bytes; /* charged, or another number where the kind says so */
+    void *owner;    /* the object with which the entry ends (a context), or NULL */
+    void *link;     /* its meaning depends on the kind */
 };
 
-/* Put an entry. If one was there under the same kind and key, it is replaced and copied to `previous` (its kind is 0
- * otherwise). False: no memory. */
+/* Put an entry. One of the same kind and key is replaced and copied to `previous`, whose kind is 0 otherwise. False: no
+ * memory. */
 bool table_put(const struct entry *entry, struct entry *previous);
 
-/* Read an entry, or take it out. */
-bool table_get(uint32_t kind, uint64_t key, struct entry *found);
-bool table_take(uint32_t kind, uint64_t key, struct entry *found);
+/* Copy an entry, or take it out. False: there is none. */
+bool table_get(uint32_t kind, uint64_t key, struct entry *copy);
+bool table_take(uint32_t kind, uint64_t key, struct entry *copy);
 
-/* Add to the bytes of an entry, and copy it as it is then. False: there is none. */
-bool table_add(uint32_t kind, uint64_t key, int64_t change, struct entry *found);
+/* Add to the bytes of an entry, and copy the result. False: there is none. */
+bool table_add(uint32_t kind, uint64_t key, int64_t added_bytes, struct entry *copy);
 
-/* Take out one entry for which `matches` holds; call until it says false. */
-bool table_take_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found);
+/* Take out any entry for which `matches` holds. Called until it returns false, it takes all. */
+bool table_take_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *copy);
 
-/* Copy out one entry for which `matches` holds. */
-bool table_find(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *found);
+/* Copy any entry for which `matches` holds. False: there is none. */
+bool table_find(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *copy);
 
-/* In a child after fork: nothing of the parent's is the child's. */
+/* In a child after fork: forget the parent's entries. */
 void table_after_fork(void);
 
 #endif

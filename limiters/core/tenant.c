@@ -1,4 +1,4 @@
-/* Finds and checks the grant, once per process. Anything wrong with one that is there refuses; none is free. */
+/* Finds and checks the grant, once per process. Without a grant nothing is limited; with a wrong one all is refused. */
 #include "tenant.h"
 
 #include "fault.h"
@@ -13,54 +13,54 @@
 
 #define GRANT_OF_CONTAINER "/etc/hetero/grant"
 
-struct process process; /* all zero: the mutex is one that nobody holds */
+struct process process; /* all zero, which is an unlocked mutex, too */
 
-/* All of this is written under `looking` and stays in children: what was found, the grant, and what the child forgets.
+/* Written under `tenancy_mutex`. Children keep it: the result of the search, the grant, and the handlers for children.
  */
-enum { FORGETS = 4 };
-static enum tenancy kept = TENANCY_UNKNOWN;
+enum { CHILD_HANDLERS = 4 };
+static enum tenancy process_tenancy = TENANCY_UNKNOWN;
 const struct hetero_grant *tenant_grant;
-static char directory[PATH_MAX];
-static uint8_t uuids[HETERO_MAX_DEVICES][16];
-static void (*forgets[FORGETS])(void);
+static char grant_directory[PATH_MAX];
+static uint8_t device_uuids[HETERO_MAX_DEVICES][16];
+static void (*child_handlers[CHILD_HANDLERS])(void);
 
-/* The region: `opened` is published after the struct is complete; under `looking` until then. */
-static struct region region;
-static _Atomic(struct region *) opened;
+/* The region. `opened_region` is published when the struct is complete; until then `tenancy_mutex` guards it. */
+static struct region process_region;
+static _Atomic(struct region *) opened_region;
 
-static bool terminated(const char *text, size_t size)
+static bool is_terminated(const char *text, size_t size_bytes)
 {
-    return memchr(text, '\0', size) != NULL;
+    return memchr(text, '\0', size_bytes) != NULL;
 }
 
-/* "XXX-5e9f0a1b-…": the driver's 16 bytes are the 32 hexadecimal digits after the first dash, or all where nothing is
- * in front of them: the first eight are then in front of the first dash. AMD's cards have 16. */
+/* "XXX-5e9f0a1b-…": the driver's 16 bytes are the 32 hexadecimal digits after the first dash. Without a prefix, as in
+ * "5e9f0a1b-…", they are all digits. AMD's cards have 16 digits. */
 static bool parse_uuid(const char *text, uint8_t bytes[16])
 {
-    const char *at = strchr(text, '-');
-    unsigned digits = 0;
-    if (at != NULL && at - text == 8)
-        at = text;
+    const char *cursor = strchr(text, '-');
+    unsigned digit_count = 0;
+    if (cursor != NULL && cursor - text == 8)
+        cursor = text;
     memset(bytes, 0, 16);
-    for (; at != NULL && *at != '\0'; at++) {
-        if (*at == '-')
+    for (; cursor != NULL && *cursor != '\0'; cursor++) {
+        if (*cursor == '-')
             continue;
         unsigned digit;
-        if (*at >= '0' && *at <= '9')
-            digit = (unsigned)(*at - '0');
-        else if ((*at | 0x20) >= 'a' && (*at | 0x20) <= 'f')
-            digit = (unsigned)((*at | 0x20) - 'a') + 10;
+        if (*cursor >= '0' && *cursor <= '9')
+            digit = (unsigned)(*cursor - '0');
+        else if ((*cursor | 0x20) >= 'a' && (*cursor | 0x20) <= 'f')
+            digit = (unsigned)((*cursor | 0x20) - 'a') + 10;
         else
             return false;
-        if (digits == 32)
+        if (digit_count == 32)
             return false;
-        bytes[digits / 2] = (uint8_t)(digits % 2 ? bytes[digits / 2] | digit : digit << 4);
-        digits++;
+        bytes[digit_count / 2] = (uint8_t)(digit_count % 2 ? bytes[digit_count / 2] | digit : digit << 4);
+        digit_count++;
     }
-    return digits == 32 || digits == 16;
+    return digit_count == 32 || digit_count == 16;
 }
 
-const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETERO_MAX_DEVICES][16])
+const char *grant_problem(const struct hetero_grant *candidate, uint8_t uuids[HETERO_MAX_DEVICES][16])
 {
     if (candidate->magic != HETERO_GRANT_MAGIC)
         return "not a grant";
@@ -68,11 +68,11 @@ const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETE
         return "a version this limiter does not know";
     if (candidate->device_count < 1 || candidate->device_count > HETERO_MAX_DEVICES)
         return "an impossible number of devices";
-    if (!terminated(candidate->id, sizeof candidate->id))
+    if (!is_terminated(candidate->id, sizeof candidate->id))
         return "an id without an end";
-    for (unsigned d = 0; d < candidate->device_count; d++) {
-        const struct hetero_grant_device *terms = &candidate->devices[d];
-        if (!terminated(terms->uuid, sizeof terms->uuid) || !parse_uuid(terms->uuid, found[d]))
+    for (unsigned device = 0; device < candidate->device_count; device++) {
+        const struct hetero_grant_device *terms = &candidate->devices[device];
+        if (!is_terminated(terms->uuid, sizeof terms->uuid) || !parse_uuid(terms->uuid, uuids[device]))
             return "a device without a proper UUID";
         if (terms_core(terms) < 1 || terms_core(terms) > HETERO_CORE_FULL)
             return "a core share outside 0.01 % to 100 %";
@@ -84,30 +84,29 @@ const char *grant_fault(const struct hetero_grant *candidate, uint8_t found[HETE
     return NULL;
 }
 
-/* Whether nothing that this grant names is held to anything: it is then as if there were none. */
-static bool switched_off(const struct hetero_grant *found)
+/* Whether the policy of all devices is off. The grant then limits nothing. */
+static bool switched_off(const struct hetero_grant *grant)
 {
-    for (unsigned d = 0; d < found->device_count; d++)
-        if (terms_policy(&found->devices[d]) != HETERO_POLICY_OFF)
+    for (unsigned device = 0; device < grant->device_count; device++)
+        if (terms_policy(&grant->devices[device]) != HETERO_POLICY_OFF)
             return false;
     return true;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ forks */
 
-void tenancy_in_child(void (*forget)(void))
+void tenancy_in_child(void (*handler)(void))
 {
-    unsigned at = 0;
-    pthread_mutex_lock(&process.looking);
-    while (at < FORGETS && forgets[at] != NULL && forgets[at] != forget)
-        at++;
-    if (at < FORGETS)
-        forgets[at] = forget;
-    pthread_mutex_unlock(&process.looking);
+    unsigned index = 0;
+    pthread_mutex_lock(&process.tenancy_mutex);
+    while (index < CHILD_HANDLERS && child_handlers[index] != NULL && child_handlers[index] != handler)
+        index++;
+    if (index < CHILD_HANDLERS)
+        child_handlers[index] = handler;
+    pthread_mutex_unlock(&process.tenancy_mutex);
 }
 
-/* At a fork that libc knows of: at once, so that what is inherited does not stay the parent's for longer; and whole, on
- * kernels before 4.14 too. */
+/* After a fork by libc. Clearing `process` here works on kernels before 4.14, too, which wipe no pages. */
 static void after_fork_in_child(void)
 {
     memset((void *)&process, 0, sizeof process);
@@ -116,51 +115,54 @@ static void after_fork_in_child(void)
 
 static void watch_forks(void)
 {
-    bool wiped = !FAULT(forks_unnoticed) && madvise(&process, sizeof process, MADV_WIPEONFORK) == 0;
-    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !wiped)
+    bool is_wiped = !FAULT(forks_unnoticed) && madvise(&process, sizeof process, MADV_WIPEONFORK) == 0;
+    if (pthread_atfork(NULL, NULL, after_fork_in_child) != 0 || !is_wiped)
         log_line(LOG_INFO, "a fork past libc is not noticed: this kernel wipes no pages");
 }
 
-/* With `looking` held, in a child: it takes its own place in the region when it first needs one. */
-static void forget_parent(void)
+/* With `tenancy_mutex` held, in a child: forget the parent's state. The child takes a slot of its own when it needs
+ * one.
+ */
+static void run_child_handlers(void)
 {
-    if (atomic_load_explicit(&opened, memory_order_relaxed) != NULL)
-        region_forget(&region);
-    for (unsigned at = 0; at < FORGETS && forgets[at] != NULL; at++)
-        forgets[at]();
+    if (atomic_load_explicit(&opened_region, memory_order_relaxed) != NULL)
+        region_forget(&process_region);
+    for (unsigned index = 0; index < CHILD_HANDLERS && child_handlers[index] != NULL; index++)
+        child_handlers[index]();
 }
 
 /* -------------------------------------------------------------------------------------------------------- the grant */
 
-/* A notice, since nothing else tells the program's user why the driver answers nothing. */
-static enum tenancy refuse(const char *path, const char *fault)
+/* A notice, since nothing else tells the program's user why all driver calls fail. */
+static enum tenancy refuse(const char *path, const char *problem)
 {
-    log_line(LOG_NOTICE, "grant %s: %s: everything is refused; start the container, or the command, anew", path, fault);
+    log_line(LOG_NOTICE, "grant %s: %s: everything is refused; start the container, or the command, anew", path,
+             problem);
     return TENANCY_REFUSED;
 }
 
 static enum tenancy open_grant(const char *path)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         return refuse(path, strerror(errno));
-    void *mapped = MAP_FAILED;
-    if (lseek(file, 0, SEEK_END) >= (off_t)sizeof(struct hetero_grant))
-        mapped = mmap(NULL, sizeof(struct hetero_grant), PROT_READ, MAP_SHARED, file, 0);
-    close(file);
-    const char *fault = mapped == MAP_FAILED ? "too short, or no file" : grant_fault(mapped, uuids);
-    const char *slash = strrchr(path, '/');
-    int length = slash == NULL ? 0 : (int)(slash - path);
-    if (fault == NULL && (*path != '/' || length >= (int)sizeof directory))
-        fault = "its path is not absolute, or too long"; /* the other files are opened later, from anywhere */
-    if (fault != NULL)
-        return refuse(path, fault);
-    if (switched_off(mapped)) {
-        munmap(mapped, sizeof(struct hetero_grant));
+    void *mapping = MAP_FAILED;
+    if (lseek(fd, 0, SEEK_END) >= (off_t)sizeof(struct hetero_grant))
+        mapping = mmap(NULL, sizeof(struct hetero_grant), PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    const char *problem = mapping == MAP_FAILED ? "too short, or no file" : grant_problem(mapping, device_uuids);
+    const char *last_slash = strrchr(path, '/');
+    int directory_length = last_slash == NULL ? 0 : (int)(last_slash - path);
+    if (problem == NULL && (*path != '/' || directory_length >= (int)sizeof grant_directory))
+        problem = "its path is not absolute, or too long"; /* the working directory may change before the next open */
+    if (problem != NULL)
+        return refuse(path, problem);
+    if (switched_off(mapping)) {
+        munmap(mapping, sizeof(struct hetero_grant));
         return TENANCY_FREE;
     }
-    memcpy(directory, path, (size_t)length);
-    tenant_grant = mapped;
+    memcpy(grant_directory, path, (size_t)directory_length);
+    tenant_grant = mapping;
     watch_forks();
     log_line(LOG_INFO, "grant %s: %u device(s)", tenant_grant->id, tenant_grant->device_count);
     return TENANCY_HELD;
@@ -168,31 +170,31 @@ static enum tenancy open_grant(const char *path)
 
 static enum tenancy find_grant(void)
 {
-    const char *named = getenv("HETERO_GRANT");
+    const char *environment_path = getenv("HETERO_GRANT");
     if (access(GRANT_OF_CONTAINER, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
         return open_grant(GRANT_OF_CONTAINER);
-    return named == NULL || *named == '\0' ? TENANCY_FREE : open_grant(named);
+    return environment_path == NULL || *environment_path == '\0' ? TENANCY_FREE : open_grant(environment_path);
 }
 
 enum tenancy tenancy_look(void)
 {
-    pthread_mutex_lock(&process.looking);
+    pthread_mutex_lock(&process.tenancy_mutex);
     if (atomic_load_explicit(&process.tenancy, memory_order_relaxed) == TENANCY_UNKNOWN) {
-        if (kept == TENANCY_UNKNOWN)
-            kept = find_grant();
+        if (process_tenancy == TENANCY_UNKNOWN)
+            process_tenancy = find_grant();
         else
-            forget_parent();
-        atomic_store_explicit(&process.tenancy, (int)kept, memory_order_release);
+            run_child_handlers();
+        atomic_store_explicit(&process.tenancy, (int)process_tenancy, memory_order_release);
     }
-    pthread_mutex_unlock(&process.looking);
-    return kept;
+    pthread_mutex_unlock(&process.tenancy_mutex);
+    return process_tenancy;
 }
 
 int tenant_device(const uint8_t uuid[16])
 {
-    for (unsigned d = 0; d < tenant_grant->device_count; d++)
-        if (memcmp(uuids[d], uuid, 16) == 0)
-            return (int)d;
+    for (unsigned device = 0; device < tenant_grant->device_count; device++)
+        if (memcmp(device_uuids[device], uuid, 16) == 0)
+            return (int)device;
     return DEVICE_FOREIGN;
 }
 
@@ -204,24 +206,24 @@ int tenant_device_named(const char *uuid)
 
 const char *tenant_directory(void)
 {
-    return directory;
+    return grant_directory;
 }
 
 struct region *tenant_region(void)
 {
-    struct region *ready = atomic_load_explicit(&opened, memory_order_acquire);
-    if (ready != NULL || tenancy() != TENANCY_HELD)
-        return ready;
-    pthread_mutex_lock(&process.looking);
-    ready = atomic_load_explicit(&opened, memory_order_relaxed);
+    struct region *region = atomic_load_explicit(&opened_region, memory_order_acquire);
+    if (region != NULL || tenancy() != TENANCY_HELD)
+        return region;
+    pthread_mutex_lock(&process.tenancy_mutex);
+    region = atomic_load_explicit(&opened_region, memory_order_relaxed);
     char path[PATH_MAX + 8];
-    strcpy(path, directory);
+    strcpy(path, grant_directory);
     strcat(path, "/usage");
-    if (ready == NULL && region_open(&region, path)) {
-        region.grant = tenant_grant;
-        ready = &region;
-        atomic_store_explicit(&opened, ready, memory_order_release);
+    if (region == NULL && region_open(&process_region, path)) {
+        process_region.grant = tenant_grant;
+        region = &process_region;
+        atomic_store_explicit(&opened_region, region, memory_order_release);
     }
-    pthread_mutex_unlock(&process.looking);
-    return ready;
+    pthread_mutex_unlock(&process.tenancy_mutex);
+    return region;
 }

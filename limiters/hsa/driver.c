@@ -7,4 +7,4 @@ struct symbol hsa_rows[ROWS] = {
 #include "api.def"
 };
 
-struct library hsa_library = {.names = {"libhsa-runtime64.so.1"}, .rows = hsa_rows, .count = ROWS};
+struct library hsa_library = {.names = {"libhsa-runtime64.so.1"}, .rows = hsa_rows, .row_count = ROWS};

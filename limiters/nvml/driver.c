@@ -7,4 +7,4 @@ struct symbol nvml_rows[ROWS] = {
 #include "api.def"
 };
 
-struct library nvml_library = {.names = {"libnvidia-ml.so.1"}, .rows = nvml_rows, .count = ROWS};
+struct library nvml_library = {.names = {"libnvidia-ml.so.1"}, .rows = nvml_rows, .row_count = ROWS};

@@ -91,7 +91,7 @@ static uint64_t charged(const struct rows *rows, const struct region_process *pr
 {
     uint64_t used = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
-        used += rows->devices >> device & 1 ? process->used[device] : 0;
+        used += rows->devices >> device & 1 ? process->used_bytes[device] : 0;
     return used;
 }
 

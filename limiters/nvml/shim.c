@@ -33,7 +33,8 @@
     }                                                                                                                  \
     EXPORT nvmlReturn_t name parameters                                                                                \
     {                                                                                                                  \
-        typeof(&name) called = symbol_anothers(&nvml_library, &nvml_rows[ROW_##name], __builtin_return_address(0));    \
+        typeof(&name) called = symbol_of_other_library(&nvml_library, &nvml_rows[ROW_##name],                          \
+                                                       __builtin_return_address(0));                                   \
         return called != NULL ? called arguments : own_##name arguments;                                               \
     }
 #define USED(name)

@@ -72,14 +72,14 @@ void stays_charged(int device, uint64_t bytes)
 void say_shared(int device, int64_t bytes)
 {
     if (bytes != 0 && counted(device) && tenant_region() != NULL)
-        ledger_say(tenant_region(), HETERO_SAID_SHARED, (unsigned)device, bytes);
+        ledger_report(tenant_region(), HETERO_REPORT_SHARED, (unsigned)device, bytes);
 }
 
 void say_opened(int change)
 {
     for (uint32_t device = 0; tenant_region() != NULL && device < tenant_grant->device_count; device++)
         if (counted((int)device))
-            ledger_say(tenant_region(), HETERO_SAID_OPENED, device, change);
+            ledger_report(tenant_region(), HETERO_REPORT_OPENED, device, change);
 }
 
 static atomic_bool any_shared; /* set with the first, never cleared */

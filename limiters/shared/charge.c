@@ -47,8 +47,9 @@ result_t charge_now(int device, uint64_t bytes)
 bool charge_at_once(int device, uint64_t bytes)
 {
     struct region *region = counted(device) ? tenant_region() : NULL;
-    return region != NULL && (bytes == 0 || ledger_try(region, (unsigned)device, bytes,
-                                                       terms_memory(tenant_terms(device))) == LEDGER_GRANTED);
+    return region != NULL &&
+           (bytes == 0 || ledger_reserve_if_free(region, (unsigned)device, bytes, terms_memory(tenant_terms(device))) ==
+                              LEDGER_GRANTED);
 }
 
 result_t charge(int device, uint64_t bytes)

@@ -11,4 +11,5 @@ struct symbol driver_rows[ROWS] = {
 #include "api.def"
 };
 
-struct library driver_library = {.names = {DRIVER_NAMES}, .rows = driver_rows, .count = ROWS, .hides = function_hidden};
+struct library driver_library = {
+    .names = {DRIVER_NAMES}, .rows = driver_rows, .row_count = ROWS, .is_hidden = function_hidden};

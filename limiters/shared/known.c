@@ -55,7 +55,7 @@ bool refuse_unknown(const char *what)
         return hide;
     log_line(LOG_INFO, "%s is not known: %s", what, hide ? "answered as if the driver had none" : "not limited");
     if (tenant_region() != NULL)
-        atomic_fetch_add_explicit(&tenant_region()->shared->unknown, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&tenant_region()->shared->unknown_lookups, 1, memory_order_relaxed);
     return hide;
 }
 

@@ -88,7 +88,7 @@ static void lead(unsigned row, void *ours, bool looks)
     if (real != NULL && real != ours)
         atomic_store(&drivers[row], real);
     if (local_driver(row) != NULL)
-        atomic_store_explicit(&driver_rows[row].real, looks ? ours : local_driver(row), memory_order_release);
+        atomic_store_explicit(&driver_rows[row].function, looks ? ours : local_driver(row), memory_order_release);
 }
 
 static void look_at_launches(bool looks)

@@ -114,7 +114,7 @@ static void say_uncharged(int device, uint64_t bytes)
     int64_t change = (int64_t)(bytes - devices[device].said);
     devices[device].said = bytes;
     if (change != 0)
-        ledger_say(tenant_region(), HETERO_SAID_UNCHARGED, (unsigned)device, change);
+        ledger_report(tenant_region(), HETERO_REPORT_UNCHARGED, (unsigned)device, change);
 }
 
 /* What a context adds to what is not charged: itself, but where the grant charges the first of a process. */

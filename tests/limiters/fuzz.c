@@ -30,7 +30,7 @@ static void read_grant(const uint8_t *bytes, size_t size)
     struct hetero_grant *grant = calloc(1, sizeof *grant); /* of its size, so that reading past it is seen */
     uint8_t uuids[HETERO_MAX_DEVICES][16];
     memcpy(grant, bytes, size < sizeof *grant ? size : sizeof *grant);
-    if (grant_fault(grant, uuids) == NULL) {
+    if (grant_problem(grant, uuids) == NULL) {
         REQUIRE(grant->device_count >= 1 && grant->device_count <= HETERO_MAX_DEVICES);
         for (unsigned d = 0; d < grant->device_count; d++) {
             REQUIRE(terms_core(&grant->devices[d]) >= 1 && terms_core(&grant->devices[d]) <= HETERO_CORE_FULL);
@@ -51,7 +51,7 @@ static struct region *fresh_region(void)
         snprintf(path, sizeof path, "/proc/self/fd/%d", file);
         REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
     }
-    munmap(region.keeper, 1); /* the process before it ends */
+    munmap(region.slot_mapping, 1); /* the process before it ends */
     region_forget(&region);
     memset((char *)region.shared + 16, 0, sizeof *region.shared - 16);
     return &region;
@@ -110,7 +110,7 @@ static void play(const uint8_t *bytes, size_t size)
             REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_KEPT_NS);
             REQUIRE(budget_wait(budget_balance(account, amount, amount * 3, 1), 1) < UINT64_C(1) << 62);
         }
-        REQUIRE(region->own[device] == held[device]);
+        REQUIRE(region->own_bytes[device] == held[device]);
     }
 }
 

@@ -104,7 +104,7 @@ int main(int count, char **arguments)
         waitpid(tenants[t], NULL, 0);
     }
     REQUIRE(ledger_reserve(&region, 0, LIMIT, LIMIT) == LEDGER_GRANTED);
-    REQUIRE(region.shared->devices[0].peak == LIMIT && region.shared->devices[0].used == LIMIT);
+    REQUIRE(region.shared->devices[0].peak_bytes == LIMIT && region.shared->devices[0].used_bytes == LIMIT);
     unlink(path);
     rmdir(directory);
 

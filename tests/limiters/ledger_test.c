@@ -26,8 +26,8 @@ static void a_reservation_is_exact_to_the_byte(void)
     EXPECT(0, ledger_used(&region, 2));
     ledger_release(&region, 3, 600);
     EXPECT(400, ledger_used(&region, 3));
-    EXPECT(1000, region.shared->devices[3].peak);
-    EXPECT(2, region.shared->devices[3].denied);
+    EXPECT(1000, region.shared->devices[3].peak_bytes);
+    EXPECT(2, region.shared->devices[3].denied_allocations);
 }
 
 static void a_limit_below_what_is_used_refuses_and_takes_nothing(void)
@@ -66,7 +66,7 @@ static void a_million_racing_reservations_are_never_once_over(void)
             if (answer == LEDGER_OVER)
                 continue;
             /* Others change it meanwhile, but none of them to more than the limit. */
-            if (*(volatile uint64_t *)&mine->shared->devices[0].used > LIMIT)
+            if (*(volatile uint64_t *)&mine->shared->devices[0].used_bytes > LIMIT)
                 _exit(3);
             if (round % 256 == 0)
                 sched_yield(); /* holding it, so that the others meet it on any machine */
@@ -81,7 +81,7 @@ static void a_million_racing_reservations_are_never_once_over(void)
         EXPECT(0, status);
     }
     EXPECT(0, ledger_used(&region, 0));
-    EXPECT(true, region.shared->devices[0].denied > 0 && region.shared->devices[0].peak > LIMIT / 2);
+    EXPECT(true, region.shared->devices[0].denied_allocations > 0 && region.shared->devices[0].peak_bytes > LIMIT / 2);
 }
 
 static void what_a_killed_process_held_is_given_back_when_asked_for(void)
@@ -121,7 +121,7 @@ static void a_process_killed_inside_the_lock_leaves_the_sum_right(void)
         struct region *mine = calloc(1, sizeof *mine);
         if (!region_open(mine, path) || !region_lock(mine))
             _exit(1);
-        region_slot(mine)->used[0] = 500; /* and not yet in the sum */
+        region_slot(mine)->used_bytes[0] = 500; /* and not yet in the sum */
         kill(getpid(), SIGKILL);
     }
     waitpid(child, NULL, 0);
@@ -138,7 +138,7 @@ static void a_child_of_fork_has_a_slot_of_its_own(void)
     int status;
     if (fork() == 0) {
         region_forget(&region);
-        _exit(ledger_reserve(&region, 0, 200, 1000) == LEDGER_GRANTED && region.slot == 1 ? 0 : 1);
+        _exit(ledger_reserve(&region, 0, 200, 1000) == LEDGER_GRANTED && region.slot_index == 1 ? 0 : 1);
     }
     wait(&status);
     EXPECT(0, status);
@@ -170,15 +170,15 @@ static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void
         _exit(1);
     }
     struct region *regions = take_slots(path, HETERO_REGION_SLOTS / 2);
-    int slot = regions[7].slot;
+    int slot = regions[7].slot_index;
     char done;
     EXPECT(1, read(ready[0], &done, 1));
     EXPECT(true, region_open(&last, path));
     EXPECT(LEDGER_BROKEN, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
 
-    EXPECT(0, munmap(regions[7].keeper, 1)); /* that one ends */
+    EXPECT(0, munmap(regions[7].slot_mapping, 1)); /* that one ends */
     EXPECT(LEDGER_GRANTED, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
-    EXPECT(slot, last.slot);
+    EXPECT(slot, last.slot_index);
     EXPECT(HETERO_REGION_SLOTS, ledger_used(&last, 0));
     kill(other, SIGKILL);
     wait(NULL);
@@ -250,7 +250,7 @@ static void threads_of_one_process_never_reserve_more_than_the_limit(void)
     racing = &region;
     race_in_threads();
     EXPECT(0, ledger_used(&region, 0));
-    EXPECT(true, region.shared->devices[0].peak <= SCRIBBLED_LIMIT);
+    EXPECT(true, region.shared->devices[0].peak_bytes <= SCRIBBLED_LIMIT);
 }
 
 static void garbage_in_the_region_raises_no_limit_and_stops_nobody(void)
@@ -265,7 +265,7 @@ static void garbage_in_the_region_raises_no_limit_and_stops_nobody(void)
     kill(enemy, SIGKILL);
     waitpid(enemy, NULL, 0);
     for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
-        EXPECT(0, region.own[d]);
+        EXPECT(0, region.own_bytes[d]);
 }
 
 static void a_process_whose_slot_was_wiped_knows_what_it_holds(void)
@@ -278,7 +278,7 @@ static void a_process_whose_slot_was_wiped_knows_what_it_holds(void)
     EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 201, 1000));
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 200, 1000));
     EXPECT(1000, ledger_used(&region, 0));
-    EXPECT(1000, region.shared->slots[region.slot].used[0]);
+    EXPECT(1000, region.shared->slots[region.slot_index].used_bytes[0]);
 }
 
 static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end(void)
@@ -286,7 +286,7 @@ static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited
     static struct region region;
     const char *path = usage_file();
     EXPECT(true, region_open(&region, path));
-    atomic_store(&region.shared->lock, 0xdead);
+    atomic_store(&region.shared->lock_word, 0xdead);
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
 
     int ready[2];

@@ -220,8 +220,8 @@ DEFECTS = {
     ("cuda", "charge"): (
         LIMIT,
         "shared/charge.c",
-        "return region != NULL && (",
-        "return true || (",
+        "return region != NULL &&\n           (bytes",
+        "return true ||\n           (bytes",
     ),
     ("cuda", "gate"): (
         SHARES,

@@ -173,15 +173,15 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "the last byte of the limit is not given": (
         (
             "core/ledger.c",
-            "return bytes <= limit && held(region, device) <= limit - bytes;",
-            "return bytes <= limit && held(region, device) < limit - bytes;",
+            "return bytes <= limit_bytes && held_bytes(region, device) <= limit_bytes - bytes;",
+            "return bytes <= limit_bytes && held_bytes(region, device) < limit_bytes - bytes;",
         ),
     ),
     "a byte more than the limit is given": (
         (
             "core/ledger.c",
-            "return bytes <= limit && held(region, device) <= limit - bytes;",
-            "return bytes <= limit && held(region, device) <= limit + 1 - bytes;",
+            "return bytes <= limit_bytes && held_bytes(region, device) <= limit_bytes - bytes;",
+            "return bytes <= limit_bytes && held_bytes(region, device) <= limit_bytes + 1 - bytes;",
         ),
     ),
     "a graph is charged twice": (
@@ -215,10 +215,14 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "the dead keep their bytes": (
-        ("core/region.c", "    if (swept)\n        recount", "    if (false)\n        recount"),
+        (
+            "core/region.c",
+            "    if (has_swept)\n        recount",
+            "    if (false)\n        recount",
+        ),
     ),
     "what the dead shared is given back": (
-        ("core/region.c", "if (shared == 0 || !open[d])", "if (true)"),
+        ("core/region.c", "if (shared_bytes == 0 || !has_foreign_memory[device])", "if (true)"),
     ),
     "a lower limit of a context gives nothing back": (
         ("shared/limits.c", "    if (answer == RESULT_OK && bytes < had)", "    if (false)"),

@@ -29,19 +29,21 @@ int main(void)
     SIZE(hetero_grant); SIZE(hetero_grant_device);
     AT(hetero_grant, magic); AT(hetero_grant, version); AT(hetero_grant, device_count);
     AT(hetero_grant, id); AT(hetero_grant, devices);
-    AT(hetero_grant_device, uuid); AT(hetero_grant_device, memory); AT(hetero_grant_device, core);
+    AT(hetero_grant_device, uuid); AT(hetero_grant_device, memory_bytes);
+    AT(hetero_grant_device, core);
     AT(hetero_grant_device, policy); AT(hetero_grant_device, priority);
-    AT(hetero_grant_device, flags); AT(hetero_grant_device, excess);
+    AT(hetero_grant_device, flags); AT(hetero_grant_device, excess_bytes);
     SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
     AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
-    AT(hetero_region, reached); AT(hetero_region, unknown);
+    AT(hetero_region, reached_slots); AT(hetero_region, unknown_lookups);
     AT(hetero_region, devices); AT(hetero_region, slots);
-    AT(hetero_region_device, used); AT(hetero_region_device, peak);
-    AT(hetero_region_device, denied); AT(hetero_region_device, gpu_ns);
-    AT(hetero_region_device, granted); AT(hetero_region_device, stopped_ns);
+    AT(hetero_region_device, used_bytes); AT(hetero_region_device, peak_bytes);
+    AT(hetero_region_device, denied_allocations); AT(hetero_region_device, gpu_ns);
+    AT(hetero_region_device, reserved_total_bytes); AT(hetero_region_device, stopped_ns);
     AT(hetero_region_device, borrowed_ns);
-    AT(hetero_region_slot, used); AT(hetero_region_slot, pid); AT(hetero_region_slot, said);
-    IS(HETERO_SAID_UNCHARGED); IS(HETERO_REGION_LEFT);
+    AT(hetero_region_slot, used_bytes); AT(hetero_region_slot, pid);
+    AT(hetero_region_slot, reports);
+    IS(HETERO_REPORT_UNCHARGED); IS(HETERO_REGION_ORPHANED);
     IS(HETERO_GRANT_MAGIC); IS(HETERO_GRANT_VERSION); IS(HETERO_MAX_DEVICES); IS(HETERO_CORE_FULL);
     IS(HETERO_POLICY_FIXED); IS(HETERO_POLICY_ELASTIC); IS(HETERO_POLICY_OFF);
     IS(HETERO_PRIORITY_LOW); IS(HETERO_PRIORITY_HIGH);
@@ -87,7 +89,7 @@ def test_the_grant_file_is_laid_out_as_the_limiter_reads_it(layout: dict[str, in
         uuid = layout["hetero_grant.devices"] + position * layout["hetero_grant_device"]
         assert limit.name.encode() + b"\0" == packed[uuid : uuid + 4]
         at = position
-        assert limit.memory == number("hetero_grant_device.memory", device=at, form="<Q")
+        assert limit.memory == number("hetero_grant_device.memory_bytes", device=at, form="<Q")
         assert limit.core == number("hetero_grant_device.core", device=at)
         policy = number("hetero_grant_device.policy", device=at)
         priority = number("hetero_grant_device.priority", device=at)
@@ -114,7 +116,7 @@ def test_limits_are_stored_where_the_limiter_reads_them(
 
     assert tuple(changed) == grant_file.read_limits(path)
     second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
-    memory = second + layout["hetero_grant_device.memory"]
+    memory = second + layout["hetero_grant_device.memory_bytes"]
     assert 2 == struct.unpack_from("<Q", path.read_bytes(), memory)[0]
     flags = second + layout["hetero_grant_device.flags"]
     both_flags = layout["HETERO_FLAG_CONTEXT"] | layout["HETERO_FLAG_SERVICE"]
@@ -133,18 +135,19 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     put("<I", layout["hetero_region.version"], layout["HETERO_REGION_VERSION"])
     put("<I", layout["hetero_region.slot_count"], layout["HETERO_REGION_SLOTS"])
     device = layout["hetero_region.devices"] + 1 * layout["hetero_region_device"]
-    put("<I", layout["hetero_region.reached"], 256)
-    put("<Q", layout["hetero_region.unknown"], 5)
-    device_counts = {"used": 99, "peak": 70, "denied": 3, "gpu_ns": 123456789, "granted": 1234}
+    put("<I", layout["hetero_region.reached_slots"], 256)
+    put("<Q", layout["hetero_region.unknown_lookups"], 5)
+    device_counts = {"used_bytes": 99, "peak_bytes": 70, "denied_allocations": 3}
+    device_counts |= {"gpu_ns": 123456789, "reserved_total_bytes": 1234}
     device_counts |= {"stopped_ns": 777, "borrowed_ns": 88}
     for name, value in device_counts.items():
         put("<Q", device + layout[f"hetero_region_device.{name}"], value)
     for slot, used in ((0, 40), (255, 20), (7, 1000)):
         at = layout["hetero_region.slots"] + slot * layout["hetero_region_slot"]
-        put("<Q", at + layout["hetero_region_slot.used"] + 8, used)
+        put("<Q", at + layout["hetero_region_slot.used_bytes"] + 8, used)
         put("<I", at + layout["hetero_region_slot.pid"], 1)
-        uncharged = layout["HETERO_SAID_UNCHARGED"] * 16 * 8 + 8
-        put("<Q", at + layout["hetero_region_slot.said"] + uncharged, 11)
+        uncharged = layout["HETERO_REPORT_UNCHARGED"] * 16 * 8 + 8
+        put("<Q", at + layout["hetero_region_slot.reports"] + uncharged, 11)
     path = tmp_path / "usage"
     path.write_bytes(contents)
 
@@ -172,7 +175,7 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     assert {0, 255} == region.slots.keys()
     last_slot = region.slots[255]
     assert (1, 20, 11) == (last_slot.pid, last_slot.used[1], last_slot.uncharged[1])
-    assert layout["HETERO_REGION_LEFT"] == usage_region.LEFT
+    assert layout["HETERO_REGION_ORPHANED"] == usage_region.LEFT
 
 
 @pytest.mark.parametrize("size", [0, 100, usage_region.SIZE - 1])
@@ -195,7 +198,7 @@ def test_excess_is_stored_where_the_limiter_reads_it_and_changes_no_limit(
     grant_file.store_excess(path, (1 << 40, 3))
 
     second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
-    at = second + layout["hetero_grant_device.excess"]
+    at = second + layout["hetero_grant_device.excess_bytes"]
     assert (3,) == struct.unpack_from("<Q", path.read_bytes(), at)
     assert (1 << 40, 3) == grant_file.read_excess(path, devices=2)
     assert tuple(limits) == grant_file.read_limits(path)

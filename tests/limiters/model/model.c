@@ -154,11 +154,12 @@ static void see_card(struct seen *seen, uint32_t device)
 static void see_slot(struct seen *seen, uint32_t grant, const struct hetero_region_slot *slot)
 {
     for (uint32_t d = 0; d < DEVICES && slot->pid != 0; d++) {
-        uint64_t shared = slot->said[HETERO_SAID_SHARED][d], *to = &seen->left[grant][d], bytes = slot->used[d];
+        uint64_t shared = slot->reports[HETERO_REPORT_SHARED][d], *to = &seen->left[grant][d],
+                 bytes = slot->used_bytes[d];
         for (unsigned p = 0; p < PROCESSES; p++)
             if (books.processes[p].lives && books.processes[p].pid == (int)slot->pid)
                 to = &seen->charged[p][d], seen->slot[p] = true;
-        if (to == &seen->left[grant][d] && slot->pid != HETERO_REGION_LEFT)
+        if (to == &seen->left[grant][d] && slot->pid != HETERO_REGION_ORPHANED)
             bytes = !books_opened(&books, grant) ? 0 : shared < bytes ? shared : bytes;
         *to += bytes;
     }
@@ -170,10 +171,10 @@ static struct seen see(void)
     for (uint32_t d = 0; d < grants[0].terms->device_count; d++)
         see_card(&seen, d);
     for (uint32_t g = 0; g < GRANTS; g++) {
-        for (uint32_t s = 0; s < grants[g].region->reached; s++)
+        for (uint32_t s = 0; s < grants[g].region->reached_slots; s++)
             see_slot(&seen, g, &grants[g].region->slots[s]);
         for (uint32_t d = 0; d < grants[g].terms->device_count; d++)
-            seen.limit[g][d] = grants[g].terms->devices[d].memory;
+            seen.limit[g][d] = grants[g].terms->devices[d].memory_bytes;
     }
     return seen;
 }
@@ -449,7 +450,7 @@ static bool has_slot(const struct grant *grant, uint32_t pid)
     snprintf(path, sizeof path, "%s/usage", grant->directory);
     int file = open(path, O_RDWR | O_CLOEXEC);
     bool locked = false;
-    for (uint32_t s = 0; s < grant->region->reached; s++) {
+    for (uint32_t s = 0; s < grant->region->reached_slots; s++) {
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = s, .l_len = 1};
         locked = locked ||
                  (grant->region->slots[s].pid == pid && fcntl(file, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
