@@ -98,7 +98,7 @@ bool hold_stream(void *hold_, void *stream)
     if (!enter(hold, &place))
         return false;
     uint32_t number = atomic_fetch_add(&hold->holds, 1) + 1; /* before it, so that a release is of this one */
-    bool held = !stream_capturing(stream) &&
+    bool held = !stream_is_capturing(stream) &&
                 DRIVER(StreamWaitValue32_v2)(stream, hold->address, number, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS;
     if (held)
         DRIVER(EventRecord)(hold->begun, stream);

@@ -5,7 +5,7 @@
 #include "../shared/recording.h"
 
 CUresult begin_recapture(CUresult (*real)(CUstream, CUstreamCaptureMode, CUgraph, CUgraphRecaptureCallback, void *),
-                         CUstream none, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
+                         CUstream null_stream, CUstream stream, CUstreamCaptureMode mode, CUgraph graph,
                          CUgraphRecaptureCallback callback, void *data)
 {
     if (FAULT(recaptures_unnoticed))
@@ -13,14 +13,14 @@ CUresult begin_recapture(CUresult (*real)(CUstream, CUstreamCaptureMode, CUgraph
     BEGIN_CAPTURE(real(stream, mode, graph, callback, data));
 }
 
-CUresult begin_capture_to_cig(CUresult (*real)(CUstream, CUstreamCigCaptureParams *), CUstream none, CUstream stream,
-                              CUstreamCigCaptureParams *params)
+CUresult begin_capture_to_cig(CUresult (*real)(CUstream, CUstreamCigCaptureParams *), CUstream null_stream,
+                              CUstream stream, CUstreamCigCaptureParams *params)
 {
     BEGIN_CAPTURE(real(stream, params));
 }
 
-CUresult end_capture_to_cig(CUresult (*real)(CUstream), CUstream none, CUstream stream)
+CUresult end_capture_to_cig(CUresult (*real)(CUstream), CUstream null_stream, CUstream stream)
 {
     capture_end_begins();
-    return capture_ended(real(stream), stream == NULL ? none : stream);
+    return capture_ended(real(stream), stream == NULL ? null_stream : stream);
 }

@@ -19,9 +19,9 @@ typedef CUdeviceptr pointer_t;
 #define NAMED(name)    CUDA_##name
 #define ERROR(name)    CUDA_ERROR_##name
 
-#define MADE_TYPES(made)                                                                                               \
-    made(CUdeviceptr) made(void *) made(CUarray) made(CUmipmappedArray) made(CUmemoryPool) made(CUgraphExec)           \
-        made(CUcontext) made(CUgreenCtx) made(CUstream) made(CUmodule) made(CUlibrary)
+#define OUTPUT_TYPES(output)                                                                                           \
+    output(CUdeviceptr) output(void *) output(CUarray) output(CUmipmappedArray) output(CUmemoryPool)                   \
+        output(CUgraphExec) output(CUcontext) output(CUgreenCtx) output(CUstream) output(CUmodule) output(CUlibrary)
 
 /* What the driver does, where one condition tells it apart from others; features.mk chooses whole bodies. */
 #define CALLS_NEST           0 /* no launch of the driver's calls another by its exported name */
@@ -33,8 +33,8 @@ typedef CUdeviceptr pointer_t;
 #define UUID_IS_TEXT         0
 
 /* In what sizes it takes memory. */
-#define PIECE_BELOW          (UINT64_C(1) << 20) /* blocks.h */
-#define ARRAYS_SHARE_UP_TO   PIECE_BELOW
+#define SUBALLOCATED_BELOW   (UINT64_C(1) << 20) /* blocks.h */
+#define ARRAYS_SHARE_UP_TO   SUBALLOCATED_BELOW
 #define PITCH_STEP           512u
 #define VIRTUAL_TAKES(bytes) (bytes) /* blocks of physical memory are whole ones */
 

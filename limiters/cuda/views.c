@@ -30,7 +30,7 @@ static bool settle_view(int device)
     long live = atomic_fetch_add(&views[device].live, 1) + 1, most = atomic_load(&views[device].most);
     while (live > most && !atomic_compare_exchange_weak(&views[device].most, &most, live))
         ;
-    return FAULT(views_unsettled) || (uncounted_look(device) && charge_within(device));
+    return FAULT(views_unsettled) || (uncounted_check_rarely(device) && is_within_limit(device));
 }
 
 static void view_gone(int device)

@@ -20,18 +20,20 @@ hipError_t properties_r0600(hipError_t (*real)(hipDeviceProp_tR0600 *, int), hip
     return total_shown(real(properties, device), &properties->totalGlobalMem, device);
 }
 
-static hipError_t allocate_rows_of(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer, size_t *pitch,
-                                   size_t width, size_t height)
+static hipError_t allocate_rows_of(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer,
+                                   size_t *pitch_bytes, size_t width_bytes, size_t row_count)
 {
-    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height));
+    ALLOCATE_PITCHED(width_bytes, row_count, 1, pointer, *pitch_bytes, *pitch_bytes * row_count,
+                     real(pointer, pitch_bytes, width_bytes, row_count));
 }
 
-hipError_t allocate_rows(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer, size_t *pitch,
-                         size_t width, size_t height)
+hipError_t allocate_rows(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer, size_t *pitch_bytes,
+                         size_t width_bytes, size_t row_count)
 {
-    size_t ours = 0;
-    result_t answer = allocate_rows_of(real, pointer, pitch == NULL ? NULL : &ours, width, height);
-    show_made((uintptr_t)pitch, &ours, answer == RESULT_OK ? sizeof ours : 0);
+    size_t private_pitch = 0;
+    result_t answer = allocate_rows_of(real, pointer, pitch_bytes == NULL ? NULL : &private_pitch, width_bytes,
+                                       row_count);
+    publish_output((uintptr_t)pitch_bytes, &private_pitch, answer == RESULT_OK ? sizeof private_pitch : 0);
     return answer;
 }
 

@@ -40,11 +40,11 @@ static uint64_t level_bytes(size_t bytes, hipExtent extent)
     extent.width += extent.width == 0;
     extent.depth += extent.depth == 0;
     if (extent.height == 0)
-        return BLOCK + blocks_for(pitched(extent.width, bytes, 1));
+        return BLOCK + block_bytes_of(pitched_bytes(extent.width, bytes, 1));
     uint64_t large = tiles(extent, 16, element, false), small = tiles(extent, 12, element, false);
     uint64_t taken = large / 9 <= small / 4 ? large : small, thick = tiles(extent, 16, element, true);
     taken = extent.depth > 1 && thick <= 2 * large && thick > taken ? thick : taken;
-    return taken < BLOCK - ALIGNMENT ? BLOCK : blocks_for(taken + ALIGNMENT);
+    return taken < BLOCK - ALIGNMENT ? BLOCK : block_bytes_of(taken + ALIGNMENT);
 }
 
 uint64_t with_levels(size_t bytes, hipExtent extent, unsigned levels)

@@ -18,9 +18,9 @@ typedef void *context_t, *pointer_t;
 #define NAMED(name)    HIP_##name
 #define ERROR(name)    HIP_ERROR_##name
 
-#define MADE_TYPES(made)                                                                                               \
-    made(void *) made(hipArray_t) made(hipMipmappedArray_t) made(hipMemPool_t) made(hipMemGenericAllocationHandle_t)   \
-        made(hipModule_t) made(hipLibrary_t) made(hipPitchedPtr)
+#define OUTPUT_TYPES(output)                                                                                           \
+    output(void *) output(hipArray_t) output(hipMipmappedArray_t) output(hipMemPool_t)                                 \
+        output(hipMemGenericAllocationHandle_t) output(hipModule_t) output(hipLibrary_t) output(hipPitchedPtr)
 
 /* What stands for the context of a device: its ordinal and one more. */
 #define CONTEXT_OF(ordinal) ((context_t)(intptr_t)((ordinal) + 1))
@@ -85,7 +85,7 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
 
 /* In what sizes it takes memory. */
-#define PIECE_BELOW          (BLOCK + 1) /* blocks.h */
+#define SUBALLOCATED_BELOW   (BLOCK + 1) /* blocks.h */
 #define ARRAYS_SHARE_UP_TO   0
 #define PITCH_STEP           256u
 #define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK - 1) / BLOCK * BLOCK)

@@ -33,10 +33,10 @@ hsa_status_t read_memory(typeof(&hsa_code_object_reader_create_from_memory) real
 {
     hsa_status_t answer = real(image, bytes, reader);
     if (answer == HSA_STATUS_SUCCESS)
-        keep(&(struct entry){.kind = HELD_READER,
-                             .key = reader->handle,
-                             .device = DEVICE_NONE,
-                             .bytes = image_of_code(image, bytes).globals});
+        keep_entry(&(struct entry){.kind = HELD_READER,
+                                   .key = reader->handle,
+                                   .device = DEVICE_NONE,
+                                   .bytes = image_of_code(image, bytes).global_bytes});
     return answer;
 }
 
@@ -60,9 +60,9 @@ static bool is_in_first_block(int device, uint64_t bytes)
 /* What an image takes beyond what the call that loads it is charged for. */
 static uint64_t bytes_of(uint64_t image, int device)
 {
-    uint64_t blocks = blocks_for(image);
+    uint64_t blocks = block_bytes_of(image);
     if (blocks > 0)
-        return blocks - FAULT_VALUE(module_charged_twice, load_covers(blocks), 0);
+        return blocks - FAULT_VALUE(module_charged_twice, covered_by_load(blocks), 0);
     if (device < 0 || is_in_first_block(device, image))
         return 0;
     return FAULT_VALUE(small_images_uncharged, (image + PAGE - 1) / PAGE * PAGE, 0);
@@ -79,7 +79,7 @@ static void keep_loaded(hsa_executable_t executable, int device, uint64_t bytes)
     struct entry entry;
     uint64_t key = key_of(executable, device);
     if (bytes > 0 && !table_add(HELD_LOADED, key, (int64_t)bytes, &entry))
-        keep(&(struct entry){.kind = HELD_LOADED, .key = key, .device = device, .bytes = bytes});
+        keep_entry(&(struct entry){.kind = HELD_LOADED, .key = key, .device = device, .bytes = bytes});
 }
 
 /* Images are read where HIP's runtime has its own; a program that calls HSA itself is not held (docs/hip.md). */
@@ -92,7 +92,7 @@ hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_
     if (!table_get(HELD_READER, reader.handle, &image) || (device >= 0 && !counted(device)))
         return real(executable, agent, reader, options, loaded);
     uint64_t bytes = bytes_of(image.bytes, device);
-    if (bytes > 0 && !FAULT(loaded_arrays_uncharged) && charge_now(device, bytes) != RESULT_OK)
+    if (bytes > 0 && !FAULT(loaded_arrays_uncharged) && charge_without_reclaim(device, bytes) != RESULT_OK)
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     hsa_status_t answer = real(executable, agent, reader, options, loaded);
     if (answer == HSA_STATUS_SUCCESS)

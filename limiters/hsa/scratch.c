@@ -70,7 +70,7 @@ static void note_scratch(const struct kfd_ioctl_set_scratch_backing_va_args *ask
 {
     struct entry card = card_of(asked->gpu_id);
     card.bytes = asked->va_addr << 16;
-    keep(&card);
+    keep_entry(&card);
 }
 
 static void note_queue(const struct kfd_ioctl_create_queue_args *asked)
@@ -79,7 +79,7 @@ static void note_queue(const struct kfd_ioctl_create_queue_args *asked)
     card.device = making;
     card.link = (void *)(uintptr_t)making_addresses;
     if (making != DEVICE_NONE)
-        keep(&card);
+        keep_entry(&card);
 }
 
 static uint64_t addresses_of(hsa_agent_t agent)
@@ -138,14 +138,14 @@ static int allocate_memory(int file, unsigned long request, struct kfd_ioctl_all
     uint64_t bytes = asked->size;
     if (device == DEVICE_NONE || (device >= 0 && !counted(device)))
         return pass(file, request, asked);
-    if (!FAULT(scratch_uncharged) && !charge_at_once(device, bytes)) {
+    if (!FAULT(scratch_uncharged) && !charge_if_free(device, bytes)) {
         log_little(device, bytes);
         errno = ENOMEM;
         return -1;
     }
     int answer = pass(file, request, asked), why = errno;
     if (answer == 0)
-        keep(&(struct entry){.kind = HELD_SCRATCH, .key = asked->handle, .device = device, .bytes = bytes});
+        keep_entry(&(struct entry){.kind = HELD_SCRATCH, .key = asked->handle, .device = device, .bytes = bytes});
     else
         refund(device, bytes);
     errno = why;

@@ -1,5 +1,5 @@
-/* What a program asks for and is told lies in its own memory, where another of its threads could change it between two
- * looks: so the limiter and the driver look at memory of ours. */
+/* A call's arguments and outputs lie in the program's memory, where another thread of the program could change them
+ * between two reads. So the limiter and the driver read and write copies. */
 #ifndef HETERO_SHARED_ARGUMENTS_H
 #define HETERO_SHARED_ARGUMENTS_H
 
@@ -11,39 +11,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From here on `asked` points to what it points to now; NULL stays NULL. The fence keeps the compiler from looking at
- * the program's memory again. */
-#define AS_IT_IS(asked)                                                                                                \
-    typeof(*(asked)) asked##_now = (asked) == NULL ? (typeof(*(asked))){0} : *(asked);                                 \
+/* Make the pointer `argument` point to a copy; NULL stays NULL. The fence keeps the compiler from reading the program's
+ * memory again. */
+#define COPY_ARGUMENT(argument)                                                                                        \
+    typeof(*(argument)) argument##_copy = (argument) == NULL ? (typeof(*(argument))){0} : *(argument);                 \
     atomic_signal_fence(memory_order_seq_cst);                                                                         \
     if (!FAULT(arguments_read_twice))                                                                                  \
-    asked = (asked) == NULL ? NULL : &asked##_now
+    argument = (argument) == NULL ? NULL : &argument##_copy
 
-/* The stream that a launch's configuration names; to the end of the function `asked` points to what it points to now.
- */
-#define STREAM_AS_IT_IS(asked, stream)                                                                                 \
+/* The stream that a launch's configuration names. `config` then points to a copy, until the function returns. */
+#define STREAM_OF_COPY(config, stream)                                                                                 \
     ({                                                                                                                 \
-        if ((asked) != NULL && !FAULT(streams_read_twice))                                                             \
-            asked = memcpy(__builtin_alloca(sizeof *(asked)), asked, sizeof *(asked));                                 \
+        if ((config) != NULL && !FAULT(streams_read_twice))                                                            \
+            config = memcpy(__builtin_alloca(sizeof *(config)), config, sizeof *(config));                             \
         atomic_signal_fence(memory_order_seq_cst);                                                                     \
-        (asked) == NULL ? NO_STREAM : DEFAULT((asked)->stream);                                                        \
+        (config) == NULL ? NO_STREAM : DEFAULT((config)->stream);                                                      \
     })
 
-/* The same of more than one, in the heap; NULL for none, and where there is no memory. */
-static inline void *as_they_are(const void *asked, size_t bytes)
+/* A copy of an array on the heap; NULL for no bytes, or without memory. */
+static inline void *copy_arguments(const void *source, size_t bytes)
 {
-    void *now = bytes == 0 ? NULL : malloc(bytes);
-    if (now != NULL)
-        memcpy(now, asked, bytes);
+    void *copy = bytes == 0 ? NULL : malloc(bytes);
+    if (copy != NULL)
+        memcpy(copy, source, bytes);
     atomic_signal_fence(memory_order_seq_cst);
-    return now;
+    return copy;
 }
 
-/* Tell the program so many bytes, if it wants to know. */
-static inline void show_made(uintptr_t to, const void *made, size_t bytes)
+/* Copy an output to the program's memory; `destination` is its address there, 0: the program passed none. */
+static inline void publish_output(uintptr_t destination, const void *source, size_t bytes)
 {
-    if (bytes > 0 && to != 0)
-        memcpy((void *)to, made, bytes);
+    if (bytes > 0 && destination != 0)
+        memcpy((void *)destination, source, bytes);
 }
 
 #endif

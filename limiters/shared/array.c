@@ -12,7 +12,7 @@
 
 #include "../core/fault.h"
 
-static uint64_t whole_blocks(uint64_t bytes)
+static uint64_t round_to_blocks(uint64_t bytes)
 {
     return bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;
 }
@@ -20,61 +20,62 @@ static uint64_t whole_blocks(uint64_t bytes)
 result_t charge_array(int device, uint64_t bytes)
 {
     if (bytes > ARRAYS_SHARE_UP_TO || !counted(device))
-        return charge(device, whole_blocks(bytes));
-    result_t refused = charge(device, 0);
-    return refused != RESULT_OK ? refused : charge_small_array(device, bytes);
+        return charge(device, round_to_blocks(bytes));
+    result_t charge_result = charge(device, 0);
+    return charge_result != RESULT_OK ? charge_result : charge_small_array(device, bytes);
 }
 
 static void refund_array(const struct entry *entry)
 {
     if (entry->bytes > ARRAYS_SHARE_UP_TO)
-        refund(entry->device, whole_blocks(entry->bytes));
+        refund(entry->device, round_to_blocks(entry->bytes));
     else
         refund_small_array(entry->device, entry->bytes);
 }
 
-result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes, uint64_t tables)
+result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes, uint64_t table_count)
 {
-    struct entry none = {.kind = HELD_ARRAY, .device = device, .bytes = bytes};
+    struct entry uncharged = {.kind = HELD_ARRAY, .device = device, .bytes = bytes};
     if (answer != RESULT_OK && counted(device)) {
-        refund_array(&none);
-        tables_fewer(device, tables);
+        refund_array(&uncharged);
+        remove_tables(device, table_count);
     }
-    return answer != RESULT_OK ? answer : settle(answer, HELD_ARRAY, key, device, bytes, (void *)(uintptr_t)tables);
+    return answer != RESULT_OK ? answer
+                               : settle(answer, HELD_ARRAY, key, device, bytes, (void *)(uintptr_t)table_count);
 }
 
 /* Whether an array lies in a block that may outlive it. One that is charged two blocks may have two of its own. */
-static bool in_kept_block(int device, uint64_t bytes)
+static bool is_in_kept_block(int device, uint64_t bytes)
 {
     return BLOCKS_ARE_KEPT && counted(device) && bytes > 0 && bytes <= 2 * BLOCK;
 }
 
-void array_gone(const struct entry *entry)
+void array_freed(const struct entry *entry)
 {
-    if (in_kept_block(entry->device, entry->bytes) && !FAULT(small_arrays_refunded))
-        array_kept(entry->device, whole_blocks(entry->bytes));
+    if (is_in_kept_block(entry->device, entry->bytes) && !FAULT(small_arrays_refunded))
+        keep_array_charged(entry->device, round_to_blocks(entry->bytes));
     else
         refund_array(entry);
-    tables_fewer(entry->device, (uintptr_t)entry->link);
+    remove_tables(entry->device, (uintptr_t)entry->link);
     if (entry->bytes == 0)
-        tiles_gone((const void *)(uintptr_t)entry->key);
+        tiles_unmapped((const void *)(uintptr_t)entry->key);
 }
 
 result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPTOR) *), TYPE(array) *array,
                       const NAMED(ARRAY_DESCRIPTOR) *shape)
 {
-    AS_IT_IS(shape);
-    NAMED(ARRAY3D_DESCRIPTOR) flat = {0};
+    COPY_ARGUMENT(shape);
+    NAMED(ARRAY3D_DESCRIPTOR) shape_3d = {0};
     if (shape != NULL)
-        flat = (NAMED(ARRAY3D_DESCRIPTOR)){
+        shape_3d = (NAMED(ARRAY3D_DESCRIPTOR)){
             .Width = shape->Width, .Height = shape->Height, .Format = shape->Format, .NumChannels = shape->NumChannels};
-    CREATE_ARRAY(array_bytes(&flat, 1), 0, destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
+    CREATE_ARRAY(array_bytes(&shape_3d, 1), 0, destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
 }
 
 result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DESCRIPTOR) *), TYPE(array) *array,
                          const NAMED(ARRAY3D_DESCRIPTOR) *shape)
 {
-    AS_IT_IS(shape);
+    COPY_ARGUMENT(shape);
     CREATE_ARRAY(array_bytes(shape, 1), tables_of_sparse(shape, 1), destroy_array(DRIVER(ArrayDestroy), *array),
                  real(array, shape));
 }
@@ -82,7 +83,7 @@ result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DES
 result_t create_mipmap(result_t (*real)(TYPE(mipmappedArray) *, MIPMAP_SHAPE *, unsigned), TYPE(mipmappedArray) *array,
                        MIPMAP_SHAPE *shape, unsigned levels)
 {
-    AS_IT_IS(shape);
+    COPY_ARGUMENT(shape);
     CREATE_ARRAY(array_bytes(shape, levels), tables_of_sparse(shape, levels),
                  destroy_mipmap(DRIVER(MipmappedArrayDestroy), *array), real(array, shape, levels));
 }

@@ -18,181 +18,189 @@
 
 /* The process's figure lies between the card's two, so that of what its other threads take and free meanwhile, none is
  * taken for what the card gets back: before, the card's use is the less of them, and afterwards the more. */
-static struct card_use look(int device, bool after)
+static struct card_use read_card_use(int device, bool is_after)
 {
     const char *uuid = tenant_terms(device)->uuid;
     struct card_use use = {0};
-    uint64_t figure, again = 0;
-    use.known = management_card_memory(uuid, &use.card);
-    use.listed = management_process_memory(uuid, &figure);
-    use.process = (use.listed ? (int64_t)figure : 0) + unseen_bytes(device);
-    use.known = use.known && management_card_memory(uuid, &again);
-    use.card = after == (use.card > again) ? use.card : again;
+    uint64_t driver_bytes, second_card_bytes = 0;
+    use.is_known = management_card_memory(uuid, &use.card_bytes);
+    use.is_process_listed = management_process_memory(uuid, &driver_bytes);
+    use.process_bytes = (use.is_process_listed ? (int64_t)driver_bytes : 0) + unseen_bytes(device);
+    use.is_known = use.is_known && management_card_memory(uuid, &second_card_bytes);
+    use.card_bytes = is_after == (use.card_bytes > second_card_bytes) ? use.card_bytes : second_card_bytes;
     return use;
 }
 
-static bool look_at_grant(int device, struct card_use *use)
+static bool read_returned_bytes(int device, struct card_use *use)
 {
     struct region *region = tenant_region();
-    return region != NULL && ledger_returned(region, (unsigned)device, &use->own, &use->others);
+    return region != NULL &&
+           ledger_returned(region, (unsigned)device, &use->own_returned_bytes, &use->others_returned_bytes);
 }
 
 struct card_use card_use(int device)
 {
-    struct card_use grant = {0};
-    bool known = look_at_grant(device, &grant);
-    struct card_use use = look(device, false);
-    use.known = use.known && known;
-    use.own = grant.own;
-    use.others = grant.others;
+    struct card_use returned = {0};
+    bool is_known = read_returned_bytes(device, &returned);
+    struct card_use use = read_card_use(device, false);
+    use.is_known = use.is_known && is_known;
+    use.own_returned_bytes = returned.own_returned_bytes;
+    use.others_returned_bytes = returned.others_returned_bytes;
     return use;
 }
 
 /* What others gave back went before they said so, and is looked at last. */
-bool card_got_back(int device, struct card_use before, uint64_t bytes)
+bool card_got_back(int device, struct card_use use_before, uint64_t bytes)
 {
-    if (!before.known)
+    if (!use_before.is_known)
         return false;
-    struct card_use after = look(device, true); /* with no context it is in no list */
-    if (!after.known || !look_at_grant(device, &after) || after.card > before.card)
+    struct card_use use_after = read_card_use(device, true); /* with no context it is in no list */
+    if (!use_after.is_known || !read_returned_bytes(device, &use_after) || use_after.card_bytes > use_before.card_bytes)
         return false;
-    uint64_t lost = before.listed && after.process < before.process ? (uint64_t)(before.process - after.process) : 0;
-    uint64_t others = after.others - before.others + (before.listed ? 0 : after.own - before.own);
-    return others < UINT64_MAX / 2 &&
-           before.card - after.card >= (lost > bytes ? lost : bytes) + FAULT_VALUE(others_frees_believed, others, 0);
+    uint64_t lost_bytes = use_before.is_process_listed && use_after.process_bytes < use_before.process_bytes
+                              ? (uint64_t)(use_before.process_bytes - use_after.process_bytes)
+                              : 0;
+    uint64_t others_bytes =
+        use_after.others_returned_bytes - use_before.others_returned_bytes +
+        (use_before.is_process_listed ? 0 : use_after.own_returned_bytes - use_before.own_returned_bytes);
+    return others_bytes < UINT64_MAX / 2 &&
+           use_before.card_bytes - use_after.card_bytes >=
+               (lost_bytes > bytes ? lost_bytes : bytes) + FAULT_VALUE(others_frees_believed, others_bytes, 0);
 }
 
-void stays_charged(int device, uint64_t bytes)
+void leave_charged(int device, uint64_t bytes)
 {
     unseen_add(device, (int64_t)bytes);
     log_line(LOG_INFO, "device %d: %llu bytes that others have, too, are not back: they stay charged", device,
              (unsigned long long)bytes);
 }
 
-void say_shared(int device, int64_t bytes)
+void report_shared(int device, int64_t bytes)
 {
     if (bytes != 0 && counted(device) && tenant_region() != NULL)
         ledger_report(tenant_region(), HETERO_REPORT_SHARED, (unsigned)device, bytes);
 }
 
-void say_opened(int change)
+void report_opened(int change)
 {
     for (uint32_t device = 0; tenant_region() != NULL && device < tenant_grant->device_count; device++)
         if (counted((int)device))
             ledger_report(tenant_region(), HETERO_REPORT_OPENED, device, change);
 }
 
-static atomic_bool any_shared; /* set with the first, never cleared */
+static atomic_bool has_shared; /* set with the first, never cleared */
 
-result_t pointer_shared(const struct entry *held)
+result_t note_shared(const struct entry *allocation)
 {
-    struct entry previous, part = shared_part(held);
-    result_t refused = charge_shared(held);
-    if (refused != RESULT_OK)
-        return refused;
-    atomic_store(&any_shared, true);
-    if (table_put(&part, &previous) && previous.kind == 0)
-        say_shared(part.device, (int64_t)part.bytes);
+    struct entry previous, shared_entry = shared_entry_of(allocation);
+    result_t charge_result = charge_shared(allocation);
+    if (charge_result != RESULT_OK)
+        return charge_result;
+    atomic_store(&has_shared, true);
+    if (table_put(&shared_entry, &previous) && previous.kind == 0)
+        report_shared(shared_entry.device, (int64_t)shared_entry.bytes);
     return RESULT_OK;
 }
 
-bool is_shared(const struct entry *held)
+bool is_shared(const struct entry *allocation)
 {
-    struct entry part;
-    return atomic_load_explicit(&any_shared, memory_order_relaxed) &&
-           table_get(HELD_SHARED, shared_part(held).key, &part);
+    struct entry shared_entry;
+    return atomic_load_explicit(&has_shared, memory_order_relaxed) &&
+           table_get(HELD_SHARED, shared_entry_of(allocation).key, &shared_entry);
 }
 
-static void settle_shared(int device, uint64_t bytes, struct card_use before)
+static void settle_shared(int device, uint64_t bytes, struct card_use use_before)
 {
-    if (card_got_back(device, before, bytes)) {
+    if (card_got_back(device, use_before, bytes)) {
         refund(device, bytes);
-        say_shared(device, -(int64_t)bytes);
+        report_shared(device, -(int64_t)bytes);
     } else {
-        stays_charged(device, bytes);
+        leave_charged(device, bytes);
     }
 }
 
-void shared_over(const struct entry *held, struct card_use before)
+void shared_freed(const struct entry *allocation, struct card_use use_before)
 {
-    struct entry part;
-    uint64_t bytes = shared_gone(held);
+    struct entry shared_entry;
+    uint64_t bytes = shared_freed_bytes(allocation);
     if (bytes == 0)
         return;
-    table_take(HELD_SHARED, shared_part(held).key, &part);
-    settle_shared(held->device, bytes, before);
+    table_take(HELD_SHARED, shared_entry_of(allocation).key, &shared_entry);
+    settle_shared(allocation->device, bytes, use_before);
 }
 
-static bool shared_of(const struct entry *entry, const void *context)
+static bool is_shared_of(const struct entry *entry, const void *context)
 {
     return entry->kind == HELD_SHARED && entry->owner == context;
 }
 
-struct card_use before_context(context_t context)
+struct card_use use_before_context(context_t context)
 {
-    struct entry part;
-    bool any = atomic_load_explicit(&any_shared, memory_order_relaxed) && context != NULL;
-    return any && table_find(shared_of, context, &part) ? card_use(part.device) : (struct card_use){0};
+    struct entry shared_entry;
+    bool may_share = atomic_load_explicit(&has_shared, memory_order_relaxed) && context != NULL;
+    return may_share && table_find(is_shared_of, context, &shared_entry) ? card_use(shared_entry.device)
+                                                                         : (struct card_use){0};
 }
 
-struct entry shared_in(context_t context)
+struct entry charge_shared_again(context_t context)
 {
-    struct entry part, all = {.device = DEVICE_NONE, .owner = context};
-    bool any = atomic_load_explicit(&any_shared, memory_order_relaxed) && context != NULL;
-    for (; any && table_take_match(shared_of, context, &part); all.bytes += part.bytes)
-        all.device = part.device;
-    if (all.bytes > 0)
-        charge_held(all.device, all.bytes);
-    return all;
+    struct entry shared_entry, total = {.device = DEVICE_NONE, .owner = context};
+    bool may_share = atomic_load_explicit(&has_shared, memory_order_relaxed) && context != NULL;
+    for (; may_share && table_take_match(is_shared_of, context, &shared_entry); total.bytes += shared_entry.bytes)
+        total.device = shared_entry.device;
+    if (total.bytes > 0)
+        charge_unconditionally(total.device, total.bytes);
+    return total;
 }
 
-void shared_context_over(const struct entry *all, struct card_use before)
+void settle_shared_context(const struct entry *total, struct card_use use_before)
 {
-    if (all->bytes > 0)
-        settle_shared(all->device, all->bytes, before.listed ? before : (struct card_use){0});
+    if (total->bytes > 0)
+        settle_shared(total->device, total->bytes, use_before.is_process_listed ? use_before : (struct card_use){0});
 }
 
-result_t settle_share(result_t answer, const struct entry *held, bool news)
+result_t settle_share(result_t answer, const struct entry *allocation, bool is_first_share)
 {
-    struct entry part;
+    struct entry shared_entry;
     if (answer == RESULT_OK)
-        pointer_shared(held);
-    else if (news && table_take(HELD_SHARED, shared_part(held).key, &part))
-        say_shared(part.device, -(int64_t)part.bytes);
+        note_shared(allocation);
+    else if (is_first_share && table_take(HELD_SHARED, shared_entry_of(allocation).key, &shared_entry))
+        report_shared(shared_entry.device, -(int64_t)shared_entry.bytes);
     return answer;
 }
 
-static bool holds_address(const struct entry *entry, const void *address)
+static bool contains_address(const struct entry *entry, const void *address)
 {
     if (entry->kind != HELD_POINTER)
         return false;
-    struct entry part = shared_part(entry);
-    return (uint64_t)(uintptr_t)address - part.key < part.bytes;
+    struct entry shared_entry = shared_entry_of(entry);
+    return (uint64_t)(uintptr_t)address - shared_entry.key < shared_entry.bytes;
 }
 
-bool held_at(pointer_t address, struct entry *held)
+bool allocation_at(pointer_t address, struct entry *allocation)
 {
-    return table_get(HELD_POINTER, (uintptr_t)address, held) ||
-           table_find(holds_address, (const void *)(uintptr_t)address, held);
+    return table_get(HELD_POINTER, (uintptr_t)address, allocation) ||
+           table_find(contains_address, (const void *)(uintptr_t)address, allocation);
 }
 
 /* The driver makes a handle of any address in an allocation. */
 result_t share_pointer(result_t (*real)(TYPE(ipcMemHandle) *, pointer_t), TYPE(ipcMemHandle) *handle, pointer_t pointer)
 {
-    struct entry held;
-    if (!held_at(pointer, &held))
+    struct entry allocation;
+    if (!allocation_at(pointer, &allocation))
         return real(handle, pointer);
-    bool news = !is_shared(&held);
-    result_t refused = pointer_shared(&held);
-    return refused == RESULT_OK ? settle_share(real(handle, pointer), &held, news) : refused;
+    bool is_first_share = !is_shared(&allocation);
+    result_t charge_result = note_shared(&allocation);
+    return charge_result == RESULT_OK ? settle_share(real(handle, pointer), &allocation, is_first_share)
+                                      : charge_result;
 }
 
-#define LOOK_AFTER(call)                                                                                               \
+#define CHECK_UNCOUNTED_AFTER(call)                                                                                    \
     do {                                                                                                               \
-        result_t answered = call;                                                                                      \
-        if (answered == RESULT_OK)                                                                                     \
-            uncounted_look(device_current());                                                                          \
-        return answered;                                                                                               \
+        result_t call_answer = call;                                                                                   \
+        if (call_answer == RESULT_OK)                                                                                  \
+            uncounted_check_rarely(device_current());                                                                  \
+        return call_answer;                                                                                            \
     } while (0)
 
 result_t open_shared(result_t (*real)(pointer_t *, TYPE(ipcMemHandle), unsigned), pointer_t *pointer,
@@ -206,9 +214,9 @@ result_t open_shared(result_t (*real)(pointer_t *, TYPE(ipcMemHandle), unsigned)
         if (table_take(HELD_OPENED, entry.key, &previous))
             entry.bytes += previous.bytes;
         table_put(&entry, &previous);
-        say_opened(1);
+        report_opened(1);
     }
-    LOOK_AFTER(answer);
+    CHECK_UNCOUNTED_AFTER(answer);
 }
 
 result_t close_shared(result_t (*real)(pointer_t), pointer_t pointer)
@@ -218,70 +226,71 @@ result_t close_shared(result_t (*real)(pointer_t), pointer_t pointer)
     if (answer == RESULT_OK && table_take(HELD_OPENED, (uintptr_t)pointer, &entry)) {
         if (--entry.bytes > 0)
             table_put(&entry, &previous);
-        say_opened(-1);
+        report_opened(-1);
     }
-    LOOK_AFTER(answer);
+    CHECK_UNCOUNTED_AFTER(answer);
 }
 
-static bool opened_in(const struct entry *entry, const void *context)
+static bool is_opened_in(const struct entry *entry, const void *context)
 {
     return entry->kind == HELD_OPENED && entry->owner == context;
 }
 
-int take_opened(context_t context)
+int take_opened_count(context_t context)
 {
     struct entry entry;
     int count = 0;
-    while (context != NULL && table_take_match(opened_in, context, &entry))
+    while (context != NULL && table_take_match(is_opened_in, context, &entry))
         count += (int)entry.bytes;
     return count;
 }
 
-void imported_over(const struct entry *entry)
+void imported_freed(const struct entry *entry)
 {
-    say_opened(-(int)entry->bytes);
+    report_opened(-(int)entry->bytes);
 }
 
-static atomic_bool any_imported; /* set with the first, never cleared */
+static atomic_bool has_imported; /* set with the first, never cleared */
 
-static void imported(uint64_t key)
+static void note_imported(uint64_t key)
 {
     struct entry previous, entry = {.kind = HELD_IMPORTED, .key = key, .device = DEVICE_NONE, .bytes = 1};
-    atomic_store(&any_imported, true);
+    atomic_store(&has_imported, true);
     if (table_put(&entry, &previous) && previous.kind == 0)
-        say_opened(1);
+        report_opened(1);
 }
 
 bool take_imported(uint64_t key, struct entry *entry)
 {
-    return atomic_load_explicit(&any_imported, memory_order_relaxed) && table_take(HELD_IMPORTED, key, entry);
+    return atomic_load_explicit(&has_imported, memory_order_relaxed) && table_take(HELD_IMPORTED, key, entry);
 }
 
 result_t import_pool(result_t (*real)(TYPE(memoryPool) *, void *, TYPE(memAllocationHandleType), unsigned long long),
-                     TYPE(memoryPool) *pool, void *shared, TYPE(memAllocationHandleType) type, unsigned long long flags)
+                     TYPE(memoryPool) *pool, void *descriptor, TYPE(memAllocationHandleType) type,
+                     unsigned long long flags)
 {
-    result_t answer = real(pool, shared, type, flags);
+    result_t answer = real(pool, descriptor, type, flags);
     if (answer == RESULT_OK)
-        imported((uintptr_t)*pool);
-    LOOK_AFTER(answer);
+        note_imported((uintptr_t)*pool);
+    CHECK_UNCOUNTED_AFTER(answer);
 }
 
 result_t import_pointer(result_t (*real)(pointer_t *, TYPE(memoryPool), TYPE(memPoolPtrExportData) *),
-                        pointer_t *pointer, TYPE(memoryPool) pool, TYPE(memPoolPtrExportData) *shared)
+                        pointer_t *pointer, TYPE(memoryPool) pool, TYPE(memPoolPtrExportData) *export_data)
 {
-    result_t answer = real(pointer, pool, shared);
+    result_t answer = real(pointer, pool, export_data);
     if (answer == RESULT_OK)
-        imported((uintptr_t)*pointer);
-    LOOK_AFTER(answer);
+        note_imported((uintptr_t)*pointer);
+    CHECK_UNCOUNTED_AFTER(answer);
 }
 
 result_t import_memory(result_t (*real)(TYPE(externalMemory) *, const NAMED(EXTERNAL_MEMORY_HANDLE_DESC) *),
-                       TYPE(externalMemory) *memory, const NAMED(EXTERNAL_MEMORY_HANDLE_DESC) *shared)
+                       TYPE(externalMemory) *memory, const NAMED(EXTERNAL_MEMORY_HANDLE_DESC) *description)
 {
-    LOOK_AFTER(real(memory, shared));
+    CHECK_UNCOUNTED_AFTER(real(memory, description));
 }
 
 result_t let_go_memory(result_t (*real)(TYPE(externalMemory)), TYPE(externalMemory) memory)
 {
-    LOOK_AFTER(real(memory));
+    CHECK_UNCOUNTED_AFTER(real(memory));
 }

@@ -5,10 +5,10 @@ __thread unsigned calls_within;
 atomic_bool first_call_made;
 atomic_ulong calls_begun, calls_ended;
 
-bool calls_are_mine(unsigned long *begun)
+bool no_other_thread_calls(unsigned long *begun_count)
 {
-    *begun = atomic_load(&calls_begun);
-    return atomic_load(&calls_ended) + calls_within == *begun;
+    *begun_count = atomic_load(&calls_begun);
+    return atomic_load(&calls_ended) + calls_within == *begun_count;
 }
 
 /* Other threads are not in the child, nor their calls. */

@@ -24,7 +24,7 @@ extern atomic_ulong calls_begun __attribute__((visibility("hidden")));
 extern atomic_ulong calls_ended __attribute__((visibility("hidden")));
 
 /* Whether no other thread is in a call; and none was since, if `begun` is what calls_begun still is. */
-bool calls_are_mine(unsigned long *begun);
+bool no_other_thread_calls(unsigned long *begun_count);
 
 void calls_after_fork(void);
 

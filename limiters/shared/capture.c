@@ -26,24 +26,24 @@ static uint64_t capture_key(stream_t stream)
 /* Counted first: a fence that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
 bool capture_begins(stream_t stream)
 {
-    bool counted = capture_counted(capture_key(stream), context_of_stream(stream));
+    bool is_counted = note_capture(capture_key(stream), context_of_stream(stream));
     before_capture(stream);
-    return counted;
+    return is_counted;
 }
 
-result_t capture_began(result_t answer, stream_t stream, bool counted)
+result_t capture_began(result_t answer, stream_t stream, bool is_counted)
 {
-    if (answer != RESULT_OK && counted)
-        capture_over(capture_key(stream));
+    if (answer != RESULT_OK && is_counted)
+        forget_capture(capture_key(stream));
     return answer;
 }
 
-result_t begin_capture(result_t (*real)(stream_t), stream_t none, stream_t stream)
+result_t begin_capture(result_t (*real)(stream_t), stream_t null_stream, stream_t stream)
 {
     BEGIN_CAPTURE(real(stream));
 }
 
-result_t begin_capture_mode(result_t (*real)(stream_t, TYPE(streamCaptureMode)), stream_t none, stream_t stream,
+result_t begin_capture_mode(result_t (*real)(stream_t, TYPE(streamCaptureMode)), stream_t null_stream, stream_t stream,
                             TYPE(streamCaptureMode) mode)
 {
     BEGIN_CAPTURE(real(stream, mode));
@@ -51,32 +51,34 @@ result_t begin_capture_mode(result_t (*real)(stream_t, TYPE(streamCaptureMode)),
 
 result_t begin_capture_to_graph(result_t (*real)(stream_t, TYPE(graph), const TYPE(graphNode) *,
                                                  const TYPE(graphEdgeData) *, size_t, TYPE(streamCaptureMode)),
-                                stream_t none, stream_t stream, TYPE(graph) graph, const TYPE(graphNode) *after,
-                                const TYPE(graphEdgeData) *edges, size_t count, TYPE(streamCaptureMode) mode)
+                                stream_t null_stream, stream_t stream, TYPE(graph) graph,
+                                const TYPE(graphNode) *dependencies, const TYPE(graphEdgeData) *edges,
+                                size_t dependency_count, TYPE(streamCaptureMode) mode)
 {
-    BEGIN_CAPTURE(real(stream, graph, after, edges, count, mode));
+    BEGIN_CAPTURE(real(stream, graph, dependencies, edges, dependency_count, mode));
 }
 
 /* A refused end (another thread's capture, an unjoined stream) may leave the capture going. */
 result_t capture_ended(result_t answer, stream_t stream)
 {
     capture_end_over();
-    if (!stream_capturing(stream))
-        capture_over(capture_key(stream));
+    if (!stream_is_capturing(stream))
+        forget_capture(capture_key(stream));
     return answer;
 }
 
-result_t end_capture(result_t (*real)(stream_t, TYPE(graph) *), stream_t none, stream_t stream, TYPE(graph) *graph)
+result_t end_capture(result_t (*real)(stream_t, TYPE(graph) *), stream_t null_stream, stream_t stream,
+                     TYPE(graph) *graph)
 {
     capture_end_begins();
-    return capture_ended(real(stream, graph), stream == NULL ? none : stream);
+    return capture_ended(real(stream, graph), stream == NULL ? null_stream : stream);
 }
 
-result_t wait_event(result_t (*real)(stream_t, event_t, unsigned), stream_t none, stream_t stream, event_t event,
+result_t wait_event(result_t (*real)(stream_t, event_t, unsigned), stream_t null_stream, stream_t stream, event_t event,
                     unsigned flags)
 {
     /* Waiting for a captured event makes the stream join the capture. */
     if (capturing())
-        before_capture(stream == NULL ? none : stream);
+        before_capture(stream == NULL ? null_stream : stream);
     return real(stream, event, flags);
 }

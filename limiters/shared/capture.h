@@ -6,16 +6,16 @@
 
 /* Whether the capture is counted that the next call begins; then the driver's answer to it. `stream`: not NULL. */
 bool capture_begins(stream_t stream);
-result_t capture_began(result_t answer, stream_t stream, bool counted);
+result_t capture_began(result_t answer, stream_t stream, bool is_counted);
 
 /* The driver's answer to the call that ends it. */
 result_t capture_ended(result_t answer, stream_t stream);
 
 #define BEGIN_CAPTURE(call)                                                                                            \
     do {                                                                                                               \
-        stream_t meant = stream == NULL ? none : stream;                                                               \
-        bool counted = capture_begins(meant);                                                                          \
-        return capture_began(call, meant, counted);                                                                    \
+        stream_t actual_stream = stream == NULL ? null_stream : stream;                                                \
+        bool is_counted = capture_begins(actual_stream);                                                               \
+        return capture_began(call, actual_stream, is_counted);                                                         \
     } while (0)
 
 #endif

@@ -4,28 +4,28 @@
 #include "driver.h"
 #include "held.h"
 
-_Atomic unsigned captures;
+_Atomic unsigned active_captures;
 
 void capture_after_fork(void)
 {
-    atomic_store(&captures, 0);
+    atomic_store(&active_captures, 0);
 }
 
-bool capture_counted(uint64_t stream, void *context)
+bool note_capture(uint64_t capture_key, void *context)
 {
-    struct entry entry = {.kind = CAPTURE, .key = stream, .owner = context}, previous = {0};
-    atomic_fetch_add(&captures, 1);
+    struct entry entry = {.kind = CAPTURE, .key = capture_key, .owner = context}, previous = {0};
+    atomic_fetch_add(&active_captures, 1);
     table_put(&entry, &previous);
     if (previous.kind != 0)
-        atomic_fetch_sub(&captures, 1);
+        atomic_fetch_sub(&active_captures, 1);
     return previous.kind == 0;
 }
 
-void capture_over(uint64_t stream)
+void forget_capture(uint64_t capture_key)
 {
     struct entry entry;
-    if (table_take(CAPTURE, stream, &entry))
-        atomic_fetch_sub(&captures, 1);
+    if (table_take(CAPTURE, capture_key, &entry))
+        atomic_fetch_sub(&active_captures, 1);
 }
 
 static bool captured_in(const struct entry *entry, const void *context)
@@ -33,21 +33,21 @@ static bool captured_in(const struct entry *entry, const void *context)
     return entry->kind == CAPTURE && entry->owner == context;
 }
 
-void captures_over(const void *context)
+void forget_captures_of(const void *context)
 {
     struct entry entry;
     while (context != NULL && table_take_match(captured_in, context, &entry))
-        atomic_fetch_sub(&captures, 1);
+        atomic_fetch_sub(&active_captures, 1);
 }
 
-bool stream_capturing(stream_t stream)
+bool stream_is_capturing(stream_t stream)
 {
-    typeof(&FUNCTION(StreamIsCapturing)) ask = DRIVER(StreamIsCapturing);
-    if (!capturing() || ask == NULL)
+    typeof(&FUNCTION(StreamIsCapturing)) is_capturing = DRIVER(StreamIsCapturing);
+    if (!capturing() || is_capturing == NULL)
         return false;
     TYPE(streamCaptureStatus) status = VALUE(STREAM_CAPTURE_STATUS_NONE);
     /* An error means a capture that forbids the work: the driver will say so itself. */
-    return ask(STREAM_NAMED(stream), &status) != RESULT_OK || status != VALUE(STREAM_CAPTURE_STATUS_NONE);
+    return is_capturing(STREAM_NAMED(stream), &status) != RESULT_OK || status != VALUE(STREAM_CAPTURE_STATUS_NONE);
 }
 
 TYPE(streamCaptureMode) relax_captures(void)

@@ -7,20 +7,20 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-extern _Atomic unsigned captures; /* begun and not over: while there is none, no stream needs to be asked */
+extern _Atomic unsigned active_captures; /* begun and not over: while there is none, no stream needs to be asked */
 
 /* A capture is about to begin (false: in a stream that is captured already, which the driver will refuse); it is over,
  * or never began; and so are those of a context that ended. `stream`: what it is known by (capture.c). */
-bool capture_counted(uint64_t stream, void *context);
-void capture_over(uint64_t stream);
-void captures_over(const void *context);
+bool note_capture(uint64_t capture_key, void *context);
+void forget_capture(uint64_t capture_key);
+void forget_captures_of(const void *context);
 
 static inline bool capturing(void)
 {
-    return __builtin_expect(atomic_load_explicit(&captures, memory_order_acquire) > 0, 0);
+    return __builtin_expect(atomic_load_explicit(&active_captures, memory_order_acquire) > 0, 0);
 }
 
-bool stream_capturing(stream_t stream);
+bool stream_is_capturing(stream_t stream);
 
 /* The limiter's own calls must not disturb a capture that any thread has begun: relaxed for their duration. */
 TYPE(streamCaptureMode) relax_captures(void);

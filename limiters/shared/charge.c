@@ -17,15 +17,16 @@ static unsigned long long mib(uint64_t bytes)
 }
 
 /* A program says "out of memory" where nvidia-smi shows a card that is nearly empty: its user is told once why. */
-static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, uint64_t used, uint64_t limit)
+static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, uint64_t used_bytes,
+                        uint64_t limit_bytes)
 {
-    static atomic_flag noticed = ATOMIC_FLAG_INIT;
-    enum log_level level = answer == LEDGER_OVER && !atomic_flag_test_and_set(&noticed) ? LOG_NOTICE : LOG_INFO;
+    static atomic_flag is_noticed = ATOMIC_FLAG_INIT;
+    enum log_level level = answer == LEDGER_OVER && !atomic_flag_test_and_set(&is_noticed) ? LOG_NOTICE : LOG_INFO;
     log_line(level, "device %d: %llu MiB refused: %llu of %llu MiB of the grant are in use (hetero ps counts refusals)",
-             device, mib(bytes), mib(used), mib(limit));
+             device, mib(bytes), mib(used_bytes), mib(limit_bytes));
 }
 
-result_t charge_now(int device, uint64_t bytes)
+result_t charge_without_reclaim(int device, uint64_t bytes)
 {
     if (tenancy() == TENANCY_REFUSED)
         return ERROR(NOT_PERMITTED);
@@ -36,15 +37,15 @@ result_t charge_now(int device, uint64_t bytes)
     struct region *region = tenant_region();
     if (region == NULL || bytes == 0)
         return region == NULL ? ERROR(NOT_PERMITTED) : RESULT_OK;
-    uint64_t limit = terms_memory(tenant_terms(device));
-    enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit);
+    uint64_t limit_bytes = terms_memory(tenant_terms(device));
+    enum ledger_answer answer = ledger_reserve(region, (unsigned)device, bytes, limit_bytes);
     if (answer == LEDGER_GRANTED)
         return RESULT_OK;
-    log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit);
+    log_refusal(answer, device, bytes, ledger_used(region, (unsigned)device), limit_bytes);
     return answer == LEDGER_OVER ? ERROR(OUT_OF_MEMORY) : ERROR(NOT_PERMITTED);
 }
 
-bool charge_at_once(int device, uint64_t bytes)
+bool charge_if_free(int device, uint64_t bytes)
 {
     struct region *region = counted(device) ? tenant_region() : NULL;
     return region != NULL &&
@@ -54,11 +55,11 @@ bool charge_at_once(int device, uint64_t bytes)
 
 result_t charge(int device, uint64_t bytes)
 {
-    if (charge_at_once(device, bytes))
+    if (charge_if_free(device, bytes))
         return RESULT_OK;
     if (bytes > 0 && counted(device))
-        more_room(device, bytes); /* what is kept of freed memory is better used than refused */
-    return charge_now(device, bytes);
+        reclaim(device, bytes); /* what is kept of freed memory is better used than refused */
+    return charge_without_reclaim(device, bytes);
 }
 
 bool charge_fits(int device, uint64_t bytes)
@@ -67,31 +68,31 @@ bool charge_fits(int device, uint64_t bytes)
     return region != NULL && ledger_fits(region, (unsigned)device, bytes, terms_memory(tenant_terms(device)));
 }
 
-bool charge_within(int device)
+bool is_within_limit(int device)
 {
     return charge_fits(device, 0);
 }
 
-bool charge_held(int device, uint64_t bytes)
+bool charge_unconditionally(int device, uint64_t bytes)
 {
     struct region *region = tenant_region();
     if (region == NULL || ledger_reserve(region, (unsigned)device, bytes, UINT64_MAX) != LEDGER_GRANTED)
         return false;
-    return charge_within(device);
+    return is_within_limit(device);
 }
 
-static void (*givers[HELD_EXEC])(const struct entry *);
-static void (*room_maker)(int, uint64_t);
+static void (*refund_functions[HELD_EXEC])(const struct entry *);
+static void (*reclaimer)(int, uint64_t);
 
-void give_back_by(uint32_t kind, void (*give)(const struct entry *))
+void set_refund_function(uint32_t kind, void (*refund_function)(const struct entry *))
 {
-    givers[kind] = give;
+    refund_functions[kind] = refund_function;
 }
 
 void give_back(const struct entry *entry)
 {
-    if (entry->kind < HELD_EXEC && givers[entry->kind] != NULL)
-        givers[entry->kind](entry);
+    if (entry->kind < HELD_EXEC && refund_functions[entry->kind] != NULL)
+        refund_functions[entry->kind](entry);
 }
 
 void give_back_bytes(const struct entry *entry)
@@ -99,17 +100,17 @@ void give_back_bytes(const struct entry *entry)
     refund(entry->device, entry->bytes);
 }
 
-void more_room_by(void (*make)(int device, uint64_t bytes))
+void set_reclaimer(void (*function)(int device, uint64_t bytes))
 {
-    room_maker = make;
+    reclaimer = function;
 }
 
-void more_room(int device, uint64_t bytes)
+void reclaim(int device, uint64_t bytes)
 {
-    room_maker(device, bytes);
+    reclaimer(device, bytes);
 }
 
-void keep(const struct entry *entry)
+void keep_entry(const struct entry *entry)
 {
     struct entry previous;
     if (!table_put(entry, &previous))
@@ -126,7 +127,7 @@ result_t settle(result_t answer, uint32_t kind, uint64_t key, int device, uint64
         refund(device, bytes);
         return answer;
     }
-    keep(&(struct entry){
+    keep_entry(&(struct entry){
         .key = key, .kind = kind, .device = device, .bytes = bytes, .owner = context_of_memory(), .link = link});
     return answer;
 }
@@ -137,11 +138,11 @@ result_t settle_pointer(result_t answer, const pointer_t *pointer, int device, u
 }
 
 /* What entries link to whose memory the host holds though it was asked of the device. */
-static char spilled;
+static char spilled_tag;
 
 bool is_spilled(const struct entry *entry)
 {
-    return entry->link == &spilled;
+    return entry->link == &spilled_tag;
 }
 
 bool spills(result_t answer, int device)
@@ -150,16 +151,16 @@ bool spills(result_t answer, int device)
            (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
 }
 
-result_t settle_spill(pointer_t *pointer, int device, uint64_t bytes, uint64_t charged)
+result_t settle_spill(pointer_t *pointer, int device, uint64_t bytes, uint64_t charged_bytes)
 {
     result_t answer = DRIVER(MemAllocManaged)(pointer, bytes, VALUE(MEM_ATTACH_GLOBAL));
-    return settle_pointer(answer, pointer, device, charged, &spilled);
+    return settle_pointer(answer, pointer, device, charged_bytes, &spilled_tag);
 }
 
 result_t allocate_spilled(pointer_t *pointer, int device, uint64_t bytes)
 {
-    result_t refused = charge(device, bytes);
-    return refused != RESULT_OK ? refused : settle_spill(pointer, device, bytes, bytes);
+    result_t charge_result = charge(device, bytes);
+    return charge_result != RESULT_OK ? charge_result : settle_spill(pointer, device, bytes, bytes);
 }
 
 static bool lives_in(const struct entry *entry, const void *context)

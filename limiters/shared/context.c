@@ -20,27 +20,27 @@
 #define ORDINALS 64
 
 /* Each ordinal's primary context, as the driver last handed it out. */
-static _Atomic(context_t) primaries[ORDINALS];
+static _Atomic(context_t) primary_contexts[ORDINALS];
 
 /* The devices of which this process's context has been charged, one bit each: under `charging`. It stays charged until
  * the process ends: the driver keeps part of it, and the next context takes it again. */
-static unsigned charged;
-static pthread_mutex_t charging = PTHREAD_MUTEX_INITIALIZER;
+static unsigned charged_device_bits;
+static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* Of each ordinal: held while its primary context is retained, or released and asked after. */
-static pthread_mutex_t retaining[ORDINALS] = {[0 ... ORDINALS - 1] = PTHREAD_MUTEX_INITIALIZER};
+static pthread_mutex_t primary_mutexes[ORDINALS] = {[0 ... ORDINALS - 1] = PTHREAD_MUTEX_INITIALIZER};
 
-static pthread_mutex_t *lock_of(device_t device)
+static pthread_mutex_t *primary_mutex_of(device_t ordinal)
 {
-    return &retaining[(unsigned)device % ORDINALS];
+    return &primary_mutexes[(unsigned)ordinal % ORDINALS];
 }
 
 void context_after_fork(void)
 {
-    charging = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    for (unsigned i = 0; i < ORDINALS; i++)
-        retaining[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    charged = 0;
+    context_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    for (unsigned ordinal = 0; ordinal < ORDINALS; ordinal++)
+        primary_mutexes[ordinal] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    charged_device_bits = 0;
 }
 
 /* Where the grant says so, charge what the driver counts for this process on a device where it just got a context. */
@@ -52,16 +52,16 @@ static result_t charge_context(device_t ordinal)
     if (device < 0 || terms_policy(tenant_terms(device)) == HETERO_POLICY_OFF ||
         (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) == 0)
         return RESULT_OK;
-    pthread_mutex_lock(&charging);
-    if ((charged & 1u << device) == 0) {
+    pthread_mutex_lock(&context_mutex);
+    if ((charged_device_bits & 1u << device) == 0) {
         if (management_process_memory(tenant_terms(device)->uuid, &bytes))
             answer = charge(device, bytes);
         else
             log_line(LOG_ERROR, "device %d: the driver does not say what a context takes: not counted", device);
         if (answer == RESULT_OK)
-            charged |= 1u << device;
+            charged_device_bits |= 1u << device;
     }
-    pthread_mutex_unlock(&charging);
+    pthread_mutex_unlock(&context_mutex);
     return answer;
 }
 
@@ -75,64 +75,64 @@ static result_t settle_context(context_t context, device_t ordinal)
     return ERROR(OUT_OF_MEMORY);
 }
 
-result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *context, device_t device)
+result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *context, device_t ordinal)
 {
-    struct measured measured = context_begins(device_of(device));
-    pthread_mutex_lock(lock_of(device));
-    result_t answer = real(context, device);
-    pthread_mutex_unlock(lock_of(device));
-    context_made(&measured, answer == RESULT_OK ? *context : NULL);
+    struct driver_baseline baseline = context_begins(device_of(ordinal));
+    pthread_mutex_lock(primary_mutex_of(ordinal));
+    result_t answer = real(context, ordinal);
+    pthread_mutex_unlock(primary_mutex_of(ordinal));
+    context_made(&baseline, answer == RESULT_OK ? *context : NULL);
     if (answer != RESULT_OK)
         return answer;
-    answer = settle_context(*context, device);
-    if (device >= 0 && device < ORDINALS)
-        atomic_store(&primaries[device], *context);
+    answer = settle_context(*context, ordinal);
+    if (ordinal >= 0 && ordinal < ORDINALS)
+        atomic_store(&primary_contexts[ordinal], *context);
     if (answer != RESULT_OK)
-        release_primary(DRIVER(DevicePrimaryCtxRelease_v2), device);
+        release_primary(DRIVER(DevicePrimaryCtxRelease_v2), ordinal);
     return answer;
 }
 
 #define CREATE(call)                                                                                                   \
     do {                                                                                                               \
-        struct measured measured = context_begins(device_of(device));                                                  \
+        struct driver_baseline baseline = context_begins(device_of(ordinal));                                          \
         result_t answer = call;                                                                                        \
-        context_made(&measured, answer == RESULT_OK ? *context : NULL);                                                \
+        context_made(&baseline, answer == RESULT_OK ? *context : NULL);                                                \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
-        answer = settle_context(*context, device);                                                                     \
+        answer = settle_context(*context, ordinal);                                                                    \
         if (answer != RESULT_OK)                                                                                       \
             destroy_context(DRIVER(CtxDestroy_v2), *context);                                                          \
         return answer;                                                                                                 \
     } while (0)
 
 result_t create_context(result_t (*real)(context_t *, unsigned, device_t), context_t *context, unsigned flags,
-                        device_t device)
+                        device_t ordinal)
 {
-    CREATE(real(context, flags, device));
+    CREATE(real(context, flags, ordinal));
 }
 
 result_t create_context_affine(result_t (*real)(context_t *, TYPE(execAffinityParam) *, int, unsigned, device_t),
-                               context_t *context, TYPE(execAffinityParam) *affinity, int count, unsigned flags,
-                               device_t device)
+                               context_t *context, TYPE(execAffinityParam) *affinity, int affinity_count,
+                               unsigned flags, device_t ordinal)
 {
-    CREATE(real(context, affinity, count, flags, device));
+    CREATE(real(context, affinity, affinity_count, flags, ordinal));
 }
 
 result_t create_context_with(result_t (*real)(context_t *, TYPE(ctxCreateParams) *, unsigned, device_t),
-                             context_t *context, TYPE(ctxCreateParams) *params, unsigned flags, device_t device)
+                             context_t *context, TYPE(ctxCreateParams) *params, unsigned flags, device_t ordinal)
 {
-    CREATE(real(context, params, flags, device));
+    CREATE(real(context, params, flags, ordinal));
 }
 
 result_t create_context_vdpau(result_t (*real)(context_t *, unsigned, device_t, uint32_t, void *), context_t *context,
-                              unsigned flags, device_t device, uint32_t vdpau, void *lookup)
+                              unsigned flags, device_t ordinal, uint32_t vdpau_device, void *vdpau_lookup)
 {
-    CREATE(real(context, flags, device, vdpau, lookup));
+    CREATE(real(context, flags, ordinal, vdpau_device, vdpau_lookup));
 }
 
 /* Whether a call that ends a context did nothing. Any other error may be one of earlier work, with which the context
  * ended all the same (cuda.h): its fences are asked about no more, and what was charged for it stays charged. */
-static bool refused(result_t answer)
+static bool call_was_refused(result_t answer)
 {
     return answer == ERROR(INVALID_VALUE) || answer == ERROR(INVALID_CONTEXT) || answer == ERROR(NOT_INITIALIZED) ||
            answer == ERROR(DEINITIALIZED) || answer == ERROR(NOT_PERMITTED) ||
@@ -140,40 +140,41 @@ static bool refused(result_t answer)
 }
 
 /* Whether it lives is asked before another thread can retain the next one. */
-static result_t end_primary(result_t (*real)(device_t), device_t device, bool reset)
+static result_t end_primary(result_t (*real)(device_t), device_t ordinal, bool is_reset)
 {
-    context_t context = device >= 0 && device < ORDINALS ? atomic_load(&primaries[device]) : NULL;
-    struct card_use before = before_context_ends(context);
+    context_t context = ordinal >= 0 && ordinal < ORDINALS ? atomic_load(&primary_contexts[ordinal]) : NULL;
+    struct card_use use_before = before_context_ends(context);
     unsigned flags;
-    int active = 1;
-    pthread_mutex_lock(lock_of(device));
-    result_t answer = real(device);
-    if (!refused(answer) && (reset || DRIVER(DevicePrimaryCtxGetState)(device, &flags, &active) != RESULT_OK))
-        active = !reset;
-    pthread_mutex_unlock(lock_of(device));
-    context_call_over(context, active);
-    if (answer == RESULT_OK && !active)
-        after_context_ended(context, before);
+    int is_active = 1;
+    pthread_mutex_lock(primary_mutex_of(ordinal));
+    result_t answer = real(ordinal);
+    if (!call_was_refused(answer) &&
+        (is_reset || DRIVER(DevicePrimaryCtxGetState)(ordinal, &flags, &is_active) != RESULT_OK))
+        is_active = !is_reset;
+    pthread_mutex_unlock(primary_mutex_of(ordinal));
+    context_call_over(context, is_active);
+    if (answer == RESULT_OK && !is_active)
+        after_context_ended(context, use_before);
     return answer;
 }
 
-result_t release_primary(result_t (*real)(device_t), device_t device)
+result_t release_primary(result_t (*real)(device_t), device_t ordinal)
 {
-    return end_primary(real, device, false);
+    return end_primary(real, ordinal, false);
 }
 
-result_t reset_primary(result_t (*real)(device_t), device_t device)
+result_t reset_primary(result_t (*real)(device_t), device_t ordinal)
 {
-    return end_primary(real, device, true);
+    return end_primary(real, ordinal, true);
 }
 
 result_t destroy_context(result_t (*real)(context_t), context_t context)
 {
-    struct card_use before = before_context_ends(context);
+    struct card_use use_before = before_context_ends(context);
     result_t answer = real(context);
-    context_call_over(context, refused(answer));
+    context_call_over(context, call_was_refused(answer));
     if (answer == RESULT_OK)
-        after_context_ended(context, before);
+        after_context_ended(context, use_before);
     return answer;
 }
 
@@ -184,24 +185,24 @@ result_t attach_context(result_t (*real)(context_t *, unsigned), context_t *cont
     struct entry previous, entry = {.kind = CONTEXT_ATTACHED};
     if (answer != RESULT_OK)
         return answer;
-    pthread_mutex_lock(&charging);
+    pthread_mutex_lock(&context_mutex);
     if (!table_take(CONTEXT_ATTACHED, (uintptr_t)*context, &entry))
         entry = (struct entry){.kind = CONTEXT_ATTACHED, .key = (uintptr_t)*context, .owner = *context};
     entry.bytes++;
     table_put(&entry, &previous);
-    pthread_mutex_unlock(&charging);
+    pthread_mutex_unlock(&context_mutex);
     return answer;
 }
 
 result_t detach_context(result_t (*real)(context_t), context_t context)
 {
     struct entry previous, entry;
-    pthread_mutex_lock(&charging);
-    bool attached = table_take(CONTEXT_ATTACHED, (uintptr_t)context, &entry);
-    if (attached && --entry.bytes > 0)
+    pthread_mutex_lock(&context_mutex);
+    bool was_attached = table_take(CONTEXT_ATTACHED, (uintptr_t)context, &entry);
+    if (was_attached && --entry.bytes > 0)
         table_put(&entry, &previous);
-    pthread_mutex_unlock(&charging);
-    return attached ? real(context) : destroy_context(real, context);
+    pthread_mutex_unlock(&context_mutex);
+    return was_attached ? real(context) : destroy_context(real, context);
 }
 
 result_t settle_stream(stream_t stream, int device)
@@ -221,7 +222,7 @@ static bool stream_fits(int device)
 {
     if (device < 0 || !stream_takes_more(device) || uncounted_fits(device, BLOCK))
         return true;
-    more_room(device, BLOCK);
+    reclaim(device, BLOCK);
     return uncounted_fits(device, BLOCK);
 }
 

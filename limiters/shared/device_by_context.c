@@ -8,7 +8,7 @@ enum { NOT_ASKED = 0 };
 
 /* The grant's device + 3 that every call means, of DEVICE_NONE when there are several; or NOT_ASKED. Constant once
  * asked, as in ordinals.c. */
-static _Atomic int8_t only;
+static _Atomic int8_t sole_device_plus_3;
 
 uint64_t threads_of(int device)
 {
@@ -18,31 +18,32 @@ uint64_t threads_of(int device)
     return (uint64_t)processors * (uint64_t)threads;
 }
 
-static __attribute__((noinline)) int ask_only(void)
+static __attribute__((noinline)) int find_sole_device(void)
 {
-    int count;
-    if (DRIVER(DeviceGetCount)(&count) != RESULT_OK)
+    int ordinal_count;
+    if (DRIVER(DeviceGetCount)(&ordinal_count) != RESULT_OK)
         return DEVICE_NONE;
-    int found = count == 1 ? device_of(0) : DEVICE_NONE;
-    if (count != 1 || found != DEVICE_NONE)
-        atomic_store_explicit(&only, (int8_t)(found + 3), memory_order_relaxed);
-    return found;
+    int device = ordinal_count == 1 ? device_of(0) : DEVICE_NONE;
+    if (ordinal_count != 1 || device != DEVICE_NONE)
+        atomic_store_explicit(&sole_device_plus_3, (int8_t)(device + 3), memory_order_relaxed);
+    return device;
 }
 
 /* With one device there is nothing to ask. */
-int device_only(void)
+int sole_device(void)
 {
-    int seen = atomic_load_explicit(&only, memory_order_relaxed);
-    return __builtin_expect(seen != NOT_ASKED, 1) ? seen - 3 : ask_only();
+    int cached = atomic_load_explicit(&sole_device_plus_3, memory_order_relaxed);
+    return __builtin_expect(cached != NOT_ASKED, 1) ? cached - 3 : find_sole_device();
 }
 
-static atomic_bool any_green; /* set with the first, never cleared */
+static atomic_bool has_green_contexts; /* set with the first, never cleared */
 
-void context_is_green(context_t context, void *green, context_t primary)
+void context_is_green(context_t context, void *green_context, context_t primary_context)
 {
-    struct entry previous, entry = {.key = (uintptr_t)context, .kind = GREEN_CONTEXT, .owner = primary, .link = green};
+    struct entry previous,
+        entry = {.key = (uintptr_t)context, .kind = GREEN_CONTEXT, .owner = primary_context, .link = green_context};
     table_put(&entry, &previous);
-    atomic_store(&any_green, true);
+    atomic_store(&has_green_contexts, true);
 }
 
 context_t context_current(void)
@@ -55,20 +56,20 @@ context_t context_of_memory(void)
 {
     context_t context = context_current();
     struct entry entry;
-    bool green = atomic_load_explicit(&any_green, memory_order_relaxed) &&
-                 table_get(GREEN_CONTEXT, (uintptr_t)context, &entry);
-    return green ? entry.owner : context;
+    bool is_green = atomic_load_explicit(&has_green_contexts, memory_order_relaxed) &&
+                    table_get(GREEN_CONTEXT, (uintptr_t)context, &entry);
+    return is_green ? entry.owner : context;
 }
 
 int device_current(void)
 {
-    device_t device;
+    device_t ordinal;
     if (tenancy() == TENANCY_REFUSED)
         return DEVICE_FOREIGN;
-    return DRIVER(CtxGetDevice)(&device) == RESULT_OK ? device_of(device) : DEVICE_NONE;
+    return DRIVER(CtxGetDevice)(&ordinal) == RESULT_OK ? device_of(ordinal) : DEVICE_NONE;
 }
 
-static __attribute__((noinline)) int find_device(stream_t stream)
+static __attribute__((noinline)) int find_device_of_stream(stream_t stream)
 {
     if (stream == STREAM_LEGACY || stream == STREAM_PER_THREAD)
         return device_current();
@@ -88,8 +89,8 @@ static __attribute__((noinline)) int find_device(stream_t stream)
 /* For every launch: no registers are saved where there is nothing to ask. */
 int device_of_stream(stream_t stream)
 {
-    int device = device_only();
-    return __builtin_expect(device != DEVICE_NONE, 1) ? device : find_device(stream);
+    int device = sole_device();
+    return __builtin_expect(device != DEVICE_NONE, 1) ? device : find_device_of_stream(stream);
 }
 
 context_t context_of_stream(stream_t stream)
@@ -98,19 +99,19 @@ context_t context_of_stream(stream_t stream)
     return DRIVER(StreamGetCtx)(stream, &context) == RESULT_OK ? context : context_current();
 }
 
-bool enter_context(context_t context, context_t *before)
+bool enter_context(context_t context, context_t *previous)
 {
-    *before = context;
+    *previous = context;
     return context != NULL && DRIVER(CtxPushCurrent_v2)(context) == RESULT_OK;
 }
 
-void leave_context(context_t before)
+void leave_context(context_t previous)
 {
-    DRIVER(CtxPopCurrent_v2)(&before);
+    DRIVER(CtxPopCurrent_v2)(&previous);
 }
 
 void device_after_fork(void)
 {
     ordinals_after_fork();
-    atomic_store(&only, NOT_ASKED);
+    atomic_store(&sole_device_plus_3, NOT_ASKED);
 }

@@ -35,7 +35,7 @@ int device_of_stream(stream_t stream)
 }
 
 /* There always is a current device. */
-int device_only(void)
+int sole_device(void)
 {
     return DEVICE_NONE;
 }
@@ -55,16 +55,16 @@ context_t context_of_stream(stream_t stream)
     return CONTEXT_OF(ordinal_of_stream(stream));
 }
 
-bool enter_context(context_t context, context_t *before)
+bool enter_context(context_t context, context_t *previous)
 {
-    *before = context_current();
-    return *before == context || DRIVER(SetDevice)(ORDINAL_OF(context)) == RESULT_OK;
+    *previous = context_current();
+    return *previous == context || DRIVER(SetDevice)(ORDINAL_OF(context)) == RESULT_OK;
 }
 
-void leave_context(context_t before)
+void leave_context(context_t previous)
 {
-    if (before != context_current())
-        DRIVER(SetDevice)(ORDINAL_OF(before));
+    if (previous != context_current())
+        DRIVER(SetDevice)(ORDINAL_OF(previous));
 }
 
 void device_after_fork(void)

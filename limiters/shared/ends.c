@@ -9,7 +9,7 @@
 #include "governors.h"
 #include "held.h"
 #include "pools.h"
-#include "room.h"
+#include "reclaim.h"
 #include "uncounted.h"
 
 #include "../core/fault.h"
@@ -17,11 +17,11 @@
 #include <stdatomic.h>
 
 /* What exported pools are charged and no figure has: where they end it counts as unseen (pools.h). */
-static int64_t of_exported_pools(void)
+static int64_t exported_pool_bytes(void)
 {
     uint64_t bytes = 0;
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
-        bytes += pools_idle(device, true);
+        bytes += pools_idle_bytes(device, true);
     return (int64_t)bytes;
 }
 
@@ -34,21 +34,21 @@ struct card_use before_context_ends(context_t context)
         else if (governor != NULL && context != NULL)
             gate_before_context_ends(&governor->gate, context);
     }
-    struct card_use before = before_context(context);
-    before.process += of_exported_pools();
-    return before;
+    struct card_use use_before = use_before_context(context);
+    use_before.process_bytes += exported_pool_bytes();
+    return use_before;
 }
 
-void context_call_over(context_t context, bool lives)
+void context_call_over(context_t context, bool is_alive)
 {
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL && context != NULL)
-            gate_after_context_ended(&governor->gate, context, lives && !FAULT(context_ends_uncharged));
+            gate_after_context_ended(&governor->gate, context, is_alive && !FAULT(context_ends_uncharged));
     }
 }
 
-static bool stream_of(const struct entry *entry, const void *context)
+static bool is_stream_of(const struct entry *entry, const void *context)
 {
     return entry->kind == STREAM_DEVICE && entry->owner == context;
 }
@@ -56,48 +56,51 @@ static bool stream_of(const struct entry *entry, const void *context)
 void streams_ended(context_t context)
 {
     struct entry entry;
-    while (context != NULL && table_take_match(stream_of, context, &entry))
+    while (context != NULL && table_take_match(is_stream_of, context, &entry))
         ;
-    captures_over(context);
-    room_context_over(context);
+    forget_captures_of(context);
+    reclaim_context_ended(context);
 }
 
-void after_context_ended(context_t context, struct card_use before)
+void after_context_ended(context_t context, struct card_use use_before)
 {
     streams_ended(context);
-    struct entry shared = shared_in(context);
-    int opened = take_opened(context);
+    struct entry shared_total = charge_shared_again(context);
+    int opened_count = take_opened_count(context);
     refund_context(context);
-    pools_context_over(context);
-    before.process -= of_exported_pools();
-    shared_context_over(&shared, before);
-    if (opened > 0)
-        say_opened(-opened); /* what ended processes shared may be given back then, which is in what this one lost */
+    pools_context_ended(context);
+    use_before.process_bytes -= exported_pool_bytes();
+    settle_shared_context(&shared_total, use_before);
+    /* Memory that ended processes shared may be given back then: its bytes are part of what this process lost. */
+    if (opened_count > 0)
+        report_opened(-opened_count);
     context_over(context);
 }
 
 /* Of each device: streams that are there, which contexts may have taken along, and the most that there were. */
 static struct {
-    atomic_uint live, most;
+    atomic_uint live_count, peak_count;
 } streams[HETERO_MAX_DEVICES];
 
 void stream_made(int device)
 {
-    unsigned live = atomic_fetch_add(&streams[device].live, 1) + 1, most = atomic_load(&streams[device].most);
-    while (live > most && !atomic_compare_exchange_weak(&streams[device].most, &most, live))
+    unsigned live_count = atomic_fetch_add(&streams[device].live_count, 1) + 1,
+             peak_count = atomic_load(&streams[device].peak_count);
+    while (live_count > peak_count &&
+           !atomic_compare_exchange_weak(&streams[device].peak_count, &peak_count, live_count))
         ;
 }
 
 bool stream_takes_more(int device)
 {
-    unsigned most = atomic_load(&streams[device].most);
-    return most % STREAMS_OF_A_BLOCK == 0 && atomic_load(&streams[device].live) >= most;
+    unsigned peak_count = atomic_load(&streams[device].peak_count);
+    return peak_count % STREAMS_PER_BLOCK == 0 && atomic_load(&streams[device].live_count) >= peak_count;
 }
 
 static void stream_ended(int device)
 {
-    unsigned live = device < 0 ? 0 : atomic_load(&streams[device].live);
-    while (live > 0 && !atomic_compare_exchange_weak(&streams[device].live, &live, live - 1))
+    unsigned live_count = device < 0 ? 0 : atomic_load(&streams[device].live_count);
+    while (live_count > 0 && !atomic_compare_exchange_weak(&streams[device].live_count, &live_count, live_count - 1))
         ;
 }
 
@@ -105,20 +108,20 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
 {
     struct stream_key key = {.stream = stream};
     struct entry entry;
-    int of = device_of_stream(stream); /* which notes it, so that it is forgotten after this */
+    int stream_device = device_of_stream(stream); /* which notes it, so that it is forgotten after this */
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL)
             gate_before_stream_ends(&governor->gate, &key);
     }
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
-    pools_stream_over(stream);
+    pools_stream_ended(stream);
     if (!FAULT(stream_ends_keep_frees))
-        room_stream_over(stream);
+        reclaim_stream_ended(stream);
     result_t answer = real(stream);
     if (answer == RESULT_OK) {
-        stream_ended(of);
-        capture_over((uintptr_t)stream); /* abandoned */
+        stream_ended(stream_device);
+        forget_capture((uintptr_t)stream); /* abandoned */
     }
     return answer;
 }

@@ -18,8 +18,8 @@
  * it; and what the device has free. */
 struct holding {
     int device;
-    uint64_t bytes, one;
-    size_t left;
+    uint64_t bytes, sample_address;
+    size_t free_bytes;
 };
 
 static bool is_of_pool_or_pointer(const struct entry *entry)
@@ -27,33 +27,33 @@ static bool is_of_pool_or_pointer(const struct entry *entry)
     return entry->kind == HELD_POINTER || entry->kind == HELD_CHUNK || entry->kind == HELD_FREED;
 }
 
-static bool count(const struct entry *entry, const void *argument)
+static bool sum_held(const struct entry *entry, const void *argument)
 {
-    struct holding *all = *(struct holding *const *)argument;
-    if (is_of_pool_or_pointer(entry) && entry->device == all->device && entry->owner) {
-        all->bytes += entry->bytes;
-        all->one = entry->key;
+    struct holding *holding = *(struct holding *const *)argument;
+    if (is_of_pool_or_pointer(entry) && entry->device == holding->device && entry->owner) {
+        holding->bytes += entry->bytes;
+        holding->sample_address = entry->key;
     }
     return false;
 }
 
-static size_t left_now(void)
+static size_t free_bytes_now(void)
 {
-    size_t left, all;
-    return DRIVER(MemGetInfo)(&left, &all) == RESULT_OK ? left : 0;
+    size_t free_bytes, total_bytes;
+    return DRIVER(MemGetInfo)(&free_bytes, &total_bytes) == RESULT_OK ? free_bytes : 0;
 }
 
 static struct holding before_reset(context_t context)
 {
-    struct entry none;
-    struct holding all = {.device = device_of(ORDINAL_OF(context))}, *argument = &all;
+    struct entry unused;
+    struct holding holding = {.device = device_of(ORDINAL_OF(context))}, *argument = &holding;
     before_context_ends(context);
-    table_find(count, (const void *)&argument, &none);
-    all.left = all.bytes > 0 && context == context_current() ? left_now() : 0;
-    return all;
+    table_find(sum_held, (const void *)&argument, &unused);
+    holding.free_bytes = holding.bytes > 0 && context == context_current() ? free_bytes_now() : 0;
+    return holding;
 }
 
-static bool is_known(uint64_t address)
+static bool is_known_address(uint64_t address)
 {
     pointer_t start;
     size_t bytes;
@@ -66,39 +66,40 @@ static bool is_held_on(const struct entry *entry, const void *device)
 }
 
 /* What is lost has no owner: no other reset ends it. */
-static void after_reset(context_t context, struct holding before)
+static void after_reset(context_t context, struct holding holding_before)
 {
     struct entry entry;
-    bool back = before.left > 0 && left_now() >= before.left + before.bytes;
+    bool is_returned = holding_before.free_bytes > 0 &&
+                       free_bytes_now() >= holding_before.free_bytes + holding_before.bytes;
     streams_ended(context);
-    if (before.one != 0 && is_known(before.one))
+    if (holding_before.sample_address != 0 && is_known_address(holding_before.sample_address))
         return; /* nothing was reset */
-    while (table_take_match(is_held_on, &before.device, &entry)) {
+    while (table_take_match(is_held_on, &holding_before.device, &entry)) {
         entry.owner = NULL;
-        if (!back && !FAULT(reset_memory_refunded))
-            keep(&entry);
+        if (!is_returned && !FAULT(reset_memory_refunded))
+            keep_entry(&entry);
         else if (is_shared(&entry))
-            shared_over(&entry, (struct card_use){0});
+            shared_freed(&entry, (struct card_use){0});
         else
             give_back(&entry);
     }
-    pools_context_over(context);
+    pools_context_ended(context);
 }
 
 #define RESET(context_, call)                                                                                          \
     do {                                                                                                               \
         context_t context = context_;                                                                                  \
-        struct holding before = before_reset(context);                                                                 \
+        struct holding holding_before = before_reset(context);                                                         \
         result_t answer = call;                                                                                        \
         context_call_over(context, answer != RESULT_OK);                                                               \
         if (answer == RESULT_OK)                                                                                       \
-            after_reset(context, before);                                                                              \
+            after_reset(context, holding_before);                                                                      \
         return answer;                                                                                                 \
     } while (0)
 
-result_t reset_primary(result_t (*real)(device_t), device_t device)
+result_t reset_primary(result_t (*real)(device_t), device_t ordinal)
 {
-    RESET(CONTEXT_OF(device), real(device));
+    RESET(CONTEXT_OF(ordinal), real(ordinal));
 }
 
 result_t reset_device(result_t (*real)(void))
@@ -106,21 +107,22 @@ result_t reset_device(result_t (*real)(void))
     RESET(context_current(), real());
 }
 
-result_t release_in_order(result_t (*real)(pointer_t, stream_t), stream_t none, pointer_t pointer, stream_t stream)
+result_t release_in_order(result_t (*real)(pointer_t, stream_t), stream_t null_stream, pointer_t pointer,
+                          stream_t stream)
 {
     struct entry chunk;
-    bool pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) &&
-                  !stream_capturing(stream == NULL ? none : stream);
-    if (!pooled && pool_keeps(pointer))
+    bool is_pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) &&
+                     !stream_is_capturing(stream == NULL ? null_stream : stream);
+    if (!is_pooled && pool_keeps(pointer))
         return RESULT_OK;
-    return pooled ? pool_release(real, pointer, stream) : release_async(real, none, pointer, stream);
+    return is_pooled ? pool_release(real, pointer, stream) : release_async(real, null_stream, pointer, stream);
 }
 
 result_t release_any(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct entry chunk;
-    bool pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) && chunk.owner != NULL;
-    if (!pooled && pool_keeps(pointer))
+    bool is_pooled = table_get(HELD_CHUNK, (uintptr_t)pointer, &chunk) && chunk.owner != NULL;
+    if (!is_pooled && pool_keeps(pointer))
         return RESULT_OK;
-    return pooled ? pool_release_at_once(real, pointer) : release(real, pointer);
+    return is_pooled ? pool_release_at_once(real, pointer) : release(real, pointer);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-static uint64_t now(void)
+static uint64_t now_ns(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
@@ -24,12 +24,12 @@ static uint64_t now(void)
 static void pause_ns(uint64_t ns)
 {
     if (ns < AWAKE_NS) {
-        for (uint64_t since = now(); now() - since < ns;)
+        for (uint64_t start_ns = now_ns(); now_ns() - start_ns < ns;)
             ;
         return;
     }
-    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-    nanosleep(&time, NULL);
+    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    nanosleep(&pause, NULL);
 }
 
 /* The governor's thread calls nothing but the engine, which the program's calls may call, too. */
@@ -55,54 +55,54 @@ struct fence {
     context_t context;
 };
 
-struct place { /* where the calling thread was */
+struct thread_state { /* where the calling thread was */
     context_t context;
     TYPE(streamCaptureMode) mode;
 };
 
 /* The governor's thread has no context of its own, and a launcher's may be another. */
-static bool enter(context_t context, struct place *place)
+static bool enter(context_t context, struct thread_state *state)
 {
     work_begins();
-    if (enter_context(context, &place->context)) {
-        place->mode = relax_captures();
+    if (enter_context(context, &state->context)) {
+        state->mode = relax_captures();
         return true;
     }
     work_ends();
     return false;
 }
 
-static void leave(const struct place *place)
+static void leave(const struct thread_state *state)
 {
-    restore_captures(place->mode);
-    leave_context(place->context);
+    restore_captures(state->mode);
+    leave_context(state->context);
     work_ends();
 }
 
 static void *make_fence(void *context)
 {
-    struct place place;
+    struct thread_state state;
     struct fence *fence = malloc(sizeof *fence);
-    if (fence == NULL || !enter(context, &place)) {
+    if (fence == NULL || !enter(context, &state)) {
         free(fence);
         return NULL;
     }
     fence->context = context;
     result_t answer = DRIVER(EventCreate)(&fence->event, VALUE(EVENT_DISABLE_TIMING));
-    leave(&place);
+    leave(&state);
     if (answer == RESULT_OK)
         return fence;
     free(fence);
     return NULL;
 }
 
-static void drop_fence(void *fence_)
+static void drop_fence(void *argument)
 {
-    struct place place;
-    struct fence *fence = fence_;
-    if (enter(fence->context, &place)) {
+    struct thread_state state;
+    struct fence *fence = argument;
+    if (enter(fence->context, &state)) {
         DRIVER(EventDestroy_v2)(fence->event);
-        leave(&place);
+        leave(&state);
     }
     free(fence);
 }
@@ -114,41 +114,41 @@ static bool is_of_capture(result_t answer)
 }
 
 /* An event that could not be recorded for another reason than a capture is one that has passed. */
-static bool set_fence(void *fence_, void *stream)
+static bool set_fence(void *argument, void *stream)
 {
-    struct place place;
-    struct fence *fence = fence_;
-    if (!enter(fence->context, &place))
+    struct thread_state state;
+    struct fence *fence = argument;
+    if (!enter(fence->context, &state))
         return true;
-    bool captured = stream_capturing(stream) ||
-                    is_of_capture(DRIVER(EventRecord)(fence->event, STREAM_NAMED((stream_t)stream)));
-    leave(&place);
-    return !captured;
+    bool is_captured = stream_is_capturing(stream) ||
+                       is_of_capture(DRIVER(EventRecord)(fence->event, STREAM_NAMED((stream_t)stream)));
+    leave(&state);
+    return !is_captured;
 }
 
-static bool fence_passed(void *fence_)
+static bool fence_passed(void *argument)
 {
-    struct place place;
-    struct fence *fence = fence_;
-    if (!enter(fence->context, &place))
+    struct thread_state state;
+    struct fence *fence = argument;
+    if (!enter(fence->context, &state))
         return true;
-    bool passed = DRIVER(EventQuery)(fence->event) != ERROR(NOT_READY);
-    leave(&place);
-    return passed;
+    bool has_passed = DRIVER(EventQuery)(fence->event) != ERROR(NOT_READY);
+    leave(&state);
+    return has_passed;
 }
 
-static bool device_name(const char *uuid, char *name, size_t size)
+static bool device_name(const char *uuid, char *name, size_t size_bytes)
 {
-    typeof(&FUNCTION(DeviceGetName)) get = DRIVER(DeviceGetName);
+    typeof(&FUNCTION(DeviceGetName)) get_name = DRIVER(DeviceGetName);
     int device = tenant_device_named(uuid);
     work_begins();
-    bool known = get != NULL && device >= 0 && get(name, (int)size, ordinal_of(device)) == RESULT_OK;
+    bool is_known = get_name != NULL && device >= 0 && get_name(name, (int)size_bytes, ordinal_of(device)) == RESULT_OK;
     work_ends();
-    return known;
+    return is_known;
 }
 
 const struct engine driver_engine = {
-    .now = now,
+    .now = now_ns,
     .pause = pause_ns,
     .begin = begin,
     .stream_context = stream_context,

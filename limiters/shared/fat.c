@@ -8,75 +8,76 @@
 #include <string.h>
 
 /* What LZ4 can make of a byte is less. */
-#define MOST_OF_A_BYTE 256
+#define MAX_EXPANSION 256
 
 #define ZEROS 16
 
-uint64_t fat_size(const void *data, uint64_t size)
+uint64_t fat_size(const void *data, uint64_t size_bytes)
 {
     struct fatbin_header header;
-    uint64_t whole;
-    if (size < sizeof header || !readable(data, sizeof header))
+    uint64_t total_bytes;
+    if (size_bytes < sizeof header || !is_readable(data, sizeof header))
         return 0;
     memcpy(&header, data, sizeof header);
-    bool torn = header.header < sizeof header || __builtin_add_overflow(header.header, header.size, &whole);
-    return torn || whole > size ? 0 : whole;
+    bool is_torn = header.header < sizeof header || __builtin_add_overflow(header.header, header.size, &total_bytes);
+    return is_torn || total_bytes > size_bytes ? 0 : total_bytes;
 }
 
-static uint64_t less(uint64_t one, uint64_t other)
+static uint64_t smaller(uint64_t left, uint64_t right)
 {
-    return one < other ? one : other;
+    return left < right ? left : right;
 }
 
 /* With zeros at its end. */
-static void copy_image(struct fat_image *image, const char *from, const struct fatbin_entry *entry)
+static void copy_image(struct fat_image *image, const char *source, const struct fatbin_entry *entry)
 {
-    bool packed = (entry->flags & FATBIN_ANY) != 0;
-    uint64_t given = packed ? less(entry->compressed, entry->size) : entry->size;
-    uint64_t room = packed ? entry->expanded : given;
-    if ((packed && (entry->flags & FATBIN_ANY) != FATBIN_LZ4) || room / MOST_OF_A_BYTE > given ||
-        !readable(from, given))
+    bool is_packed = (entry->flags & FATBIN_ANY) != 0;
+    uint64_t stored_bytes = is_packed ? smaller(entry->compressed, entry->size) : entry->size;
+    uint64_t image_bytes = is_packed ? entry->expanded : stored_bytes;
+    if ((is_packed && (entry->flags & FATBIN_ANY) != FATBIN_LZ4) || image_bytes / MAX_EXPANSION > stored_bytes ||
+        !is_readable(source, stored_bytes))
         return;
-    char *to = calloc(room + ZEROS, 1);
-    if (to != NULL && !packed)
-        memcpy(to, from, room);
-    if (to != NULL && packed && lz4_expand(from, given, to, room) != room) {
-        free(to);
-        to = NULL;
+    char *copy = calloc(image_bytes + ZEROS, 1);
+    if (copy != NULL && !is_packed)
+        memcpy(copy, source, image_bytes);
+    if (copy != NULL && is_packed && lz4_expand(source, stored_bytes, copy, image_bytes) != image_bytes) {
+        free(copy);
+        copy = NULL;
     }
-    image->data = image->copy = to;
-    image->size = room;
+    image->data = image->owned_copy = copy;
+    image->size_bytes = image_bytes;
 }
 
 /* An entry and its image, at a place with so many bytes left. False: it is torn. */
-static bool read_entry(const char *from, uint64_t left, struct fatbin_entry *entry)
+static bool read_entry(const char *source, uint64_t remaining_bytes, struct fatbin_entry *entry)
 {
-    if (left < sizeof *entry || !readable(from, sizeof *entry))
+    if (remaining_bytes < sizeof *entry || !is_readable(source, sizeof *entry))
         return false;
-    memcpy(entry, from, sizeof *entry);
-    return entry->header >= sizeof *entry && entry->header <= left && entry->size <= left - entry->header;
+    memcpy(entry, source, sizeof *entry);
+    return entry->header >= sizeof *entry && entry->header <= remaining_bytes &&
+           entry->size <= remaining_bytes - entry->header;
 }
 
-bool fat_next(const void *data, uint64_t size, uint64_t *at, struct fat_image *image)
+bool fat_next(const void *data, uint64_t size_bytes, uint64_t *offset, struct fat_image *image)
 {
     struct fatbin_header header;
     struct fatbin_entry entry;
-    uint64_t end = fat_size(data, size), here = *at;
+    uint64_t end_offset = fat_size(data, size_bytes), entry_offset = *offset;
     *image = (struct fat_image){0};
-    memcpy(&header, data, end == 0 ? 0 : sizeof header);
-    if (end == 0 || here >= end)
+    memcpy(&header, data, end_offset == 0 ? 0 : sizeof header);
+    if (end_offset == 0 || entry_offset >= end_offset)
         return false;
-    here = here == 0 ? header.header : here;
-    const char *from = (const char *)data + here;
-    bool whole = read_entry(from, end - here, &entry);
-    *at = whole ? here + entry.header + entry.size : end;
-    if (!whole || (entry.kind != FATBIN_ELF && entry.kind != FATBIN_PTX))
-        return here < end;
-    image->text = entry.kind == FATBIN_PTX;
-    if (image->text || (entry.flags & FATBIN_ANY) != 0)
-        copy_image(image, from + entry.header, &entry);
+    entry_offset = entry_offset == 0 ? header.header : entry_offset;
+    const char *source = (const char *)data + entry_offset;
+    bool is_whole = read_entry(source, end_offset - entry_offset, &entry);
+    *offset = is_whole ? entry_offset + entry.header + entry.size : end_offset;
+    if (!is_whole || (entry.kind != FATBIN_ELF && entry.kind != FATBIN_PTX))
+        return entry_offset < end_offset;
+    image->is_text = entry.kind == FATBIN_PTX;
+    if (image->is_text || (entry.flags & FATBIN_ANY) != 0)
+        copy_image(image, source + entry.header, &entry);
     else
-        *image = (struct fat_image){.data = from + entry.header, .size = entry.size};
+        *image = (struct fat_image){.data = source + entry.header, .size_bytes = entry.size};
     return true;
 }
 
@@ -84,68 +85,69 @@ bool fat_next(const void *data, uint64_t size, uint64_t *at, struct fat_image *i
 
 /* A block is sequences: a byte with two lengths of four bits, literals, two bytes that say how far back a match begins,
  * and the match of at least four bytes; the last ends with its literals (lz4_Block_format.md). */
-struct block {
-    const unsigned char *from, *from_end;
-    unsigned char *to, *to_end, *start;
+struct lz4_block {
+    const unsigned char *input, *input_end;
+    unsigned char *output, *output_end, *output_start;
 };
 
 /* A length of 15 goes on in bytes until one is below 255. False: it ends before. */
-static bool whole_length(struct block *block, uint64_t *length)
+static bool whole_length(struct lz4_block *block, uint64_t *length)
 {
-    unsigned char more = 255;
+    unsigned char addend = 255;
     if (*length != 15)
         return true;
-    while (more == 255) {
-        if (block->from == block->from_end)
+    while (addend == 255) {
+        if (block->input == block->input_end)
             return false;
-        more = *block->from++;
-        *length += more;
+        addend = *block->input++;
+        *length += addend;
     }
     return true;
 }
 
-static bool copy_literals(struct block *block, uint64_t length)
+static bool copy_literals(struct lz4_block *block, uint64_t length)
 {
-    if (!whole_length(block, &length) || length > (uint64_t)(block->from_end - block->from) ||
-        length > (uint64_t)(block->to_end - block->to))
+    if (!whole_length(block, &length) || length > (uint64_t)(block->input_end - block->input) ||
+        length > (uint64_t)(block->output_end - block->output))
         return false;
-    memcpy(block->to, block->from, length);
-    block->from += length;
-    block->to += length;
+    memcpy(block->output, block->input, length);
+    block->input += length;
+    block->output += length;
     return true;
 }
 
 /* It may overlap what it makes. */
-static bool copy_match(struct block *block, uint64_t length)
+static bool copy_match(struct lz4_block *block, uint64_t length)
 {
-    if (block->from_end - block->from < 2)
+    if (block->input_end - block->input < 2)
         return false;
-    uint64_t back = block->from[0] | (uint64_t)block->from[1] << 8;
-    block->from += 2;
+    uint64_t distance = block->input[0] | (uint64_t)block->input[1] << 8;
+    block->input += 2;
     if (!whole_length(block, &length))
         return false;
     length += 4;
-    if (back == 0 || back > (uint64_t)(block->to - block->start) || length > (uint64_t)(block->to_end - block->to))
+    if (distance == 0 || distance > (uint64_t)(block->output - block->output_start) ||
+        length > (uint64_t)(block->output_end - block->output))
         return false;
-    for (; length > 0; length--, block->to++)
-        *block->to = *(block->to - back);
+    for (; length > 0; length--, block->output++)
+        *block->output = *(block->output - distance);
     return true;
 }
 
-uint64_t lz4_expand(const void *data, uint64_t size, void *to, uint64_t room)
+uint64_t lz4_expand(const void *data, uint64_t size_bytes, void *output, uint64_t output_bytes)
 {
-    struct block block = {.from = data,
-                          .from_end = (const unsigned char *)data + size,
-                          .to = to,
-                          .to_end = (unsigned char *)to + room,
-                          .start = to};
-    while (block.from < block.from_end) {
-        unsigned char lengths = *block.from++;
-        if (!copy_literals(&block, lengths >> 4))
+    struct lz4_block block = {.input = data,
+                              .input_end = (const unsigned char *)data + size_bytes,
+                              .output = output,
+                              .output_end = (unsigned char *)output + output_bytes,
+                              .output_start = output};
+    while (block.input < block.input_end) {
+        unsigned char length_nibbles = *block.input++;
+        if (!copy_literals(&block, length_nibbles >> 4))
             return 0;
-        if (block.from == block.from_end)
-            return (uint64_t)(block.to - block.start);
-        if (!copy_match(&block, lengths & 15))
+        if (block.input == block.input_end)
+            return (uint64_t)(block.output - block.output_start);
+        if (!copy_match(&block, length_nibbles & 15))
             return 0;
     }
     return 0;

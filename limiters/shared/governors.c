@@ -8,8 +8,8 @@
 _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 
 /* Held while one is made, and guards those that no launch has needed yet. */
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
-static struct governor *prepared[HETERO_MAX_DEVICES];
+static pthread_mutex_t governors_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct governor *prepared_governors[HETERO_MAX_DEVICES];
 
 /* Registered after the driver's own exit functions, so it runs before them: the driver is still whole. */
 static void retire_all(void)
@@ -23,43 +23,44 @@ static void retire_all(void)
 static struct governor *prepare(int device)
 {
     struct region *region = tenant_region();
-    if (prepared[device] != NULL || region == NULL)
-        return prepared[device];
+    if (prepared_governors[device] != NULL || region == NULL)
+        return prepared_governors[device];
     struct hetero_region *shared = region->shared;
-    prepared[device] = governor_new(&driver_engine, tenant_terms(device), &shared->devices[device], tenant_directory(),
-                                    (unsigned)device);
-    if (prepared[device] != NULL)
-        governor_share(prepared[device], &shared->gang, shared->devices, (unsigned)device, tenant_grant->device_count);
-    return prepared[device];
+    prepared_governors[device] = governor_new(&driver_engine, tenant_terms(device), &shared->devices[device],
+                                              tenant_directory(), (unsigned)device);
+    if (prepared_governors[device] != NULL)
+        governor_share(prepared_governors[device], &shared->gang, shared->devices, (unsigned)device,
+                       tenant_grant->device_count);
+    return prepared_governors[device];
 }
 
 bool governor_prepare(int device)
 {
-    pthread_mutex_lock(&making);
-    bool ready = prepare(device) != NULL;
-    pthread_mutex_unlock(&making);
-    return ready;
+    pthread_mutex_lock(&governors_mutex);
+    bool is_ready = prepare(device) != NULL;
+    pthread_mutex_unlock(&governors_mutex);
+    return is_ready;
 }
 
 struct governor *governor_make(int device)
 {
-    static bool registered; /* under `making` */
-    pthread_mutex_lock(&making);
+    static bool is_registered; /* under `making` */
+    pthread_mutex_lock(&governors_mutex);
     struct governor *governor = prepare(device);
     atomic_store_explicit(&governors[device], governor, memory_order_release);
-    if (!registered)
-        registered = atexit(retire_all) == 0;
-    pthread_mutex_unlock(&making);
+    if (!is_registered)
+        is_registered = atexit(retire_all) == 0;
+    pthread_mutex_unlock(&governors_mutex);
     return governor;
 }
 
 void governors_after_fork(void)
 {
-    making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    governors_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
-        if (prepared[device] != NULL)
-            governor_after_fork(prepared[device]);
-        prepared[device] = NULL;
+        if (prepared_governors[device] != NULL)
+            governor_after_fork(prepared_governors[device]);
+        prepared_governors[device] = NULL;
         atomic_store(&governors[device], NULL);
     }
 }

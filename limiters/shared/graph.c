@@ -19,14 +19,14 @@
 #include <stdlib.h>
 
 /* What a graph takes: of each device of the grant; or what it may not have. */
-struct needs {
+struct graph_needs {
     uint64_t bytes[HETERO_MAX_DEVICES];
-    bool too_much;
+    bool uses_foreign_device;
 };
 
-static bool sum_nodes(TYPE(graph) graph, struct needs *needs);
+static bool sum_nodes(TYPE(graph) graph, struct graph_needs *needs);
 
-static bool sum_node(TYPE(graphNode) node, struct needs *needs)
+static bool sum_node(TYPE(graphNode) node, struct graph_needs *needs)
 {
     TYPE(graphNodeType) type;
     TYPE(graph) child;
@@ -42,59 +42,60 @@ static bool sum_node(TYPE(graphNode) node, struct needs *needs)
     int device = device_of(params.poolProps.location.id);
     if (device >= 0)
         needs->bytes[device] += params.bytesize;
-    needs->too_much = needs->too_much || device == DEVICE_FOREIGN;
+    needs->uses_foreign_device = needs->uses_foreign_device || device == DEVICE_FOREIGN;
     return true;
 }
 
 /* Add up the nodes of a graph and of its child graphs. */
-static bool sum_nodes(TYPE(graph) graph, struct needs *needs)
+static bool sum_nodes(TYPE(graph) graph, struct graph_needs *needs)
 {
-    size_t count = 0;
-    if (DRIVER(GraphGetNodes)(graph, NULL, &count) != RESULT_OK || count == 0)
-        return count == 0;
-    TYPE(graphNode) *nodes = malloc(count * sizeof *nodes);
-    bool read = nodes != NULL && DRIVER(GraphGetNodes)(graph, nodes, &count) == RESULT_OK;
-    for (size_t i = 0; read && i < count; i++)
-        read = sum_node(nodes[i], needs);
+    size_t node_count = 0;
+    if (DRIVER(GraphGetNodes)(graph, NULL, &node_count) != RESULT_OK || node_count == 0)
+        return node_count == 0;
+    TYPE(graphNode) *nodes = malloc(node_count * sizeof *nodes);
+    bool is_read = nodes != NULL && DRIVER(GraphGetNodes)(graph, nodes, &node_count) == RESULT_OK;
+    for (size_t i = 0; is_read && i < node_count; i++)
+        is_read = sum_node(nodes[i], needs);
     free(nodes);
-    return read;
+    return is_read;
 }
 
-struct bill {
+struct graph_bill {
     uint64_t bytes[HETERO_MAX_DEVICES];
 };
 
 /* What an entry links to whose first launch is charged already. */
-static char prepaid;
+static char prepaid_tag;
 
-static _Atomic unsigned with_memory; /* executable graphs, one for each device that they take memory of */
+static _Atomic unsigned execs_with_memory; /* executable graphs, one for each device that they take memory of */
 
 /* Whether an executable graph was made since the last launch of one: the driver may take memory for it then. */
-static _Atomic bool fresh;
+static _Atomic bool has_new_exec;
 
-static void refund_bill(const struct bill *bill)
+static void refund_bill(const struct graph_bill *bill)
 {
-    for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++)
-        refund(d, counted(d) ? pool_chunks(bill->bytes[d]) : 0);
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
+        refund(device, counted(device) ? pool_chunk_bytes(bill->bytes[device]) : 0);
 }
 
 /* Charge what is not on the bill yet. Another thread may add nodes until the driver has made the executable graph, and
  * cannot take away any that allocates. */
-static result_t charge_graph(TYPE(graph) graph, struct bill *bill)
+static result_t charge_graph(TYPE(graph) graph, struct graph_bill *bill)
 {
-    struct needs needs = {0};
+    struct graph_needs needs = {0};
     if (tenancy() == TENANCY_REFUSED)
         return ERROR(NOT_PERMITTED);
     if (!sum_nodes(graph, &needs)) /* the driver will say what is wrong with the graph */
         return RESULT_OK;
-    result_t answer = needs.too_much ? ERROR(OUT_OF_MEMORY) : RESULT_OK;
-    for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
-        if (needs.bytes[d] <= bill->bytes[d] || !counted(d))
+    result_t answer = needs.uses_foreign_device ? ERROR(OUT_OF_MEMORY) : RESULT_OK;
+    for (int device = 0; answer == RESULT_OK && device < (int)HETERO_MAX_DEVICES; device++) {
+        if (needs.bytes[device] <= bill->bytes[device] || !counted(device))
             continue;
-        uint64_t more = pool_chunks(needs.bytes[d]) - pool_chunks(bill->bytes[d]);
-        answer = pool_countable(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE) ? charge(d, more) : ERROR(NOT_SUPPORTED);
+        uint64_t growth_bytes = pool_chunk_bytes(needs.bytes[device]) - pool_chunk_bytes(bill->bytes[device]);
+        answer = pool_countable(POOL_OF_GRAPHS(device), device, POOL_OF_DEVICE) ? charge(device, growth_bytes)
+                                                                                : ERROR(NOT_SUPPORTED);
         if (answer == RESULT_OK)
-            bill->bytes[d] = needs.bytes[d];
+            bill->bytes[device] = needs.bytes[device];
     }
     if (answer != RESULT_OK)
         refund_bill(bill);
@@ -104,23 +105,25 @@ static result_t charge_graph(TYPE(graph) graph, struct bill *bill)
 static void forget_exec(const struct entry *entry)
 {
     int device = (int)(entry->kind - HELD_EXEC);
-    atomic_fetch_sub(&with_memory, 1);
-    if (entry->link == &prepaid)
-        refund(device, pool_chunks(entry->bytes));
+    atomic_fetch_sub(&execs_with_memory, 1);
+    if (entry->link == &prepaid_tag)
+        refund(device, pool_chunk_bytes(entry->bytes));
     pools_trim(device);
 }
 
-static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const struct bill *bill)
+static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const struct graph_bill *bill)
 {
     struct entry previous;
     if (answer != RESULT_OK)
         refund_bill(bill);
-    for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
-        struct entry entry = {
-            .kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)*exec, .bytes = bill->bytes[d], .link = &prepaid};
+    for (int device = 0; answer == RESULT_OK && device < (int)HETERO_MAX_DEVICES; device++) {
+        struct entry entry = {.kind = HELD_EXEC + (uint32_t)device,
+                              .key = (uintptr_t)*exec,
+                              .bytes = bill->bytes[device],
+                              .link = &prepaid_tag};
         if (entry.bytes == 0 || !table_put(&entry, &previous))
             continue;
-        atomic_fetch_add(&with_memory, 1);
+        atomic_fetch_add(&execs_with_memory, 1);
         if (previous.kind != 0)
             forget_exec(&previous);
     }
@@ -129,13 +132,14 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
 
 /* What the driver keeps of a graph's nodes on the device no call tells: what that is beyond what was charged for it may
  * not be more than there is. */
-static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct bill *bill, uint64_t of_nodes)
+static result_t settle_instantiated(result_t answer, const TYPE(graphExec) *exec, const struct graph_bill *bill,
+                                    uint64_t node_bytes)
 {
-    nodes_made(answer, exec, of_nodes);
+    nodes_made(answer, exec, node_bytes);
     answer = settle_graph(answer, exec, bill);
     if (answer != RESULT_OK)
         return answer;
-    atomic_store(&fresh, true);
+    atomic_store(&has_new_exec, true);
     if (FAULT(graph_memory_uncharged) || uncounted_settle(device_current()))
         return RESULT_OK;
     destroy_exec(DRIVER(GraphExecDestroy), *exec);
@@ -143,46 +147,46 @@ static result_t made(result_t answer, const TYPE(graphExec) *exec, const struct 
     return ERROR(OUT_OF_MEMORY);
 }
 
-static result_t charge_before(TYPE(graph) graph, struct bill *bill, uint64_t *of_nodes)
+static result_t charge_before(TYPE(graph) graph, struct graph_bill *bill, uint64_t *node_bytes)
 {
     result_t answer = charge_graph(graph, bill);
-    if (answer == RESULT_OK && (answer = nodes_charge(graph, of_nodes)) != RESULT_OK)
+    if (answer == RESULT_OK && (answer = nodes_charge(graph, node_bytes)) != RESULT_OK)
         refund_bill(bill);
     return answer;
 }
 
 /* The driver made it: what was added meanwhile is charged, too. */
-static result_t charge_again(TYPE(graph) graph, struct bill *bill, uint64_t *of_nodes)
+static result_t charge_again(TYPE(graph) graph, struct graph_bill *bill, uint64_t *node_bytes)
 {
     result_t answer = charge_graph(graph, bill);
     if (answer != RESULT_OK)
-        nodes_made(answer, NULL, *of_nodes);
-    else if ((answer = nodes_charge_more(graph, of_nodes)) != RESULT_OK)
+        nodes_made(answer, NULL, *node_bytes);
+    else if ((answer = nodes_charge_more(graph, node_bytes)) != RESULT_OK)
         refund_bill(bill);
     return answer;
 }
 
 #define INSTANTIATE(call)                                                                                              \
     do {                                                                                                               \
-        struct bill bill = {0};                                                                                        \
-        uint64_t of_nodes;                                                                                             \
+        struct graph_bill bill = {0};                                                                                  \
+        uint64_t node_bytes;                                                                                           \
         if (!FAULT(graph_memory_uncharged) && !uncounted_settle(device_current()))                                     \
             return ERROR(OUT_OF_MEMORY);                                                                               \
-        result_t answer = charge_before(graph, &bill, &of_nodes);                                                      \
+        result_t answer = charge_before(graph, &bill, &node_bytes);                                                    \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
         answer = call;                                                                                                 \
-        if (answer != RESULT_OK || (answer = charge_again(graph, &bill, &of_nodes)) == RESULT_OK)                      \
-            return made(answer, exec, &bill, of_nodes);                                                                \
+        if (answer != RESULT_OK || (answer = charge_again(graph, &bill, &node_bytes)) == RESULT_OK)                    \
+            return settle_instantiated(answer, exec, &bill, node_bytes);                                               \
         DRIVER(GraphExecDestroy)(*exec);                                                                               \
         return answer;                                                                                                 \
     } while (0)
 
 result_t instantiate_logged(result_t (*real)(TYPE(graphExec) *, TYPE(graph), TYPE(graphNode) *, char *, size_t),
-                            TYPE(graphExec) *exec, TYPE(graph) graph, TYPE(graphNode) *error, char *log,
-                            size_t log_size)
+                            TYPE(graphExec) *exec, TYPE(graph) graph, TYPE(graphNode) *error_node, char *log,
+                            size_t log_bytes)
 {
-    INSTANTIATE(real(exec, graph, error, log, log_size));
+    INSTANTIATE(real(exec, graph, error_node, log, log_bytes));
 }
 
 result_t instantiate_flags(result_t (*real)(TYPE(graphExec) *, TYPE(graph), unsigned long long), TYPE(graphExec) *exec,
@@ -192,10 +196,10 @@ result_t instantiate_flags(result_t (*real)(TYPE(graphExec) *, TYPE(graph), unsi
 }
 
 result_t instantiate_with(result_t (*real)(TYPE(graphExec) *, TYPE(graph), NAMED(GRAPH_INSTANTIATE_PARAMS) *),
-                          stream_t none, TYPE(graphExec) *exec, TYPE(graph) graph,
+                          stream_t null_stream, TYPE(graphExec) *exec, TYPE(graph) graph,
                           NAMED(GRAPH_INSTANTIATE_PARAMS) *params)
 {
-    (void)none;
+    (void)null_stream;
     INSTANTIATE(real(exec, graph, params));
 }
 
@@ -206,39 +210,41 @@ void graphs_after_fork(void)
 
 result_t destroy_exec(result_t (*real)(TYPE(graphExec)), TYPE(graphExec) exec)
 {
-    struct entry held[HETERO_MAX_DEVICES], previous;
-    bool ours[HETERO_MAX_DEVICES];
-    for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++)
-        ours[d] = table_take(HELD_EXEC + d, (uintptr_t)exec, &held[d]);
-    nodes_over(exec);
+    struct entry entries[HETERO_MAX_DEVICES], previous;
+    bool is_held[HETERO_MAX_DEVICES];
+    for (uint32_t device = 0; device < HETERO_MAX_DEVICES; device++)
+        is_held[device] = table_take(HELD_EXEC + device, (uintptr_t)exec, &entries[device]);
+    nodes_destroyed(exec);
     result_t answer = real(exec);
-    for (uint32_t d = 0; d < HETERO_MAX_DEVICES; d++) {
-        if (ours[d] && answer == RESULT_OK)
-            forget_exec(&held[d]);
-        else if (ours[d])
-            table_put(&held[d], &previous);
+    for (uint32_t device = 0; device < HETERO_MAX_DEVICES; device++) {
+        if (is_held[device] && answer == RESULT_OK)
+            forget_exec(&entries[device]);
+        else if (is_held[device])
+            table_put(&entries[device], &previous);
     }
-    uncounted_look(device_current());
+    uncounted_check_rarely(device_current());
     return answer;
 }
 
 /* An update keeps the types of nodes, so that where no executable graph has memory none gets any. What it may not have
  * at all never fits. */
-result_t graph_brought_up(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool in_all)
+result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool is_whole_graph)
 {
-    struct needs needs = {0};
+    struct graph_needs needs = {0};
     struct entry entry, previous;
-    if (answer != RESULT_OK || FAULT(graph_updates_uncharged) || atomic_load(&with_memory) == 0 ||
+    if (answer != RESULT_OK || FAULT(graph_updates_uncharged) || atomic_load(&execs_with_memory) == 0 ||
         !sum_nodes(graph, &needs))
         return answer;
-    for (int d = 0; d < (int)HETERO_MAX_DEVICES; d++) {
-        bool had = table_get(HELD_EXEC + (uint32_t)d, (uintptr_t)exec, &entry);
-        uint64_t bytes = needs.too_much ? UINT64_MAX : needs.bytes[d] + (had && !in_all ? entry.bytes : 0);
-        if (!counted(d) || (bytes == 0 && !had) ||
-            !table_put(&(struct entry){.kind = HELD_EXEC + (uint32_t)d, .key = (uintptr_t)exec, .bytes = bytes},
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
+        bool had_memory = table_get(HELD_EXEC + (uint32_t)device, (uintptr_t)exec, &entry);
+        uint64_t bytes = needs.uses_foreign_device
+                             ? UINT64_MAX
+                             : needs.bytes[device] + (had_memory && !is_whole_graph ? entry.bytes : 0);
+        if (!counted(device) || (bytes == 0 && !had_memory) ||
+            !table_put(&(struct entry){.kind = HELD_EXEC + (uint32_t)device, .key = (uintptr_t)exec, .bytes = bytes},
                        &previous))
             continue;
-        atomic_fetch_add(&with_memory, 1);
+        atomic_fetch_add(&execs_with_memory, 1);
         if (previous.kind != 0)
             forget_exec(&previous);
     }
@@ -250,77 +256,79 @@ result_t graph_brought_up(result_t answer, TYPE(graphExec) exec, TYPE(graph) gra
 
 /* What the pools of graphs add while this graph is launched. */
 struct growths {
-    struct growth of[HETERO_MAX_DEVICES];
+    struct growth by_device[HETERO_MAX_DEVICES];
 };
 
-static void grown(struct growths *growths, stream_t stream)
+static void settle_growths(struct growths *growths, stream_t stream)
 {
-    for (int d = (int)HETERO_MAX_DEVICES - 1; d >= 0; d--)
-        if (growths->of[d].pool != NULL) {
-            pools_used(d, stream);
-            pool_grown(&growths->of[d]);
+    for (int device = (int)HETERO_MAX_DEVICES - 1; device >= 0; device--)
+        if (growths->by_device[device].pool != NULL) {
+            pools_used(device, stream);
+            pool_grown(&growths->by_device[device]);
         }
 }
 
-static result_t grow(struct growths *growths, TYPE(graphExec) exec, stream_t stream)
+static result_t charge_growths(struct growths *growths, TYPE(graphExec) exec, stream_t stream)
 {
     result_t answer = RESULT_OK;
     struct entry entry, previous;
     *growths = (struct growths){0};
-    for (int d = 0; answer == RESULT_OK && d < (int)HETERO_MAX_DEVICES; d++) {
+    for (int device = 0; answer == RESULT_OK && device < (int)HETERO_MAX_DEVICES; device++) {
         struct pool *pool;
-        if (!table_get(HELD_EXEC + (uint32_t)d, (uintptr_t)exec, &entry) ||
-            (pool = pool_remember(POOL_OF_GRAPHS(d), d, POOL_OF_DEVICE)) == NULL)
+        if (!table_get(HELD_EXEC + (uint32_t)device, (uintptr_t)exec, &entry) ||
+            (pool = pool_remember(POOL_OF_GRAPHS(device), device, POOL_OF_DEVICE)) == NULL)
             continue;
-        uint64_t paid = entry.link == &prepaid ? pool_chunks(entry.bytes) : 0;
-        answer = pool_grow(&growths->of[d], pool, entry.bytes, paid, stream);
+        uint64_t prepaid_bytes = entry.link == &prepaid_tag ? pool_chunk_bytes(entry.bytes) : 0;
+        answer = pool_grow(&growths->by_device[device], pool, entry.bytes, prepaid_bytes, stream);
         if (answer != RESULT_OK)
-            growths->of[d].pool = NULL;
+            growths->by_device[device].pool = NULL;
         entry.link = NULL;
-        if (answer == RESULT_OK && paid > 0)
+        if (answer == RESULT_OK && prepaid_bytes > 0)
             table_put(&entry, &previous);
     }
     if (answer != RESULT_OK)
-        grown(growths, stream);
+        settle_growths(growths, stream);
     return answer;
 }
 
 /* After the first launch of an executable graph, or that it was brought to the device. */
-static void settle_fresh(stream_t meant)
+static void settle_new_exec(stream_t actual_stream)
 {
-    if (!FAULT(graph_memory_uncharged) && atomic_load_explicit(&fresh, memory_order_relaxed) &&
-        !stream_capturing(meant)) {
-        atomic_store(&fresh, false);
+    if (!FAULT(graph_memory_uncharged) && atomic_load_explicit(&has_new_exec, memory_order_relaxed) &&
+        !stream_is_capturing(actual_stream)) {
+        atomic_store(&has_new_exec, false);
         uncounted_settle(device_current());
     }
 }
 
 /* A launch takes what the graph's allocations need, unless its pool has it idle. In a capture it is a node. */
-static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t meant,
+static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t actual_stream,
                                    stream_t stream)
 {
     struct growths growths;
-    bool takes = atomic_load_explicit(&with_memory, memory_order_relaxed) > 0 && !stream_capturing(meant);
-    result_t answer = takes ? grow(&growths, exec, meant) : RESULT_OK;
+    bool takes_memory = atomic_load_explicit(&execs_with_memory, memory_order_relaxed) > 0 &&
+                        !stream_is_capturing(actual_stream);
+    result_t answer = takes_memory ? charge_growths(&growths, exec, actual_stream) : RESULT_OK;
     if (answer != RESULT_OK)
         return answer;
     answer = real(exec, stream);
-    if (takes)
-        grown(&growths, meant);
-    settle_fresh(meant); /* when nothing of this call is charged that the device does not have */
+    if (takes_memory)
+        settle_growths(&growths, actual_stream);
+    settle_new_exec(actual_stream); /* when nothing of this call is charged that the device does not have */
     return answer;
 }
 
-result_t launch_graph(result_t (*real)(TYPE(graphExec), stream_t), stream_t none, TYPE(graphExec) exec, stream_t stream)
+result_t launch_graph(result_t (*real)(TYPE(graphExec), stream_t), stream_t null_stream, TYPE(graphExec) exec,
+                      stream_t stream)
 {
-    stream_t meant = stream == NULL ? none : stream;
+    stream_t actual_stream = stream == NULL ? null_stream : stream;
     struct launch_ticket ticket;
-    if (launch_is_free() || launch_look())
-        return launch_with_memory(real, exec, meant, stream);
-    result_t answer = launch_enter(&ticket, meant);
+    if (launch_is_free() || launch_count_devices())
+        return launch_with_memory(real, exec, actual_stream, stream);
+    result_t answer = launch_enter(&ticket, actual_stream);
     if (answer != RESULT_OK)
         return answer;
-    answer = launch_with_memory(real, exec, meant, stream);
+    answer = launch_with_memory(real, exec, actual_stream, stream);
     launch_leave(&ticket, answer);
     return answer;
 }

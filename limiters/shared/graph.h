@@ -8,6 +8,6 @@
 
 /* The driver was asked to give an executable graph the nodes of another, in all or in one child of it: what they take
  * is charged when it is launched. Returns the driver's answer. */
-result_t graph_brought_up(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool in_all);
+result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool is_whole_graph);
 
 #endif

@@ -17,10 +17,10 @@ result_t nodes_charge_more(TYPE(graph) graph, uint64_t *bytes);
 void nodes_made(result_t answer, const TYPE(graphExec) *exec, uint64_t bytes);
 
 /* It is to have the nodes of another graph. */
-result_t nodes_brought_up(TYPE(graphExec) exec, TYPE(graph) graph);
+result_t nodes_updated(TYPE(graphExec) exec, TYPE(graph) graph);
 
 /* It was destroyed. */
-void nodes_over(TYPE(graphExec) exec);
+void nodes_destroyed(TYPE(graphExec) exec);
 
 void nodes_after_fork(void);
 

@@ -11,49 +11,50 @@
 #include <pthread.h>
 
 /* Held around charges, so that what one executable graph leaves is charged once. */
-static pthread_mutex_t paying = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t nodes_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void nodes_after_fork(void)
 {
-    paying = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    nodes_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 /* A context's entry: what is charged, and in `link` what the graphs take that it has now. */
-static struct entry nodes_of(const void *context)
+static struct entry nodes_entry_of(const void *context)
 {
     struct entry entry = {.kind = HELD_NODES, .key = (uintptr_t)context, .owner = (void *)(uintptr_t)context};
     table_get(HELD_NODES, entry.key, &entry);
     return entry;
 }
 
-static void live(struct entry *of, uint64_t more, uint64_t less)
+static void change_live_bytes(struct entry *entry, uint64_t added_bytes, uint64_t removed_bytes)
 {
     struct entry previous;
-    of->link = (void *)((uintptr_t)of->link + more - less);
-    table_put(of, &previous);
+    entry->link = (void *)((uintptr_t)entry->link + added_bytes - removed_bytes);
+    table_put(entry, &previous);
 }
 
 /* With `paying` held. The first block is part of the context, as of other small memory. */
-static result_t charge_in(const void *context, int device, uint64_t bytes)
+static result_t charge_nodes_in(const void *context, int device, uint64_t bytes)
 {
-    struct entry entry = nodes_of(context);
-    uint64_t blocks = blocks_for((uintptr_t)entry.link + bytes);
-    uint64_t wanted = blocks > BLOCK ? blocks - BLOCK : 0, more = wanted > entry.bytes ? wanted - entry.bytes : 0;
-    result_t answer = more > 0 ? charge(device, more) : RESULT_OK;
+    struct entry entry = nodes_entry_of(context);
+    uint64_t block_bytes = block_bytes_of((uintptr_t)entry.link + bytes);
+    uint64_t needed_bytes = block_bytes > BLOCK ? block_bytes - BLOCK : 0,
+             growth_bytes = needed_bytes > entry.bytes ? needed_bytes - entry.bytes : 0;
+    result_t answer = growth_bytes > 0 ? charge(device, growth_bytes) : RESULT_OK;
     if (answer != RESULT_OK)
         return answer;
     entry.device = device;
-    entry.bytes += more;
-    live(&entry, bytes, 0);
+    entry.bytes += growth_bytes;
+    change_live_bytes(&entry, bytes, 0);
     return RESULT_OK;
 }
 
 /* With `paying` held: what was charged stays, as the driver keeps what it took. */
-static void less_in(const void *context, uint64_t bytes)
+static void subtract_nodes_in(const void *context, uint64_t bytes)
 {
-    struct entry entry = nodes_of(context);
+    struct entry entry = nodes_entry_of(context);
     if ((uintptr_t)entry.link >= bytes && bytes > 0)
-        live(&entry, 0, bytes);
+        change_live_bytes(&entry, 0, bytes);
 }
 
 result_t nodes_charge(TYPE(graph) graph, uint64_t *bytes)
@@ -68,15 +69,15 @@ result_t nodes_charge_more(TYPE(graph) graph, uint64_t *bytes)
     int device = device_current();
     if (context == NULL || !counted(device))
         return RESULT_OK;
-    uint64_t all = graph_size(graph);
-    if (all <= *bytes)
+    uint64_t graph_bytes = graph_size(graph);
+    if (graph_bytes <= *bytes)
         return RESULT_OK;
-    pthread_mutex_lock(&paying);
-    result_t answer = charge_in(context, device, all - *bytes);
+    pthread_mutex_lock(&nodes_mutex);
+    result_t answer = charge_nodes_in(context, device, graph_bytes - *bytes);
     if (answer != RESULT_OK)
-        less_in(context, *bytes);
-    pthread_mutex_unlock(&paying);
-    *bytes = answer == RESULT_OK ? all : 0;
+        subtract_nodes_in(context, *bytes);
+    pthread_mutex_unlock(&nodes_mutex);
+    *bytes = answer == RESULT_OK ? graph_bytes : 0;
     return answer;
 }
 
@@ -95,35 +96,35 @@ void nodes_made(result_t answer, const TYPE(graphExec) *exec, uint64_t bytes)
                   &previous);
     if (answer == RESULT_OK)
         return;
-    pthread_mutex_lock(&paying);
-    less_in(context, bytes);
-    pthread_mutex_unlock(&paying);
+    pthread_mutex_lock(&nodes_mutex);
+    subtract_nodes_in(context, bytes);
+    pthread_mutex_unlock(&nodes_mutex);
 }
 
-result_t nodes_brought_up(TYPE(graphExec) exec, TYPE(graph) graph)
+result_t nodes_updated(TYPE(graphExec) exec, TYPE(graph) graph)
 {
     struct entry entry, previous;
     result_t answer = RESULT_OK;
     if (!table_get(NODES_OF_EXEC, (uintptr_t)exec, &entry))
         return RESULT_OK;
-    uint64_t all = graph_size(graph);
-    if (all <= entry.bytes)
+    uint64_t graph_bytes = graph_size(graph);
+    if (graph_bytes <= entry.bytes)
         return RESULT_OK;
-    pthread_mutex_lock(&paying);
-    answer = charge_in(entry.owner, nodes_of(entry.owner).device, all - entry.bytes);
-    entry.bytes = all;
+    pthread_mutex_lock(&nodes_mutex);
+    answer = charge_nodes_in(entry.owner, nodes_entry_of(entry.owner).device, graph_bytes - entry.bytes);
+    entry.bytes = graph_bytes;
     if (answer == RESULT_OK)
         table_put(&entry, &previous);
-    pthread_mutex_unlock(&paying);
+    pthread_mutex_unlock(&nodes_mutex);
     return answer;
 }
 
-void nodes_over(TYPE(graphExec) exec)
+void nodes_destroyed(TYPE(graphExec) exec)
 {
     struct entry entry;
     if (!table_take(NODES_OF_EXEC, (uintptr_t)exec, &entry))
         return;
-    pthread_mutex_lock(&paying);
-    less_in(entry.owner, entry.bytes);
-    pthread_mutex_unlock(&paying);
+    pthread_mutex_lock(&nodes_mutex);
+    subtract_nodes_in(entry.owner, entry.bytes);
+    pthread_mutex_unlock(&nodes_mutex);
 }

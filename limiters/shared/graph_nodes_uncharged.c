@@ -19,13 +19,13 @@ void nodes_made(result_t answer, const TYPE(graphExec) *exec, uint64_t bytes)
     (void)answer, (void)exec, (void)bytes;
 }
 
-result_t nodes_brought_up(TYPE(graphExec) exec, TYPE(graph) graph)
+result_t nodes_updated(TYPE(graphExec) exec, TYPE(graph) graph)
 {
     (void)exec, (void)graph;
     return RESULT_OK;
 }
 
-void nodes_over(TYPE(graphExec) exec)
+void nodes_destroyed(TYPE(graphExec) exec)
 {
     (void)exec;
 }

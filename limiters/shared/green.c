@@ -12,38 +12,41 @@
 #define GREEN_BYTES (UINT64_C(16) << 20)
 
 /* The driver answered. One that was made took `bytes`, of which GREEN_BYTES are charged. */
-static result_t settle_green(result_t answer, const TYPE(greenCtx) *green, int device, uint64_t bytes,
-                             context_t primary)
+static result_t settle_green(result_t answer, const TYPE(greenCtx) *green_context, int device, uint64_t bytes,
+                             context_t primary_context)
 {
-    uint64_t more = bytes > GREEN_BYTES ? bytes - GREEN_BYTES : 0;
-    if (answer == RESULT_OK && more > 0 && (answer = charge(device, more)) != RESULT_OK)
-        DRIVER(GreenCtxDestroy)(*green);
+    uint64_t growth_bytes = bytes > GREEN_BYTES ? bytes - GREEN_BYTES : 0;
+    if (answer == RESULT_OK && growth_bytes > 0 && (answer = charge(device, growth_bytes)) != RESULT_OK)
+        DRIVER(GreenCtxDestroy)(*green_context);
     if (answer != RESULT_OK) {
         refund(device, GREEN_BYTES);
         return answer;
     }
-    refund(device, GREEN_BYTES + more - bytes);
-    keep(&(struct entry){
-        .key = (uintptr_t)*green, .kind = HELD_GREEN, .device = device, .bytes = bytes, .owner = primary});
+    refund(device, GREEN_BYTES + growth_bytes - bytes);
+    keep_entry(&(struct entry){.key = (uintptr_t)*green_context,
+                               .kind = HELD_GREEN,
+                               .device = device,
+                               .bytes = bytes,
+                               .owner = primary_context});
     return RESULT_OK;
 }
 
 result_t create_green(result_t (*real)(TYPE(greenCtx) *, TYPE(devResourceDesc), device_t, unsigned),
-                      TYPE(greenCtx) *green, TYPE(devResourceDesc) parts, device_t ordinal, unsigned flags)
+                      TYPE(greenCtx) *green_context, TYPE(devResourceDesc) resources, device_t ordinal, unsigned flags)
 {
-    context_t primary;
+    context_t primary_context;
     int device = device_of(ordinal);
     result_t answer = charge(device, GREEN_BYTES);
     if (answer != RESULT_OK || !counted(device))
-        return answer != RESULT_OK ? answer : real(green, parts, ordinal, flags);
+        return answer != RESULT_OK ? answer : real(green_context, resources, ordinal, flags);
     /* It has the primary context made, which is not part of what it takes. */
-    answer = retain_primary(DRIVER(DevicePrimaryCtxRetain), &primary, ordinal);
+    answer = retain_primary(DRIVER(DevicePrimaryCtxRetain), &primary_context, ordinal);
     if (answer == RESULT_OK) {
         uint64_t bytes = GREEN_BYTES;
-        struct measured measured = context_begins(device);
-        answer = real(green, parts, ordinal, flags);
-        context_grew(&measured, &bytes);
-        answer = settle_green(answer, green, device, bytes, primary);
+        struct driver_baseline baseline = context_begins(device);
+        answer = real(green_context, resources, ordinal, flags);
+        context_grew(&baseline, &bytes);
+        answer = settle_green(answer, green_context, device, bytes, primary_context);
         release_primary(DRIVER(DevicePrimaryCtxRelease_v2), ordinal);
     } else {
         refund(device, GREEN_BYTES);
@@ -51,54 +54,55 @@ result_t create_green(result_t (*real)(TYPE(greenCtx) *, TYPE(devResourceDesc), 
     return answer;
 }
 
-static bool is_of_green(const struct entry *entry, const void *green)
+static bool is_of_green(const struct entry *entry, const void *green_context)
 {
-    return entry->kind == GREEN_CONTEXT && entry->link == green;
+    return entry->kind == GREEN_CONTEXT && entry->link == green_context;
 }
 
-static result_t destroy(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green)
+static result_t destroy_and_forget(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green_context)
 {
-    struct entry context;
-    result_t answer = real(green);
-    while (answer == RESULT_OK && table_take_match(is_of_green, green, &context))
+    struct entry context_entry;
+    result_t answer = real(green_context);
+    while (answer == RESULT_OK && table_take_match(is_of_green, green_context, &context_entry))
         ;
     return answer;
 }
 
 /* What the driver keeps of it nevertheless is seen in the process's figure. It may be the last to keep the primary
  * context: so that is kept until then. */
-result_t destroy_green(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green)
+result_t destroy_green(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green_context)
 {
-    struct entry held, previous;
-    context_t primary;
-    if (!table_take(HELD_GREEN, (uintptr_t)green, &held) ||
-        DRIVER(DevicePrimaryCtxRetain)(&primary, ordinal_of(held.device)) != RESULT_OK)
-        return destroy(real, green);
-    result_t answer = destroy(real, green);
+    struct entry green_entry, previous;
+    context_t primary_context;
+    if (!table_take(HELD_GREEN, (uintptr_t)green_context, &green_entry) ||
+        DRIVER(DevicePrimaryCtxRetain)(&primary_context, ordinal_of(green_entry.device)) != RESULT_OK)
+        return destroy_and_forget(real, green_context);
+    result_t answer = destroy_and_forget(real, green_context);
     if (answer == RESULT_OK)
-        give_back(&held);
+        give_back(&green_entry);
     else
-        table_put(&held, &previous);
-    uncounted_settle(held.device);
-    release_primary(DRIVER(DevicePrimaryCtxRelease_v2), ordinal_of(held.device));
+        table_put(&green_entry, &previous);
+    uncounted_settle(green_entry.device);
+    release_primary(DRIVER(DevicePrimaryCtxRelease_v2), ordinal_of(green_entry.device));
     return answer;
 }
 
 /* What is allocated in it is the primary context's. */
-result_t context_of_green(result_t (*real)(context_t *, TYPE(greenCtx)), context_t *context, TYPE(greenCtx) green)
+result_t context_of_green(result_t (*real)(context_t *, TYPE(greenCtx)), context_t *context,
+                          TYPE(greenCtx) green_context)
 {
-    struct entry held;
-    result_t answer = real(context, green);
-    if (answer == RESULT_OK && table_get(HELD_GREEN, (uintptr_t)green, &held))
-        context_is_green(*context, green, held.owner);
+    struct entry green_entry;
+    result_t answer = real(context, green_context);
+    if (answer == RESULT_OK && table_get(HELD_GREEN, (uintptr_t)green_context, &green_entry))
+        context_is_green(*context, green_context, green_entry.owner);
     return answer;
 }
 
 result_t create_green_stream(result_t (*real)(stream_t *, TYPE(greenCtx), unsigned, int), stream_t *stream,
-                             TYPE(greenCtx) green, unsigned flags, int priority)
+                             TYPE(greenCtx) green_context, unsigned flags, int priority)
 {
-    struct entry held;
-    result_t answer = real(stream, green, flags, priority);
-    bool ours = table_get(HELD_GREEN, (uintptr_t)green, &held);
-    return answer == RESULT_OK && ours ? settle_stream(*stream, held.device) : answer;
+    struct entry green_entry;
+    result_t answer = real(stream, green_context, flags, priority);
+    bool is_known = table_get(HELD_GREEN, (uintptr_t)green_context, &green_entry);
+    return answer == RESULT_OK && is_known ? settle_stream(*stream, green_entry.device) : answer;
 }

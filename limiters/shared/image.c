@@ -13,26 +13,26 @@
 #include <string.h>
 #include <unistd.h>
 
-static uint64_t product(uint64_t one, uint64_t other)
+static uint64_t product(uint64_t left, uint64_t right)
 {
     uint64_t result;
-    return __builtin_mul_overflow(one, other, &result) ? UINT64_MAX : result;
+    return __builtin_mul_overflow(left, right, &result) ? UINT64_MAX : result;
 }
 
-static uint64_t sum(uint64_t one, uint64_t other)
+static uint64_t sum(uint64_t left, uint64_t right)
 {
     uint64_t result;
-    return __builtin_add_overflow(one, other, &result) ? UINT64_MAX : result;
+    return __builtin_add_overflow(left, right, &result) ? UINT64_MAX : result;
 }
 
-static bool starts(const char *at, const char *text)
+static bool has_prefix(const char *text, const char *prefix)
 {
-    return strncmp(at, text, strlen(text)) == 0;
+    return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-static uint64_t aligned(uint64_t value, uint64_t to)
+static uint64_t aligned(uint64_t value, uint64_t alignment)
 {
-    return to < 2 ? value : product(sum(value, to - 1) / to, to);
+    return alignment < 2 ? value : product(sum(value, alignment - 1) / alignment, alignment);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- ELF */
@@ -42,66 +42,66 @@ static uint64_t aligned(uint64_t value, uint64_t to)
 #endif
 
 /* Whether so many bytes lie at an offset of what is there. In memory its size is not known. */
-static bool has_part(const char *data, uint64_t size, uint64_t offset, uint64_t bytes)
+static bool has_part(const char *data, uint64_t size_bytes, uint64_t offset, uint64_t bytes)
 {
-    return sum(offset, bytes) <= size && readable(data + offset, bytes);
+    return sum(offset, bytes) <= size_bytes && is_readable(data + offset, bytes);
 }
 
 /* AMD's loader places all segments in one piece of memory, code and arrays, as far behind its start as their addresses
  * say. Segments that are not there have no end. */
-static uint64_t segments(const char *data, uint64_t size, const Elf64_Ehdr *head)
+static uint64_t segment_bytes(const char *data, uint64_t size_bytes, const Elf64_Ehdr *header)
 {
-    uint64_t end = 0;
+    uint64_t end_address = 0;
     Elf64_Phdr segment;
-    if (head->e_phnum == 0)
+    if (header->e_phnum == 0)
         return 0;
-    if (head->e_phentsize != sizeof segment ||
-        !has_part(data, size, head->e_phoff, (uint64_t)head->e_phnum * sizeof segment))
+    if (header->e_phentsize != sizeof segment ||
+        !has_part(data, size_bytes, header->e_phoff, (uint64_t)header->e_phnum * sizeof segment))
         return UINT64_MAX;
-    for (unsigned i = 0; i < head->e_phnum; i++) {
-        memcpy(&segment, data + head->e_phoff + i * sizeof segment, sizeof segment);
-        uint64_t past = sum(FAULT_VALUE(segments_by_offset, segment.p_vaddr, segment.p_offset), segment.p_memsz);
-        end = segment.p_type == PT_LOAD && past > end ? past : end;
+    for (unsigned index = 0; index < header->e_phnum; index++) {
+        memcpy(&segment, data + header->e_phoff + index * sizeof segment, sizeof segment);
+        uint64_t segment_end = sum(FAULT_VALUE(segments_by_offset, segment.p_vaddr, segment.p_offset), segment.p_memsz);
+        end_address = segment.p_type == PT_LOAD && segment_end > end_address ? segment_end : end_address;
     }
-    return end;
+    return end_address;
 }
 
-static void add_section(struct image *image, const Elf64_Shdr *section, bool arrays)
+static void add_section(struct image *image, const Elf64_Shdr *section, bool is_global)
 {
-    if (arrays)
-        image->globals = sum(aligned(image->globals, section->sh_addralign), section->sh_size);
+    if (is_global)
+        image->global_bytes = sum(aligned(image->global_bytes, section->sh_addralign), section->sh_size);
     else if ((section->sh_flags & SHF_ALLOC) != 0 && section->sh_type != SHT_NOBITS)
-        image->code = sum(image->code, section->sh_size);
+        image->code_bytes = sum(image->code_bytes, section->sh_size);
 }
 
 /* Whether there are sections, with names. */
-static bool has_sections(const char *data, uint64_t size, const Elf64_Ehdr *head)
+static bool has_sections(const char *data, uint64_t size_bytes, const Elf64_Ehdr *header)
 {
-    return head->e_ident[EI_CLASS] == ELFCLASS64 && head->e_shentsize == sizeof(Elf64_Shdr) &&
-           head->e_shstrndx < head->e_shnum &&
-           has_part(data, size, head->e_shoff, (uint64_t)head->e_shnum * sizeof(Elf64_Shdr));
+    return header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_shentsize == sizeof(Elf64_Shdr) &&
+           header->e_shstrndx < header->e_shnum &&
+           has_part(data, size_bytes, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr));
 }
 
 /* Arrays are in .nv.global and .nv.global.init, whose sizes are those on the device. What else is loaded is code. */
-static struct image read_elf(const char *data, uint64_t size)
+static struct image read_elf(const char *data, uint64_t size_bytes)
 {
-    Elf64_Ehdr head = {0};
-    memcpy(&head, data, size < sizeof head ? size : sizeof head);
-    if (head.e_machine == EM_AMDGPU)
-        return (struct image){.globals = segments(data, size, &head)};
-    if (!has_sections(data, size, &head))
-        return (struct image){.unread = true};
+    Elf64_Ehdr header = {0};
+    memcpy(&header, data, size_bytes < sizeof header ? size_bytes : sizeof header);
+    if (header.e_machine == EM_AMDGPU)
+        return (struct image){.global_bytes = segment_bytes(data, size_bytes, &header)};
+    if (!has_sections(data, size_bytes, &header))
+        return (struct image){.has_unread = true};
     struct image image = {0};
-    const char *sections = data + head.e_shoff;
+    const char *sections = data + header.e_shoff;
     Elf64_Shdr names, section;
-    memcpy(&names, sections + head.e_shstrndx * sizeof names, sizeof names);
-    bool named = has_part(data, size, names.sh_offset, names.sh_size);
-    image.unread = !named;
-    for (unsigned i = 0; i < head.e_shnum; i++) {
-        memcpy(&section, sections + i * sizeof section, sizeof section);
+    memcpy(&names, sections + header.e_shstrndx * sizeof names, sizeof names);
+    bool has_names = has_part(data, size_bytes, names.sh_offset, names.sh_size);
+    image.has_unread = !has_names;
+    for (unsigned index = 0; index < header.e_shnum; index++) {
+        memcpy(&section, sections + index * sizeof section, sizeof section);
         add_section(&image, &section,
-                    named && section.sh_name < names.sh_size &&
-                        starts(data + names.sh_offset + section.sh_name, ".nv.global"));
+                    has_names && section.sh_name < names.sh_size &&
+                        has_prefix(data + names.sh_offset + section.sh_name, ".nv.global"));
     }
     return image;
 }
@@ -109,196 +109,199 @@ static struct image read_elf(const char *data, uint64_t size)
 /* ------------------------------------------------------------------------------------------------------------- PTX */
 
 /* Past spaces and comments. */
-static const char *skip_space(const char *at)
+static const char *skip_space(const char *cursor)
 {
     for (;;) {
-        if (*at == ' ' || (*at >= '\t' && *at <= '\r')) {
-            at++;
-        } else if (strncmp(at, "//", 2) == 0) {
-            while (*at != '\0' && *at != '\n')
-                at++;
-        } else if (strncmp(at, "/*", 2) == 0) {
-            for (at += 2; *at != '\0' && strncmp(at, "*/", 2) != 0;)
-                at++;
-            at += *at == '\0' ? 0 : 2;
+        if (*cursor == ' ' || (*cursor >= '\t' && *cursor <= '\r')) {
+            cursor++;
+        } else if (strncmp(cursor, "//", 2) == 0) {
+            while (*cursor != '\0' && *cursor != '\n')
+                cursor++;
+        } else if (strncmp(cursor, "/*", 2) == 0) {
+            for (cursor += 2; *cursor != '\0' && strncmp(cursor, "*/", 2) != 0;)
+                cursor++;
+            cursor += *cursor == '\0' ? 0 : 2;
         } else {
-            return at;
+            return cursor;
         }
     }
 }
 
-static bool in_word(char c)
+static bool in_word(char character)
 {
-    return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_';
+    return (character >= '0' && character <= '9') || ((character | 32) >= 'a' && (character | 32) <= 'z') ||
+           character == '_';
 }
 
 /* What follows a dot: a word. */
-static size_t word(const char *at)
+static size_t word_length(const char *text)
 {
     size_t length = 1;
-    while (in_word(at[length]))
+    while (in_word(text[length]))
         length++;
     return length;
 }
 
 /* A number as C writes it. */
-static uint64_t number(const char **at)
+static uint64_t parse_number(const char **cursor)
 {
     uint64_t value = 0, base = 10;
-    if (**at == '0') {
-        base = ((*at)[1] | 32) == 'x' ? 16 : ((*at)[1] | 32) == 'b' ? 2 : 8;
-        *at += base == 8 ? 1 : 2;
+    if (**cursor == '0') {
+        base = ((*cursor)[1] | 32) == 'x' ? 16 : ((*cursor)[1] | 32) == 'b' ? 2 : 8;
+        *cursor += base == 8 ? 1 : 2;
     }
-    for (;; (*at)++) {
-        char c = **at;
-        uint64_t digit = c >= '0' && c <= '9' ? (uint64_t)(c - '0') : (uint64_t)((c | 32) - 'a' + 10);
-        if (!in_word(c) || c == '_' || digit >= base)
+    for (;; (*cursor)++) {
+        char character = **cursor;
+        uint64_t digit = character >= '0' && character <= '9' ? (uint64_t)(character - '0')
+                                                              : (uint64_t)((character | 32) - 'a' + 10);
+        if (!in_word(character) || character == '_' || digit >= base)
             return value;
         value = sum(product(value, base), digit);
     }
 }
 
 /* Bytes of a type such as .b8, .f16x2 or .u64: its first number, doubled for x2; 0: not a type. */
-static uint64_t type_bytes(const char *at, size_t length)
+static uint64_t bytes_of_type(const char *type, size_t length)
 {
-    const char *digits = at + 1;
-    while (digits < at + length && (*digits < '0' || *digits > '9'))
+    const char *digits = type + 1;
+    while (digits < type + length && (*digits < '0' || *digits > '9'))
         digits++;
-    uint64_t bits = digits < at + length && strchr("bsuf", at[1]) != NULL ? number(&digits) : 0;
-    bool pair = length > 2 && at[length - 2] == 'x';
-    return bits * (pair ? 2 : 1) / 8;
+    uint64_t bits = digits < type + length && strchr("bsuf", type[1]) != NULL ? parse_number(&digits) : 0;
+    bool is_pair = length > 2 && type[length - 2] == 'x';
+    return bits * (is_pair ? 2 : 1) / 8;
 }
 
 /* More than a compiler writes within each other in a size: each takes some of the stack. */
-#define MOST_PARENTHESES 100
+#define MAX_PARENTHESES 100
 
-static uint64_t value_of(const char **at, unsigned strength, unsigned depth);
+static uint64_t parse_expression(const char **cursor, unsigned strength, unsigned depth);
 
 /* A number or what is in parentheses. With too many nothing of the text is read any more. */
-static uint64_t operand(const char **at, unsigned depth)
+static uint64_t parse_operand(const char **cursor, unsigned depth)
 {
-    *at = skip_space(*at);
-    bool inner = **at == '(';
-    if (inner && depth == MOST_PARENTHESES)
-        *at = "";
-    else if (inner)
-        ++*at;
-    uint64_t value = inner ? value_of(at, 0, depth + 1) : number(at);
-    *at = skip_space(*at);
-    *at += (inner && **at == ')') || (!inner && **at == 'U');
-    *at = skip_space(*at);
+    *cursor = skip_space(*cursor);
+    bool is_parenthesised = **cursor == '(';
+    if (is_parenthesised && depth == MAX_PARENTHESES)
+        *cursor = "";
+    else if (is_parenthesised)
+        ++*cursor;
+    uint64_t value = is_parenthesised ? parse_expression(cursor, 0, depth + 1) : parse_number(cursor);
+    *cursor = skip_space(*cursor);
+    *cursor += (is_parenthesised && **cursor == ')') || (!is_parenthesised && **cursor == 'U');
+    *cursor = skip_space(*cursor);
     return value;
 }
 
 /* How strongly an operator binds; 0: it is none of those that sizes are written with. */
-static unsigned strength_of(const char *at)
+static unsigned operator_strength(const char *text)
 {
-    if (*at == '*' || *at == '/' || *at == '%')
+    if (*text == '*' || *text == '/' || *text == '%')
         return 3;
-    if (*at == '+' || *at == '-')
+    if (*text == '+' || *text == '-')
         return 2;
-    return starts(at, "<<") || starts(at, ">>") ? 1 : 0;
+    return has_prefix(text, "<<") || has_prefix(text, ">>") ? 1 : 0;
 }
 
-static uint64_t combined(char sign, uint64_t one, uint64_t other)
+static uint64_t apply_operator(char operator_sign, uint64_t left, uint64_t right)
 {
-    switch (sign) {
-    case '*': return product(one, other);
-    case '/': return other == 0 ? 0 : one / other;
-    case '%': return other == 0 ? 0 : one % other;
-    case '+': return sum(one, other);
-    case '-': return one - other;
-    case '<': return other > 63 || one > UINT64_MAX >> other ? UINT64_MAX : one << other;
-    default: return other > 63 ? 0 : one >> other;
+    switch (operator_sign) {
+    case '*': return product(left, right);
+    case '/': return right == 0 ? 0 : left / right;
+    case '%': return right == 0 ? 0 : left % right;
+    case '+': return sum(left, right);
+    case '-': return left - right;
+    case '<': return right > 63 || left > UINT64_MAX >> right ? UINT64_MAX : left << right;
+    default: return right > 63 ? 0 : left >> right;
     }
 }
 
 /* A constant expression of operators that bind more strongly than `strength`. */
-static uint64_t value_of(const char **at, unsigned strength, unsigned depth)
+static uint64_t parse_expression(const char **cursor, unsigned strength, unsigned depth)
 {
-    uint64_t value = operand(at, depth);
-    for (unsigned binds; (binds = strength_of(*at)) > strength;) {
-        char sign = **at;
-        *at += binds == 1 ? 2 : 1;
-        value = combined(sign, value, value_of(at, binds, depth));
+    uint64_t value = parse_operand(cursor, depth);
+    for (unsigned next_strength; (next_strength = operator_strength(*cursor)) > strength;) {
+        char operator_sign = **cursor;
+        *cursor += next_strength == 1 ? 2 : 1;
+        value = apply_operator(operator_sign, value, parse_expression(cursor, next_strength, depth));
     }
     return value;
 }
 
 /* What an array's size is written as. 0: it is something else; as much as there is: it has no end. */
-static uint64_t size_of_array(const char **at)
+static uint64_t parse_array_length(const char **cursor)
 {
-    ++*at;
-    uint64_t elements = value_of(at, 0, 0);
-    if (**at == '\0')
+    ++*cursor;
+    uint64_t element_count = parse_expression(cursor, 0, 0);
+    if (**cursor == '\0')
         return UINT64_MAX;
-    bool closed = **at == ']';
-    *at += closed;
-    return closed ? elements : 0;
+    bool is_closed = **cursor == ']';
+    *cursor += is_closed;
+    return is_closed ? element_count : 0;
 }
 
 /* The arrays of one declaration, from after its .global to its end: bytes. */
-static uint64_t declared(const char **at)
+static uint64_t parse_declaration(const char **cursor)
 {
-    uint64_t element = 0, vector = 1, bytes = 0, elements = 0;
-    for (*at = skip_space(*at); **at != ';' && **at != '=' && **at != '\0'; *at = skip_space(*at)) {
-        size_t length = **at == '.' ? word(*at) : 1;
-        if (**at == '.' && (*at)[1] == 'v')
-            vector = (uint64_t)((*at)[2] - '0');
-        else if (**at == '.' && element == 0)
-            element = type_bytes(*at, length);
-        if (**at == '[') {
-            elements = product(elements == 0 ? 1 : elements, size_of_array(at));
+    uint64_t element_bytes = 0, vector_length = 1, bytes = 0, element_count = 0;
+    for (*cursor = skip_space(*cursor); **cursor != ';' && **cursor != '=' && **cursor != '\0';
+         *cursor = skip_space(*cursor)) {
+        size_t length = **cursor == '.' ? word_length(*cursor) : 1;
+        if (**cursor == '.' && (*cursor)[1] == 'v')
+            vector_length = (uint64_t)((*cursor)[2] - '0');
+        else if (**cursor == '.' && element_bytes == 0)
+            element_bytes = bytes_of_type(*cursor, length);
+        if (**cursor == '[') {
+            element_count = product(element_count == 0 ? 1 : element_count, parse_array_length(cursor));
             continue;
         }
-        if (**at == ',') {
-            bytes = sum(bytes, product(elements == 0 ? 1 : elements, product(element, vector)));
-            elements = 0;
+        if (**cursor == ',') {
+            bytes = sum(bytes, product(element_count == 0 ? 1 : element_count, product(element_bytes, vector_length)));
+            element_count = 0;
         }
-        *at += length;
+        *cursor += length;
     }
-    return sum(bytes, product(elements == 0 ? 1 : elements, product(element, vector)));
+    return sum(bytes, product(element_count == 0 ? 1 : element_count, product(element_bytes, vector_length)));
 }
 
 /* The next place where a word may start; its first character's neighbour in `before`. */
-static const char *next_place(const char *at, char *before)
+static const char *next_word_place(const char *cursor, char *preceding)
 {
-    const char *next = skip_space(at + 1);
-    *before = next == at + 1 ? *at : ' ';
+    const char *next = skip_space(cursor + 1);
+    *preceding = next == cursor + 1 ? *cursor : ' ';
     return next;
 }
 
 /* An instruction is 16 bytes of code, and seldom less than as many characters (loops are unrolled). Chosen. */
-#define CODE_OF_TEXT 2
+#define CODE_BYTES_PER_CHARACTER 2
 
 /* One place of a text: whether it is within a call, from its first word to its semicolon. */
-static bool note_call(struct image *image, const char *at, char before, bool in_call)
+static bool scan_call(struct image *image, const char *cursor, char preceding, bool is_in_call)
 {
-    bool begins = !in_word(before);
-    image->mallocs = image->mallocs || (in_call && begins && starts(at, "malloc"));
-    image->prints = image->prints || (in_call && begins && starts(at, "vprintf"));
-    return (in_call && *at != ';') || (begins && starts(at, "call"));
+    bool is_word_start = !in_word(preceding);
+    image->calls_malloc = image->calls_malloc || (is_in_call && is_word_start && has_prefix(cursor, "malloc"));
+    image->calls_printf = image->calls_printf || (is_in_call && is_word_start && has_prefix(cursor, "vprintf"));
+    return (is_in_call && *cursor != ';') || (is_word_start && has_prefix(cursor, "call"));
 }
 
 static struct image read_ptx(const char *text)
 {
     struct image image = {0};
-    uint64_t characters = 0;
-    bool outside = false, in_call = false; /* outside: declared .extern, or where a parameter points to */
-    char before = '\n';
-    for (const char *at = skip_space(text); *at != '\0'; characters++) {
-        if (starts(at, ".extern") || starts(at, ".ptr") || *at == ';')
-            outside = *at == '.';
-        in_call = note_call(&image, at, before, in_call);
-        if (starts(at, ".global") && word(at) == strlen(".global") && !in_word(before)) {
-            at += strlen(".global");
-            uint64_t bytes = declared(&at);
-            image.globals = sum(image.globals, outside ? 0 : bytes);
+    uint64_t character_count = 0;
+    bool is_external = false, is_in_call = false; /* outside: declared .extern, or where a parameter points to */
+    char preceding = '\n';
+    for (const char *cursor = skip_space(text); *cursor != '\0'; character_count++) {
+        if (has_prefix(cursor, ".extern") || has_prefix(cursor, ".ptr") || *cursor == ';')
+            is_external = *cursor == '.';
+        is_in_call = scan_call(&image, cursor, preceding, is_in_call);
+        if (has_prefix(cursor, ".global") && word_length(cursor) == strlen(".global") && !in_word(preceding)) {
+            cursor += strlen(".global");
+            uint64_t bytes = parse_declaration(&cursor);
+            image.global_bytes = sum(image.global_bytes, is_external ? 0 : bytes);
         } else {
-            at = next_place(at, &before);
+            cursor = next_word_place(cursor, &preceding);
         }
     }
-    image.code = product(characters, CODE_OF_TEXT);
+    image.code_bytes = product(character_count, CODE_BYTES_PER_CHARACTER);
     return image;
 }
 
@@ -308,24 +311,24 @@ static struct image read_ptx(const char *text)
  * (ClangOffloadBundler). The largest is meant. */
 #define BUNDLE_MAGIC "__CLANG_OFFLOAD_BUNDLE__"
 
-static bool is_bundle(const void *data, uint64_t size)
+static bool is_bundle(const void *data, uint64_t size_bytes)
 {
-    return size > sizeof BUNDLE_MAGIC + sizeof(uint64_t) && memcmp(data, BUNDLE_MAGIC, strlen(BUNDLE_MAGIC)) == 0;
+    return size_bytes > sizeof BUNDLE_MAGIC + sizeof(uint64_t) && memcmp(data, BUNDLE_MAGIC, strlen(BUNDLE_MAGIC)) == 0;
 }
 
-static struct image read_bundle(const char *data, uint64_t size)
+static struct image read_bundle(const char *data, uint64_t size_bytes)
 {
     struct image largest = {0};
-    uint64_t count, at = strlen(BUNDLE_MAGIC) + sizeof count, entry[3];
-    memcpy(&count, data + strlen(BUNDLE_MAGIC), sizeof count);
-    for (uint64_t i = 0; i < count && has_part(data, size, at, sizeof entry); i++) {
-        memcpy(entry, data + at, sizeof entry);
-        at = sum(sum(at, sizeof entry), entry[2]);
-        if (entry[1] <= sizeof(Elf64_Ehdr) || !has_part(data, size, entry[0], sizeof(Elf64_Ehdr)) ||
-            sum(entry[0], entry[1]) > size || memcmp(data + entry[0], ELFMAG, SELFMAG) != 0)
+    uint64_t image_count, offset = strlen(BUNDLE_MAGIC) + sizeof image_count, entry[3];
+    memcpy(&image_count, data + strlen(BUNDLE_MAGIC), sizeof image_count);
+    for (uint64_t index = 0; index < image_count && has_part(data, size_bytes, offset, sizeof entry); index++) {
+        memcpy(entry, data + offset, sizeof entry);
+        offset = sum(sum(offset, sizeof entry), entry[2]);
+        if (entry[1] <= sizeof(Elf64_Ehdr) || !has_part(data, size_bytes, entry[0], sizeof(Elf64_Ehdr)) ||
+            sum(entry[0], entry[1]) > size_bytes || memcmp(data + entry[0], ELFMAG, SELFMAG) != 0)
             continue;
         struct image image = read_elf(data + entry[0], entry[1]);
-        largest = image.globals >= largest.globals ? image : largest;
+        largest = image.global_bytes >= largest.global_bytes ? image : largest;
     }
     return largest;
 }
@@ -333,49 +336,50 @@ static struct image read_bundle(const char *data, uint64_t size)
 /* ------------------------------------------------------------------------------------------------------------------ */
 
 /* The driver takes one image of them: what may be the most of each is meant. */
-static struct image read_fat(const void *data, uint64_t size)
+static struct image read_fat(const void *data, uint64_t size_bytes)
 {
-    struct image most = {.unread = fat_size(data, size) == 0};
-    struct fat_image part;
-    for (uint64_t at = 0; fat_next(data, size, &at, &part); free(part.copy)) {
-        struct image image = {.unread = true};
-        if (part.data != NULL && part.text)
-            image = read_ptx(part.data);
-        else if (part.data != NULL && part.size > SELFMAG && memcmp(part.data, ELFMAG, SELFMAG) == 0)
-            image = read_elf(part.data, part.size);
-        most.code = image.code > most.code ? image.code : most.code;
-        most.globals = image.globals > most.globals ? image.globals : most.globals;
-        most.mallocs = most.mallocs || image.mallocs;
-        most.prints = most.prints || image.prints;
-        most.unread = most.unread || image.unread;
+    struct image maximum = {.has_unread = fat_size(data, size_bytes) == 0};
+    struct fat_image fat_image;
+    for (uint64_t offset = 0; fat_next(data, size_bytes, &offset, &fat_image); free(fat_image.owned_copy)) {
+        struct image image = {.has_unread = true};
+        if (fat_image.data != NULL && fat_image.is_text)
+            image = read_ptx(fat_image.data);
+        else if (fat_image.data != NULL && fat_image.size_bytes > SELFMAG &&
+                 memcmp(fat_image.data, ELFMAG, SELFMAG) == 0)
+            image = read_elf(fat_image.data, fat_image.size_bytes);
+        maximum.code_bytes = image.code_bytes > maximum.code_bytes ? image.code_bytes : maximum.code_bytes;
+        maximum.global_bytes = image.global_bytes > maximum.global_bytes ? image.global_bytes : maximum.global_bytes;
+        maximum.calls_malloc = maximum.calls_malloc || image.calls_malloc;
+        maximum.calls_printf = maximum.calls_printf || image.calls_printf;
+        maximum.has_unread = maximum.has_unread || image.has_unread;
     }
-    return most;
+    return maximum;
 }
 
-static struct image read_sized(const void *data, uint64_t size)
+static struct image read_sized(const void *data, uint64_t size_bytes)
 {
     uint32_t magic;
     memcpy(&magic, data, sizeof magic);
-    bool linked = false;
-    if (magic == FATBIN_WRAPPER_MAGIC && size == UINT64_MAX) {
-        linked = ((const struct fatbin_wrapper *)data)->version > 1;
+    bool has_linked_parts = false;
+    if (magic == FATBIN_WRAPPER_MAGIC && size_bytes == UINT64_MAX) {
+        has_linked_parts = ((const struct fatbin_wrapper *)data)->version > 1;
         data = ((const struct fatbin_wrapper *)data)->data;
         memcpy(&magic, data, sizeof magic);
     }
     if (magic == FATBIN_MAGIC && !FAULT(fat_binaries_unread)) {
-        struct image image = read_fat(data, size);
-        image.unread = image.unread || linked;
+        struct image image = read_fat(data, size_bytes);
+        image.has_unread = image.has_unread || has_linked_parts;
         return image;
     }
-    if (memcmp(&magic, "__CL", sizeof magic) == 0 && is_bundle(data, size))
-        return read_bundle(data, size);
-    return memcmp(&magic, ELFMAG, SELFMAG) == 0 ? read_elf(data, size) : read_ptx(data);
+    if (memcmp(&magic, "__CL", sizeof magic) == 0 && is_bundle(data, size_bytes))
+        return read_bundle(data, size_bytes);
+    return memcmp(&magic, ELFMAG, SELFMAG) == 0 ? read_elf(data, size_bytes) : read_ptx(data);
 }
 
-struct image image_of_code(const void *data, uint64_t size)
+struct image image_of_code(const void *data, uint64_t size_bytes)
 {
-    bool elf = data != NULL && size >= sizeof(Elf64_Ehdr) && memcmp(data, ELFMAG, SELFMAG) == 0;
-    return elf ? read_elf(data, size) : (struct image){.unread = true};
+    bool is_elf = data != NULL && size_bytes >= sizeof(Elf64_Ehdr) && memcmp(data, ELFMAG, SELFMAG) == 0;
+    return is_elf ? read_elf(data, size_bytes) : (struct image){.has_unread = true};
 }
 
 struct image image_read(const void *data)
@@ -388,13 +392,13 @@ struct image image_read(const void *data)
 struct image image_of_file(const char *path)
 {
     struct image image = {0};
-    int file = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    off_t size = file >= 0 ? lseek(file, 0, SEEK_END) : -1;
-    char *data = size > 0 ? calloc((size_t)size + ZEROS, 1) : NULL;
-    if (data != NULL && pread(file, data, (size_t)size, 0) == size)
-        image = read_sized(data, (uint64_t)size);
+    int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    off_t file_bytes = fd >= 0 ? lseek(fd, 0, SEEK_END) : -1;
+    char *data = file_bytes > 0 ? calloc((size_t)file_bytes + ZEROS, 1) : NULL;
+    if (data != NULL && pread(fd, data, (size_t)file_bytes, 0) == file_bytes)
+        image = read_sized(data, (uint64_t)file_bytes);
     free(data);
-    if (file >= 0)
-        close(file);
+    if (fd >= 0)
+        close(fd);
     return image;
 }

@@ -12,15 +12,15 @@
 #include <string.h>
 
 /* In the order of the alphabet; none: the table of this driver is not complete, and every function counts as known. */
-static const char *const others[] = {
+static const char *const other_functions[] = {
 #define HARMLESS(name, why) #name,
 #define OPEN(name, what)    #name,
 #include "others.def"
     "",
 };
-enum { OTHERS = sizeof others / sizeof *others - 1 };
+enum { OTHERS = sizeof other_functions / sizeof *other_functions - 1 };
 
-static const char *const answered[] = {
+static const char *const answered_functions[] = {
 #define OWN(name, ...)      #name,
 #define OWN_IN(name, ...)   #name,
 #define GATED_IN(name, ...) #name,
@@ -28,19 +28,19 @@ static const char *const answered[] = {
 #include "api.def"
 };
 
-#define SEEN 256u /* a power of two */
+#define LOOKUP_FLAGS 256u /* a power of two */
 
 /* Whether this is asked for the first time: by a hash, so that one in a long list may be missed. */
-static bool first_time(const char *what)
+static bool is_first_lookup(const char *name)
 {
-    static _Atomic bool seen[SEEN];
+    static _Atomic bool is_seen[LOOKUP_FLAGS];
     uint32_t hash = 2166136261u;
-    for (const char *at = what; *at != '\0'; at++)
-        hash = (hash ^ (unsigned char)*at) * 16777619u;
-    return !atomic_exchange(&seen[hash % SEEN], true);
+    for (const char *cursor = name; *cursor != '\0'; cursor++)
+        hash = (hash ^ (unsigned char)*cursor) * 16777619u;
+    return !atomic_exchange(&is_seen[hash % LOOKUP_FLAGS], true);
 }
 
-static bool strict(void)
+static bool is_strict(void)
 {
     for (uint32_t device = 0; tenancy() == TENANCY_HELD && device < tenant_grant->device_count; device++)
         if ((terms_flags(tenant_terms((int)device)) & HETERO_FLAG_STRICT) != 0)
@@ -48,29 +48,29 @@ static bool strict(void)
     return false;
 }
 
-bool refuse_unknown(const char *what)
+bool refuse_unknown(const char *name)
 {
-    bool hide = strict();
-    if (!first_time(what))
-        return hide;
-    log_line(LOG_INFO, "%s is not known: %s", what, hide ? "answered as if the driver had none" : "not limited");
+    bool is_hidden = is_strict();
+    if (!is_first_lookup(name))
+        return is_hidden;
+    log_line(LOG_INFO, "%s is not known: %s", name, is_hidden ? "answered as if the driver had none" : "not limited");
     if (tenant_region() != NULL)
         atomic_fetch_add_explicit(&tenant_region()->shared->unknown_lookups, 1, memory_order_relaxed);
-    return hide;
+    return is_hidden;
 }
 
 static bool is_listed(const char *name)
 {
     size_t length = strlen(name);
-    for (size_t row = 0; row < sizeof answered / sizeof *answered; row++) {
-        const char *known = answered[row];
-        if (strncmp(known, name, length) == 0 && (known[length] == '\0' || known[length] == '_'))
+    for (size_t row = 0; row < sizeof answered_functions / sizeof *answered_functions; row++) {
+        const char *answered = answered_functions[row];
+        if (strncmp(answered, name, length) == 0 && (answered[length] == '\0' || answered[length] == '_'))
             return true;
     }
     size_t low = 0, high = OTHERS;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        int order = strcmp(others[middle], name);
+        int order = strcmp(other_functions[middle], name);
         if (order == 0)
             return true;
         low = order < 0 ? middle + 1 : low;
@@ -83,8 +83,8 @@ static bool is_listed(const char *name)
 static bool is_variant(const char *ending)
 {
     static const char *const endings[] = {FUNCTION_VARIANTS};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (strcmp(ending, endings[i]) == 0)
+    for (size_t index = 0; index < sizeof endings / sizeof *endings; index++)
+        if (strcmp(ending, endings[index]) == 0)
             return true;
     return false;
 }
@@ -92,14 +92,15 @@ static bool is_variant(const char *ending)
 bool function_hidden(const char *name)
 {
     static const char prefix[] = FUNCTION_PREFIX;
-    char plain[128];
-    size_t length = strlen(name);
-    char after = strncmp(name, prefix, sizeof prefix - 1) == 0 ? name[sizeof prefix - 1] : '\0';
-    if (OTHERS == 0 || length >= sizeof plain || after < 'A' || after > 'Z' || is_listed(name))
+    char plain_name[128];
+    size_t name_length = strlen(name);
+    char next_character = strncmp(name, prefix, sizeof prefix - 1) == 0 ? name[sizeof prefix - 1] : '\0';
+    if (OTHERS == 0 || name_length >= sizeof plain_name || next_character < 'A' || next_character > 'Z' ||
+        is_listed(name))
         return false;
-    memcpy(plain, name, length + 1);
-    char *ending = strrchr(plain, '_');
+    memcpy(plain_name, name, name_length + 1);
+    char *ending = strrchr(plain_name, '_');
     if (ending != NULL && is_variant(ending))
         *ending = '\0';
-    return !is_listed(plain) && refuse_unknown(name);
+    return !is_listed(plain_name) && refuse_unknown(name);
 }

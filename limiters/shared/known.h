@@ -9,6 +9,6 @@
 bool function_hidden(const char *name);
 
 /* Say and count once that something is not known; whether it is not to be had. */
-bool refuse_unknown(const char *what);
+bool refuse_unknown(const char *name);
 
 #endif

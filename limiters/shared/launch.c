@@ -19,25 +19,25 @@ struct stream_key stream_key(stream_t stream)
     return key;
 }
 
-bool launch_look(void)
+bool launch_count_devices(void)
 {
     if (tenancy() == TENANCY_FREE)
         atomic_store_explicit(&process.launch_devices, NO_GRANT, memory_order_release);
-    else if (tenancy() == TENANCY_HELD && devices_all_ours())
+    else if (tenancy() == TENANCY_HELD && all_devices_granted())
         atomic_store_explicit(&process.launch_devices, (int)tenant_grant->device_count, memory_order_release);
     return launch_is_free();
 }
 
 static bool is_recorded(struct launch_ticket *ticket, stream_t stream)
 {
-    ticket->stream.stream = stream;
-    return recording_begins(stream, &ticket->seen);
+    ticket->key.stream = stream;
+    return recording_begins(stream, &ticket->abandoned_waits);
 }
 
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
 {
     ticket->governor = NULL;
-    ticket->recorded = false;
+    ticket->is_recorded = false;
     if (tenancy() == TENANCY_REFUSED)
         return RESULT_NOT_PERMITTED;
     int device = device_of_stream(stream);
@@ -45,24 +45,25 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
         return device == DEVICE_FOREIGN ? RESULT_NOT_PERMITTED : RESULT_OK;
     if (!terms_limit_core(tenant_terms(device)))
         return RESULT_OK;
-    ticket->recorded = capturing() && is_recorded(ticket, stream);
-    if (ticket->recorded)
+    ticket->is_recorded = capturing() && is_recorded(ticket, stream);
+    if (ticket->is_recorded)
         return RESULT_OK;
     struct governor *governor = governor_of(device);
     if (governor == NULL)
         return RESULT_NOT_PERMITTED;
-    ticket->stream = stream_key(stream);
-    if (gate_enter(&governor->gate, &ticket->stream))
+    ticket->key = stream_key(stream);
+    if (gate_enter(&governor->gate, &ticket->key))
         ticket->governor = governor;
     return RESULT_OK;
 }
 
 /* If it was not captured after all, it passes the gate behind what it made. */
-static __attribute__((noinline)) void leave_recorded(const struct launch_ticket *recorded, result_t answer)
+static __attribute__((noinline)) void leave_recorded(const struct launch_ticket *recorded_ticket, result_t answer)
 {
     struct launch_ticket ticket;
-    stream_t stream = recorded->stream.stream;
-    if (!recording_ends(stream, recorded->seen) && answer == RESULT_OK && launch_enter(&ticket, stream) == RESULT_OK)
+    stream_t stream = recorded_ticket->key.stream;
+    if (!recording_ends(stream, recorded_ticket->abandoned_waits) && answer == RESULT_OK &&
+        launch_enter(&ticket, stream) == RESULT_OK)
         launch_leave(&ticket, RESULT_OK);
 }
 
@@ -71,7 +72,7 @@ void launch_leave(const struct launch_ticket *ticket, result_t answer)
     if (ticket->governor != NULL && __builtin_expect(answer != RESULT_OK, 0) && !FAULT(failed_launch_as_others))
         gate_leave_failed(&ticket->governor->gate);
     else if (ticket->governor != NULL)
-        gate_leave(&ticket->governor->gate, &ticket->stream);
-    else if (ticket->recorded)
+        gate_leave(&ticket->governor->gate, &ticket->key);
+    else if (ticket->is_recorded)
         leave_recorded(ticket, answer);
 }

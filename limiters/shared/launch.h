@@ -10,9 +10,9 @@
 
 struct launch_ticket {
     struct governor *governor; /* NULL: not gated */
-    bool recorded;             /* because it is captured */
-    unsigned seen;             /* by recording_begins */
-    struct stream_key stream;
+    bool is_recorded;          /* because it is captured */
+    unsigned abandoned_waits;  /* by recording_begins */
+    struct stream_key key;
 };
 
 /* process.launch_devices: how many devices' terms a launch has to look at. All of the grant's, once it is known that
@@ -23,10 +23,10 @@ enum { NO_GRANT = -1 };
  * around a call of ours every argument of the launch would be saved. */
 static inline __attribute__((always_inline)) bool launch_is_free(void)
 {
-    int count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
-    if (__builtin_expect(count <= 0, 0))
-        return count == NO_GRANT;
-    const struct hetero_grant_device *terms = tenant_terms(0), *end = terms + count;
+    int device_count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
+    if (__builtin_expect(device_count <= 0, 0))
+        return device_count == NO_GRANT;
+    const struct hetero_grant_device *terms = tenant_terms(0), *end = terms + device_count;
     do
         if (__builtin_expect(terms_limit_core(terms), 0))
             return false;
@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) bool launch_is_free(void)
 }
 
 /* Find out as far as it can be told, then say the same. */
-bool launch_look(void);
+bool launch_count_devices(void);
 
 /* Wait until a launch into this stream may go ahead; say what the driver answered. */
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream);

@@ -3,9 +3,9 @@
 
 #include "local.h"
 
-bool library_loaded(uint64_t library, uint64_t bytes, bool unread)
+bool library_loaded(uint64_t library, uint64_t bytes, bool is_unread)
 {
-    (void)library, (void)bytes, (void)unread;
+    (void)library, (void)bytes, (void)is_unread;
     return true;
 }
 
@@ -15,7 +15,7 @@ bool library_used(uint64_t library)
     return true;
 }
 
-bool library_is_gone(uint64_t library)
+bool library_is_unloaded(uint64_t library)
 {
     (void)library;
     return false;

@@ -15,23 +15,23 @@
 #include <pthread.h>
 
 /* Held around a call, so that what is charged is what the driver has. */
-static pthread_mutex_t setting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t limits_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void limits_after_fork(void)
 {
-    setting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    limits_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 /* What a buffer takes beyond what the context had of it by itself. */
-static uint64_t taken(int device, TYPE(limit) limit, uint64_t value, uint64_t first)
+static uint64_t extra_bytes(int device, TYPE(limit) limit, uint64_t value, uint64_t built_in)
 {
     uint64_t bytes;
-    if (value <= first)
+    if (value <= built_in)
         return 0;
     if (limit != VALUE(LIMIT_STACK_SIZE))
-        return value > UINT64_MAX - 2 * BLOCK ? UINT64_MAX : blocks_for(value) + BLOCK;
-    bool over = __builtin_mul_overflow(value - first, threads_of(device), &bytes);
-    return over ? UINT64_MAX : blocks_for(bytes);
+        return value > UINT64_MAX - 2 * BLOCK ? UINT64_MAX : block_bytes_of(value) + BLOCK;
+    bool overflows = __builtin_mul_overflow(value - built_in, threads_of(device), &bytes);
+    return overflows ? UINT64_MAX : block_bytes_of(bytes);
 }
 
 static bool takes_memory(TYPE(limit) limit)
@@ -41,50 +41,52 @@ static bool takes_memory(TYPE(limit) limit)
 }
 
 /* With `setting` held: charge what is added, ask, and give back what is not held after that. */
-static result_t set(result_t (*real)(TYPE(limit), size_t), TYPE(limit) limit, size_t value, struct entry *entry)
+static result_t set_and_charge(result_t (*real)(TYPE(limit), size_t), TYPE(limit) limit, size_t value,
+                               struct entry *entry)
 {
-    uint64_t bytes = taken(entry->device, limit, value, (uint64_t)(uintptr_t)entry->link), had = entry->bytes;
-    result_t answer = bytes > had ? charge(entry->device, bytes - had) : RESULT_OK;
+    uint64_t bytes = extra_bytes(entry->device, limit, value, (uint64_t)(uintptr_t)entry->link),
+             old_bytes = entry->bytes;
+    result_t answer = bytes > old_bytes ? charge(entry->device, bytes - old_bytes) : RESULT_OK;
     if (answer != RESULT_OK)
         return answer;
     answer = real(limit, value);
     if (answer == RESULT_OK)
         entry->bytes = bytes;
-    else if (bytes > had)
-        refund(entry->device, bytes - had);
-    if (answer == RESULT_OK && bytes < had)
-        refund(entry->device, had - bytes);
+    else if (bytes > old_bytes)
+        refund(entry->device, bytes - old_bytes);
+    if (answer == RESULT_OK && bytes < old_bytes)
+        refund(entry->device, old_bytes - bytes);
     return answer;
 }
 
 /* With `setting` held: what is charged for a limit of a context; nothing, the first time. */
-static struct entry entry_of(context_t context, TYPE(limit) limit, int device)
+static struct entry limit_entry_of(context_t context, TYPE(limit) limit, int device)
 {
     struct entry entry;
-    size_t first = 0;
+    size_t built_in = 0;
     if (table_get(CONTEXT_LIMIT + (uint32_t)limit, (uintptr_t)context, &entry))
         return entry;
-    DRIVER(CtxGetLimit)(&first, limit);
+    DRIVER(CtxGetLimit)(&built_in, limit);
     return (struct entry){.key = (uintptr_t)context,
                           .kind = CONTEXT_LIMIT + (uint32_t)limit,
                           .device = device,
                           .owner = context,
-                          .link = (void *)(uintptr_t)first};
+                          .link = (void *)(uintptr_t)built_in};
 }
 
 result_t set_limit(result_t (*real)(TYPE(limit), size_t), TYPE(limit) limit, size_t value)
 {
     int device = device_current();
-    result_t refused = charge(device, 0);
-    if (refused != RESULT_OK || !counted(device) || !takes_memory(limit))
-        return refused != RESULT_OK ? refused : real(limit, value);
+    result_t charge_result = charge(device, 0);
+    if (charge_result != RESULT_OK || !counted(device) || !takes_memory(limit))
+        return charge_result != RESULT_OK ? charge_result : real(limit, value);
     if (FAULT(context_limits_uncharged))
         return real(limit, value);
-    pthread_mutex_lock(&setting);
-    struct entry previous, entry = entry_of(context_of_memory(), limit, device);
-    result_t answer = set(real, limit, value, &entry);
+    pthread_mutex_lock(&limits_mutex);
+    struct entry previous, entry = limit_entry_of(context_of_memory(), limit, device);
+    result_t answer = set_and_charge(real, limit, value, &entry);
     if (answer == RESULT_OK)
         table_put(&entry, &previous);
-    pthread_mutex_unlock(&setting);
+    pthread_mutex_unlock(&limits_mutex);
     return answer;
 }

@@ -19,7 +19,7 @@ uint64_t array_bytes(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels)
 {
     if (shape == NULL || shape->Flags & (NAMED(ARRAY3D_SPARSE) | NAMED(ARRAY3D_DEFERRED_MAPPING)))
         return 0; /* mapped later, from memory that is charged when it is created */
-    uint64_t total = 0;
+    uint64_t total_bytes = 0;
     for (unsigned level = 0; level < levels && level < 64; level++) {
         uint64_t width = shape->Width >> level, height = shape->Height >> level, depth = shape->Depth;
         if (!(shape->Flags & (NAMED(ARRAY3D_LAYERED) | NAMED(ARRAY3D_CUBEMAP))))
@@ -28,8 +28,8 @@ uint64_t array_bytes(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels)
         if (__builtin_mul_overflow(bytes, width > 0 ? width : 1, &bytes) ||
             __builtin_mul_overflow(bytes, height > 0 ? height : 1, &bytes) ||
             __builtin_mul_overflow(bytes, depth > 0 ? depth : 1, &bytes) ||
-            __builtin_add_overflow(total, bytes, &total))
+            __builtin_add_overflow(total_bytes, bytes, &total_bytes))
             return UINT64_MAX;
     }
-    return total;
+    return total_bytes;
 }

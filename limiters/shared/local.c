@@ -16,12 +16,12 @@
 /* Of each thread it is part of the context, as its stack is: an NVIDIA H100 had 1024 bytes by itself (limits.c). More
  * is taken for all threads that a device can hold: on that card 66 MiB for 1280 bytes, 264 for 2048 and 16,632 for
  * 65536, which is 132 x 2048 x (bytes - 1024) (driver 580.159.04, 2026-11-26). */
-#define OF_CONTEXT 1024
+#define CONTEXT_LOCAL_BYTES 1024
 
 /* Held around charges, so that each context is charged once; guards what follows. */
-static pthread_mutex_t raising = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t most[HETERO_MAX_DEVICES]; /* bytes of a context */
-static unsigned waiting;                  /* kernels that were not launched on some device */
+static pthread_mutex_t local_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t peak_bytes[HETERO_MAX_DEVICES]; /* bytes of a context */
+static unsigned waiting_kernels;                /* kernels that were not launched on some device */
 
 static _Atomic uint64_t waiting_bits; /* of all that wait: what has none does not wait, without a lock */
 
@@ -38,68 +38,73 @@ static bool may_wait(uint64_t key)
 #define ROW_OF(name)    ROW_NAMED(name)
 #define ROW_NAMED(name) ROW_##name
 
-static uint64_t taken(int device, uint64_t of_thread)
+static uint64_t local_bytes(int device, uint64_t thread_bytes)
 {
-    return of_thread > OF_CONTEXT ? blocks_for(threads_of(device) * (of_thread - OF_CONTEXT)) : 0;
+    return thread_bytes > CONTEXT_LOCAL_BYTES
+               ? block_bytes_of(threads_of(device) * (thread_bytes - CONTEXT_LOCAL_BYTES))
+               : 0;
 }
 
 /* ----------------------------------------------------------------------------------------------- launches, looked at
  */
 
-static _Atomic(void *) drivers[ROWS]; /* of the rows that lead to a function of ours, or did */
+static _Atomic(void *) driver_functions[ROWS]; /* of the rows that lead to a function of ours, or did */
 
 void *local_driver(unsigned row)
 {
-    return atomic_load(&drivers[row]);
+    return atomic_load(&driver_functions[row]);
 }
 
-static bool first_launch(const void *function, stream_t stream);
+static bool charge_first_launch(const void *function, stream_t stream);
 
 #define USED(name, ...)
 #define OWN(name, ...)
 #define OWN_IN(name, ...)
 #define GATED_IN(name, ...)
 #define LAUNCH_IN(name, default_stream, parameters, arguments, stream)                                                 \
-    static result_t looked_at_##name parameters                                                                        \
+    static result_t observed_##name parameters                                                                         \
     {                                                                                                                  \
-        const stream_t none = default_stream;                                                                          \
-        (void)none;                                                                                                    \
-        return first_launch(f, stream) ? ((typeof(&name))drivers[ROW_##name])arguments : ERROR(OUT_OF_MEMORY);         \
+        const stream_t null_stream = default_stream;                                                                   \
+        (void)null_stream;                                                                                             \
+        return charge_first_launch(f, stream) ? ((typeof(&name))driver_functions[ROW_##name])arguments                 \
+                                              : ERROR(OUT_OF_MEMORY);                                                  \
     }
-#define DEFAULT(stream) ((stream) == NULL ? none : (stream))
-#define NO_STREAM       none
+#define DEFAULT(stream) ((stream) == NULL ? null_stream : (stream))
+#define NO_STREAM       null_stream
 #include "api.def"
 
-static result_t looked_at_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned count, unsigned flags)
+static result_t observed_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned count, unsigned flags)
 {
-    typeof(&FUNCTION(LaunchCooperativeKernelMultiDevice)) real =
-        drivers[ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice))];
-    for (unsigned i = 0; launches != NULL && i < count; i++)
-        if (!first_launch(launches[i].function, launches[i].hStream == NULL ? STREAM_LEGACY : launches[i].hStream))
+    typeof(&FUNCTION(LaunchCooperativeKernelMultiDevice)) driver_function =
+        driver_functions[ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice))];
+    for (unsigned launch = 0; launches != NULL && launch < count; launch++)
+        if (!charge_first_launch(launches[launch].function,
+                                 launches[launch].hStream == NULL ? STREAM_LEGACY : launches[launch].hStream))
             return ERROR(OUT_OF_MEMORY);
-    return real(launches, count, flags);
+    return driver_function(launches, count, flags);
 }
 
 /* With `raising` held: what a row leads to, the driver's function or one of ours before it. So launches cost nothing
  * more while none needs to be looked at. */
-static void lead(unsigned row, void *ours, bool looks)
+static void redirect_row(unsigned row, void *observer, bool is_observed)
 {
-    void *real = symbol_known(&driver_rows[row]);
-    if (real != NULL && real != ours)
-        atomic_store(&drivers[row], real);
+    void *function = symbol_known(&driver_rows[row]);
+    if (function != NULL && function != observer)
+        atomic_store(&driver_functions[row], function);
     if (local_driver(row) != NULL)
-        atomic_store_explicit(&driver_rows[row].function, looks ? ours : local_driver(row), memory_order_release);
+        atomic_store_explicit(&driver_rows[row].function, is_observed ? observer : local_driver(row),
+                              memory_order_release);
 }
 
-static void look_at_launches(bool looks)
+static void observe_launches(bool is_observed)
 {
 #define USED(name, ...)
 #define OWN(name, ...)
 #define OWN_IN(name, ...)
 #define GATED_IN(name, ...)
-#define LAUNCH_IN(name, ...) lead(ROW_##name, (void *)looked_at_##name, looks);
+#define LAUNCH_IN(name, ...) redirect_row(ROW_##name, (void *)observed_##name, is_observed);
 #include "api.def"
-    lead(ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice)), (void *)looked_at_on_several, looks);
+    redirect_row(ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice)), (void *)observed_on_several, is_observed);
 }
 
 /* ------------------------------------------------------------------------------------------------------ what is
@@ -107,45 +112,45 @@ static void look_at_launches(bool looks)
  */
 
 /* With `raising` held: charge a context for as much as kernels have now. */
-static bool raise_in(context_t context, int device, void *nothing)
+static bool raise_local_in(context_t context, int device, void *unused)
 {
     struct entry previous, entry = {.kind = HELD_LOCAL, .key = (uintptr_t)context, .device = device, .owner = context};
-    (void)nothing;
+    (void)unused;
     table_get(HELD_LOCAL, entry.key, &entry);
-    uint64_t more = most[device] > entry.bytes ? most[device] - entry.bytes : 0;
-    if (more == 0)
+    uint64_t growth_bytes = peak_bytes[device] > entry.bytes ? peak_bytes[device] - entry.bytes : 0;
+    if (growth_bytes == 0)
         return true;
-    if (!FAULT(raised_local_memory_uncharged) && charge(device, more) != RESULT_OK)
+    if (!FAULT(raised_local_memory_uncharged) && charge(device, growth_bytes) != RESULT_OK)
         return false;
-    entry.bytes += more;
+    entry.bytes += growth_bytes;
     table_put(&entry, &previous);
     return true;
 }
 
 /* With `raising` held: back to what it was before it did not fit. */
-static bool lower_in(context_t context, int device, void *nothing)
+static bool lower_local_in(context_t context, int device, void *unused)
 {
     struct entry previous, entry;
-    (void)nothing;
-    if (!table_get(HELD_LOCAL, (uintptr_t)context, &entry) || entry.bytes <= most[device])
+    (void)unused;
+    if (!table_get(HELD_LOCAL, (uintptr_t)context, &entry) || entry.bytes <= peak_bytes[device])
         return true;
-    refund(device, entry.bytes - most[device]);
-    entry.bytes = most[device];
+    refund(device, entry.bytes - peak_bytes[device]);
+    entry.bytes = peak_bytes[device];
     table_put(&entry, &previous);
     return true;
 }
 
 /* With `raising` held. */
-static bool fits(int device, uint64_t of_thread)
+static bool raise_local(int device, uint64_t thread_bytes)
 {
-    uint64_t bytes = taken(device, of_thread), before = most[device];
-    if (bytes <= before)
+    uint64_t bytes = local_bytes(device, thread_bytes), old_bytes = peak_bytes[device];
+    if (bytes <= old_bytes)
         return true;
-    most[device] = bytes;
-    if (standing_contexts(device, raise_in, NULL))
+    peak_bytes[device] = bytes;
+    if (standing_contexts(device, raise_local_in, NULL))
         return true;
-    most[device] = before;
-    standing_contexts(device, lower_in, NULL);
+    peak_bytes[device] = old_bytes;
+    standing_contexts(device, lower_local_in, NULL);
     return false;
 }
 
@@ -153,10 +158,10 @@ bool local_enter(context_t context, int device)
 {
     if (!counted(device))
         return true;
-    pthread_mutex_lock(&raising);
-    bool fit = raise_in(context, device, NULL);
-    pthread_mutex_unlock(&raising);
-    return fit;
+    pthread_mutex_lock(&local_mutex);
+    bool fits = raise_local_in(context, device, NULL);
+    pthread_mutex_unlock(&local_mutex);
+    return fits;
 }
 
 /* ------------------------------------------------------------------------------------------- kernels that were not
@@ -164,94 +169,94 @@ bool local_enter(context_t context, int device)
  */
 
 /* With `raising` held. */
-static void put(const struct entry *kernel)
+static void add_waiting(const struct entry *kernel)
 {
     struct entry previous;
     if (kernel->bytes == 0 || !table_put(kernel, &previous))
         return;
     if (atomic_fetch_or(&waiting_bits, bit_of(kernel->key)) == 0)
-        look_at_launches(true);
-    waiting++;
+        observe_launches(true);
+    waiting_kernels++;
 }
 
 /* With `raising` held. */
-static bool take(uint64_t key, struct entry *kernel)
+static bool take_waiting(uint64_t key, struct entry *kernel)
 {
-    bool waited = table_take(WAITING_KERNEL, key, kernel);
-    waiting -= waited;
-    return waited;
+    bool was_waiting = table_take(WAITING_KERNEL, key, kernel);
+    waiting_kernels -= was_waiting;
+    return was_waiting;
 }
 
 /* With `raising` held, once it is decided what the kernel taken does: until then another thread that launches it waits
  * for that. */
-static void leave_off(void)
+static void stop_observing(void)
 {
-    if (waiting > 0 || atomic_load(&waiting_bits) == 0)
+    if (waiting_kernels > 0 || atomic_load(&waiting_bits) == 0)
         return;
-    look_at_launches(false);
+    observe_launches(false);
     atomic_store(&waiting_bits, 0);
 }
 
 /* The program got hold of a kernel whose name may have been another's before. `devices`: where it may run, a bit each.
  */
-static void got(const void *function, int of_thread, unsigned devices)
+static void note_kernel(const void *function, int thread_bytes, unsigned device_bits)
 {
-    struct entry before, kernel = {.kind = WAITING_KERNEL, .key = (uintptr_t)function, .device = DEVICE_NONE};
-    for (int device = 0; devices >> device != 0; device++)
-        if (FAULT(local_memory_uncharged) || of_thread <= OF_CONTEXT || !counted(device))
-            devices &= ~(1u << device);
-    if (devices == 0 && !may_wait(kernel.key))
+    struct entry previous, kernel = {.kind = WAITING_KERNEL, .key = (uintptr_t)function, .device = DEVICE_NONE};
+    for (int device = 0; device_bits >> device != 0; device++)
+        if (FAULT(local_memory_uncharged) || thread_bytes <= CONTEXT_LOCAL_BYTES || !counted(device))
+            device_bits &= ~(1u << device);
+    if (device_bits == 0 && !may_wait(kernel.key))
         return;
-    kernel.bytes = devices == 0 ? 0 : (uint64_t)of_thread;
-    kernel.link = (void *)(uintptr_t)devices;
-    pthread_mutex_lock(&raising);
-    take(kernel.key, &before);
-    put(&kernel);
-    leave_off();
-    pthread_mutex_unlock(&raising);
+    kernel.bytes = device_bits == 0 ? 0 : (uint64_t)thread_bytes;
+    kernel.link = (void *)(uintptr_t)device_bits;
+    pthread_mutex_lock(&local_mutex);
+    take_waiting(kernel.key, &previous);
+    add_waiting(&kernel);
+    stop_observing();
+    pthread_mutex_unlock(&local_mutex);
 }
 
 /* It is about to be launched on these devices. False: it does not fit. */
-static bool launched(uint64_t key, unsigned devices)
+static bool charge_launch(uint64_t key, unsigned device_bits)
 {
     struct entry kernel;
-    bool fit = true;
-    pthread_mutex_lock(&raising);
-    if (take(key, &kernel)) {
-        unsigned left = (unsigned)(uintptr_t)kernel.link;
-        for (int device = 0; fit && left >> device != 0; device++)
-            if ((left & devices) >> device & 1 && (fit = fits(device, kernel.bytes)))
-                left &= ~(1u << device);
-        kernel.link = (void *)(uintptr_t)left;
-        if (left != 0)
-            put(&kernel);
-        leave_off();
+    bool fits = true;
+    pthread_mutex_lock(&local_mutex);
+    if (take_waiting(key, &kernel)) {
+        unsigned remaining_bits = (unsigned)(uintptr_t)kernel.link;
+        for (int device = 0; fits && remaining_bits >> device != 0; device++)
+            if ((remaining_bits & device_bits) >> device & 1 && (fits = raise_local(device, kernel.bytes)))
+                remaining_bits &= ~(1u << device);
+        kernel.link = (void *)(uintptr_t)remaining_bits;
+        if (remaining_bits != 0)
+            add_waiting(&kernel);
+        stop_observing();
     }
-    pthread_mutex_unlock(&raising);
-    return fit;
+    pthread_mutex_unlock(&local_mutex);
+    return fits;
 }
 
-static bool first_launch(const void *function, stream_t stream)
+static bool charge_first_launch(const void *function, stream_t stream)
 {
     if (!may_wait((uintptr_t)function))
         return true;
     int device = device_of_stream(stream);
-    return device < 0 || launched((uintptr_t)function, 1u << device);
+    return device < 0 || charge_launch((uintptr_t)function, 1u << device);
 }
 
 bool local_in_graph(const void *function)
 {
-    return !may_wait((uintptr_t)function) || launched((uintptr_t)function, UINT_MAX);
+    return !may_wait((uintptr_t)function) || charge_launch((uintptr_t)function, UINT_MAX);
 }
 
 void local_after_fork(void)
 {
-    raising = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    local_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
-        most[device] = 0;
+        peak_bytes[device] = 0;
     if (atomic_load(&waiting_bits) != 0)
-        look_at_launches(false);
-    waiting = 0;
+        observe_launches(false);
+    waiting_kernels = 0;
     atomic_store(&waiting_bits, 0);
 }
 
@@ -260,21 +265,21 @@ void local_after_fork(void)
 
 void local_of_function(TYPE(function) function)
 {
-    int of_thread = 0, device = device_current();
+    int thread_bytes = 0, device = device_current();
     if (counted(device) &&
-        DRIVER(FuncGetAttribute)(&of_thread, VALUE(FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES), function) == RESULT_OK)
-        got(function, of_thread, 1u << device);
+        DRIVER(FuncGetAttribute)(&thread_bytes, VALUE(FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES), function) == RESULT_OK)
+        note_kernel(function, thread_bytes, 1u << device);
 }
 
 /* It is asked of for one device, as asking may load it there. */
 void local_of_kernel(TYPE(kernel) kernel)
 {
-    int of_thread = 0, device = device_current();
-    device = device == DEVICE_NONE ? device_only() : device;
+    int thread_bytes = 0, device = device_current();
+    device = device == DEVICE_NONE ? sole_device() : device;
     if (DRIVER(KernelGetAttribute) != NULL && counted(device) &&
-        DRIVER(KernelGetAttribute)(&of_thread, VALUE(FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES), kernel, ordinal_of(device)) ==
+        DRIVER(KernelGetAttribute)(&thread_bytes, VALUE(FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES), kernel, ordinal_of(device)) ==
             RESULT_OK)
-        got(kernel, of_thread, UINT_MAX >> (32 - HETERO_MAX_DEVICES));
+        note_kernel(kernel, thread_bytes, UINT_MAX >> (32 - HETERO_MAX_DEVICES));
 }
 
 result_t function_of_module(result_t (*real)(TYPE(function) *, TYPE(module), const char *), TYPE(function) *function,
@@ -290,8 +295,8 @@ result_t functions_of_module(result_t (*real)(TYPE(function) *, unsigned, TYPE(m
                              unsigned count, TYPE(module) module)
 {
     result_t answer = real(functions, count, module);
-    for (unsigned i = 0; answer == RESULT_OK && i < count; i++)
-        if (functions[i] != NULL)
-            local_of_function(functions[i]);
+    for (unsigned index = 0; answer == RESULT_OK && index < count; index++)
+        if (functions[index] != NULL)
+            local_of_function(functions[index]);
     return answer;
 }

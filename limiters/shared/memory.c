@@ -9,44 +9,44 @@
 #include "driver.h"
 #include "pitch.h"
 #include "pools.h"
-#include "room.h"
+#include "reclaim.h"
 
 #include "../core/fault.h"
 #include "../core/ledger.h"
 
-result_t memory_info(result_t (*real)(size_t *, size_t *), size_t *free, size_t *total)
+result_t memory_info(result_t (*real)(size_t *, size_t *), size_t *free_bytes, size_t *total_bytes)
 {
-    result_t answer = real(free, total);
+    result_t answer = real(free_bytes, total_bytes);
     int device = device_current();
     if (answer != RESULT_OK || (device != DEVICE_FOREIGN && !counted(device)))
         return answer;
-    uint64_t limit = 0, used = 0;
+    uint64_t limit_bytes = 0, used_bytes = 0;
     if (device != DEVICE_FOREIGN && tenant_region() != NULL) {
-        room_settle();
+        reclaim_settle();
         pools_settle(device);
-        limit = terms_memory(tenant_terms(device));
-        used = ledger_used(tenant_region(), (unsigned)device);
+        limit_bytes = terms_memory(tenant_terms(device));
+        used_bytes = ledger_used(tenant_region(), (unsigned)device);
     }
-    uint64_t left = used < limit ? limit - used : 0;
-    bool beyond = device != DEVICE_FOREIGN && (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
-    if (free != NULL && (*free > left || beyond))
-        *free = left;
-    if (total != NULL)
-        *total = limit;
+    uint64_t remaining_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
+    bool may_spill = device != DEVICE_FOREIGN && (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
+    if (free_bytes != NULL && (*free_bytes > remaining_bytes || may_spill))
+        *free_bytes = remaining_bytes;
+    if (total_bytes != NULL)
+        *total_bytes = limit_bytes;
     return answer;
 }
 
-result_t total_shown(result_t answer, size_t *bytes, device_t device)
+result_t total_shown(result_t answer, size_t *bytes, device_t ordinal)
 {
-    int ours = device_of(device);
-    if (answer == RESULT_OK && (ours == DEVICE_FOREIGN || counted(ours)))
-        *bytes = ours == DEVICE_FOREIGN ? 0 : terms_memory(tenant_terms(ours));
+    int device = device_of(ordinal);
+    if (answer == RESULT_OK && (device == DEVICE_FOREIGN || counted(device)))
+        *bytes = device == DEVICE_FOREIGN ? 0 : terms_memory(tenant_terms(device));
     return answer;
 }
 
-result_t total_memory(result_t (*real)(size_t *, device_t), size_t *bytes, device_t device)
+result_t total_memory(result_t (*real)(size_t *, device_t), size_t *bytes, device_t ordinal)
 {
-    return total_shown(real(bytes, device), bytes, device);
+    return total_shown(real(bytes, ordinal), bytes, ordinal);
 }
 
 /* --------------------------------------------------------------------------------------------------------- pointers */
@@ -54,96 +54,98 @@ result_t total_memory(result_t (*real)(size_t *, device_t), size_t *bytes, devic
 result_t allocate(result_t (*real)(pointer_t *, size_t), pointer_t *pointer, size_t bytes)
 {
     int device = device_current();
-    uint64_t held = blocks_for(bytes), charged = held;
-    if (!charge_at_once(device, held)) {
-        charged = blocks_charged(device, bytes, held);
-        result_t refused = charge(device, charged);
-        if (refused != RESULT_OK)
-            return settle_blocks(refused, NULL, DEVICE_NONE, held, charged);
+    uint64_t block_bytes = block_bytes_of(bytes), charged_bytes = block_bytes;
+    if (!charge_if_free(device, block_bytes)) {
+        charged_bytes = chargeable_bytes(device, bytes, block_bytes);
+        result_t charge_result = charge(device, charged_bytes);
+        if (charge_result != RESULT_OK)
+            return settle_blocks(charge_result, NULL, DEVICE_NONE, block_bytes, charged_bytes);
     }
     result_t answer = real(pointer, bytes);
-    if (held == 0)
+    if (block_bytes == 0)
         return spills(answer, device) ? allocate_spilled(pointer, device, bytes)
-                                      : settle_piece(answer, pointer, device);
+                                      : settle_suballocation(answer, pointer, device);
     if (spills(answer, device))
-        return settle_spill(pointer, device, bytes, charged);
-    return settle_blocks(answer, pointer, device, held, charged);
+        return settle_spill(pointer, device, bytes, charged_bytes);
+    return settle_blocks(answer, pointer, device, block_bytes, charged_bytes);
 }
 
 result_t allocate_managed(result_t (*real)(pointer_t *, size_t, unsigned), pointer_t *pointer, size_t bytes,
                           unsigned flags)
 {
     int device = device_current();
-    result_t refused = charge_managed(device, bytes);
-    if (refused != RESULT_OK)
-        return refused;
+    result_t charge_result = charge_managed(device, bytes);
+    if (charge_result != RESULT_OK)
+        return charge_result;
     return settle_managed(real(pointer, bytes, flags), pointer, device, bytes);
 }
 
 /* What was charged turns out to be another size. False: that does not fit, and nothing is charged any more. */
-static bool recharge(int device, uint64_t charged, uint64_t bytes)
+static bool recharge(int device, uint64_t charged_bytes, uint64_t bytes)
 {
-    if (bytes < charged)
-        refund(device, charged - bytes);
-    if (bytes <= charged || charge(device, bytes - charged) == RESULT_OK)
+    if (bytes < charged_bytes)
+        refund(device, charged_bytes - bytes);
+    if (bytes <= charged_bytes || charge(device, bytes - charged_bytes) == RESULT_OK)
         return true;
-    refund(device, charged);
+    refund(device, charged_bytes);
     return false;
 }
 
-uint64_t pitched(size_t width, size_t height, size_t depth)
+uint64_t pitched_bytes(size_t width_bytes, size_t rows, size_t slices)
 {
-    uint64_t row, slice, bytes;
-    if (__builtin_add_overflow(width, PITCH_STEP - 1, &row) ||
-        __builtin_mul_overflow(row / PITCH_STEP * PITCH_STEP, height, &slice) ||
-        __builtin_mul_overflow(slice, depth, &bytes))
+    uint64_t row_bytes, slice_bytes, bytes;
+    if (__builtin_add_overflow(width_bytes, PITCH_STEP - 1, &row_bytes) ||
+        __builtin_mul_overflow(row_bytes / PITCH_STEP * PITCH_STEP, rows, &slice_bytes) ||
+        __builtin_mul_overflow(slice_bytes, slices, &bytes))
         return UINT64_MAX;
     return bytes;
 }
 
-result_t settle_pitched(pointer_t *pointer, int device, uint64_t charged, uint64_t bytes)
+result_t settle_pitched(pointer_t *pointer, int device, uint64_t charged_bytes, uint64_t bytes)
 {
-    uint64_t held = blocks_for(bytes);
+    uint64_t block_bytes = block_bytes_of(bytes);
     if (!counted(device))
         return RESULT_OK;
-    if (!recharge(device, charged, held)) {
+    if (!recharge(device, charged_bytes, block_bytes)) {
         DRIVER(MemFree_v2)(*pointer);
         return ERROR(OUT_OF_MEMORY);
     }
-    return held == 0 ? settle_piece(RESULT_OK, pointer, device)
-                     : settle_pointer(RESULT_OK, pointer, device, held, NULL);
+    return block_bytes == 0 ? settle_suballocation(RESULT_OK, pointer, device)
+                            : settle_pointer(RESULT_OK, pointer, device, block_bytes, NULL);
 }
 
 static result_t allocate_rows_of(result_t (*real)(pointer_t *, size_t *, size_t, size_t, unsigned), pointer_t *pointer,
-                                 size_t *pitch, size_t width, size_t height, unsigned element)
+                                 size_t *pitch_bytes, size_t width_bytes, size_t rows, unsigned element_bytes)
 {
-    ALLOCATE_PITCHED(width, height, 1, pointer, *pitch, *pitch * height, real(pointer, pitch, width, height, element));
+    ALLOCATE_PITCHED(width_bytes, rows, 1, pointer, *pitch_bytes, *pitch_bytes * rows,
+                     real(pointer, pitch_bytes, width_bytes, rows, element_bytes));
 }
 
 result_t allocate_pitch(result_t (*real)(pointer_t *, size_t *, size_t, size_t, unsigned), pointer_t *pointer,
-                        size_t *pitch, size_t width, size_t height, unsigned element)
+                        size_t *pitch_bytes, size_t width_bytes, size_t rows, unsigned element_bytes)
 {
-    size_t ours = 0;
-    size_t *made = FAULT_VALUE(pitch_unguarded, &ours, pitch);
-    result_t answer = allocate_rows_of(real, pointer, pitch == NULL ? NULL : made, width, height, element);
+    size_t private_pitch = 0;
+    size_t *pitch_output = FAULT_VALUE(pitch_unguarded, &private_pitch, pitch_bytes);
+    result_t answer = allocate_rows_of(real, pointer, pitch_bytes == NULL ? NULL : pitch_output, width_bytes, rows,
+                                       element_bytes);
     if (!FAULT(pitch_unguarded))
-        show_made((uintptr_t)pitch, &ours, answer == RESULT_OK ? sizeof ours : 0);
+        publish_output((uintptr_t)pitch_bytes, &private_pitch, answer == RESULT_OK ? sizeof private_pitch : 0);
     return answer;
 }
 
-static struct card_use before_free(bool shared, const struct entry *entry)
+static struct card_use before_free(bool is_shared, const struct entry *entry)
 {
-    return shared ? card_use(entry->device) : (struct card_use){0};
+    return is_shared ? card_use(entry->device) : (struct card_use){0};
 }
 
 /* A pointer that others may have open was freed, or not. `before`: what was used of the card. */
-static result_t settle_shared(result_t answer, const struct entry *entry, struct card_use before)
+static result_t settle_shared(result_t answer, const struct entry *entry, struct card_use use_before)
 {
     struct entry previous;
     if (answer != RESULT_OK)
         table_put(entry, &previous);
     else
-        shared_over(entry, before);
+        shared_freed(entry, use_before);
     return answer;
 }
 
@@ -152,15 +154,15 @@ result_t release(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct entry entry, previous;
     /* Before the driver can hand the name out again. */
-    bool ours = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry);
-    bool shared = ours && is_shared(&entry) && !FAULT(shared_memory_refunded);
-    struct card_use before = before_free(shared, &entry);
+    bool is_known = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry);
+    bool is_shared_entry = is_known && is_shared(&entry) && !FAULT(shared_memory_refunded);
+    struct card_use use_before = before_free(is_shared_entry, &entry);
     result_t answer = real(pointer);
-    if (shared)
-        return settle_shared(answer, &entry, before);
-    if (ours && answer == RESULT_OK)
+    if (is_shared_entry)
+        return settle_shared(answer, &entry, use_before);
+    if (is_known && answer == RESULT_OK)
         give_back(&entry);
-    else if (ours)
+    else if (is_known)
         table_put(&entry, &previous);
     else if (pools_known() && device_current() >= 0)
         pools_settle(device_current());
@@ -179,25 +181,25 @@ static result_t wait_if_passed(result_t answer, stream_t stream)
 
 /* Of what others may have open only the card tells whether it is back, and it does so now: not if the stream is yet to
  * come there. */
-result_t release_async(result_t (*real)(pointer_t, stream_t), stream_t none, pointer_t pointer, stream_t stream)
+result_t release_async(result_t (*real)(pointer_t, stream_t), stream_t null_stream, pointer_t pointer, stream_t stream)
 {
-    stream_t meant = stream == NULL ? none : stream;
+    stream_t actual_stream = stream == NULL ? null_stream : stream;
     struct entry entry, previous;
-    if (stream_capturing(meant))
+    if (stream_is_capturing(actual_stream))
         return real(pointer, stream); /* freed when the graph is launched: charged until its name is used again */
     if (table_get(HELD_POINTER, (uintptr_t)pointer, &entry) && is_spilled(&entry))
         return release(DRIVER(MemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
-    bool ours = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry),
-         shared = ours && is_shared(&entry);
-    struct card_use before = before_free(shared, &entry);
+    bool is_known = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry),
+         is_shared_entry = is_known && is_shared(&entry);
+    struct card_use use_before = before_free(is_shared_entry, &entry);
     result_t answer = real(pointer, stream);
-    if (shared)
-        return settle_shared(wait_if_passed(answer, meant), &entry, before);
-    if (ours && answer == RESULT_OK)
-        free_in_order(&entry, meant);
-    else if (ours)
+    if (is_shared_entry)
+        return settle_shared(wait_if_passed(answer, actual_stream), &entry, use_before);
+    if (is_known && answer == RESULT_OK)
+        free_in_order(&entry, actual_stream);
+    else if (is_known)
         table_put(&entry, &previous);
-    else if (answer == RESULT_OK && pools_known() && device_of_stream(meant) >= 0)
-        pools_used(device_of_stream(meant), meant);
+    else if (answer == RESULT_OK && pools_known() && device_of_stream(actual_stream) >= 0)
+        pools_used(device_of_stream(actual_stream), actual_stream);
     return answer;
 }

@@ -16,19 +16,19 @@
 
 #include "../core/fault.h"
 
-void module_gone(const struct entry *entry)
+void module_unloaded(const struct entry *entry)
 {
     code_refused((uintptr_t)entry->link);
     give_back_bytes(entry);
 }
 
 /* Give back what is charged for a module or a library that the driver unloaded, or keep it where it did not. */
-static result_t settle_unloaded(result_t answer, bool ours, const struct entry *entry)
+static result_t settle_unloaded(result_t answer, bool is_known, const struct entry *entry)
 {
     struct entry previous;
-    if (ours && answer != RESULT_OK)
+    if (is_known && answer != RESULT_OK)
         table_put(entry, &previous);
-    else if (ours) {
+    else if (is_known) {
         give_back(entry);
         uncounted_settle(entry->device);
     }
@@ -38,8 +38,8 @@ static result_t settle_unloaded(result_t answer, bool ours, const struct entry *
 #define UNLOAD(module)                                                                                                 \
     do {                                                                                                               \
         struct entry entry;                                                                                            \
-        bool ours = table_take(HELD_MODULE, (uintptr_t)module, &entry);                                                \
-        return settle_unloaded(real(module), ours, &entry);                                                            \
+        bool is_known = table_take(HELD_MODULE, (uintptr_t)module, &entry);                                            \
+        return settle_unloaded(real(module), is_known, &entry);                                                        \
     } while (0)
 
 result_t unload_module(result_t (*real)(TYPE(module)), TYPE(module) module)
@@ -60,7 +60,7 @@ static result_t unload(result_t (*real)(TYPE(library)), TYPE(library) library)
 
 result_t unload_library(result_t (*real)(TYPE(library)), TYPE(library) library)
 {
-    result_t answer = unload(library_is_gone((uintptr_t)library) ? no_call : real, library);
+    result_t answer = unload(library_is_unloaded((uintptr_t)library) ? no_call : real, library);
     if (answer == RESULT_OK)
         library_unloaded((uintptr_t)library);
     return answer;
@@ -70,108 +70,109 @@ result_t unload_library(result_t (*real)(TYPE(library)), TYPE(library) library)
 static int device_of_image(void)
 {
     int device = device_current();
-    return device == DEVICE_NONE ? device_only() : device;
+    return device == DEVICE_NONE ? sole_device() : device;
 }
 
-static __thread uint64_t covered; /* of this thread's load: what is charged and nobody has asked for yet */
+static __thread uint64_t covered_bytes; /* of this thread's load: what is charged and nobody has asked for yet */
 
-uint64_t load_covers(uint64_t bytes)
+uint64_t covered_by_load(uint64_t bytes)
 {
-    uint64_t part = bytes < covered ? bytes : covered;
-    covered -= part;
-    return part;
+    uint64_t covered_part = bytes < covered_bytes ? bytes : covered_bytes;
+    covered_bytes -= covered_part;
+    return covered_part;
 }
 
 /* What of the stacks that an image needs the context does not have yet. */
-static uint64_t stacks_lacking(uint64_t bytes, context_t context)
+static uint64_t missing_stack_bytes(uint64_t bytes, context_t context)
 {
-    struct entry had = {0};
-    if (bytes == 0 || context == NULL || !table_get(STACKS_OF_CALLS, (uintptr_t)context, &had))
-        had.bytes = 0;
-    return bytes > had.bytes ? bytes - had.bytes : 0;
+    struct entry taken = {0};
+    if (bytes == 0 || context == NULL || !table_get(STACKS_OF_CALLS, (uintptr_t)context, &taken))
+        taken.bytes = 0;
+    return bytes > taken.bytes ? bytes - taken.bytes : 0;
 }
 
-static void stacks_taken(uint64_t bytes, int device, context_t context)
+static void note_stacks(uint64_t bytes, int device, context_t context)
 {
     struct entry previous,
         entry = {
             .key = (uintptr_t)context, .kind = STACKS_OF_CALLS, .device = device, .bytes = bytes, .owner = context};
-    if (stacks_lacking(bytes, context) > 0 && context != NULL)
+    if (missing_stack_bytes(bytes, context) > 0 && context != NULL)
         table_put(&entry, &previous);
 }
 
 /* One load, from before the driver is asked until it has answered. */
 struct load {
     struct image image;
-    struct measured measured;
+    struct driver_baseline baseline;
     int device;
-    uint64_t bytes;  /* charged before */
-    uint64_t stacks; /* the same for its context, until the driver's figure has them */
+    uint64_t charged_bytes; /* charged before */
+    uint64_t stack_bytes;   /* the same for its context, until the driver's figure has them */
 };
 
 /* Small arrays of a module lie in blocks, which its figure tells of when it is loaded. A library is loaded when nobody
  * looks. */
-static result_t load_begins(struct load *load, int device, const struct image *image, bool lazy)
+static result_t load_begins(struct load *load, int device, const struct image *image, bool is_lazy)
 {
-    *load = (struct load){.image = *image, .device = device, .bytes = blocks_for(image->globals)};
+    *load = (struct load){.image = *image, .device = device, .charged_bytes = block_bytes_of(image->global_bytes)};
     if (FAULT(module_arrays_uncharged))
-        load->bytes = 0;
-    if (lazy && load->bytes == 0 && !FAULT(lazy_globals_uncharged))
-        load->bytes = image->globals;
-    load->stacks = stacks_lacking(stacks_of_calls(device, image->mallocs, image->prints), context_of_memory());
-    result_t answer = charge(device, load->bytes + load->stacks);
+        load->charged_bytes = 0;
+    if (is_lazy && load->charged_bytes == 0 && !FAULT(lazy_globals_uncharged))
+        load->charged_bytes = image->global_bytes;
+    load->stack_bytes = missing_stack_bytes(stack_bytes_of_calls(device, image->calls_malloc, image->calls_printf),
+                                            context_of_memory());
+    result_t answer = charge(device, load->charged_bytes + load->stack_bytes);
     if (answer != RESULT_OK)
         return answer;
-    covered = load->bytes;
-    code_loaded(image->code);
-    if (image->unread)
-        load->measured = context_begins(device);
+    covered_bytes = load->charged_bytes;
+    code_loaded(image->code_bytes);
+    if (image->has_unread)
+        load->baseline = context_begins(device);
     return RESULT_OK;
 }
 
 static void load_ends(struct load *load, result_t answer, uint64_t key)
 {
-    uint64_t grew = 0;
-    covered = 0;
-    refund(load->device, load->stacks);
-    if (load->image.unread)
-        context_grew(&load->measured, &grew);
-    if (answer == RESULT_OK && grew > load->bytes && !FAULT(code_growth_uncharged)) {
-        charge_held(load->device, grew - load->bytes);
-        load->bytes = grew;
+    uint64_t grown_bytes = 0;
+    covered_bytes = 0;
+    refund(load->device, load->stack_bytes);
+    if (load->image.has_unread)
+        context_grew(&load->baseline, &grown_bytes);
+    if (answer == RESULT_OK && grown_bytes > load->charged_bytes && !FAULT(code_growth_uncharged)) {
+        charge_unconditionally(load->device, grown_bytes - load->charged_bytes);
+        load->charged_bytes = grown_bytes;
     }
-    settle(answer, HELD_MODULE, key, load->device, load->bytes, (void *)(uintptr_t)load->image.code);
+    settle(answer, HELD_MODULE, key, load->device, load->charged_bytes, (void *)(uintptr_t)load->image.code_bytes);
     if (answer != RESULT_OK)
-        code_refused(load->image.code);
+        code_refused(load->image.code_bytes);
 }
 
 /* False: there is no room for what was loaded. The figure is asked last: what contexts are charged for a library is in
  * it sooner or later, and would be charged twice. */
-static bool load_fits(const struct load *load, uint64_t key, bool lazy)
+static bool load_fits(const struct load *load, uint64_t key, bool is_lazy)
 {
-    if (lazy && !library_loaded(key, load->bytes, load->image.unread))
+    if (is_lazy && !library_loaded(key, load->charged_bytes, load->image.has_unread))
         return false;
-    if (!lazy) /* a library takes them when it is used */
-        stacks_taken(stacks_of_calls(load->device, load->image.mallocs, load->image.prints), load->device,
-                     context_of_memory());
-    return FAULT(module_arrays_uncharged) || (uncounted_settle(load->device) && charge_within(load->device));
+    if (!is_lazy) /* a library takes them when it is used */
+        note_stacks(stack_bytes_of_calls(load->device, load->image.calls_malloc, load->image.calls_printf),
+                    load->device, context_of_memory());
+    return FAULT(module_arrays_uncharged) || (uncounted_settle(load->device) && is_within_limit(load->device));
 }
 
 /* What an image took beyond the limit goes back with it. */
-#define LOAD(module, read, lazy, undo, call)                                                                           \
+#define LOAD(module, read, is_lazy, undo, call)                                                                        \
     do {                                                                                                               \
         int device = device_of_image();                                                                                \
         if (!counted(device))                                                                                          \
             return call;                                                                                               \
         struct image image = read;                                                                                     \
         struct load load;                                                                                              \
-        result_t answer = load_begins(&load, device, &image, lazy);                                                    \
+        result_t answer = load_begins(&load, device, &image, is_lazy);                                                 \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
         answer = call;                                                                                                 \
         uint64_t key = answer == RESULT_OK ? (uintptr_t)*module : 0;                                                   \
         load_ends(&load, answer, key);                                                                                 \
-        if (answer != RESULT_OK || load_fits(&load, key, lazy))                                                        \
+        if (answer != RESULT_OK || load_fits(&load, key, is_lazy))                                                     \
             return answer;                                                                                             \
         undo;                                                                                                          \
         return ERROR(OUT_OF_MEMORY);                                                                                   \
@@ -182,44 +183,46 @@ result_t load_module(result_t (*real)(TYPE(module) *, const char *), TYPE(module
     LOAD(module, image_of_file(path), false, unload_module(DRIVER(ModuleUnload), *module), real(module, path));
 }
 
-result_t load_image(result_t (*real)(TYPE(module) *, const void *), TYPE(module) *module, const void *image_)
+result_t load_image(result_t (*real)(TYPE(module) *, const void *), TYPE(module) *module, const void *data)
 {
-    LOAD(module, image_read(image_), false, unload_module(DRIVER(ModuleUnload), *module), real(module, image_));
+    LOAD(module, image_read(data), false, unload_module(DRIVER(ModuleUnload), *module), real(module, data));
 }
 
 result_t load_image_with(result_t (*real)(TYPE(module) *, const void *, unsigned, TYPE(jit_option) *, void **),
-                         TYPE(module) *module, const void *image_, unsigned count, TYPE(jit_option) *options,
-                         void **values)
+                         TYPE(module) *module, const void *data, unsigned option_count, TYPE(jit_option) *options,
+                         void **option_values)
 {
-    LOAD(module, image_read(image_), false, unload_module(DRIVER(ModuleUnload), *module),
-         real(module, image_, count, options, values));
+    LOAD(module, image_read(data), false, unload_module(DRIVER(ModuleUnload), *module),
+         real(module, data, option_count, options, option_values));
 }
 
 /* A library is loaded where and when it is first used: it is charged before that, in each context. */
 result_t load_library(result_t (*real)(TYPE(library) *, const void *, TYPE(jit_option) *, void **, unsigned,
                                        TYPE(libraryOption) *, void **, unsigned),
-                      TYPE(library) *library, const void *image_, TYPE(jit_option) *options, void **values,
-                      unsigned count, TYPE(libraryOption) *library_options, void **library_values,
-                      unsigned library_count)
+                      TYPE(library) *library, const void *data, TYPE(jit_option) *options, void **option_values,
+                      unsigned option_count, TYPE(libraryOption) *library_options, void **library_option_values,
+                      unsigned library_option_count)
 {
-    LOAD(library, image_read(image_), true, unload_library(DRIVER(LibraryUnload), *library),
-         real(library, image_, options, values, count, library_options, library_values, library_count));
+    LOAD(library, image_read(data), true, unload_library(DRIVER(LibraryUnload), *library),
+         real(library, data, options, option_values, option_count, library_options, library_option_values,
+              library_option_count));
 }
 
 result_t load_library_file(result_t (*real)(TYPE(library) *, const char *, TYPE(jit_option) *, void **, unsigned,
                                             TYPE(libraryOption) *, void **, unsigned),
-                           TYPE(library) *library, const char *path, TYPE(jit_option) *options, void **values,
-                           unsigned count, TYPE(libraryOption) *library_options, void **library_values,
-                           unsigned library_count)
+                           TYPE(library) *library, const char *path, TYPE(jit_option) *options, void **option_values,
+                           unsigned option_count, TYPE(libraryOption) *library_options, void **library_option_values,
+                           unsigned library_option_count)
 {
     LOAD(library, image_of_file(path), true, unload_library(DRIVER(LibraryUnload), *library),
-         real(library, path, options, values, count, library_options, library_values, library_count));
+         real(library, path, options, option_values, option_count, library_options, library_option_values,
+              library_option_count));
 }
 
 /* Of what is used of a library now, the driver's figure tells. */
 static result_t settle_used(result_t answer)
 {
-    return answer != RESULT_OK || uncounted_look(device_current()) ? answer : ERROR(OUT_OF_MEMORY);
+    return answer != RESULT_OK || uncounted_check_rarely(device_current()) ? answer : ERROR(OUT_OF_MEMORY);
 }
 
 result_t module_of_library(result_t (*real)(TYPE(module) *, TYPE(library)), TYPE(module) *module, TYPE(library) library)
@@ -247,9 +250,9 @@ result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(libr
                             unsigned count, TYPE(library) library)
 {
     result_t answer = library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
-    for (unsigned i = 0; answer == RESULT_OK && i < count; i++)
-        if (kernels[i] != NULL)
-            local_of_kernel(kernels[i]);
+    for (unsigned index = 0; answer == RESULT_OK && index < count; index++)
+        if (kernels[index] != NULL)
+            local_of_kernel(kernels[index]);
     return answer;
 }
 
@@ -263,7 +266,7 @@ result_t unified_of_library(result_t (*real)(void **, TYPE(library), const char 
 /* It loads nothing, and the driver is not to be asked of one that is gone. */
 result_t count_of_library(result_t (*real)(unsigned *, TYPE(library)), unsigned *count, TYPE(library) library)
 {
-    return library_is_gone((uintptr_t)library) ? ERROR(OUT_OF_MEMORY) : real(count, library);
+    return library_is_unloaded((uintptr_t)library) ? ERROR(OUT_OF_MEMORY) : real(count, library);
 }
 
 result_t function_of_kernel(result_t (*real)(TYPE(function) *, TYPE(kernel)), TYPE(function) *function,

@@ -22,18 +22,18 @@ static const void *kernel_of_v1(const NAMED(KERNEL_NODE_PARAMS_v1) *params)
     return params == NULL ? NULL : params->func;
 }
 
-static bool same(const void *one, const void *other, size_t bytes)
+static bool is_same(const void *left, const void *right, size_t bytes)
 {
-    return memcmp(one, other, bytes) == 0;
+    return memcmp(left, right, bytes) == 0;
 }
 
 /* With the driver's answers in it. Of most nodes there are none: they may lie in memory that is only read. */
 #define PUT_ANY(call)                                                                                                  \
-    TYPE(graphNodeParams) *theirs = params;                                                                            \
-    AS_IT_IS(params);                                                                                                  \
+    TYPE(graphNodeParams) *program_params = params;                                                                    \
+    COPY_ARGUMENT(params);                                                                                             \
     result_t answer = local_in_graph(kernel_of_any(params)) ? call : ERROR(OUT_OF_MEMORY);                             \
-    if (answer == RESULT_OK && params != NULL && !same(theirs, params, sizeof *params))                                \
-        *theirs = *params;                                                                                             \
+    if (answer == RESULT_OK && params != NULL && !is_same(program_params, params, sizeof *params))                     \
+        *program_params = *params;                                                                                     \
     return answer
 
 static const void *kernel_of_any(const TYPE(graphNodeParams) *params)
@@ -43,49 +43,49 @@ static const void *kernel_of_any(const TYPE(graphNodeParams) *params)
 
 result_t add_kernel(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(graphNode) *, size_t,
                                      const NAMED(KERNEL_NODE_PARAMS) *),
-                    TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs, size_t count,
-                    const NAMED(KERNEL_NODE_PARAMS) *params)
+                    TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *dependencies,
+                    size_t dependency_count, const NAMED(KERNEL_NODE_PARAMS) *params)
 {
-    AS_IT_IS(params);
-    PUT(kernel_of(params), real(node, graph, needs, count, params));
+    COPY_ARGUMENT(params);
+    PUT(kernel_of(params), real(node, graph, dependencies, dependency_count, params));
 }
 
 result_t add_kernel_v1(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(graphNode) *, size_t,
                                         const NAMED(KERNEL_NODE_PARAMS_v1) *),
-                       TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs, size_t count,
-                       const NAMED(KERNEL_NODE_PARAMS_v1) *params)
+                       TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *dependencies,
+                       size_t dependency_count, const NAMED(KERNEL_NODE_PARAMS_v1) *params)
 {
-    AS_IT_IS(params);
-    PUT(kernel_of_v1(params), real(node, graph, needs, count, params));
+    COPY_ARGUMENT(params);
+    PUT(kernel_of_v1(params), real(node, graph, dependencies, dependency_count, params));
 }
 
 result_t add_node(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(graphNode) *, size_t,
                                    TYPE(graphNodeParams) *),
-                  TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs, size_t count,
-                  TYPE(graphNodeParams) *params)
+                  TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *dependencies,
+                  size_t dependency_count, TYPE(graphNodeParams) *params)
 {
-    PUT_ANY(real(node, graph, needs, count, params));
+    PUT_ANY(real(node, graph, dependencies, dependency_count, params));
 }
 
 result_t add_node_with(result_t (*real)(TYPE(graphNode) *, TYPE(graph), const TYPE(graphNode) *,
                                         const TYPE(graphEdgeData) *, size_t, TYPE(graphNodeParams) *),
-                       TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *needs,
-                       const TYPE(graphEdgeData) *edges, size_t count, TYPE(graphNodeParams) *params)
+                       TYPE(graphNode) *node, TYPE(graph) graph, const TYPE(graphNode) *dependencies,
+                       const TYPE(graphEdgeData) *edges, size_t dependency_count, TYPE(graphNodeParams) *params)
 {
-    PUT_ANY(real(node, graph, needs, edges, count, params));
+    PUT_ANY(real(node, graph, dependencies, edges, dependency_count, params));
 }
 
 result_t set_kernel(result_t (*real)(TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS) *), TYPE(graphNode) node,
                     const NAMED(KERNEL_NODE_PARAMS) *params)
 {
-    AS_IT_IS(params);
+    COPY_ARGUMENT(params);
     PUT(kernel_of(params), real(node, params));
 }
 
 result_t set_kernel_v1(result_t (*real)(TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS_v1) *), TYPE(graphNode) node,
                        const NAMED(KERNEL_NODE_PARAMS_v1) *params)
 {
-    AS_IT_IS(params);
+    COPY_ARGUMENT(params);
     PUT(kernel_of_v1(params), real(node, params));
 }
 
@@ -98,45 +98,46 @@ result_t set_node(result_t (*real)(TYPE(graphNode), TYPE(graphNodeParams) *), TY
 result_t set_exec_kernel(result_t (*real)(TYPE(graphExec), TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS) *),
                          TYPE(graphExec) exec, TYPE(graphNode) node, const NAMED(KERNEL_NODE_PARAMS) *params)
 {
-    AS_IT_IS(params);
+    COPY_ARGUMENT(params);
     PUT(kernel_of(params), real(exec, node, params));
 }
 
 result_t set_exec_kernel_v1(result_t (*real)(TYPE(graphExec), TYPE(graphNode), const NAMED(KERNEL_NODE_PARAMS_v1) *),
                             TYPE(graphExec) exec, TYPE(graphNode) node, const NAMED(KERNEL_NODE_PARAMS_v1) *params)
 {
-    AS_IT_IS(params);
+    COPY_ARGUMENT(params);
     PUT(kernel_of_v1(params), real(exec, node, params));
 }
 
 result_t set_exec_child(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(graph)), TYPE(graphExec) exec,
                         TYPE(graphNode) node, TYPE(graph) child)
 {
-    result_t refused = nodes_brought_up(exec, child);
-    return refused == RESULT_OK ? graph_brought_up(real(exec, node, child), exec, child, false) : refused;
+    result_t charge_result = nodes_updated(exec, child);
+    return charge_result == RESULT_OK ? graph_updated(real(exec, node, child), exec, child, false) : charge_result;
 }
 
 result_t set_exec_node(result_t (*real)(TYPE(graphExec), TYPE(graphNode), TYPE(graphNodeParams) *),
                        TYPE(graphExec) exec, TYPE(graphNode) node, TYPE(graphNodeParams) *params)
 {
-    AS_IT_IS(params);
+    COPY_ARGUMENT(params);
     if (params != NULL && params->type == VALUE(GRAPH_NODE_TYPE_GRAPH))
-        return graph_brought_up(real(exec, node, params), exec, params->graph.graph, false);
+        return graph_updated(real(exec, node, params), exec, params->graph.graph, false);
     PUT(kernel_of_any(params), real(exec, node, params));
 }
 
 result_t update_exec(result_t (*real)(TYPE(graphExec), TYPE(graph), TYPE(graphExecUpdateResultInfo) *),
                      TYPE(graphExec) exec, TYPE(graph) graph, TYPE(graphExecUpdateResultInfo) *info)
 {
-    result_t refused = nodes_brought_up(exec, graph);
-    return refused == RESULT_OK ? graph_brought_up(real(exec, graph, info), exec, graph, true) : refused;
+    result_t charge_result = nodes_updated(exec, graph);
+    return charge_result == RESULT_OK ? graph_updated(real(exec, graph, info), exec, graph, true) : charge_result;
 }
 
 result_t update_exec_v1(result_t (*real)(TYPE(graphExec), TYPE(graph), TYPE(graphNode) *,
                                          TYPE(graphExecUpdateResult) *),
-                        TYPE(graphExec) exec, TYPE(graph) graph, TYPE(graphNode) *error,
-                        TYPE(graphExecUpdateResult) *result)
+                        TYPE(graphExec) exec, TYPE(graph) graph, TYPE(graphNode) *error_node,
+                        TYPE(graphExecUpdateResult) *update_result)
 {
-    result_t refused = nodes_brought_up(exec, graph);
-    return refused == RESULT_OK ? graph_brought_up(real(exec, graph, error, result), exec, graph, true) : refused;
+    result_t charge_result = nodes_updated(exec, graph);
+    return charge_result == RESULT_OK ? graph_updated(real(exec, graph, error_node, update_result), exec, graph, true)
+                                      : charge_result;
 }

@@ -12,40 +12,40 @@ enum { NOT_ASKED = 0 };
 
 /* Per ordinal: the grant's device + 3, or NOT_ASKED. Constant once asked: the driver fixes it at its initialisation, so
  * every thread writes the same. */
-static _Atomic int8_t known[ORDINALS];
+static _Atomic int8_t devices_plus_3[ORDINALS];
 
-int device_of(device_t device)
+int device_of(device_t ordinal)
 {
-    if (tenancy() != TENANCY_HELD || device < 0 || device >= ORDINALS)
+    if (tenancy() != TENANCY_HELD || ordinal < 0 || ordinal >= ORDINALS)
         return tenancy() == TENANCY_HELD ? DEVICE_NONE : DEVICE_FOREIGN;
-    int seen = atomic_load_explicit(&known[device], memory_order_relaxed);
-    if (seen != NOT_ASKED)
-        return seen - 3;
-    int found = device_asked(device);
-    if (found != DEVICE_NONE)
-        atomic_store_explicit(&known[device], (int8_t)(found + 3), memory_order_relaxed);
-    return found;
+    int cached = atomic_load_explicit(&devices_plus_3[ordinal], memory_order_relaxed);
+    if (cached != NOT_ASKED)
+        return cached - 3;
+    int found_device = device_by_uuid(ordinal);
+    if (found_device != DEVICE_NONE)
+        atomic_store_explicit(&devices_plus_3[ordinal], (int8_t)(found_device + 3), memory_order_relaxed);
+    return found_device;
 }
 
 device_t ordinal_of(int device)
 {
     device_t ordinal = 0;
-    while (ordinal < ORDINALS - 1 && atomic_load_explicit(&known[ordinal], memory_order_relaxed) != device + 3)
+    while (ordinal < ORDINALS - 1 && atomic_load_explicit(&devices_plus_3[ordinal], memory_order_relaxed) != device + 3)
         ordinal++;
     return ordinal;
 }
 
-bool devices_all_ours(void)
+bool all_devices_granted(void)
 {
-    int count = 0;
-    bool ours = DRIVER(DeviceGetCount)(&count) == RESULT_OK && count > 0;
-    for (device_t device = 0; ours && device < count; device++)
-        ours = device_of(device) >= 0;
-    return ours;
+    int ordinal_count = 0;
+    bool all_granted = DRIVER(DeviceGetCount)(&ordinal_count) == RESULT_OK && ordinal_count > 0;
+    for (device_t ordinal = 0; all_granted && ordinal < ordinal_count; ordinal++)
+        all_granted = device_of(ordinal) >= 0;
+    return all_granted;
 }
 
 void ordinals_after_fork(void)
 {
     /* The child may initialise the driver anew, with other devices visible. */
-    memset((void *)known, 0, sizeof known);
+    memset((void *)devices_plus_3, 0, sizeof devices_plus_3);
 }

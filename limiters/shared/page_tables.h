@@ -13,8 +13,8 @@ bool tables_enter(int device);
 /* How many a sparse array of this shape has, before anything is mapped into it; and so many more of a device, or fewer.
  * False: they do not fit. */
 uint64_t tables_of_sparse(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels);
-bool tables_more(int device, uint64_t tables);
-void tables_fewer(int device, uint64_t tables);
+bool add_tables(int device, uint64_t table_count);
+void remove_tables(int device, uint64_t table_count);
 
 void tables_prepare(void);
 void tables_after_fork(void);

@@ -20,127 +20,129 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define PAGE_BITS         12
-#define TABLES_OF_A_BLOCK 512
-#define ADDRESSES         (UINT64_C(1) << 47) /* the host's, from which the driver takes the device's */
-#define MOST_OF_A_CALL    (UINT64_C(1) << 41) /* no more is mapped at once: it would be looked at for seconds */
+#define PAGE_BITS        12
+#define TABLES_PER_BLOCK 512
+#define ADDRESS_LIMIT    (UINT64_C(1) << 47) /* the host's, from which the driver takes the device's */
+#define MAX_CALL_BYTES   (UINT64_C(1) << 41) /* no more is mapped at once: it would be looked at for seconds */
 
-#define SPARSE_REACH 25
+#define SPARSE_REACH_BITS 25
 
 /* How many addresses a table reaches, as powers of two; blocks need none of the first. */
-static const unsigned reaches[] = {21, 29, 38};
+static const unsigned reach_bits[] = {21, 29, 38};
 enum level { OF_HOST, OF_BLOCKS, LAST, LEVELS };
 
 /* Guards what follows and the entries of tables; not held across a charge. */
-static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t tables_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    uint64_t tables, charged; /* bytes are charged, or another thread is about to */
-} devices[HETERO_MAX_DEVICES];
+    uint64_t table_count, charged_bytes; /* bytes are charged, or another thread is about to */
+} device_tables[HETERO_MAX_DEVICES];
 
 void tables_after_fork(void)
 {
-    counting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    tables_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
-        devices[device].tables = devices[device].charged = 0;
+        device_tables[device].table_count = device_tables[device].charged_bytes = 0;
 }
 
 /* ----------------------------------------------------------------------------------------------- how many there are */
 
 /* With `counting` held: add so many pages to those that a table is for. By how many tables there are more. */
-static int add_pages(uint64_t key, int device, int64_t pages)
+static int add_pages(uint64_t key, int device, int64_t page_change)
 {
-    struct entry previous, entry = {.kind = HELD_TABLE, .key = key, .device = device, .bytes = (uint64_t)pages};
-    if (table_add(HELD_TABLE, key, pages, &entry))
+    struct entry previous, entry = {.kind = HELD_TABLE, .key = key, .device = device, .bytes = (uint64_t)page_change};
+    if (table_add(HELD_TABLE, key, page_change, &entry))
         return (int64_t)entry.bytes <= 0 && table_take(HELD_TABLE, key, &entry) ? -1 : 0;
-    return pages > 0 && table_put(&entry, &previous) ? 1 : 0;
+    return page_change > 0 && table_put(&entry, &previous) ? 1 : 0;
 }
 
 /* Add the pages of a range (sign 1), or take them (-1). */
 static void add_range(int device, enum level lowest, uint64_t start, uint64_t bytes, int sign)
 {
-    uint64_t first = start >> PAGE_BITS, end = ((start + bytes - 1) >> PAGE_BITS) + 1;
-    pthread_mutex_lock(&counting);
+    uint64_t first_page = start >> PAGE_BITS, end_page = ((start + bytes - 1) >> PAGE_BITS) + 1;
+    pthread_mutex_lock(&tables_mutex);
     for (unsigned level = lowest; level < LEVELS; level++)
-        for (uint64_t at = first, next; at < end; at = next) {
-            uint64_t stretch = at >> (reaches[level] - PAGE_BITS), key = stretch << 8 | level << 6 | (unsigned)device;
-            next = (stretch + 1) << (reaches[level] - PAGE_BITS);
-            next = next < end ? next : end;
-            devices[device].tables += (uint64_t)add_pages(key, device, sign * (int64_t)(next - at));
+        for (uint64_t page = first_page, next_page; page < end_page; page = next_page) {
+            uint64_t table_number = page >> (reach_bits[level] - PAGE_BITS),
+                     key = table_number << 8 | level << 6 | (unsigned)device;
+            next_page = (table_number + 1) << (reach_bits[level] - PAGE_BITS);
+            next_page = next_page < end_page ? next_page : end_page;
+            device_tables[device].table_count += (uint64_t)add_pages(key, device, sign * (int64_t)(next_page - page));
         }
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_unlock(&tables_mutex);
 }
 
 /* What the tables of a device take now and did not: it counts as charged from here on. */
-static int64_t not_charged(int device)
+static int64_t uncharged_bytes(int device)
 {
-    pthread_mutex_lock(&counting);
-    uint64_t tables = devices[device].tables;
-    uint64_t beyond = tables <= TABLES_OF_A_BLOCK ? 0 : tables - TABLES_OF_A_BLOCK;
-    uint64_t now = blocks_for(beyond * (BLOCK / TABLES_OF_A_BLOCK));
-    int64_t more = (int64_t)(now - devices[device].charged);
-    devices[device].charged = now;
-    pthread_mutex_unlock(&counting);
-    return FAULT_VALUE(page_tables_uncharged, more, 0);
+    pthread_mutex_lock(&tables_mutex);
+    uint64_t table_count = device_tables[device].table_count;
+    uint64_t extra_tables = table_count <= TABLES_PER_BLOCK ? 0 : table_count - TABLES_PER_BLOCK;
+    uint64_t total_bytes = block_bytes_of(extra_tables * (BLOCK / TABLES_PER_BLOCK));
+    int64_t growth_bytes = (int64_t)(total_bytes - device_tables[device].charged_bytes);
+    device_tables[device].charged_bytes = total_bytes;
+    pthread_mutex_unlock(&tables_mutex);
+    return FAULT_VALUE(page_tables_uncharged, growth_bytes, 0);
 }
 
 /* Charge that, or give back what they no longer take. False: it does not fit, and the next that looks here charges it,
  * if it is still needed. */
 static bool settle_tables(int device)
 {
-    int64_t more = not_charged(device);
-    if (more <= 0) {
-        refund(device, (uint64_t)-more);
-        unseen_add(device, more);
+    int64_t growth_bytes = uncharged_bytes(device);
+    if (growth_bytes <= 0) {
+        refund(device, (uint64_t)-growth_bytes);
+        unseen_add(device, growth_bytes);
         return true;
     }
-    unseen_add(device, more);
-    if (charge(device, (uint64_t)more) == RESULT_OK)
+    unseen_add(device, growth_bytes);
+    if (charge(device, (uint64_t)growth_bytes) == RESULT_OK)
         return true;
-    unseen_add(device, -more);
-    pthread_mutex_lock(&counting);
-    devices[device].charged -= (uint64_t)more;
-    pthread_mutex_unlock(&counting);
+    unseen_add(device, -growth_bytes);
+    pthread_mutex_lock(&tables_mutex);
+    device_tables[device].charged_bytes -= (uint64_t)growth_bytes;
+    pthread_mutex_unlock(&tables_mutex);
     return false;
 }
 
 /* ----------------------------------------------------------------------------------------------------- sparse arrays
  */
 
-static uint64_t tables_for(uint64_t bytes, unsigned reach)
+static uint64_t tables_of(uint64_t bytes, unsigned table_reach_bits)
 {
-    return (bytes >> reach) + ((bytes & ((UINT64_C(1) << reach) - 1)) != 0);
+    return (bytes >> table_reach_bits) + ((bytes & ((UINT64_C(1) << table_reach_bits) - 1)) != 0);
 }
 
 uint64_t tables_of_sparse(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels)
 {
     if (shape == NULL || (shape->Flags & NAMED(ARRAY3D_SPARSE)) == 0)
         return 0;
-    NAMED(ARRAY3D_DESCRIPTOR) whole = *shape;
-    whole.Flags &= ~(unsigned)NAMED(ARRAY3D_SPARSE);
-    uint64_t bytes = array_bytes(&whole, levels);
-    return tables_for(bytes, SPARSE_REACH) + tables_for(bytes, reaches[OF_BLOCKS]) + tables_for(bytes, reaches[LAST]);
+    NAMED(ARRAY3D_DESCRIPTOR) dense_shape = *shape;
+    dense_shape.Flags &= ~(unsigned)NAMED(ARRAY3D_SPARSE);
+    uint64_t bytes = array_bytes(&dense_shape, levels);
+    return tables_of(bytes, SPARSE_REACH_BITS) + tables_of(bytes, reach_bits[OF_BLOCKS]) +
+           tables_of(bytes, reach_bits[LAST]);
 }
 
-bool tables_more(int device, uint64_t tables)
+bool add_tables(int device, uint64_t table_count)
 {
-    if (tables == 0 || !counted(device))
+    if (table_count == 0 || !counted(device))
         return true;
-    pthread_mutex_lock(&counting);
-    devices[device].tables += tables;
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_lock(&tables_mutex);
+    device_tables[device].table_count += table_count;
+    pthread_mutex_unlock(&tables_mutex);
     bool fits = settle_tables(device);
     if (!fits)
-        tables_fewer(device, tables);
+        remove_tables(device, table_count);
     return fits;
 }
 
-void tables_fewer(int device, uint64_t tables)
+void remove_tables(int device, uint64_t table_count)
 {
-    if (tables == 0 || device < 0)
+    if (table_count == 0 || device < 0)
         return;
-    pthread_mutex_lock(&counting);
-    devices[device].tables -= tables;
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_lock(&tables_mutex);
+    device_tables[device].table_count -= table_count;
+    pthread_mutex_unlock(&tables_mutex);
     settle_tables(device);
 }
 
@@ -149,7 +151,7 @@ void tables_fewer(int device, uint64_t tables)
 
 /* A range that is mapped is HELD_HOST or HELD_ACCESS by its address; `link` has a bit for each device with tables of
  * it. Who changes one takes it out of the table first: what nobody finds meanwhile stays charged. */
-static bool has(const struct entry *range, int device)
+static bool has_tables_on(const struct entry *range, int device)
 {
     return ((uintptr_t)range->link & (uintptr_t)1 << device) != 0;
 }
@@ -160,12 +162,13 @@ static enum level lowest_of(const struct entry *range)
 }
 
 /* False, and it has none on this device: they do not fit. */
-static bool give_tables(struct entry *range, int device)
+static bool add_tables_of(struct entry *range, int device)
 {
     uint64_t start = range->key, bytes = range->bytes;
-    if (!counted(device) || has(range, device) || bytes == 0 || start >= ADDRESSES || bytes > ADDRESSES - start)
+    if (!counted(device) || has_tables_on(range, device) || bytes == 0 || start >= ADDRESS_LIMIT ||
+        bytes > ADDRESS_LIMIT - start)
         return true; /* the driver refuses the last */
-    if (bytes > MOST_OF_A_CALL)
+    if (bytes > MAX_CALL_BYTES)
         return false;
     add_range(device, lowest_of(range), start, bytes, 1);
     range->link = (void *)((uintptr_t)range->link | (uintptr_t)1 << device);
@@ -176,10 +179,10 @@ static bool give_tables(struct entry *range, int device)
     return false;
 }
 
-static void take_tables(const struct entry *range)
+static void remove_tables_of(const struct entry *range)
 {
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
-        if (has(range, device)) {
+        if (has_tables_on(range, device)) {
             add_range(device, lowest_of(range), range->key, range->bytes, -1);
             settle_tables(device);
         }
@@ -187,8 +190,8 @@ static void take_tables(const struct entry *range)
 
 void tables_prepare(void)
 {
-    give_back_by(HELD_HOST, take_tables); /* what is left when the context ends that it lives in */
-    give_back_by(HELD_ACCESS, take_tables);
+    set_refund_function(HELD_HOST, remove_tables_of); /* what is left when the context ends that it lives in */
+    set_refund_function(HELD_ACCESS, remove_tables_of);
 }
 
 /* ----------------------------------------------------------------------------------------------- memory of the host */
@@ -199,14 +202,14 @@ static bool is_context_on(const struct entry *entry, const void *device)
 }
 
 /* It is mapped on each device that the process has a context on. */
-static result_t give_host_tables(struct entry *range)
+static result_t add_host_tables(struct entry *range)
 {
-    struct entry none;
-    int current = device_current(), count = tenant_region() == NULL ? 0 : (int)tenant_grant->device_count;
-    for (int device = 0; device < count; device++)
-        if (counted(device) && (device == current || table_find(is_context_on, &device, &none)) &&
-            !give_tables(range, device)) {
-            take_tables(range);
+    struct entry unused;
+    int current_device = device_current(), device_count = tenant_region() == NULL ? 0 : (int)tenant_grant->device_count;
+    for (int device = 0; device < device_count; device++)
+        if (counted(device) && (device == current_device || table_find(is_context_on, &device, &unused)) &&
+            !add_tables_of(range, device)) {
+            remove_tables_of(range);
             return ERROR(OUT_OF_MEMORY);
         }
     return RESULT_OK;
@@ -220,14 +223,14 @@ static struct entry range_of_host(const void *memory, size_t bytes)
 result_t register_host(result_t (*real)(void *, size_t, unsigned), void *memory, size_t bytes, unsigned flags)
 {
     struct entry range = range_of_host(memory, bytes);
-    result_t answer = give_host_tables(&range);
+    result_t answer = add_host_tables(&range);
     if (answer != RESULT_OK)
         return answer;
     answer = real(memory, bytes, flags);
     if (answer == RESULT_OK)
-        keep(&range);
+        keep_entry(&range);
     else
-        take_tables(&range);
+        remove_tables_of(&range);
     return answer;
 }
 
@@ -237,9 +240,9 @@ static result_t settle_host(result_t answer, void *const *memory, size_t bytes)
     if (answer != RESULT_OK)
         return answer;
     struct entry range = range_of_host(*memory, bytes);
-    answer = give_host_tables(&range);
+    answer = add_host_tables(&range);
     if (answer == RESULT_OK)
-        keep(&range);
+        keep_entry(&range);
     else
         DRIVER(MemFreeHost)(*memory);
     return answer;
@@ -267,7 +270,7 @@ result_t free_host(result_t (*real)(void *), void *memory)
 
 static bool lacks_tables(const struct entry *entry, const void *device)
 {
-    return entry->kind == HELD_HOST && !has(entry, *(const int *)device);
+    return entry->kind == HELD_HOST && !has_tables_on(entry, *(const int *)device);
 }
 
 bool tables_enter(int device)
@@ -275,8 +278,8 @@ bool tables_enter(int device)
     struct entry range;
     bool fits = true;
     while (counted(device) && fits && table_take_match(lacks_tables, &device, &range)) {
-        fits = give_tables(&range, device);
-        keep(&range);
+        fits = add_tables_of(&range, device);
+        keep_entry(&range);
     }
     return fits;
 }
@@ -289,79 +292,82 @@ result_t map_in_tables(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGener
                        pointer_t address, size_t bytes, size_t offset, TYPE(memGenericAllocationHandle) handle,
                        unsigned long long flags)
 {
-    struct entry other, range = {.kind = HELD_ACCESS, .key = (uintptr_t)address, .bytes = bytes};
-    if (!table_put(&range, &other))
+    struct entry previous, range = {.kind = HELD_ACCESS, .key = (uintptr_t)address, .bytes = bytes};
+    if (!table_put(&range, &previous))
         return ERROR(OUT_OF_MEMORY);
     result_t answer = map_block(real, address, bytes, offset, handle, flags);
-    if (answer != RESULT_OK && other.kind != 0)
-        table_put(&other, &range);
+    if (answer != RESULT_OK && previous.kind != 0)
+        table_put(&previous, &range);
     else if (answer != RESULT_OK)
         table_take(HELD_ACCESS, range.key, &range);
-    else if (other.kind != 0)
-        give_back(&other);
+    else if (previous.kind != 0)
+        give_back(&previous);
     return answer;
 }
 
 /* Take out what is mapped from `at` on, or from before that. */
-static bool holds(const struct entry *entry, const void *at)
+static bool contains(const struct entry *entry, const void *address)
 {
-    return entry->kind == HELD_ACCESS && *(const uint64_t *)at - entry->key < entry->bytes;
+    return entry->kind == HELD_ACCESS && *(const uint64_t *)address - entry->key < entry->bytes;
 }
 
-static bool take_range(uint64_t at, struct entry *range)
+static bool take_range(uint64_t address, struct entry *range)
 {
-    return table_take(HELD_ACCESS, at, range) || table_take_match(holds, &at, range);
+    return table_take(HELD_ACCESS, address, range) || table_take_match(contains, &address, range);
 }
 
-static bool let_at(int device, uint64_t start, uint64_t bytes)
+static bool give_access(int device, uint64_t start, uint64_t bytes)
 {
     struct entry range;
     bool fits = true;
-    for (uint64_t at = start; fits && at - start < bytes && take_range(at, &range); at = range.key + range.bytes) {
-        fits = give_tables(&range, device);
-        keep(&range);
+    for (uint64_t address = start; fits && address - start < bytes && take_range(address, &range);
+         address = range.key + range.bytes) {
+        fits = add_tables_of(&range, device);
+        keep_entry(&range);
     }
     return fits;
 }
 
 result_t set_access(result_t (*real)(pointer_t, size_t, const TYPE(memAccessDesc) *, size_t), pointer_t address,
-                    size_t bytes, const TYPE(memAccessDesc) *access, size_t count)
+                    size_t bytes, const TYPE(memAccessDesc) *descriptions, size_t description_count)
 {
-    for (size_t i = 0; access != NULL && i < count; i++) {
-        bool device = access[i].location.type == VALUE(MEM_LOCATION_TYPE_DEVICE) && access[i].flags != 0;
-        if (device && !let_at(device_of(access[i].location.id), (uintptr_t)address, bytes))
+    for (size_t index = 0; descriptions != NULL && index < description_count; index++) {
+        bool is_device = descriptions[index].location.type == VALUE(MEM_LOCATION_TYPE_DEVICE) &&
+                         descriptions[index].flags != 0;
+        if (is_device && !give_access(device_of(descriptions[index].location.id), (uintptr_t)address, bytes))
             return ERROR(OUT_OF_MEMORY);
     }
-    return real(address, bytes, access, count);
+    return real(address, bytes, descriptions, description_count);
 }
 
 /* Take out the ranges that end, which follow one another. */
-static size_t take_ranges(uint64_t start, uint64_t bytes, struct entry **taken)
+static size_t take_ranges(uint64_t start, uint64_t bytes, struct entry **ranges)
 {
-    size_t count = 0;
+    size_t range_count = 0;
     struct entry range;
-    for (uint64_t at = start; at - start < bytes && table_take(HELD_ACCESS, at, &range); at += range.bytes) {
-        struct entry *more = realloc(*taken, (count + 1) * sizeof **taken);
-        if (more == NULL) {
-            keep(&range);
+    for (uint64_t address = start; address - start < bytes && table_take(HELD_ACCESS, address, &range);
+         address += range.bytes) {
+        struct entry *larger = realloc(*ranges, (range_count + 1) * sizeof **ranges);
+        if (larger == NULL) {
+            keep_entry(&range);
             break;
         }
-        *taken = more;
-        more[count++] = range;
+        *ranges = larger;
+        larger[range_count++] = range;
     }
-    return count;
+    return range_count;
 }
 
 result_t unmap_in_tables(result_t (*real)(pointer_t, size_t), pointer_t address, size_t bytes)
 {
-    struct entry *taken = NULL;
-    size_t count = take_ranges((uintptr_t)address, bytes, &taken);
+    struct entry *ranges = NULL;
+    size_t range_count = take_ranges((uintptr_t)address, bytes, &ranges);
     result_t answer = unmap_blocks(real, address, bytes);
-    for (size_t i = 0; i < count; i++)
+    for (size_t index = 0; index < range_count; index++)
         if (answer == RESULT_OK)
-            give_back(&taken[i]);
+            give_back(&ranges[index]);
         else
-            keep(&taken[i]);
-    free(taken);
+            keep_entry(&ranges[index]);
+    free(ranges);
     return answer;
 }

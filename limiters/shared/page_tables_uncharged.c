@@ -13,15 +13,15 @@ uint64_t tables_of_sparse(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned level
     return 0;
 }
 
-bool tables_more(int device, uint64_t tables)
+bool add_tables(int device, uint64_t table_count)
 {
-    (void)device, (void)tables;
+    (void)device, (void)table_count;
     return true;
 }
 
-void tables_fewer(int device, uint64_t tables)
+void remove_tables(int device, uint64_t table_count)
 {
-    (void)device, (void)tables;
+    (void)device, (void)table_count;
 }
 
 void tables_prepare(void)

@@ -12,14 +12,14 @@
 /* A pool made by the program is known; any other is the default pool of some device, or of managed memory. */
 static int device_of_pool(TYPE(memoryPool) handle, enum pool_memory *memory)
 {
-    int device, count = 0;
-    TYPE(memoryPool) own;
+    int device, ordinal_count = 0;
+    TYPE(memoryPool) default_pool;
     if (pool_known(handle, &device))
         return device;
-    typeof(&FUNCTION(DeviceGetDefaultMemPool)) get = DRIVER(DeviceGetDefaultMemPool);
-    DRIVER(DeviceGetCount)(&count);
-    for (device_t ordinal = 0; get != NULL && ordinal < count; ordinal++)
-        if (get(&own, ordinal) == RESULT_OK && own == handle)
+    typeof(&FUNCTION(DeviceGetDefaultMemPool)) get_default = DRIVER(DeviceGetDefaultMemPool);
+    DRIVER(DeviceGetCount)(&ordinal_count);
+    for (device_t ordinal = 0; get_default != NULL && ordinal < ordinal_count; ordinal++)
+        if (get_default(&default_pool, ordinal) == RESULT_OK && default_pool == handle)
             return device_of(ordinal);
     *memory = POOL_OF_MANAGED;
     return device_current();
@@ -33,7 +33,7 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
         return answer;
     DRIVER(MemFreeAsync)(*pointer, stream);
     pools_used(device, stream);
-    more_room(device, 0);
+    reclaim(device, 0);
     return ERROR(OUT_OF_MEMORY);
 }
 
@@ -41,43 +41,43 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
  * driver looks: so what its pool took is charged all the same. Managed memory cannot be had in a capture. */
 #define ALLOCATE_ORDERED(device_, pool_, stream, call)                                                                 \
     do {                                                                                                               \
-        struct pool *of = NULL;                                                                                        \
-        if (FAULT(captured_pools_uncharged) && stream_capturing(stream)) {                                             \
+        struct pool *source_pool = NULL;                                                                               \
+        if (FAULT(captured_pools_uncharged) && stream_is_capturing(stream)) {                                          \
             FAULT_PAUSE(captured_pools_uncharged);                                                                     \
             return call;                                                                                               \
         }                                                                                                              \
         int device = device_;                                                                                          \
-        result_t refused = charge(device, 0);                                                                          \
-        if (refused != RESULT_OK || !counted(device))                                                                  \
-            return refused != RESULT_OK ? refused : call;                                                              \
+        result_t charge_result = charge(device, 0);                                                                    \
+        if (charge_result != RESULT_OK || !counted(device))                                                            \
+            return charge_result != RESULT_OK ? charge_result : call;                                                  \
         struct growth growth;                                                                                          \
-        if ((of = pool_) == NULL)                                                                                      \
+        if ((source_pool = pool_) == NULL)                                                                             \
             return ERROR(NOT_SUPPORTED);                                                                               \
-        refused = pool_grow(&growth, of, stream_capturing(stream) ? 0 : bytes, 0, stream);                             \
-        if (refused != RESULT_OK)                                                                                      \
-            return refused;                                                                                            \
+        charge_result = pool_grow(&growth, source_pool, stream_is_capturing(stream) ? 0 : bytes, 0, stream);           \
+        if (charge_result != RESULT_OK)                                                                                \
+            return charge_result;                                                                                      \
         result_t answer = settle_pooled(call, &growth, pointer, stream, device);                                       \
-        return spills(answer, device) && !stream_capturing(stream) ? allocate_spilled(pointer, device, bytes)          \
-                                                                   : answer;                                           \
+        return spills(answer, device) && !stream_is_capturing(stream) ? allocate_spilled(pointer, device, bytes)       \
+                                                                      : answer;                                        \
     } while (0)
 
 /* The device's pool is named to the driver, since the program may make another one that meanwhile. */
-result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), stream_t none, pointer_t *pointer,
+result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), stream_t null_stream, pointer_t *pointer,
                         size_t bytes, stream_t stream)
 {
-    stream_t meant = stream == NULL ? none : stream;
-    ALLOCATE_ORDERED(device_of_stream(meant), pool_current(device), meant,
-                     of == NULL || FAULT(pool_unnamed)
+    stream_t actual_stream = stream == NULL ? null_stream : stream;
+    ALLOCATE_ORDERED(device_of_stream(actual_stream), pool_current(device), actual_stream,
+                     source_pool == NULL || FAULT(pool_unnamed)
                          ? real(pointer, bytes, stream)
-                         : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool_name(of), meant));
+                         : DRIVER(MemAllocFromPoolAsync)(pointer, bytes, pool_name(source_pool), actual_stream));
 }
 
-result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), stream_t none,
+result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), stream_t null_stream,
                             pointer_t *pointer, size_t bytes, TYPE(memoryPool) pool, stream_t stream)
 {
-    stream_t meant = stream == NULL ? none : stream;
+    stream_t actual_stream = stream == NULL ? null_stream : stream;
     enum pool_memory memory = POOL_OF_DEVICE;
-    ALLOCATE_ORDERED(device_of_pool(pool, &memory), pool_remember(pool, device, memory), meant,
+    ALLOCATE_ORDERED(device_of_pool(pool, &memory), pool_remember(pool, device, memory), actual_stream,
                      real(pointer, bytes, pool, stream));
 }
 
@@ -85,16 +85,16 @@ result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPoo
 result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProps) *), TYPE(memoryPool) *pool,
                      const TYPE(memPoolProps) *properties)
 {
-    AS_IT_IS(properties);
+    COPY_ARGUMENT(properties);
     int device = DEVICE_NONE;
-    bool managed = properties != NULL && properties->allocType == VALUE(MEM_ALLOCATION_TYPE_MANAGED);
+    bool is_managed = properties != NULL && properties->allocType == VALUE(MEM_ALLOCATION_TYPE_MANAGED);
     if (properties != NULL && properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE))
         device = device_of(properties->location.id);
-    else if (managed)
+    else if (is_managed)
         device = device_current();
     result_t answer = device == DEVICE_FOREIGN ? ERROR(OUT_OF_MEMORY) : real(pool, properties);
     if (answer == RESULT_OK && counted(device))
-        pool_countable(*pool, device, managed ? POOL_OF_MANAGED : POOL_OF_DEVICE);
+        pool_countable(*pool, device, is_managed ? POOL_OF_MANAGED : POOL_OF_DEVICE);
     return answer;
 }
 
@@ -103,21 +103,22 @@ result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProp
 result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) handle)
 {
     int device;
-    TYPE(memoryPool) current, fallback;
+    TYPE(memoryPool) current_pool, default_pool;
     if (!pool_known(handle, &device))
         FREE(HELD_IMPORTED, handle, real(handle));
-    if (DRIVER(DeviceGetMemPool)(&current, ordinal_of(device)) == RESULT_OK && current == handle &&
-        DRIVER(DeviceGetDefaultMemPool)(&fallback, ordinal_of(device)) == RESULT_OK)
-        DRIVER(DeviceSetMemPool)(ordinal_of(device), fallback);
+    if (DRIVER(DeviceGetMemPool)(&current_pool, ordinal_of(device)) == RESULT_OK && current_pool == handle &&
+        DRIVER(DeviceGetDefaultMemPool)(&default_pool, ordinal_of(device)) == RESULT_OK)
+        DRIVER(DeviceSetMemPool)(ordinal_of(device), default_pool);
     pool_destroy(pool_remember(handle, device, POOL_OF_DEVICE));
     return RESULT_OK;
 }
 
 result_t export_pool(result_t (*real)(void *, TYPE(memoryPool), TYPE(memAllocationHandleType), unsigned long long),
-                     void *file, TYPE(memoryPool) handle, TYPE(memAllocationHandleType) type, unsigned long long flags)
+                     void *descriptor, TYPE(memoryPool) handle, TYPE(memAllocationHandleType) type,
+                     unsigned long long flags)
 {
     int device;
-    result_t answer = real(file, handle, type, flags);
+    result_t answer = real(descriptor, handle, type, flags);
     if (answer == RESULT_OK && pool_known(handle, &device))
         pool_exported(pool_remember(handle, device, POOL_OF_DEVICE));
     return answer;

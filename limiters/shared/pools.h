@@ -44,9 +44,9 @@ bool pool_known(TYPE(memoryPool) handle, int *device);
  * and no call may be made. Growing is one call at a time on each device. */
 struct growth {
     struct pool *pool;
-    uint64_t charged;
+    uint64_t charged_bytes;
 };
-result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid, stream_t stream);
+result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream);
 
 /* False: the pool took more than was charged, and more than the limit leaves. It is charged all the same. */
 bool pool_grown(struct growth *growth);
@@ -63,7 +63,7 @@ bool pool_keeps(pointer_t pointer);
 
 /* Something of a device's pools was freed, or will be used, in the order of this stream; a stream that ends. */
 void pools_used(int device, stream_t stream);
-void pools_stream_over(stream_t stream);
+void pools_stream_ended(stream_t stream);
 
 /* Give back what the pools of a device do not reserve any more: as they are, or after asking them to keep nothing. */
 void pools_settle(int device);
@@ -71,10 +71,10 @@ void pools_trim(int device);
 
 /* What the pools of a device are charged for and do not reserve now: they gave it back by themselves, or others may
  * have it. Managed memory is no part of it. `exported`: of those that were exported alone. */
-uint64_t pools_idle(int device, bool exported);
+uint64_t pools_idle_bytes(int device, bool only_exported);
 
 /* A context ended: pools may have ended with it. */
-void pools_context_over(context_t context);
+void pools_context_ended(context_t context);
 
 /* Whether more may come back when a stream that freed something gets there. */
 bool pools_pending(int device);
@@ -87,7 +87,7 @@ void pool_destroy(struct pool *pool);
 void pool_exported(struct pool *pool);
 
 /* What a pool of this many bytes reserves at most. */
-uint64_t pool_chunks(uint64_t bytes);
+uint64_t pool_chunk_bytes(uint64_t bytes);
 
 void pools_after_fork(void);
 

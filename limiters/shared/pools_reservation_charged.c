@@ -19,104 +19,106 @@ struct pool {
     TYPE(memoryPool) handle;
     int device;
     enum pool_memory memory;
-    bool over;        /* the program destroyed it */
-    bool exported;    /* others may have it; it stays charged with the most it was until it is destroyed */
-    bool gone;        /* the driver does not know it any more: its name may become another's */
-    unsigned pins;    /* by those that have it from pool_remember or pool_current */
-    uint64_t charged; /* bytes: what it reserved when it was last asked */
+    bool is_destroyed;      /* the program destroyed it */
+    bool is_exported;       /* others may have it; it stays charged with the most it was until it is destroyed */
+    bool is_gone;           /* the driver does not know it any more: its name may become another's */
+    unsigned pin_count;     /* by those that have it from pool_remember or pool_current */
+    uint64_t charged_bytes; /* bytes: what it reserved when it was last asked */
     struct pool *next;
 };
 
 /* Guards the list, what is charged for each pool, and the streams. Held while pools are asked what they hold, so that
  * none is destroyed meanwhile; never while the ledger is, nor around a call that waits. */
-static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
-static atomic_bool any; /* set with the first pool, never cleared */
+static atomic_bool has_pools; /* set with the first pool, never cleared */
 
 /* Per device: what of exported pools others may have when they are gone here; what the region says of that and of the
  * pools themselves. */
 static struct {
-    uint64_t stuck, said;
-    uint64_t managed; /* what is charged for pools of managed memory, which the process's figure does not have */
-} shared[HETERO_MAX_DEVICES];
-static atomic_bool any_said; /* set with the first such pool, never cleared */
+    uint64_t stuck_bytes, reported_bytes;
+    uint64_t managed_bytes; /* what is charged for pools of managed memory, which the process's figure does not have */
+} device_pools[HETERO_MAX_DEVICES];
+static atomic_bool has_reported; /* set with the first such pool, never cleared */
 
 /* Per device: held while a pool grows, from the charge to the answer, so that what it added is told apart. */
-static pthread_mutex_t growing[HETERO_MAX_DEVICES] = {[0 ... HETERO_MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
+static pthread_mutex_t growth_mutexes[HETERO_MAX_DEVICES] = {
+    [0 ... HETERO_MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 /* Per device: the streams in whose order its pools' memory was freed, and which may not have come there yet. */
 static struct {
     stream_t *streams;
-    size_t count, room;
-    bool lost; /* one of them could not be remembered, or ended */
-} behind[HETERO_MAX_DEVICES];
+    size_t stream_count, capacity;
+    bool has_lost; /* one of them could not be remembered, or ended */
+} pending_streams[HETERO_MAX_DEVICES];
 
 bool pools_known(void)
 {
-    return atomic_load_explicit(&any, memory_order_relaxed);
+    return atomic_load_explicit(&has_pools, memory_order_relaxed);
 }
 
 void pools_after_fork(void)
 {
-    counting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    pools_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pools = NULL; /* nothing of the parent's is the child's */
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
-        growing[device] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-        behind[device].streams = NULL;
-        behind[device].count = behind[device].room = 0;
-        behind[device].lost = false;
-        shared[device].stuck = shared[device].said = shared[device].managed = 0;
+        growth_mutexes[device] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+        pending_streams[device].streams = NULL;
+        pending_streams[device].stream_count = pending_streams[device].capacity = 0;
+        pending_streams[device].has_lost = false;
+        device_pools[device].stuck_bytes = device_pools[device].reported_bytes = device_pools[device].managed_bytes = 0;
     }
 }
 
-static uint64_t in_units(uint64_t bytes, uint64_t unit)
+static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
-uint64_t pool_chunks(uint64_t bytes)
+uint64_t pool_chunk_bytes(uint64_t bytes)
 {
-    return in_units(bytes, POOL_CHUNK);
+    return round_up(bytes, POOL_CHUNK);
 }
 
 /* The same of one of this memory. */
-static uint64_t units_of(const struct pool *pool, uint64_t bytes)
+static uint64_t pool_units_of(const struct pool *pool, uint64_t bytes)
 {
-    return in_units(bytes, pool->memory == POOL_OF_MANAGED ? MANAGED_BATCH : POOL_CHUNK);
+    return round_up(bytes, pool->memory == POOL_OF_MANAGED ? MANAGED_BATCH : POOL_CHUNK);
 }
 
 /* ------------------------------------------------------------------------------------------- what the driver says */
 
-static bool of_graphs(const struct pool *pool)
+static bool is_of_graphs(const struct pool *pool)
 {
     return pool->handle == POOL_OF_GRAPHS(pool->device);
 }
 
-static bool reserved_of(const struct pool *pool, uint64_t *bytes)
+static bool read_reserved(const struct pool *pool, uint64_t *reserved_bytes)
 {
-    if (of_graphs(pool))
+    if (is_of_graphs(pool))
         return DRIVER(DeviceGetGraphMemAttribute)(ordinal_of(pool->device), VALUE(GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT),
-                                                  bytes) == RESULT_OK;
-    if (DRIVER(MemPoolGetAttribute)(pool->handle, VALUE(MEMPOOL_ATTR_RESERVED_MEM_CURRENT), bytes) != RESULT_OK)
+                                                  reserved_bytes) == RESULT_OK;
+    if (DRIVER(MemPoolGetAttribute)(pool->handle, VALUE(MEMPOOL_ATTR_RESERVED_MEM_CURRENT), reserved_bytes) !=
+        RESULT_OK)
         return false;
     if (pool->memory == POOL_OF_MANAGED)
-        *bytes = in_units(*bytes, MANAGED_BATCH);
+        *reserved_bytes = round_up(*reserved_bytes, MANAGED_BATCH);
     return true;
 }
 
 /* What a pool takes of its device: what others may have of an exported one counts until it is destroyed. */
-static bool taken_by(const struct pool *pool, uint64_t *bytes)
+static bool read_taken(const struct pool *pool, uint64_t *taken_bytes)
 {
-    bool known = reserved_of(pool, bytes);
-    if (known && pool->exported && !pool->over && *bytes < pool->charged)
-        *bytes = pool->charged;
-    return known;
+    bool is_known = read_reserved(pool, taken_bytes);
+    if (is_known && pool->is_exported && !pool->is_destroyed && *taken_bytes < pool->charged_bytes)
+        *taken_bytes = pool->charged_bytes;
+    return is_known;
 }
 
-static uint64_t used_of(const struct pool *pool)
+static uint64_t used_bytes_of(const struct pool *pool)
 {
     uint64_t bytes = 0;
-    if (of_graphs(pool))
+    if (is_of_graphs(pool))
         DRIVER(DeviceGetGraphMemAttribute)(ordinal_of(pool->device), VALUE(GRAPH_MEM_ATTR_USED_MEM_CURRENT), &bytes);
     else
         DRIVER(MemPoolGetAttribute)(pool->handle, VALUE(MEMPOOL_ATTR_USED_MEM_CURRENT), &bytes);
@@ -125,7 +127,7 @@ static uint64_t used_of(const struct pool *pool)
 
 static void trim(const struct pool *pool)
 {
-    if (of_graphs(pool))
+    if (is_of_graphs(pool))
         DRIVER(DeviceGraphMemTrim)(ordinal_of(pool->device));
     else
         DRIVER(MemPoolTrimTo)(pool->handle, 0);
@@ -133,10 +135,10 @@ static void trim(const struct pool *pool)
 
 /* ------------------------------------------------------------------------------------------------------- the list */
 
-static struct pool *known(TYPE(memoryPool) handle)
+static struct pool *find_pool(TYPE(memoryPool) handle)
 {
     struct pool *pool = pools;
-    while (pool != NULL && (pool->handle != handle || pool->over || pool->gone))
+    while (pool != NULL && (pool->handle != handle || pool->is_destroyed || pool->is_gone))
         pool = pool->next;
     return pool;
 }
@@ -145,14 +147,14 @@ static struct pool *known(TYPE(memoryPool) handle)
  * which of an exported one others may have. */
 static uint64_t forget(struct pool *pool)
 {
-    uint64_t back = pool->charged;
-    pool->gone = true;
-    pool->charged = 0;
-    return back;
+    uint64_t refund_bytes = pool->charged_bytes;
+    pool->is_gone = true;
+    pool->charged_bytes = 0;
+    return refund_bytes;
 }
 
 /* With `counting` held: put one on the list; NULL: there is no memory for it. */
-static struct pool *add(struct pool pool)
+static struct pool *add_pool(struct pool pool)
 {
     struct pool *added = malloc(sizeof *added);
     if (added == NULL)
@@ -160,44 +162,44 @@ static struct pool *add(struct pool pool)
     pool.next = pools;
     *added = pool;
     pools = added;
-    atomic_store_explicit(&any, true, memory_order_relaxed);
+    atomic_store_explicit(&has_pools, true, memory_order_relaxed);
     if (pool.memory == POOL_OF_MANAGED)
-        atomic_store(&any_said, true);
+        atomic_store(&has_reported, true);
     return added;
 }
 
 /* With `counting` held: one on the list, pinned, or NULL. What is charged no more of one that had its name on another
  * device, `ended`, and what of that others may have. */
-static struct pool *pinned(struct pool asked, int *ended, uint64_t *back, uint64_t *kept)
+static struct pool *find_pinned(struct pool wanted, int *ended_device, uint64_t *refund_bytes, uint64_t *kept_bytes)
 {
-    uint64_t reserved;
-    struct pool *pool = known(asked.handle);
-    if (pool != NULL && pool->device != asked.device) {
-        *ended = pool->device;
-        *(pool->exported ? kept : back) = forget(pool);
-        shared[*ended].stuck += *kept;
+    uint64_t reserved_bytes;
+    struct pool *pool = find_pool(wanted.handle);
+    if (pool != NULL && pool->device != wanted.device) {
+        *ended_device = pool->device;
+        *(pool->is_exported ? kept_bytes : refund_bytes) = forget(pool);
+        device_pools[*ended_device].stuck_bytes += *kept_bytes;
         pool = NULL;
     }
-    if (pool == NULL && reserved_of(&asked, &reserved))
-        pool = add(asked);
+    if (pool == NULL && read_reserved(&wanted, &reserved_bytes))
+        pool = add_pool(wanted);
     if (pool != NULL)
-        pool->pins++;
+        pool->pin_count++;
     return pool;
 }
 
 /* `current`: the one that the device has now. The lock is held over both, so that it is not destroyed in between. */
-static struct pool *remember(struct pool asked, bool current)
+static struct pool *remember(struct pool wanted, bool is_current)
 {
-    uint64_t back = 0, kept = 0;
-    int ended = asked.device;
+    uint64_t refund_bytes = 0, kept_bytes = 0;
+    int ended_device = wanted.device;
     struct pool *pool = NULL;
-    pthread_mutex_lock(&counting);
-    if (!current || DRIVER(DeviceGetMemPool)(&asked.handle, ordinal_of(asked.device)) == RESULT_OK)
-        pool = pinned(asked, &ended, &back, &kept);
-    pthread_mutex_unlock(&counting);
-    refund(ended, back);
-    if (kept > 0)
-        stays_charged(ended, kept);
+    pthread_mutex_lock(&pools_mutex);
+    if (!is_current || DRIVER(DeviceGetMemPool)(&wanted.handle, ordinal_of(wanted.device)) == RESULT_OK)
+        pool = find_pinned(wanted, &ended_device, &refund_bytes, &kept_bytes);
+    pthread_mutex_unlock(&pools_mutex);
+    refund(ended_device, refund_bytes);
+    if (kept_bytes > 0)
+        leave_charged(ended_device, kept_bytes);
     return pool;
 }
 
@@ -218,9 +220,9 @@ TYPE(memoryPool) pool_name(const struct pool *pool)
 
 static void unpin(struct pool *pool)
 {
-    pthread_mutex_lock(&counting);
-    pool->pins--;
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_lock(&pools_mutex);
+    pool->pin_count--;
+    pthread_mutex_unlock(&pools_mutex);
 }
 
 bool pool_countable(TYPE(memoryPool) handle, int device, enum pool_memory memory)
@@ -233,103 +235,105 @@ bool pool_countable(TYPE(memoryPool) handle, int device, enum pool_memory memory
 
 bool pool_known(TYPE(memoryPool) handle, int *device)
 {
-    pthread_mutex_lock(&counting);
-    struct pool *pool = known(handle);
+    pthread_mutex_lock(&pools_mutex);
+    struct pool *pool = find_pool(handle);
     if (pool != NULL)
         *device = pool->device;
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_unlock(&pools_mutex);
     return pool != NULL;
 }
 
 /* With `counting` held: forget the pools that are gone, and those destroyed that hold nothing any more; but for those
  * that are pinned. */
-static void bury(void)
+static void free_ended_pools(void)
 {
-    for (struct pool **at = &pools; *at != NULL;) {
-        struct pool *pool = *at;
-        if ((!pool->over && !pool->gone) || pool->charged > 0 || (pool->pins > 0 && !FAULT(pinned_pools_buried))) {
-            at = &pool->next;
+    for (struct pool **link = &pools; *link != NULL;) {
+        struct pool *pool = *link;
+        if ((!pool->is_destroyed && !pool->is_gone) || pool->charged_bytes > 0 ||
+            (pool->pin_count > 0 && !FAULT(pinned_pools_buried))) {
+            link = &pool->next;
             continue;
         }
-        *at = pool->next;
-        if (!pool->gone)
+        *link = pool->next;
+        if (!pool->is_gone)
             DRIVER(MemPoolDestroy)(pool->handle);
         free(pool);
     }
 }
 
 /* With `counting` held: what a pool does not reserve any more; or, in `kept`, what others may have of that. */
-static uint64_t settle_pool(struct pool *pool, bool trimmed, uint64_t *kept)
+static uint64_t settle_pool(struct pool *pool, bool is_trimmed, uint64_t *kept_bytes)
 {
-    uint64_t taken, back = 0;
-    struct card_use before = {0};
-    if (pool->exported && pool->over)
-        before = card_use(pool->device);
-    if (trimmed || pool->over)
+    uint64_t taken_bytes, refund_bytes = 0;
+    struct card_use use_before = {0};
+    if (pool->is_exported && pool->is_destroyed)
+        use_before = card_use(pool->device);
+    if (is_trimmed || pool->is_destroyed)
         trim(pool);
-    pool->gone = pool->gone || !taken_by(pool, &taken);
-    if (pool->gone)
-        taken = 0; /* it went with the last context, or with what kept it */
-    if (taken < pool->charged && !FAULT(pools_stay_charged)) {
-        back = pool->charged - taken;
-        pool->charged = taken;
+    pool->is_gone = pool->is_gone || !read_taken(pool, &taken_bytes);
+    if (pool->is_gone)
+        taken_bytes = 0; /* it went with the last context, or with what kept it */
+    if (taken_bytes < pool->charged_bytes && !FAULT(pools_stay_charged)) {
+        refund_bytes = pool->charged_bytes - taken_bytes;
+        pool->charged_bytes = taken_bytes;
     }
-    if (back == 0 || !pool->exported || card_got_back(pool->device, before, back))
-        return back;
-    *kept += back;
+    if (refund_bytes == 0 || !pool->is_exported || card_got_back(pool->device, use_before, refund_bytes))
+        return refund_bytes;
+    *kept_bytes += refund_bytes;
     return 0;
 }
 
 /* Say what others may have of the pools of a device, and what of them the process's figure does not have. */
-static void say_pools(int device)
+static void report_pools(int device)
 {
-    if (!atomic_load_explicit(&any_said, memory_order_relaxed))
+    if (!atomic_load_explicit(&has_reported, memory_order_relaxed))
         return;
-    pthread_mutex_lock(&counting);
-    uint64_t bytes = shared[device].stuck, managed = 0;
+    pthread_mutex_lock(&pools_mutex);
+    uint64_t shared_bytes = device_pools[device].stuck_bytes, managed_bytes = 0;
     for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
-        bytes += pool->device == device && pool->exported ? pool->charged : 0;
-        managed += pool->device == device && pool->memory == POOL_OF_MANAGED ? pool->charged : 0;
+        shared_bytes += pool->device == device && pool->is_exported ? pool->charged_bytes : 0;
+        managed_bytes += pool->device == device && pool->memory == POOL_OF_MANAGED ? pool->charged_bytes : 0;
     }
-    int64_t change = (int64_t)(bytes - shared[device].said), unseen = (int64_t)(managed - shared[device].managed);
-    shared[device].said = bytes;
-    shared[device].managed = managed;
-    pthread_mutex_unlock(&counting);
-    say_shared(device, change);
-    unseen_add(device, unseen);
+    int64_t shared_change = (int64_t)(shared_bytes - device_pools[device].reported_bytes),
+            unseen_change = (int64_t)(managed_bytes - device_pools[device].managed_bytes);
+    device_pools[device].reported_bytes = shared_bytes;
+    device_pools[device].managed_bytes = managed_bytes;
+    pthread_mutex_unlock(&pools_mutex);
+    report_shared(device, shared_change);
+    unseen_add(device, unseen_change);
 }
 
 void pool_exported(struct pool *pool)
 {
     int device = pool->device;
-    pthread_mutex_lock(&counting);
-    pool->exported = !FAULT(exported_pools_unknown);
-    pool->pins--;
-    pthread_mutex_unlock(&counting);
-    atomic_store(&any_said, true);
-    say_pools(device);
+    pthread_mutex_lock(&pools_mutex);
+    pool->is_exported = !FAULT(exported_pools_unknown);
+    pool->pin_count--;
+    pthread_mutex_unlock(&pools_mutex);
+    atomic_store(&has_reported, true);
+    report_pools(device);
 }
 
 /* Of the pools of a device, trimmed if so wished: give back what they do not reserve any more. */
-static void settle_all(int device, bool trimmed)
+static void settle_all(int device, bool is_trimmed)
 {
-    uint64_t back = 0, kept = 0;
-    bool idle = false;
-    pthread_mutex_lock(&counting);
+    uint64_t refund_bytes = 0, kept_bytes = 0;
+    bool has_idle = false;
+    pthread_mutex_lock(&pools_mutex);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
-        if (pool->device != device || (trimmed && pool->charged == 0))
+        if (pool->device != device || (is_trimmed && pool->charged_bytes == 0))
             continue;
-        back += settle_pool(pool, trimmed, &kept);
-        idle = idle || pool->charged >= used_of(pool) + POOL_CHUNK;
+        refund_bytes += settle_pool(pool, is_trimmed, &kept_bytes);
+        has_idle = has_idle || pool->charged_bytes >= used_bytes_of(pool) + POOL_CHUNK;
     }
-    behind[device].lost = behind[device].lost && (idle || !trimmed);
-    bury();
-    shared[device].stuck += kept;
-    pthread_mutex_unlock(&counting);
-    refund(device, back);
-    if (kept > 0)
-        stays_charged(device, kept);
-    say_pools(device);
+    pending_streams[device].has_lost = pending_streams[device].has_lost && (has_idle || !is_trimmed);
+    free_ended_pools();
+    device_pools[device].stuck_bytes += kept_bytes;
+    pthread_mutex_unlock(&pools_mutex);
+    refund(device, refund_bytes);
+    if (kept_bytes > 0)
+        leave_charged(device, kept_bytes);
+    report_pools(device);
 }
 
 void pools_settle(int device)
@@ -337,25 +341,26 @@ void pools_settle(int device)
     settle_all(device, false);
 }
 
-uint64_t pools_idle(int device, bool exported)
+uint64_t pools_idle_bytes(int device, bool only_exported)
 {
     uint64_t bytes = 0;
     if (!pools_known())
         return 0;
-    pthread_mutex_lock(&counting);
+    pthread_mutex_lock(&pools_mutex);
     for (const struct pool *pool = pools; pool != NULL; pool = pool->next) {
-        uint64_t reserved = 0;
-        if (pool->device != device || pool->memory == POOL_OF_MANAGED || pool->charged == 0 ||
-            (exported && !pool->exported))
+        uint64_t reserved_bytes = 0;
+        if (pool->device != device || pool->memory == POOL_OF_MANAGED || pool->charged_bytes == 0 ||
+            (only_exported && !pool->is_exported))
             continue;
-        bool fewer = pool->gone || !reserved_of(pool, &reserved) || reserved < pool->charged;
-        bytes += fewer ? pool->charged - reserved : 0;
+        bool reserves_less = pool->is_gone || !read_reserved(pool, &reserved_bytes) ||
+                             reserved_bytes < pool->charged_bytes;
+        bytes += reserves_less ? pool->charged_bytes - reserved_bytes : 0;
     }
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_unlock(&pools_mutex);
     return bytes;
 }
 
-void pools_context_over(context_t context)
+void pools_context_ended(context_t context)
 {
     (void)context; /* the driver tells which pools are gone */
     for (int device = 0; pools_known() && device < (int)HETERO_MAX_DEVICES; device++)
@@ -370,10 +375,10 @@ void pools_trim(int device)
 void pool_destroy(struct pool *pool)
 {
     int device = pool->device;
-    pthread_mutex_lock(&counting);
-    pool->over = true;
-    pool->pins--;
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_lock(&pools_mutex);
+    pool->is_destroyed = true;
+    pool->pin_count--;
+    pthread_mutex_unlock(&pools_mutex);
     settle_all(device, false);
 }
 
@@ -381,96 +386,99 @@ void pool_destroy(struct pool *pool)
 
 void pools_used(int device, stream_t stream)
 {
-    pthread_mutex_lock(&counting);
-    typeof(&behind[0]) of = &behind[device];
-    size_t at = 0;
-    while (at < of->count && of->streams[at] != stream)
-        at++;
-    if (at == of->room) {
-        stream_t *more = realloc(of->streams, (of->room * 2 + 4) * sizeof *more);
-        of->lost = of->lost || more == NULL;
-        of->streams = more != NULL ? more : of->streams;
-        of->room = more != NULL ? of->room * 2 + 4 : of->room;
+    pthread_mutex_lock(&pools_mutex);
+    typeof(&pending_streams[0]) pending = &pending_streams[device];
+    size_t index = 0;
+    while (index < pending->stream_count && pending->streams[index] != stream)
+        index++;
+    if (index == pending->capacity) {
+        stream_t *larger = realloc(pending->streams, (pending->capacity * 2 + 4) * sizeof *larger);
+        pending->has_lost = pending->has_lost || larger == NULL;
+        pending->streams = larger != NULL ? larger : pending->streams;
+        pending->capacity = larger != NULL ? pending->capacity * 2 + 4 : pending->capacity;
     }
-    if (at == of->count && at < of->room)
-        of->streams[of->count++] = stream;
-    pthread_mutex_unlock(&counting);
+    if (index == pending->stream_count && index < pending->capacity)
+        pending->streams[pending->stream_count++] = stream;
+    pthread_mutex_unlock(&pools_mutex);
 }
 
 /* Whether all streams but this one have come past what they freed. Asking is no part of anybody's capture. A thread's
  * own default stream is not told apart from another's. */
-static bool all_passed(int device, stream_t but)
+static bool have_all_passed(int device, stream_t except)
 {
     if (capturing())
         return false;
     TYPE(streamCaptureMode) mode = relax_captures();
-    pthread_mutex_lock(&counting);
-    typeof(&behind[0]) of = &behind[device];
-    for (size_t at = 0; at < of->count;)
-        if (of->streams[at] != STREAM_PER_THREAD && DRIVER(StreamQuery)(of->streams[at]) == RESULT_OK)
-            of->streams[at] = of->streams[--of->count];
+    pthread_mutex_lock(&pools_mutex);
+    typeof(&pending_streams[0]) pending = &pending_streams[device];
+    for (size_t index = 0; index < pending->stream_count;)
+        if (pending->streams[index] != STREAM_PER_THREAD && DRIVER(StreamQuery)(pending->streams[index]) == RESULT_OK)
+            pending->streams[index] = pending->streams[--pending->stream_count];
         else
-            at++;
-    bool passed = !of->lost &&
-                  (of->count == 0 || (of->count == 1 && of->streams[0] == but && but != STREAM_PER_THREAD));
-    pthread_mutex_unlock(&counting);
+            index++;
+    bool have_passed = !pending->has_lost &&
+                       (pending->stream_count == 0 ||
+                        (pending->stream_count == 1 && pending->streams[0] == except && except != STREAM_PER_THREAD));
+    pthread_mutex_unlock(&pools_mutex);
     restore_captures(mode);
-    return passed;
+    return have_passed;
 }
 
-void pools_stream_over(stream_t stream)
+void pools_stream_ended(stream_t stream)
 {
     for (int device = 0; pools_known() && device < (int)HETERO_MAX_DEVICES; device++) {
-        all_passed(device, NULL); /* forgets it, too, if it has */
-        pthread_mutex_lock(&counting);
-        typeof(&behind[0]) of = &behind[device];
-        for (size_t at = 0; at < of->count; at++)
-            if (of->streams[at] == stream) {
-                of->streams[at] = of->streams[--of->count];
-                of->lost = true;
+        have_all_passed(device, NULL); /* forgets it, too, if it has */
+        pthread_mutex_lock(&pools_mutex);
+        typeof(&pending_streams[0]) pending = &pending_streams[device];
+        for (size_t index = 0; index < pending->stream_count; index++)
+            if (pending->streams[index] == stream) {
+                pending->streams[index] = pending->streams[--pending->stream_count];
+                pending->has_lost = true;
             }
-        pthread_mutex_unlock(&counting);
+        pthread_mutex_unlock(&pools_mutex);
     }
 }
 
 bool pools_pending(int device)
 {
-    return pools_known() && !capturing() && !all_passed(device, NULL);
+    return pools_known() && !capturing() && !have_all_passed(device, NULL);
 }
 
 /* --------------------------------------------------------------------------------------------------------- growing */
 
 /* What the pool may add for `bytes`: all of it, or what it does not have idle where that is certain. */
-static bool fits(struct growth *growth, uint64_t bytes, uint64_t prepaid, stream_t stream)
+static bool growth_fits(struct growth *growth, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream)
 {
     const struct pool *pool = growth->pool;
-    uint64_t reserved = 0, used;
-    growth->charged = units_of(pool, bytes);
-    if (growth->charged <= prepaid || charge_fits(pool->device, growth->charged - prepaid))
+    uint64_t reserved_bytes = 0, used_bytes;
+    growth->charged_bytes = pool_units_of(pool, bytes);
+    if (growth->charged_bytes <= prepaid_bytes || charge_fits(pool->device, growth->charged_bytes - prepaid_bytes))
         return true;
-    if (!all_passed(pool->device, stream) || !taken_by(pool, &reserved))
+    if (!have_all_passed(pool->device, stream) || !read_taken(pool, &reserved_bytes))
         return false;
-    used = used_of(pool);
-    growth->charged = bytes > UINT64_MAX - used ? UINT64_MAX : used + bytes;
-    growth->charged = growth->charged > reserved ? units_of(pool, growth->charged - reserved) : 0;
-    return growth->charged <= prepaid || charge_fits(pool->device, growth->charged - prepaid);
+    used_bytes = used_bytes_of(pool);
+    growth->charged_bytes = bytes > UINT64_MAX - used_bytes ? UINT64_MAX : used_bytes + bytes;
+    growth->charged_bytes = growth->charged_bytes > reserved_bytes
+                                ? pool_units_of(pool, growth->charged_bytes - reserved_bytes)
+                                : 0;
+    return growth->charged_bytes <= prepaid_bytes || charge_fits(pool->device, growth->charged_bytes - prepaid_bytes);
 }
 
-result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid, stream_t stream)
+result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream)
 {
     result_t answer = RESULT_OK;
     *growth = (struct growth){.pool = pool};
-    pthread_mutex_lock(&growing[pool->device]);
-    if (!fits(growth, bytes, prepaid, stream)) {
-        more_room(pool->device, units_of(pool, bytes));
-        fits(growth, bytes, prepaid, stream);
+    pthread_mutex_lock(&growth_mutexes[pool->device]);
+    if (!growth_fits(growth, bytes, prepaid_bytes, stream)) {
+        reclaim(pool->device, pool_units_of(pool, bytes));
+        growth_fits(growth, bytes, prepaid_bytes, stream);
     }
-    if (growth->charged > prepaid)
-        answer = charge_now(pool->device, growth->charged - prepaid);
+    if (growth->charged_bytes > prepaid_bytes)
+        answer = charge_without_reclaim(pool->device, growth->charged_bytes - prepaid_bytes);
     else
-        growth->charged = prepaid;
+        growth->charged_bytes = prepaid_bytes;
     if (answer != RESULT_OK) {
-        pthread_mutex_unlock(&growing[pool->device]);
+        pthread_mutex_unlock(&growth_mutexes[pool->device]);
         unpin(pool);
     }
     return answer;
@@ -480,20 +488,20 @@ bool pool_grown(struct growth *growth)
 {
     struct pool *pool = growth->pool;
     int device = pool->device;
-    uint64_t reserved = 0;
-    pthread_mutex_lock(&counting);
-    if (!taken_by(pool, &reserved))
-        reserved = pool->charged + growth->charged;
-    int64_t more = (int64_t)(reserved - pool->charged - growth->charged);
+    uint64_t reserved_bytes = 0;
+    pthread_mutex_lock(&pools_mutex);
+    if (!read_taken(pool, &reserved_bytes))
+        reserved_bytes = pool->charged_bytes + growth->charged_bytes;
+    int64_t growth_bytes = (int64_t)(reserved_bytes - pool->charged_bytes - growth->charged_bytes);
     if (FAULT(pool_growth_uncharged) || FAULT(graph_memory_uncharged))
-        more = -(int64_t)growth->charged;
-    pool->charged = reserved;
-    pool->pins--;
-    pthread_mutex_unlock(&counting);
-    say_pools(device);
-    if (more < 0)
-        refund(device, (uint64_t)-more);
-    bool within = more <= 0 || charge_held(device, (uint64_t)more);
-    pthread_mutex_unlock(&growing[device]);
-    return within;
+        growth_bytes = -(int64_t)growth->charged_bytes;
+    pool->charged_bytes = reserved_bytes;
+    pool->pin_count--;
+    pthread_mutex_unlock(&pools_mutex);
+    report_pools(device);
+    if (growth_bytes < 0)
+        refund(device, (uint64_t)-growth_bytes);
+    bool is_within = growth_bytes <= 0 || charge_unconditionally(device, (uint64_t)growth_bytes);
+    pthread_mutex_unlock(&growth_mutexes[device]);
+    return is_within;
 }

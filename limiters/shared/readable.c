@@ -7,32 +7,33 @@
 #include <unistd.h>
 
 /* The kernel copies the first byte of each page, and stops at one that is not there: nothing is signalled. */
-#define PAGE       4096
-#define PAGES_EACH 64
-#define MOST_BYTES (UINT64_C(1) << 30)
+#define PAGE           4096
+#define PAGES_PER_CALL 64
+#define MAX_BYTES      (UINT64_C(1) << 30)
 
 /* Where the kernel does not answer (a filter of system calls), memory is taken to be there. */
-static bool pages_readable(uintptr_t first, unsigned count)
+static bool pages_readable(uintptr_t first_page, unsigned page_count)
 {
-    char bytes[PAGES_EACH];
-    struct iovec to = {bytes, count}, from[PAGES_EACH];
-    for (unsigned i = 0; i < count; i++)
-        from[i] = (struct iovec){(void *)(first + (uintptr_t)i * PAGE), 1}; /* NOLINT(performance-no-int-to-ptr) */
-    long copied = syscall(SYS_process_vm_readv, getpid(), &to, 1, from, count, 0);
-    return copied < 0 ? errno != EFAULT : copied == (long)count;
+    char bytes[PAGES_PER_CALL];
+    struct iovec destination = {bytes, page_count}, sources[PAGES_PER_CALL];
+    for (unsigned index = 0; index < page_count; index++)
+        sources[index] = (struct iovec){(void *)(first_page + (uintptr_t)index * PAGE),
+                                        1}; /* NOLINT(performance-no-int-to-ptr) */
+    long copied_bytes = syscall(SYS_process_vm_readv, getpid(), &destination, 1, sources, page_count, 0);
+    return copied_bytes < 0 ? errno != EFAULT : copied_bytes == (long)page_count;
 }
 
-bool readable(const void *at, uint64_t size)
+bool is_readable(const void *start, uint64_t size_bytes)
 {
-    uintptr_t page = (uintptr_t)at & ~(uintptr_t)(PAGE - 1), end;
-    if (size > MOST_BYTES || __builtin_add_overflow((uintptr_t)at, size, &end))
+    uintptr_t page = (uintptr_t)start & ~(uintptr_t)(PAGE - 1), end;
+    if (size_bytes > MAX_BYTES || __builtin_add_overflow((uintptr_t)start, size_bytes, &end))
         return false;
     while (page < end) {
-        uintptr_t left = (end - page + PAGE - 1) / PAGE;
-        unsigned count = left < PAGES_EACH ? (unsigned)left : PAGES_EACH;
-        if (!pages_readable(page, count))
+        uintptr_t remaining_pages = (end - page + PAGE - 1) / PAGE;
+        unsigned page_count = remaining_pages < PAGES_PER_CALL ? (unsigned)remaining_pages : PAGES_PER_CALL;
+        if (!pages_readable(page, page_count))
             return false;
-        page += (uintptr_t)count * PAGE;
+        page += (uintptr_t)page_count * PAGE;
     }
     return true;
 }

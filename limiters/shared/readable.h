@@ -6,6 +6,6 @@
 #include <stdint.h>
 
 /* Whether so many bytes can be read. More than an image can have cannot. */
-bool readable(const void *at, uint64_t size);
+bool is_readable(const void *start, uint64_t size_bytes);
 
 #endif

@@ -4,58 +4,58 @@
 #include "governors.h"
 
 /* Neither waits for the other for longer: a signal handler may end the capture of the launch that it interrupts. */
-#define WAITED_NS (50 * MS)
+#define MAX_WAIT_NS (50 * MS)
 
 /* Launches that are captured, and calls that end captures. */
-static atomic_uint recording, ending;
+static atomic_uint captured_launches, capture_ends;
 
-static atomic_uint given_up; /* waits of either for the other */
+static atomic_uint abandoned_wait_count; /* waits of either for the other */
 
 void recording_after_fork(void)
 {
-    atomic_store(&recording, 0);
-    atomic_store(&ending, 0);
+    atomic_store(&captured_launches, 0);
+    atomic_store(&capture_ends, 0);
 }
 
 static bool wait_for_none(atomic_uint *count)
 {
-    for (uint64_t since = driver_engine.now(); atomic_load(count) > 0; driver_engine.pause(US))
-        if (driver_engine.now() - since > WAITED_NS) {
-            atomic_fetch_add(&given_up, 1);
+    for (uint64_t start_ns = driver_engine.now(); atomic_load(count) > 0; driver_engine.pause(US))
+        if (driver_engine.now() - start_ns > MAX_WAIT_NS) {
+            atomic_fetch_add(&abandoned_wait_count, 1);
             return false;
         }
     return true;
 }
 
-bool recording_begins(stream_t stream, unsigned *seen)
+bool recording_begins(stream_t stream, unsigned *abandoned_waits)
 {
-    *seen = atomic_load(&given_up);
-    atomic_fetch_add(&recording, 1);
-    for (bool waits = true; waits && atomic_load(&ending) > 0;) {
-        atomic_fetch_sub(&recording, 1);
-        waits = wait_for_none(&ending);
-        atomic_fetch_add(&recording, 1);
+    *abandoned_waits = atomic_load(&abandoned_wait_count);
+    atomic_fetch_add(&captured_launches, 1);
+    for (bool must_wait = true; must_wait && atomic_load(&capture_ends) > 0;) {
+        atomic_fetch_sub(&captured_launches, 1);
+        must_wait = wait_for_none(&capture_ends);
+        atomic_fetch_add(&captured_launches, 1);
     }
-    if (stream_capturing(stream))
+    if (stream_is_capturing(stream))
         return true;
-    atomic_fetch_sub(&recording, 1);
+    atomic_fetch_sub(&captured_launches, 1);
     return false;
 }
 
-bool recording_ends(stream_t stream, unsigned seen)
+bool recording_ends(stream_t stream, unsigned abandoned_waits)
 {
-    bool recorded = atomic_load(&given_up) == seen || stream_capturing(stream);
-    atomic_fetch_sub(&recording, 1);
-    return recorded;
+    bool is_recorded = atomic_load(&abandoned_wait_count) == abandoned_waits || stream_is_capturing(stream);
+    atomic_fetch_sub(&captured_launches, 1);
+    return is_recorded;
 }
 
 void capture_end_begins(void)
 {
-    atomic_fetch_add(&ending, 1);
-    wait_for_none(&recording);
+    atomic_fetch_add(&capture_ends, 1);
+    wait_for_none(&captured_launches);
 }
 
 void capture_end_over(void)
 {
-    atomic_fetch_sub(&ending, 1);
+    atomic_fetch_sub(&capture_ends, 1);
 }

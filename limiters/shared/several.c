@@ -10,23 +10,23 @@
     result_t body(result_t (*real)(launch_t *, count_t, unsigned), launch_t *launches, count_t count, unsigned flags)  \
     {                                                                                                                  \
         struct launch_ticket tickets[HETERO_MAX_DEVICES];                                                              \
-        launch_t as_asked[HETERO_MAX_DEVICES];                                                                         \
-        count_t entered = 0;                                                                                           \
+        launch_t launches_copy[HETERO_MAX_DEVICES];                                                                    \
+        count_t entered_count = 0;                                                                                     \
         result_t answer = RESULT_OK;                                                                                   \
         if (launches == NULL ||                                                                                        \
             (unsigned)count > HETERO_MAX_DEVICES) /* at most one for each device, and there are no more */             \
             return ERROR(INVALID_VALUE);                                                                               \
-        memcpy(as_asked, launches, (size_t)count * sizeof *launches);                                                  \
+        memcpy(launches_copy, launches, (size_t)count * sizeof *launches);                                             \
         atomic_signal_fence(memory_order_seq_cst);                                                                     \
-        while (entered < FAULT_VALUE(one_device_gated, count, 1) && answer == RESULT_OK) {                             \
-            stream_t stream = as_asked[entered].hStream;                                                               \
-            answer = launch_enter(&tickets[entered], stream == NULL ? STREAM_LEGACY : stream);                         \
-            entered += answer == RESULT_OK;                                                                            \
+        while (entered_count < FAULT_VALUE(one_device_gated, count, 1) && answer == RESULT_OK) {                       \
+            stream_t stream = launches_copy[entered_count].hStream;                                                    \
+            answer = launch_enter(&tickets[entered_count], stream == NULL ? STREAM_LEGACY : stream);                   \
+            entered_count += answer == RESULT_OK;                                                                      \
         }                                                                                                              \
         if (answer == RESULT_OK)                                                                                       \
-            answer = real(as_asked, count, flags);                                                                     \
-        while (entered > 0) /* whatever it answered: some may have been made */                                        \
-            launch_leave(&tickets[--entered], RESULT_OK);                                                              \
+            answer = real(launches_copy, count, flags);                                                                \
+        while (entered_count > 0) /* whatever it answered: some may have been made */                                  \
+            launch_leave(&tickets[--entered_count], RESULT_OK);                                                        \
         return answer;                                                                                                 \
     }
 

@@ -17,7 +17,7 @@
 #include "page_tables.h"
 #include "pools.h"
 #include "recording.h"
-#include "room.h"
+#include "reclaim.h"
 #include "uncounted.h"
 #include "virtual.h"
 
@@ -37,7 +37,7 @@
 #define USED(name, ...)
 #include "api.def"
 
-static void *const ours[ROWS] = {
+static void *const answers[ROWS] = {
 #define OWN(name, ...)      [ROW_##name] = (void *)name,
 #define OWN_IN(name, ...)   [ROW_##name] = (void *)name,
 #define GATED_IN(name, ...) [ROW_##name] = (void *)name,
@@ -45,7 +45,7 @@ static void *const ours[ROWS] = {
 #include "api.def"
 };
 
-SYMBOLS(driver, &driver_library, ours);
+SYMBOLS(driver, &driver_library, answers);
 
 /* --------------------------------------------------------------------------------------------------- the first call */
 
@@ -58,7 +58,7 @@ static void forget_parent(void)
     context_after_fork();
     pools_after_fork();
     blocks_after_fork();
-    room_after_fork();
+    reclaim_after_fork();
     virtual_after_fork();
     tables_after_fork();
     uncounted_after_fork();
@@ -73,22 +73,22 @@ static void forget_parent(void)
 /* What is given back for each kind of what is held, and where room is had (charge.h). */
 static void prepare_charges(void)
 {
-    give_back_by(HELD_POINTER, pointer_freed);
-    give_back_by(HELD_BLOCK, block_over);
-    give_back_by(HELD_CHUNK, pointer_freed);
-    give_back_by(HELD_FREED, pointer_freed);
-    give_back_by(HELD_ARRAY, array_gone);
-    give_back_by(HELD_MODULE, module_gone);
-    give_back_by(HELD_RESIDENCE, give_back_bytes);
-    give_back_by(HELD_IMPORTED, imported_over);
-    give_back_by(HELD_GREEN, give_back_bytes);
-    give_back_by(HELD_LOCAL, give_back_bytes);
-    give_back_by(HELD_SCRATCH, give_back_bytes);
-    give_back_by(HELD_NODES, give_back_bytes);
+    set_refund_function(HELD_POINTER, pointer_freed);
+    set_refund_function(HELD_BLOCK, block_context_ended);
+    set_refund_function(HELD_CHUNK, pointer_freed);
+    set_refund_function(HELD_FREED, pointer_freed);
+    set_refund_function(HELD_ARRAY, array_freed);
+    set_refund_function(HELD_MODULE, module_unloaded);
+    set_refund_function(HELD_RESIDENCE, give_back_bytes);
+    set_refund_function(HELD_IMPORTED, imported_freed);
+    set_refund_function(HELD_GREEN, give_back_bytes);
+    set_refund_function(HELD_LOCAL, give_back_bytes);
+    set_refund_function(HELD_SCRATCH, give_back_bytes);
+    set_refund_function(HELD_NODES, give_back_bytes);
     tables_prepare();
     for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
-        give_back_by(limit, give_back_bytes);
-    more_room_by(make_room);
+        set_refund_function(limit, give_back_bytes);
+    set_reclaimer(reclaim_freed);
     early_prepare();
 }
 
@@ -111,8 +111,8 @@ static result_t prepare(void)
 
 result_t initialise(result_t (*real)(unsigned), unsigned flags)
 {
-    result_t refused = prepare();
-    return refused != RESULT_OK ? refused : real(flags);
+    result_t prepare_result = prepare();
+    return prepare_result != RESULT_OK ? prepare_result : real(flags);
 }
 
 /* Where no call is the first of all programs, what cannot be opened is asked for again by the calls that need it, and
@@ -128,48 +128,48 @@ AT_FIRST_CALL(first_call);
 /* ------------------------------------------------------------------------------------ the driver's lookup functions */
 
 /* Whether `name` is `family`, or that with a version, and this ending. */
-static bool is_version(const char *name, const char *family, bool per_thread)
+static bool is_version(const char *name, const char *family, bool is_per_thread)
 {
     static const char *const variants[] = {FUNCTION_VARIANTS};
     size_t length = strlen(family);
-    const char *rest = name + length;
+    const char *suffix = name + length;
     if (strncmp(name, family, length) != 0)
         return false;
-    if (rest[0] == '_' && rest[1] == 'v' && rest[2] >= '0' && rest[2] <= '9')
-        rest += 3;
-    for (size_t i = 0; per_thread && i < sizeof variants / sizeof *variants; i++)
-        if (strcmp(rest, variants[i]) == 0)
+    if (suffix[0] == '_' && suffix[1] == 'v' && suffix[2] >= '0' && suffix[2] <= '9')
+        suffix += 3;
+    for (size_t index = 0; is_per_thread && index < sizeof variants / sizeof *variants; index++)
+        if (strcmp(suffix, variants[index]) == 0)
             return true;
-    return !per_thread && *rest == '\0';
+    return !is_per_thread && *suffix == '\0';
 }
 
 /* What we answer of a family of functions in this variant: how many versions, and the row of the last. */
-static unsigned versions_of(const char *family, bool per_thread, unsigned *last)
+static unsigned versions_of(const char *family, bool is_per_thread, unsigned *last_row)
 {
-    unsigned versions = 0;
+    unsigned version_count = 0;
     for (unsigned row = 0; row < ROWS; row++)
-        if (ours[row] != NULL && is_version(driver_rows[row].name, family, per_thread)) {
-            *last = row;
-            versions++;
+        if (answers[row] != NULL && is_version(driver_rows[row].name, family, is_per_thread)) {
+            *last_row = row;
+            version_count++;
         }
-    return versions;
+    return version_count;
 }
 
 /* The driver's versions of a family that it shows to dlsym: how many, and whether `function` is one of them. */
-static unsigned shown(const char *family, const void *function, bool *is_one)
+static unsigned exported_versions(const char *family, const void *function, bool *is_exported)
 {
     static const char *const endings[] = {"", FUNCTION_VARIANTS};
-    unsigned versions = 0;
-    *is_one = false;
+    unsigned newest = 0;
+    *is_exported = false;
     for (unsigned version = 1; version <= 9; version++)
         for (unsigned ending = 0; ending < sizeof endings / sizeof *endings; ending++) {
-            char name[96], number[4] = {'_', 'v', (char)('0' + version)};
-            snprintf(name, sizeof name, "%s%s%s", family, version == 1 ? "" : number, endings[ending]);
-            void *there = library_named(&driver_library, name);
-            *is_one = *is_one || (there != NULL && there == function);
-            versions = there != NULL && ending == 0 && version > versions ? version : versions;
+            char name[96], suffix[4] = {'_', 'v', (char)('0' + version)};
+            snprintf(name, sizeof name, "%s%s%s", family, version == 1 ? "" : suffix, endings[ending]);
+            void *exported = library_named(&driver_library, name);
+            *is_exported = *is_exported || (exported != NULL && exported == function);
+            newest = exported != NULL && ending == 0 && version > newest ? version : newest;
         }
-    return versions;
+    return newest;
 }
 
 /* A program built for a CUDA before this means the forms of 32 bits, where there were others. */
@@ -177,72 +177,72 @@ static unsigned shown(const char *family, const void *function, bool *is_one)
 
 /* Ours for the driver's address of a function: it tells which variant and version the driver chose. What is not
  * answered stays the driver's. NULL: the driver shows this address under no name of the table. */
-static void *ours_by_address(void *found)
+static void *answer_by_address(void *driver_function)
 {
     for (unsigned row = 0; row < ROWS; row++)
-        if (found == symbol_known(&driver_rows[row]) || found == local_driver(row) ||
-            found == ours[row]) /* whose names lead to us in itself, too */
-            return ours[row] != NULL && !FAULT(raw_lookup_unanswered) ? ours[row] : found;
+        if (driver_function == symbol_known(&driver_rows[row]) || driver_function == local_driver(row) ||
+            driver_function == answers[row]) /* whose names lead to us in itself, too */
+            return answers[row] != NULL && !FAULT(raw_lookup_unanswered) ? answers[row] : driver_function;
     return NULL;
 }
 
 /* Ours for an address that the driver found under `name` and does not show to dlsym: the name decides, if it leaves no
  * choice. NULL: refused, since ours takes what another version does not. */
-static void *ours_by_name(void *found, const char *name, int version, uint64_t flags)
+static void *answer_by_name(void *driver_function, const char *name, int version, uint64_t flags)
 {
-    unsigned row = 0, last;
-    bool per_thread = (flags & VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)) != 0, is_shown;
-    unsigned versions = versions_of(name, per_thread, &row);
-    if (versions == 0 && versions_of(name, !per_thread, &last) == 0)
-        return found;
-    unsigned newest = shown(name, found, &is_shown);
-    bool certain = versions == 1 && version >= SECOND_FORMS && !is_shown &&
-                   newest == (unsigned)(strncmp(driver_rows[row].name + strlen(name), "_v2", 3) == 0 ? 2 : 1);
-    log_line(certain ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
-             certain ? driver_rows[row].name : "its version is not one that is limited: refused");
-    return certain ? ours[row] : NULL;
+    unsigned row = 0, other_row;
+    bool is_per_thread = (flags & VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)) != 0, is_exported;
+    unsigned version_count = versions_of(name, is_per_thread, &row);
+    if (version_count == 0 && versions_of(name, !is_per_thread, &other_row) == 0)
+        return driver_function;
+    unsigned newest = exported_versions(name, driver_function, &is_exported);
+    bool is_certain = version_count == 1 && version >= SECOND_FORMS && !is_exported &&
+                      newest == (unsigned)(strncmp(driver_rows[row].name + strlen(name), "_v2", 3) == 0 ? 2 : 1);
+    log_line(is_certain ? LOG_INFO : LOG_ERROR, "%s: the driver's address is not dlsym's; %s", name,
+             is_certain ? driver_rows[row].name : "its version is not one that is limited: refused");
+    return is_certain ? answers[row] : NULL;
 }
 
-static void *ours_for(void *found, const char *name, int version, uint64_t flags)
+static void *answer_for(void *driver_function, const char *name, int version, uint64_t flags)
 {
-    void *known = ours_by_address(found);
-    return known != NULL ? known : ours_by_name(found, name, version, flags);
+    void *own_function = answer_by_address(driver_function);
+    return own_function != NULL ? own_function : answer_by_name(driver_function, name, version, flags);
 }
 
-static result_t answer(result_t found, const char *name, void **function, int version, uint64_t flags)
+static result_t answer_lookup(result_t result, const char *name, void **function, int version, uint64_t flags)
 {
-    if (found == RESULT_OK && function != NULL && *function != NULL) {
-        *function = function_hidden(name) ? NULL : ours_for(*function, name, version, flags);
-        found = *function != NULL ? RESULT_OK : ERROR(NOT_FOUND);
+    if (result == RESULT_OK && function != NULL && *function != NULL) {
+        *function = function_hidden(name) ? NULL : answer_for(*function, name, version, flags);
+        result = *function != NULL ? RESULT_OK : ERROR(NOT_FOUND);
     }
-    return found;
+    return result;
 }
 
-result_t proc_address(result_t (*real)(const char *, void **, int, uint64_t), stream_t none, const char *name,
+result_t proc_address(result_t (*real)(const char *, void **, int, uint64_t), stream_t null_stream, const char *name,
                       void **function, int version, uint64_t flags)
 {
-    if (none == STREAM_PER_THREAD && flags == 0)
+    if (null_stream == STREAM_PER_THREAD && flags == 0)
         flags = VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-    return answer(real(name, function, version, flags), name, function, version, flags);
+    return answer_lookup(real(name, function, version, flags), name, function, version, flags);
 }
 
 result_t proc_address_v2(result_t (*real)(const char *, void **, int, uint64_t, TYPE(driverProcAddressQueryResult) *),
-                         stream_t none, const char *name, void **function, int version, uint64_t flags,
+                         stream_t null_stream, const char *name, void **function, int version, uint64_t flags,
                          TYPE(driverProcAddressQueryResult) *result)
 {
-    if (none == STREAM_PER_THREAD && flags == 0)
+    if (null_stream == STREAM_PER_THREAD && flags == 0)
         flags = VALUE(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-    result_t found = answer(real(name, function, version, flags, result), name, function, version, flags);
-    if (found == ERROR(NOT_FOUND) && result != NULL && *result == VALUE(GET_PROC_ADDRESS_SUCCESS))
+    result_t answer_code = answer_lookup(real(name, function, version, flags, result), name, function, version, flags);
+    if (answer_code == ERROR(NOT_FOUND) && result != NULL && *result == VALUE(GET_PROC_ADDRESS_SUCCESS))
         *result = VALUE(GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
-    return found;
+    return answer_code;
 }
 
 /* The newest version is meant. */
 result_t entry_point(result_t (*real)(const char *, void **, unsigned long long, TYPE(driverProcAddressQueryResult) *),
-                     stream_t none, const char *name, void **function, unsigned long long flags,
+                     stream_t null_stream, const char *name, void **function, unsigned long long flags,
                      TYPE(driverProcAddressQueryResult) *status)
 {
-    (void)none;
-    return answer(real(name, function, flags, status), name, function, INT_MAX, flags);
+    (void)null_stream;
+    return answer_lookup(real(name, function, flags, status), name, function, INT_MAX, flags);
 }

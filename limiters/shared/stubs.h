@@ -7,11 +7,11 @@
 #include "../core/fault.h"
 
 #define EXPORT          __attribute__((visibility("default")))
-#define DEFAULT(stream) ((stream) == NULL ? none : (stream))
-#define NO_STREAM       none
+#define DEFAULT(stream) ((stream) == NULL ? null_stream : (stream))
+#define NO_STREAM       null_stream
 
-/* Not limited, or called by the driver's own code for a call that is: straight through, at the cost of this one branch.
- * A driver without the function says so. */
+/* Call the driver directly if nothing is limited, or if the driver's own code calls within a call of the program. That
+ * costs this one branch. Without the driver's function the error code says so. */
 #define PASS_IF_FREE(real, arguments)                                                                                  \
     do {                                                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
@@ -23,31 +23,36 @@
 #define AFTER(first, arguments) (first UNWRAP arguments)
 #define UNWRAP(...)             , ##__VA_ARGS__
 
-/* A call writes the name of what it makes into memory of ours, and that goes into the program's when it is noted: there
- * another thread could put another name meanwhile, which would be given back in place of this one. MADE_TYPES of each
- * API's types.h are what names such calls write by their first argument. */
-#define FIRST(...)                   FIRST_OF(, ##__VA_ARGS__, nothing)
+/* A call that makes an object writes its handle to its first argument. The limiter passes a buffer of its own, and
+ * copies the handle to the program's memory once it is noted. In the program's memory another thread could replace the
+ * handle meanwhile, and the limiter would note the wrong one. OUTPUT_TYPES of each API's types.h are the types of such
+ * handles. */
+#define FIRST(...)                   FIRST_OF(, ##__VA_ARGS__, no_argument)
 #define FIRST_OF(before, first, ...) first
-#define BYTES_MADE(made)             typeof(made *) : sizeof(made),
-#define OURS_OF(made)                                                                                                  \
-    typeof(made *) : (made *)(shown == 0 ? NULL : FAULT_VALUE(made_names_unguarded, (void *)ours_made, (void *)shown)),
-#define MAKING(first, call)                                                                                            \
+#define OUTPUT_BYTES(output)         typeof(output *) : sizeof(output),
+#define PRIVATE_OUTPUT(output)                                                                                         \
+    typeof(output *)                                                                                                   \
+        : (output *)(program_output == 0                                                                               \
+                         ? NULL                                                                                        \
+                         : FAULT_VALUE(made_names_unguarded, (void *)private_output, (void *)program_output)),
+#define WITH_PRIVATE_OUTPUT(first, call)                                                                               \
     ({                                                                                                                 \
-        const int nothing = 0;                                                                                         \
-        const uintptr_t shown = (uintptr_t)first;                                                                      \
-        uint64_t ours_made[4] = {0};                                                                                   \
-        const size_t bytes_made = _Generic(first, MADE_TYPES(BYTES_MADE) default: (size_t)0);                          \
-        result_t made_answer;                                                                                          \
-        typeof(first) as_asked = first;                                                                                \
+        const int no_argument = 0;                                                                                     \
+        const uintptr_t program_output = (uintptr_t)first;                                                             \
+        uint64_t private_output[4] = {0};                                                                              \
+        const size_t output_bytes = _Generic(first, OUTPUT_TYPES(OUTPUT_BYTES) default: (size_t)0);                    \
+        result_t call_answer;                                                                                          \
+        typeof(first) program_argument = first;                                                                        \
         {                                                                                                              \
-            typeof(as_asked) first = _Generic(as_asked, MADE_TYPES(OURS_OF) default: as_asked);                        \
+            typeof(program_argument) first = _Generic(program_argument,                                                \
+                OUTPUT_TYPES(PRIVATE_OUTPUT) default: program_argument);                                               \
             (void)first;                                                                                               \
-            made_answer = call;                                                                                        \
+            call_answer = call;                                                                                        \
         }                                                                                                              \
-        (void)nothing;                                                                                                 \
-        if (made_answer == RESULT_OK && !FAULT(made_names_unguarded))                                                  \
-            show_made(shown, ours_made, bytes_made);                                                                   \
-        made_answer;                                                                                                   \
+        (void)no_argument;                                                                                             \
+        if (call_answer == RESULT_OK && !FAULT(made_names_unguarded))                                                  \
+            publish_output(program_output, private_output, output_bytes);                                              \
+        call_answer;                                                                                                   \
     })
 
 #define OWN(name, parameters, arguments, body)                                                                         \
@@ -56,7 +61,7 @@
         typeof(&name) real = REAL(name);                                                                               \
         PASS_IF_FREE(real, arguments);                                                                                 \
         call_begins();                                                                                                 \
-        result_t answer = MAKING(FIRST arguments, body AFTER(real, arguments));                                        \
+        result_t answer = WITH_PRIVATE_OUTPUT(FIRST arguments, body AFTER(real, arguments));                           \
         call_ends();                                                                                                   \
         return answer;                                                                                                 \
     }
@@ -66,7 +71,7 @@
         typeof(&name) real = REAL(name);                                                                               \
         PASS_IF_FREE(real, arguments);                                                                                 \
         call_begins();                                                                                                 \
-        result_t answer = MAKING(FIRST arguments, body AFTER(real, AFTER(default_stream, arguments)));                 \
+        result_t answer = WITH_PRIVATE_OUTPUT(FIRST arguments, body AFTER(real, AFTER(default_stream, arguments)));    \
         call_ends();                                                                                                   \
         return answer;                                                                                                 \
     }
@@ -84,11 +89,11 @@
         typeof(&name) real = REAL(name);                                                                               \
         if (__builtin_expect(real == NULL, 0))                                                                         \
             return RESULT_NO_FUNCTION;                                                                                 \
-        if (__builtin_expect(process.launch_devices <= 0, 0) && launch_look())                                         \
+        if (__builtin_expect(process.launch_devices <= 0, 0) && launch_count_devices())                                \
             return real arguments;                                                                                     \
         if (is_nested_work(__builtin_return_address(0)))                                                               \
             return real arguments;                                                                                     \
-        const stream_t none = default_stream;                                                                          \
+        const stream_t null_stream = default_stream;                                                                   \
         struct launch_ticket ticket;                                                                                   \
         result_t answer = launch_enter(&ticket, stream);                                                               \
         if (answer != RESULT_OK)                                                                                       \

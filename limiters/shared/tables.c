@@ -12,21 +12,21 @@ static const char *const tables[] = {
     NULL,
 };
 
-static bool table_known(const char *id)
+static bool is_known_table(const char *id)
 {
-    for (size_t at = 0; tables[at] != NULL; at++)
-        if (strcmp(tables[at], id) == 0)
+    for (size_t index = 0; tables[index] != NULL; index++)
+        if (strcmp(tables[index], id) == 0)
             return true;
     return tables[0] == NULL;
 }
 
 result_t export_table(result_t (*real)(const void **, const TYPE(uuid) *), const void **table, const TYPE(uuid) *id)
 {
-    static const char says[] = "the table of functions ";
-    char name[sizeof says + 2 * sizeof id->bytes];
-    char *text = stpcpy(name, says);
-    for (unsigned i = 0; id != NULL && i < sizeof id->bytes; i++)
-        text += snprintf(text, 3, "%02x", (unsigned char)id->bytes[i]);
-    bool hide = id != NULL && !table_known(name + sizeof says - 1) && refuse_unknown(name);
-    return hide ? ERROR(NOT_FOUND) : real(table, id);
+    static const char prefix[] = "the table of functions ";
+    char name[sizeof prefix + 2 * sizeof id->bytes];
+    char *end = stpcpy(name, prefix);
+    for (unsigned index = 0; id != NULL && index < sizeof id->bytes; index++)
+        end += snprintf(end, 3, "%02x", (unsigned char)id->bytes[index]);
+    bool is_hidden = id != NULL && !is_known_table(name + sizeof prefix - 1) && refuse_unknown(name);
+    return is_hidden ? ERROR(NOT_FOUND) : real(table, id);
 }

@@ -14,16 +14,16 @@
 #include <stdint.h>
 
 /* Around the making of a context: what the process holds without it, and the context it got. One at a time. */
-struct measured {
+struct driver_baseline {
     int device;
-    bool known;
-    int64_t before;
+    bool is_known;
+    int64_t before_bytes;
 };
-struct measured context_begins(int device);
-void context_made(const struct measured *measured, context_t context);
+struct driver_baseline context_begins(int device);
+void context_made(const struct driver_baseline *baseline, context_t context);
 
 /* The same of one that is charged: what it took, where that is known. */
-void context_grew(const struct measured *measured, uint64_t *bytes);
+void context_grew(const struct driver_baseline *baseline, uint64_t *bytes);
 
 /* A context ended. */
 void context_over(context_t context);
@@ -33,7 +33,7 @@ void code_loaded(uint64_t bytes);
 
 /* What a context takes with the first image whose kernels call these: charged before it is loaded, and afterwards by
  * the figure. */
-uint64_t stacks_of_calls(int device, bool mallocs, bool prints);
+uint64_t stack_bytes_of_calls(int device, bool calls_malloc, bool calls_printf);
 
 /* The driver did not load it after all. */
 void code_refused(uint64_t bytes);
@@ -47,7 +47,7 @@ bool uncounted_settle(int device);
 bool uncounted_fits(int device, uint64_t bytes);
 
 /* The same as uncounted_settle(), where it was not looked at in the last 10 ms. */
-bool uncounted_look(int device);
+bool uncounted_check_rarely(int device);
 
 /* Bytes that are charged and that NVML's figure does not have, because others hold them, or pools of managed memory. */
 void unseen_add(int device, int64_t bytes);
@@ -56,7 +56,7 @@ void unseen_add(int device, int64_t bytes);
 int64_t unseen_bytes(int device);
 
 /* Who tells how much is charged that the figure may not have: said once (early.h). */
-void hidden_by(uint64_t (*bytes)(int device));
+void set_hidden_bytes(uint64_t (*function)(int device));
 
 void uncounted_after_fork(void);
 

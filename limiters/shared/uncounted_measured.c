@@ -16,56 +16,58 @@
 
 /* Code is not charged: as far as images are known to have it, and up to so much in all. Chosen to be what frameworks
  * load of it where it is loaded as it is used, and not measured. What is beyond is charged. */
-#define CODE_MOST (UINT64_C(128) << 20)
+#define MAX_CODE_BYTES (UINT64_C(128) << 20)
 
 /* What a context takes for stacks when the first image is loaded whose kernels call malloc (138 MiB on an NVIDIA H100,
  * 132 x 2048 threads), or vprintf (64 MiB there; 2 more after malloc's). Driver 580.159.04, 2026-11-27. */
-#define STACK_OF_MALLOC UINT64_C(512)
-#define WITH_MALLOC     (UINT64_C(6) << 20)
-#define FOR_PRINTF      (UINT64_C(64) << 20)
+#define MALLOC_STACK_BYTES UINT64_C(512)
+#define MALLOC_EXTRA_BYTES (UINT64_C(6) << 20)
+#define PRINTF_BYTES       (UINT64_C(64) << 20)
 
-#define LOOK_MS 10
+#define CHECK_INTERVAL_MS 10
 
 /* How often the figure is asked for again because other threads changed what is charged meanwhile. */
-#define TRIES 8
+#define MAX_RETRIES 8
 
 /* Guards what follows. Held around what is said in the region, never around a charge. */
-static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t code;
+static pthread_mutex_t figures_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t code_bytes;
 static struct {
-    uint64_t
-        contexts;   /* bytes of all that stand, each with the block that is part of it, but for one that is charged */
-    unsigned count; /* of them */
-    uint64_t uncounted;     /* bytes that are charged for being beyond */
-    _Atomic int64_t unseen; /* read without `measuring`, as pools are counted inside and outside of that */
-    uint64_t said;          /* of contexts and code, what the region says */
-} devices[HETERO_MAX_DEVICES];
+    uint64_t context_bytes;   /* bytes of all that stand, each with the block that is part of it, but for one that is
+                                 charged */
+    unsigned context_count;   /* of them */
+    uint64_t uncounted_bytes; /* bytes that are charged for being beyond */
+    _Atomic int64_t unseen_bytes; /* read without `measuring`, as pools are counted inside and outside of that */
+    uint64_t reported_bytes;      /* of contexts and code, what the region says */
+} device_figures[HETERO_MAX_DEVICES];
 
 /* Held from before a context is made until after. */
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t making_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void uncounted_after_fork(void)
 {
-    measuring = making = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    code = 0;
+    figures_mutex = making_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    code_bytes = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
-        devices[device].contexts = devices[device].uncounted = devices[device].said = 0;
-        devices[device].count = 0;
-        devices[device].unseen = 0;
+        device_figures[device].context_bytes = device_figures[device].uncounted_bytes =
+            device_figures[device].reported_bytes = 0;
+        device_figures[device].context_count = 0;
+        device_figures[device].unseen_bytes = 0;
     }
 }
 
 /* The driver's figure has no managed memory. */
 int64_t unseen_bytes(int device)
 {
-    uint64_t of_managed = managed_charged(device);
-    return (int64_t)of_managed + atomic_load(&devices[device].unseen);
+    uint64_t managed_bytes = managed_charged_bytes(device);
+    return (int64_t)managed_bytes + atomic_load(&device_figures[device].unseen_bytes);
 }
 
 /* What is charged and seen in the driver's figure. */
-static int64_t charged_and_seen(int device, uint64_t *returned)
+static int64_t charged_and_seen(int device, uint64_t *returned_bytes)
 {
-    return (int64_t)(ledger_own(tenant_region(), (unsigned)device, returned) - devices[device].uncounted) -
+    return (int64_t)(ledger_own(tenant_region(), (unsigned)device, returned_bytes) -
+                     device_figures[device].uncounted_bytes) -
            unseen_bytes(device);
 }
 
@@ -75,83 +77,85 @@ static int64_t charged_and_seen(int device, uint64_t *returned)
  * when it was asked is at most what was charged afterwards, and what was given back meanwhile. */
 static bool beyond_charges(int device, int64_t *bytes)
 {
-    uint64_t figure, before, after;
+    uint64_t driver_bytes, returned_before, returned_after;
     for (unsigned tries = 0;; tries++) {
-        int64_t old = charged_and_seen(device, &before);
-        if (!management_process_memory(tenant_terms(device)->uuid, &figure))
+        int64_t charged_before = charged_and_seen(device, &returned_before);
+        if (!management_process_memory(tenant_terms(device)->uuid, &driver_bytes))
             return false;
-        int64_t now = charged_and_seen(device, &after) + (int64_t)(after - before);
-        *bytes = (int64_t)figure - (now > old ? now : old);
-        if ((after == before && now == old) || tries == TRIES)
+        int64_t charged_after = charged_and_seen(device, &returned_after) + (int64_t)(returned_after - returned_before);
+        *bytes = (int64_t)driver_bytes - (charged_after > charged_before ? charged_after : charged_before);
+        if ((returned_after == returned_before && charged_after == charged_before) || tries == MAX_RETRIES)
             return true;
     }
 }
 
-static uint64_t (*hidden)(int device);
+static uint64_t (*hidden_bytes_on)(int device);
 
-void hidden_by(uint64_t (*bytes)(int device))
+void set_hidden_bytes(uint64_t (*function)(int device))
 {
-    hidden = bytes;
+    hidden_bytes_on = function;
 }
 
-struct measured context_begins(int device)
+struct driver_baseline context_begins(int device)
 {
-    struct measured measured = {.device = device};
-    uint64_t returned;
-    pthread_mutex_lock(&making);
+    struct driver_baseline baseline = {.device = device};
+    uint64_t returned_bytes;
+    pthread_mutex_lock(&making_mutex);
     if (!counted(device) || tenant_region() == NULL)
-        return measured;
-    pthread_mutex_lock(&measuring);
-    measured.before = -charged_and_seen(device, &returned); /* it is not on the card before its first context */
-    measured.known = beyond_charges(device, &measured.before) || devices[device].count == 0;
-    pthread_mutex_unlock(&measuring);
-    return measured;
+        return baseline;
+    pthread_mutex_lock(&figures_mutex);
+    baseline.before_bytes = -charged_and_seen(device,
+                                              &returned_bytes); /* it is not on the card before its first context */
+    baseline.is_known = beyond_charges(device, &baseline.before_bytes) || device_figures[device].context_count == 0;
+    pthread_mutex_unlock(&figures_mutex);
+    return baseline;
 }
 
 /* With `measuring` held: say in the region what the driver counts here that is nobody's to be charged. */
-static void say_uncharged(int device, uint64_t bytes)
+static void report_uncharged(int device, uint64_t bytes)
 {
-    int64_t change = (int64_t)(bytes - devices[device].said);
-    devices[device].said = bytes;
+    int64_t change = (int64_t)(bytes - device_figures[device].reported_bytes);
+    device_figures[device].reported_bytes = bytes;
     if (change != 0)
         ledger_report(tenant_region(), HETERO_REPORT_UNCHARGED, (unsigned)device, change);
 }
 
 /* What a context adds to what is not charged: itself, but where the grant charges the first of a process. */
-static uint64_t uncharged_context(int device, uint64_t bytes)
+static uint64_t uncharged_context_bytes(int device, uint64_t bytes)
 {
-    bool charged = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0 && devices[device].count == 0;
-    return BLOCK + (charged ? 0 : bytes);
+    bool is_charged = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0 &&
+                      device_figures[device].context_count == 0;
+    return BLOCK + (is_charged ? 0 : bytes);
 }
 
-void context_made(const struct measured *measured, context_t context)
+void context_made(const struct driver_baseline *baseline, context_t context)
 {
-    int device = measured->device;
-    int64_t after;
+    int device = baseline->device;
+    int64_t bytes_after;
     struct entry previous,
         entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device}; /* context_over() takes it */
-    pthread_mutex_lock(&measuring);
-    bool news = context != NULL && !table_get(CONTEXT_BYTES, (uintptr_t)context, &previous);
-    if (news && measured->known && beyond_charges(device, &after) && after >= measured->before) {
-        entry.bytes = uncharged_context(device, (uint64_t)(after - measured->before));
+    pthread_mutex_lock(&figures_mutex);
+    bool is_new = context != NULL && !table_get(CONTEXT_BYTES, (uintptr_t)context, &previous);
+    if (is_new && baseline->is_known && beyond_charges(device, &bytes_after) && bytes_after >= baseline->before_bytes) {
+        entry.bytes = uncharged_context_bytes(device, (uint64_t)(bytes_after - baseline->before_bytes));
         if (table_put(&entry, &previous)) {
-            devices[device].contexts += entry.bytes;
-            devices[device].count++;
-            say_uncharged(device, devices[device].contexts);
+            device_figures[device].context_bytes += entry.bytes;
+            device_figures[device].context_count++;
+            report_uncharged(device, device_figures[device].context_bytes);
         }
     }
-    pthread_mutex_unlock(&measuring);
-    pthread_mutex_unlock(&making);
+    pthread_mutex_unlock(&figures_mutex);
+    pthread_mutex_unlock(&making_mutex);
 }
 
-void context_grew(const struct measured *measured, uint64_t *bytes)
+void context_grew(const struct driver_baseline *baseline, uint64_t *bytes)
 {
-    int64_t after;
-    pthread_mutex_lock(&measuring);
-    if (measured->known && beyond_charges(measured->device, &after) && after >= measured->before)
-        *bytes = (uint64_t)(after - measured->before);
-    pthread_mutex_unlock(&measuring);
-    pthread_mutex_unlock(&making);
+    int64_t bytes_after;
+    pthread_mutex_lock(&figures_mutex);
+    if (baseline->is_known && beyond_charges(baseline->device, &bytes_after) && bytes_after >= baseline->before_bytes)
+        *bytes = (uint64_t)(bytes_after - baseline->before_bytes);
+    pthread_mutex_unlock(&figures_mutex);
+    pthread_mutex_unlock(&making_mutex);
 }
 
 void context_over(context_t context)
@@ -159,119 +163,124 @@ void context_over(context_t context)
     struct entry entry;
     if (!table_take(CONTEXT_BYTES, (uintptr_t)context, &entry))
         return;
-    pthread_mutex_lock(&measuring);
-    devices[entry.device].contexts -= entry.bytes;
-    devices[entry.device].count--;
-    say_uncharged(entry.device, devices[entry.device].contexts);
-    pthread_mutex_unlock(&measuring);
+    pthread_mutex_lock(&figures_mutex);
+    device_figures[entry.device].context_bytes -= entry.bytes;
+    device_figures[entry.device].context_count--;
+    report_uncharged(entry.device, device_figures[entry.device].context_bytes);
+    pthread_mutex_unlock(&figures_mutex);
     uncounted_settle(entry.device);
 }
 
 /* What the code of one image may take. */
-static uint64_t of_image(uint64_t bytes)
+static uint64_t image_code_bytes(uint64_t bytes)
 {
-    return bytes > CODE_MOST ? CODE_MOST : bytes;
+    return bytes > MAX_CODE_BYTES ? MAX_CODE_BYTES : bytes;
 }
 
 void code_loaded(uint64_t bytes)
 {
-    pthread_mutex_lock(&measuring);
-    code += of_image(bytes);
-    pthread_mutex_unlock(&measuring);
+    pthread_mutex_lock(&figures_mutex);
+    code_bytes += image_code_bytes(bytes);
+    pthread_mutex_unlock(&figures_mutex);
 }
 
 void code_refused(uint64_t bytes)
 {
-    pthread_mutex_lock(&measuring);
-    code -= of_image(bytes);
-    pthread_mutex_unlock(&measuring);
+    pthread_mutex_lock(&figures_mutex);
+    code_bytes -= image_code_bytes(bytes);
+    pthread_mutex_unlock(&figures_mutex);
 }
 
 void unseen_add(int device, int64_t bytes)
 {
-    atomic_fetch_add(&devices[device].unseen, bytes);
+    atomic_fetch_add(&device_figures[device].unseen_bytes, bytes);
 }
 
-uint64_t stacks_of_calls(int device, bool mallocs, bool prints)
+uint64_t stack_bytes_of_calls(int device, bool calls_malloc, bool calls_printf)
 {
-    if (mallocs)
-        return threads_of(device) * STACK_OF_MALLOC + WITH_MALLOC;
-    return prints ? FOR_PRINTF : 0;
+    if (calls_malloc)
+        return threads_of(device) * MALLOC_STACK_BYTES + MALLOC_EXTRA_BYTES;
+    return calls_printf ? PRINTF_BYTES : 0;
 }
 
 /* What contexts and code may take. */
-static uint64_t expected(int device)
+static uint64_t expected_bytes(int device)
 {
-    return devices[device].contexts + (code < CODE_MOST ? code : CODE_MOST);
+    return device_figures[device].context_bytes + (code_bytes < MAX_CODE_BYTES ? code_bytes : MAX_CODE_BYTES);
 }
 
 /* What was charged becomes less only as far as that cannot be for what is charged and not in the figure: else an
  * allocation that another thread has begun, or a graph that was not launched, would make room for another. */
-static uint64_t uncounted_now(int device, int64_t figure, bool alone)
+static uint64_t uncounted_now(int device, int64_t beyond_bytes, bool is_alone)
 {
-    int64_t most = (int64_t)expected(device);
-    uint64_t old = devices[device].uncounted, now = figure > most ? (uint64_t)(figure - most) : 0;
-    if (now >= old || FAULT(early_charges_make_room))
-        return now;
-    int64_t high = figure + FAULT_VALUE(hidden_bytes_make_room, (int64_t)hidden(device), 0) - most;
-    return (!alone && !FAULT(charges_of_others_make_room)) || high > (int64_t)old ? old : high > 0 ? (uint64_t)high : 0;
+    int64_t expected = (int64_t)expected_bytes(device);
+    uint64_t old_bytes = device_figures[device].uncounted_bytes,
+             new_bytes = beyond_bytes > expected ? (uint64_t)(beyond_bytes - expected) : 0;
+    if (new_bytes >= old_bytes || FAULT(early_charges_make_room))
+        return new_bytes;
+    int64_t upper_bytes = beyond_bytes + FAULT_VALUE(hidden_bytes_make_room, (int64_t)hidden_bytes_on(device), 0) -
+                          expected;
+    return (!is_alone && !FAULT(charges_of_others_make_room)) || upper_bytes > (int64_t)old_bytes ? old_bytes
+           : upper_bytes > 0 ? (uint64_t)upper_bytes
+                             : 0;
 }
 
 /* With `measuring` held: what is beyond what is known now, and how much more that is than was charged for it. False:
  * nothing is known. */
-static bool measure(int device, int64_t *more)
+static bool measure_growth(int device, int64_t *growth_bytes)
 {
-    int64_t figure;
-    unsigned long begun;
-    bool alone = calls_are_mine(&begun);
-    uint64_t most = expected(device), old = devices[device].uncounted;
-    if (devices[device].count == 0) { /* no context, and so none of what this is about */
-        devices[device].uncounted = 0;
-        *more = -(int64_t)old;
+    int64_t beyond_bytes;
+    unsigned long begun_count;
+    bool is_alone = no_other_thread_calls(&begun_count);
+    uint64_t expected = expected_bytes(device), old_bytes = device_figures[device].uncounted_bytes;
+    if (device_figures[device].context_count == 0) { /* no context, and so none of what this is about */
+        device_figures[device].uncounted_bytes = 0;
+        *growth_bytes = -(int64_t)old_bytes;
         return true;
     }
-    if (!beyond_charges(device, &figure))
+    if (!beyond_charges(device, &beyond_bytes))
         return false;
-    uint64_t beyond = figure > 0 ? (uint64_t)figure : 0;
-    devices[device].uncounted = uncounted_now(device, figure, alone && atomic_load(&calls_begun) == begun);
-    *more = (int64_t)(devices[device].uncounted - old);
-    say_uncharged(device, beyond < most ? beyond : most);
+    uint64_t positive_bytes = beyond_bytes > 0 ? (uint64_t)beyond_bytes : 0;
+    device_figures[device].uncounted_bytes = uncounted_now(device, beyond_bytes,
+                                                           is_alone && atomic_load(&calls_begun) == begun_count);
+    *growth_bytes = (int64_t)(device_figures[device].uncounted_bytes - old_bytes);
+    report_uncharged(device, positive_bytes < expected ? positive_bytes : expected);
     return true;
 }
 
 bool uncounted_settle(int device)
 {
-    int64_t more = 0;
+    int64_t growth_bytes = 0;
     if (!counted(device) || tenant_region() == NULL)
         return true;
-    pthread_mutex_lock(&measuring);
-    bool known = measure(device, &more);
-    pthread_mutex_unlock(&measuring);
-    if (!known || more <= 0) {
-        refund(device, (uint64_t)-more);
+    pthread_mutex_lock(&figures_mutex);
+    bool is_known = measure_growth(device, &growth_bytes);
+    pthread_mutex_unlock(&figures_mutex);
+    if (!is_known || growth_bytes <= 0) {
+        refund(device, (uint64_t)-growth_bytes);
         return true;
     }
-    charge_held(device, (uint64_t)more);
-    bool within = charge_within(device);
-    if (!within)
+    charge_unconditionally(device, (uint64_t)growth_bytes);
+    bool is_within = is_within_limit(device);
+    if (!is_within)
         log_line(LOG_INFO, "device %d: the driver holds %llu MiB more than was asked for, which does not fit", device,
-                 (unsigned long long)more >> 20);
-    return within;
+                 (unsigned long long)growth_bytes >> 20);
+    return is_within;
 }
 
 bool uncounted_fits(int device, uint64_t bytes)
 {
-    int64_t beyond;
+    int64_t beyond_bytes;
     if (!counted(device) || tenant_region() == NULL || charge_fits(device, bytes))
         return true;
-    pthread_mutex_lock(&measuring);
-    bool known = devices[device].count > 0 && beyond_charges(device, &beyond);
-    bool fits = !known || beyond + (int64_t)bytes <= (int64_t)expected(device);
-    pthread_mutex_unlock(&measuring);
+    pthread_mutex_lock(&figures_mutex);
+    bool is_known = device_figures[device].context_count > 0 && beyond_charges(device, &beyond_bytes);
+    bool fits = !is_known || beyond_bytes + (int64_t)bytes <= (int64_t)expected_bytes(device);
+    pthread_mutex_unlock(&figures_mutex);
     return fits;
 }
 
-bool uncounted_look(int device)
+bool uncounted_check_rarely(int device)
 {
     static _Atomic uint64_t last_ms[HETERO_MAX_DEVICES];
     struct timespec time;
@@ -280,7 +289,7 @@ bool uncounted_look(int device)
         return true;
     _Atomic uint64_t *looked_ms = &last_ms[device];
     uint64_t now_ms = (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
-    if (now_ms - atomic_load_explicit(looked_ms, memory_order_relaxed) < LOOK_MS)
+    if (now_ms - atomic_load_explicit(looked_ms, memory_order_relaxed) < CHECK_INTERVAL_MS)
         return true;
     atomic_store_explicit(looked_ms, now_ms, memory_order_relaxed);
     return uncounted_settle(device);

@@ -32,9 +32,9 @@ void code_loaded(uint64_t bytes)
     (void)bytes;
 }
 
-uint64_t stacks_of_calls(int device, bool mallocs, bool prints)
+uint64_t stack_bytes_of_calls(int device, bool calls_malloc, bool calls_printf)
 {
-    (void)device, (void)mallocs, (void)prints;
+    (void)device, (void)calls_malloc, (void)calls_printf;
     return 0;
 }
 
@@ -48,18 +48,18 @@ void context_over(context_t context)
     (void)context;
 }
 
-bool uncounted_look(int device)
+bool uncounted_check_rarely(int device)
 {
     (void)device;
     return true;
 }
 
-struct measured context_begins(int device)
+struct driver_baseline context_begins(int device)
 {
-    return (struct measured){.device = device};
+    return (struct driver_baseline){.device = device};
 }
 
-void context_grew(const struct measured *measured, uint64_t *bytes)
+void context_grew(const struct driver_baseline *baseline, uint64_t *bytes)
 {
-    (void)measured, (void)bytes;
+    (void)baseline, (void)bytes;
 }

@@ -5,13 +5,13 @@
 
 #include <stdio.h>
 
-int device_asked(device_t device)
+int device_by_uuid(device_t ordinal)
 {
     TYPE(uuid) uuid;
-    typeof(&FUNCTION(DeviceGetUuid_v2)) get = DRIVER(DeviceGetUuid_v2);
-    if (get == NULL)
-        get = DRIVER(DeviceGetUuid); /* before 11.4: of the whole card, where _v2 names its MIG instance */
-    if (get == NULL || get(&uuid, device) != RESULT_OK)
+    typeof(&FUNCTION(DeviceGetUuid_v2)) get_uuid = DRIVER(DeviceGetUuid_v2);
+    if (get_uuid == NULL)
+        get_uuid = DRIVER(DeviceGetUuid); /* before 11.4: of the whole card, where _v2 names its MIG instance */
+    if (get_uuid == NULL || get_uuid(&uuid, ordinal) != RESULT_OK)
         return DEVICE_NONE;
     if (!UUID_IS_TEXT)
         return tenant_device((const uint8_t *)uuid.bytes);

@@ -21,89 +21,89 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-struct block {
+struct vmm_block {
     int device;
     uint64_t bytes;
-    _Atomic unsigned references; /* one for every reference of a handle, one for every mapping, and sparse array */
-    _Atomic bool exported;
-    bool imported; /* another process made it, and is charged for it */
+    _Atomic unsigned reference_count; /* one for every reference of a handle, one for every mapping, and sparse array */
+    _Atomic bool is_exported;
+    bool is_imported; /* another process made it, and is charged for it */
 };
 
 /* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
-static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* Held around calls that map, unmap or look up mappings, so that those that are known are those that the driver has. */
 static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void virtual_after_fork(void)
 {
-    counting = mapping_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    handles_mutex = mapping_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 /* What is used of a block's card, before the driver is asked to let go of it; nothing where that tells nothing. */
-static const struct card_use not_asked = {0};
-static struct card_use used_before(const struct block *block)
+static const struct card_use no_use = {0};
+static struct card_use use_before_drop(const struct vmm_block *block)
 {
-    return block != NULL && atomic_load(&block->exported) ? card_use(block->device) : not_asked;
+    return block != NULL && atomic_load(&block->is_exported) ? card_use(block->device) : no_use;
 }
 
 /* One reference is gone. */
-static void drop(struct block *block, struct card_use before)
+static void drop_after_use(struct vmm_block *block, struct card_use use_before)
 {
-    if (block == NULL || atomic_fetch_sub(&block->references, 1) > 1)
+    if (block == NULL || atomic_fetch_sub(&block->reference_count, 1) > 1)
         return;
-    if (block->imported)
-        say_opened(-1);
-    bool exported = atomic_load(&block->exported);
-    if (exported && !FAULT(exported_blocks_refunded) && !card_got_back(block->device, before, block->bytes)) {
-        stays_charged(block->device, block->bytes);
+    if (block->is_imported)
+        report_opened(-1);
+    bool is_exported = atomic_load(&block->is_exported);
+    if (is_exported && !FAULT(exported_blocks_refunded) && !card_got_back(block->device, use_before, block->bytes)) {
+        leave_charged(block->device, block->bytes);
     } else {
         refund(block->device, block->bytes);
-        say_shared(block->device, exported ? -(int64_t)block->bytes : 0);
+        report_shared(block->device, is_exported ? -(int64_t)block->bytes : 0);
     }
     free(block);
 }
 
-void block_dropped(struct block *block)
+void drop_reference(struct vmm_block *block)
 {
-    drop(block, not_asked);
+    drop_after_use(block, no_use);
 }
 
-void block_unused(struct block *block)
+void drop_reference_asked(struct vmm_block *block)
 {
-    drop(block, used_before(block));
+    drop_after_use(block, use_before_drop(block));
 }
 
 /* Add `change` to the references that the handle stands for; with none left it is forgotten. NULL: not one of ours. */
-static struct block *count_handle(TYPE(memGenericAllocationHandle) handle, int change)
+static struct vmm_block *change_handle_count(TYPE(memGenericAllocationHandle) handle, int change)
 {
     struct entry entry = {0}, previous;
-    pthread_mutex_lock(&counting);
+    pthread_mutex_lock(&handles_mutex);
     if (table_take(HELD_HANDLE, (uintptr_t)handle, &entry)) {
         entry.bytes += (uint64_t)(int64_t)change;
         if (entry.bytes > 0)
             table_put(&entry, &previous);
     }
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_unlock(&handles_mutex);
     return entry.link;
 }
 
-static void remember(TYPE(memGenericAllocationHandle) handle, struct block *block)
+static void add_handle(TYPE(memGenericAllocationHandle) handle, struct vmm_block *block)
 {
     struct entry previous, entry = {.key = (uintptr_t)handle, .kind = HELD_HANDLE, .bytes = 1, .link = block};
-    pthread_mutex_lock(&counting);
+    pthread_mutex_lock(&handles_mutex);
     table_put(&entry, &previous);
-    pthread_mutex_unlock(&counting);
+    pthread_mutex_unlock(&handles_mutex);
 }
 
-struct block *block_held(TYPE(memGenericAllocationHandle) handle)
+struct vmm_block *block_of_handle(TYPE(memGenericAllocationHandle) handle)
 {
     struct entry entry;
-    pthread_mutex_lock(&counting);
-    struct block *block = table_get(HELD_HANDLE, (uintptr_t)handle, &entry) ? entry.link : NULL;
+    pthread_mutex_lock(&handles_mutex);
+    struct vmm_block *block = table_get(HELD_HANDLE, (uintptr_t)handle, &entry) ? entry.link : NULL;
     if (block != NULL)
-        atomic_fetch_add(&block->references, 1);
-    pthread_mutex_unlock(&counting);
+        atomic_fetch_add(&block->reference_count, 1);
+    pthread_mutex_unlock(&handles_mutex);
     return block;
 }
 
@@ -119,8 +119,8 @@ static result_t create_with_host(typeof(&FUNCTION(MemCreate)) real, TYPE(memGene
 /* The properties say where: there may be no current context (a framework's worker thread). */
 static int device_of_block(const TYPE(memAllocationProp) *properties)
 {
-    bool on_device = properties != NULL && properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE);
-    return on_device ? device_of(properties->location.id) : DEVICE_NONE;
+    bool is_on_device = properties != NULL && properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE);
+    return is_on_device ? device_of(properties->location.id) : DEVICE_NONE;
 }
 
 result_t create_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, size_t, const TYPE(memAllocationProp) *,
@@ -128,35 +128,35 @@ result_t create_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, size_
                       TYPE(memGenericAllocationHandle) *handle, size_t bytes, const TYPE(memAllocationProp) *properties,
                       unsigned long long flags)
 {
-    AS_IT_IS(properties);
+    COPY_ARGUMENT(properties);
     int device = device_of_block(properties);
-    uint64_t taken = VIRTUAL_TAKES(bytes);
-    result_t refused = charge(device, taken);
-    if (refused != RESULT_OK)
-        return refused;
-    struct block *block = malloc(sizeof *block);
+    uint64_t block_bytes = VIRTUAL_TAKES(bytes);
+    result_t charge_result = charge(device, block_bytes);
+    if (charge_result != RESULT_OK)
+        return charge_result;
+    struct vmm_block *block = malloc(sizeof *block);
     result_t answer = block == NULL ? ERROR(OUT_OF_MEMORY) : real(handle, bytes, properties, flags);
     if (block != NULL && spills(answer, device))
         answer = create_with_host(real, handle, bytes, *properties, flags);
     if (answer != RESULT_OK) {
-        refund(device, counted(device) ? taken : 0);
+        refund(device, counted(device) ? block_bytes : 0);
         free(block);
         return answer;
     }
-    *block = (struct block){.device = device, .bytes = taken, .references = 1};
-    remember(*handle, block);
+    *block = (struct vmm_block){.device = device, .bytes = block_bytes, .reference_count = 1};
+    add_handle(*handle, block);
     return answer;
 }
 
 result_t release_block(result_t (*real)(TYPE(memGenericAllocationHandle)), TYPE(memGenericAllocationHandle) handle)
 {
-    struct block *block = count_handle(handle, -1); /* before the driver can hand the value out again */
-    struct card_use before = used_before(block);
+    struct vmm_block *block = change_handle_count(handle, -1); /* before the driver can hand the value out again */
+    struct card_use use_before = use_before_drop(block);
     result_t answer = real(handle);
     if (answer == RESULT_OK)
-        drop(block, before);
-    else if (block != NULL && count_handle(handle, 1) == NULL)
-        remember(handle, block);
+        drop_after_use(block, use_before);
+    else if (block != NULL && change_handle_count(handle, 1) == NULL)
+        add_handle(handle, block);
     return answer;
 }
 
@@ -176,10 +176,10 @@ result_t retain_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void 
         pthread_mutex_lock(&mapping_lock);
     struct entry mapping;
     if (answer == RESULT_OK && table_find(maps_address, address, &mapping)) {
-        struct block *block = mapping.link;
-        atomic_fetch_add(&block->references, 1);
-        if (count_handle(*handle, 1) == NULL)
-            remember(*handle, block); /* all earlier references were released, the mapping kept it alive */
+        struct vmm_block *block = mapping.link;
+        atomic_fetch_add(&block->reference_count, 1);
+        if (change_handle_count(*handle, 1) == NULL)
+            add_handle(*handle, block); /* all earlier references were released, the mapping kept it alive */
     }
     pthread_mutex_unlock(&mapping_lock);
     return answer;
@@ -189,7 +189,7 @@ result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAl
                    pointer_t address, size_t bytes, size_t offset, TYPE(memGenericAllocationHandle) handle,
                    unsigned long long flags)
 {
-    struct block *block = block_held(handle);
+    struct vmm_block *block = block_of_handle(handle);
     struct entry previous = {0},
                  entry = {.key = (uintptr_t)address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
     pthread_mutex_lock(&mapping_lock);
@@ -198,63 +198,65 @@ result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAl
         table_put(&entry, &previous);
     pthread_mutex_unlock(&mapping_lock);
     if (previous.kind != 0)
-        drop(previous.link, not_asked); /* where unmapping gives nothing back, mapping something else does */
+        drop_after_use(previous.link, no_use); /* where unmapping gives nothing back, mapping something else does */
     if (answer != RESULT_OK)
-        drop(block, not_asked);
+        drop_after_use(block, no_use);
     return answer;
 }
 
-struct addresses {
+struct address_range {
     uint64_t start, bytes;
 };
 
-static bool maps_in(const struct entry *entry, const void *addresses_)
+static bool is_mapped_in(const struct entry *entry, const void *argument)
 {
-    const struct addresses *addresses = addresses_;
-    return entry->kind == HELD_MAPPING && entry->key - addresses->start < addresses->bytes;
+    const struct address_range *range = argument;
+    return entry->kind == HELD_MAPPING && entry->key - range->start < range->bytes;
 }
 
 /* Take out the mappings of a range, which follow one another, or lie anywhere in what is reserved; what is not taken
  * stays charged. */
-static size_t take_mappings(pointer_t address, size_t bytes, struct entry **taken)
+static size_t take_mappings(pointer_t address, size_t bytes, struct entry **mappings)
 {
-    const struct addresses addresses = {(uintptr_t)address, bytes};
+    const struct address_range range = {(uintptr_t)address, bytes};
     struct entry mapping, previous;
-    size_t count = 0;
-    uint64_t at = addresses.start, left = addresses.bytes;
-    for (; left > 0 && (table_take(HELD_MAPPING, at, &mapping) || table_take_match(maps_in, &addresses, &mapping));
-         left -= mapping.bytes < left ? mapping.bytes : left, at = mapping.key + mapping.bytes) {
-        struct entry *more = realloc(*taken, (count + 1) * sizeof **taken);
-        if (more == NULL) {
+    size_t mapping_count = 0;
+    uint64_t address_key = range.start, remaining_bytes = range.bytes;
+    for (; remaining_bytes > 0 &&
+           (table_take(HELD_MAPPING, address_key, &mapping) || table_take_match(is_mapped_in, &range, &mapping));
+         remaining_bytes -= mapping.bytes < remaining_bytes ? mapping.bytes : remaining_bytes,
+         address_key = mapping.key + mapping.bytes) {
+        struct entry *larger = realloc(*mappings, (mapping_count + 1) * sizeof **mappings);
+        if (larger == NULL) {
             table_put(&mapping, &previous);
             break;
         }
-        *taken = more;
-        more[count++] = mapping;
+        *mappings = larger;
+        larger[mapping_count++] = mapping;
     }
-    return count;
+    return mapping_count;
 }
 
 /* Answers what ends mappings: unmapping, or where the driver holds their blocks longer, giving up the addresses. */
 result_t unmap_blocks(result_t (*real)(pointer_t, size_t), pointer_t address, size_t bytes)
 {
-    struct entry *taken = NULL, previous;
-    struct card_use before = not_asked;
+    struct entry *mappings = NULL, previous;
+    struct card_use use_before = no_use;
     if (!FAULT(mappings_unlocked))
         pthread_mutex_lock(&mapping_lock);
-    size_t count = take_mappings(address, bytes, &taken);
+    size_t mapping_count = take_mappings(address, bytes, &mappings);
     FAULT_PAUSE(mappings_unlocked);
     if (FAULT(mappings_unlocked))
         pthread_mutex_lock(&mapping_lock);
-    for (size_t i = 0; i < count && !before.known; i++)
-        before = used_before(taken[i].link);
+    for (size_t index = 0; index < mapping_count && !use_before.is_known; index++)
+        use_before = use_before_drop(mappings[index].link);
     result_t answer = real(address, bytes);
-    for (size_t i = 0; i < count && answer != RESULT_OK; i++)
-        table_put(&taken[i], &previous);
+    for (size_t index = 0; index < mapping_count && answer != RESULT_OK; index++)
+        table_put(&mappings[index], &previous);
     pthread_mutex_unlock(&mapping_lock);
-    for (size_t i = 0; i < count && answer == RESULT_OK; i++)
-        drop(taken[i].link, before);
-    free(taken);
+    for (size_t index = 0; index < mapping_count && answer == RESULT_OK; index++)
+        drop_after_use(mappings[index].link, use_before);
+    free(mappings);
     return answer;
 }
 
@@ -263,64 +265,66 @@ static bool maps_array(const struct entry *entry, const void *array)
     return entry->kind == HELD_TILES && entry->owner == array;
 }
 
-void tiles_gone(const void *array)
+void tiles_unmapped(const void *array)
 {
     struct entry entry;
     while (table_take_match(maps_array, array, &entry))
-        block_unused(entry.link);
+        drop_reference_asked(entry.link);
 }
 
 /* ------------------------------------------------------------------------------------------- beyond this process */
 
 /* One that was imported is charged to its maker, who knows that others have it. */
-static void note_exported(struct block *block)
+static void note_exported(struct vmm_block *block)
 {
-    if (block != NULL && !block->imported && !atomic_exchange(&block->exported, true))
-        say_shared(block->device, (int64_t)block->bytes);
+    if (block != NULL && !block->is_imported && !atomic_exchange(&block->is_exported, true))
+        report_shared(block->device, (int64_t)block->bytes);
 }
 
 result_t export_block(result_t (*real)(void *, TYPE(memGenericAllocationHandle), TYPE(memAllocationHandleType),
                                        unsigned long long),
-                      void *shared, TYPE(memGenericAllocationHandle) handle, TYPE(memAllocationHandleType) type,
+                      void *descriptor, TYPE(memGenericAllocationHandle) handle, TYPE(memAllocationHandleType) type,
                       unsigned long long flags)
 {
-    struct block *block = block_held(handle);
-    result_t answer = real(shared, handle, type, flags);
+    struct vmm_block *block = block_of_handle(handle);
+    result_t answer = real(descriptor, handle, type, flags);
     if (answer == RESULT_OK)
         note_exported(block);
-    drop(block, not_asked);
+    drop_after_use(block, no_use);
     return answer;
 }
 
 /* A descriptor of what lies at an address keeps that like one of a block. */
 result_t share_range(result_t (*real)(void *, pointer_t, size_t, TYPE(memRangeHandleType), unsigned long long),
-                     void *shared, pointer_t address, size_t bytes, TYPE(memRangeHandleType) type,
+                     void *descriptor, pointer_t address, size_t bytes, TYPE(memRangeHandleType) type,
                      unsigned long long flags)
 {
-    const void *at = (const void *)(uintptr_t)address;
-    struct entry held;
+    const void *start = (const void *)(uintptr_t)address;
+    struct entry entry;
     pthread_mutex_lock(&mapping_lock); /* before anybody can have it */
-    struct block *block = table_find(maps_address, at, &held) ? held.link : NULL;
+    struct vmm_block *block = table_find(maps_address, start, &entry) ? entry.link : NULL;
     note_exported(block);
     pthread_mutex_unlock(&mapping_lock);
-    if (block != NULL || !held_at(address, &held))
-        return real(shared, address, bytes, type, flags);
-    bool news = !is_shared(&held);
-    result_t refused = pointer_shared(&held);
-    return refused == RESULT_OK ? settle_share(real(shared, address, bytes, type, flags), &held, news) : refused;
+    if (block != NULL || !allocation_at(address, &entry))
+        return real(descriptor, address, bytes, type, flags);
+    bool is_first_share = !is_shared(&entry);
+    result_t charge_result = note_shared(&entry);
+    return charge_result == RESULT_OK
+               ? settle_share(real(descriptor, address, bytes, type, flags), &entry, is_first_share)
+               : charge_result;
 }
 
 /* What is imported is charged where it was made. When that lets go of it, the driver counts it for who imported it. */
 result_t import_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void *, TYPE(memAllocationHandleType)),
-                      TYPE(memGenericAllocationHandle) *handle, void *shared, TYPE(memAllocationHandleType) type)
+                      TYPE(memGenericAllocationHandle) *handle, void *descriptor, TYPE(memAllocationHandleType) type)
 {
-    result_t answer = real(handle, shared, type);
-    struct block *block = answer == RESULT_OK ? malloc(sizeof *block) : NULL;
+    result_t answer = real(handle, descriptor, type);
+    struct vmm_block *block = answer == RESULT_OK ? malloc(sizeof *block) : NULL;
     if (block != NULL) {
-        *block = (struct block){.device = DEVICE_NONE, .references = 1, .imported = true};
-        remember(*handle, block);
-        say_opened(1);
-        uncounted_look(device_current());
+        *block = (struct vmm_block){.device = DEVICE_NONE, .reference_count = 1, .is_imported = true};
+        add_handle(*handle, block);
+        report_opened(1);
+        uncounted_check_rarely(device_current());
     }
     return answer;
 }

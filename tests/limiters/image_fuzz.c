@@ -42,14 +42,14 @@ static void walk(const uint8_t *bytes, size_t size)
     uint8_t *fat = copy_of(bytes, size);
     struct fat_image image;
     uint64_t at = 0, steps = 0;
-    for (uint64_t before = 0; fat_next(fat, size, &at, &image); before = at, free(image.copy)) {
+    for (uint64_t before = 0; fat_next(fat, size, &at, &image); before = at, free(image.owned_copy)) {
         REQUIRE(at > before && at <= size && ++steps <= size);
         const char *start = (const char *)fat;
-        REQUIRE(image.data == NULL || image.copy != NULL ||
-                (image.data >= start && image.size <= (uint64_t)(start + size - image.data)));
-        REQUIRE(image.copy == NULL || image.size <= 256 * (uint64_t)size);
-        for (unsigned i = 0; image.copy != NULL && i < 16; i++)
-            REQUIRE(image.data[image.size + i] == 0);
+        REQUIRE(image.data == NULL || image.owned_copy != NULL ||
+                (image.data >= start && image.size_bytes <= (uint64_t)(start + size - image.data)));
+        REQUIRE(image.owned_copy == NULL || image.size_bytes <= 256 * (uint64_t)size);
+        for (unsigned i = 0; image.owned_copy != NULL && i < 16; i++)
+            REQUIRE(image.data[image.size_bytes + i] == 0);
     }
     free(fat);
 }

@@ -231,7 +231,7 @@ DEFECTS = {
         "void **x), (f, gx, gy, gz, bx, by, bz, shared, s, p, x), DEFAULT(s))",
         "",
     ),
-    ("cuda", "end"): (FREED, "shared/charge.c", "givers[entry->kind](entry);", ";"),
+    ("cuda", "end"): (FREED, "shared/charge.c", "refund_functions[entry->kind](entry);", ";"),
     # Two points of 30 and four of 60: a machine's own time would not show them.
     ("cuda", "part of the time"): (
         SHARES,

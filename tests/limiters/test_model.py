@@ -42,35 +42,39 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "a reference is gained without its block": (
         (
             "shared/virtual.c",
-            "        atomic_fetch_add(&block->references, 1);\n        if (count_handle",
-            "        if (count_handle",
+            "        atomic_fetch_add(&block->reference_count, 1);\n        if (change_handle",
+            "        if (change_handle",
         ),
     ),
     "what nobody waited for is given back": (
-        ("shared/room.c", " && DRIVER(EventSynchronize)(freed->event) == RESULT_OK", ""),
+        ("shared/reclaim.c", " && DRIVER(EventSynchronize)(freed->event) == RESULT_OK", ""),
     ),
     "libraries count in one context": (
-        ("shared/libraries_lazy.c", "!is_first(library->key, context, device)", "false"),
+        (
+            "shared/libraries_lazy.c",
+            "!is_charged_by_load(library->key, context, device)",
+            "false",
+        ),
     ),
     "libraries do not count in contexts that are made later": (
         (
             "shared/libraries_lazy.c",
-            "    table_put(&standing, &previous);\n    while (fits &&",
-            "    table_put(&standing, &previous);\n    while (false &&",
+            "    table_put(&context_entry, &previous);\n    while (has_room &&",
+            "    table_put(&context_entry, &previous);\n    while (false &&",
         ),
     ),
     "libraries that are unloaded count in contexts": (
         (
             "shared/libraries_lazy.c",
-            "    if (table_take(HELD_LIBRARY, key, &entry))\n        give_back_all",
-            "    if (false)\n        give_back_all",
+            "    if (table_take(HELD_LIBRARY, key, &entry))\n        give_back_res",
+            "    if (false)\n        give_back_res",
         ),
     ),
     "a context that is retained again is forgotten": (
         (
             "shared/uncounted_measured.c",
-            "bool news = context != NULL &&",
-            "bool news = context != NULL || ",
+            "bool is_new = context != NULL &&",
+            "bool is_new = context != NULL || ",
         ),
     ),
     "contexts stay known when they end": (
@@ -83,61 +87,61 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "shared memory that is freed in order is given back": (
         (
             "shared/memory.c",
-            "shared = ours && is_shared(&entry);\n    struct card_use before = "
-            "before_free(shared, &entry);\n    result_t answer = real(pointer, stream);",
-            "shared = false;\n    struct card_use before = {0};\n"
+            "is_shared_entry = is_known && is_shared(&entry);\n    struct card_use use_before = "
+            "before_free(is_shared_entry, &entry);\n    result_t answer = real(pointer, stream);",
+            "is_shared_entry = false;\n    struct card_use use_before = {0};\n"
             "    result_t answer = real(pointer, stream);",
         ),
     ),
     "what waits for a stream of an ended context is kept": (
-        ("shared/room.c", " || freed->context == over;", ";"),
+        ("shared/reclaim.c", " || freed->context == ended_context;", ";"),
     ),
     "what was open in a context stays open": (
-        ("shared/ends.c", "        say_opened(-opened);", "        (void)opened;"),
+        ("shared/ends.c", "        report_opened(-opened_count);", "        (void)opened_count;"),
     ),
     "a context's own block is free for others": (
-        ("shared/blocks.c", "if (!is_piece(held) || !table_get", "if (true || !table_get"),
+        ("shared/blocks.c", "if (!is_suballocation(allocation) || !", "if (true || !"),
     ),
     "pieces that others have are given back": (
         (
             "shared/blocks.c",
-            "return piece_gone(entry, false);",
-            "return refund(entry->device, piece_gone(entry, false)), 0;",
+            "return suballocation_freed(entry, false);",
+            "return refund(entry->device, suballocation_freed(entry, false)), 0;",
         ),
     ),
     "what others have of a context that ends is given back": (
         (
             "shared/borrowed.c",
-            "    settle_shared(all->device, all->bytes,",
-            "    refund(all->device, all->bytes);"
-            "\n    if (false)\n        settle_shared(all->device, all->bytes,",
+            "    settle_shared(total->device, total->bytes,",
+            "    refund(total->device, total->bytes);"
+            "\n    if (false)\n        settle_shared(total->device, total->bytes,",
         ),
     ),
     "managed memory that ends with a context counts for a shared block": (
         (
             "shared/borrowed.c",
-            "(use.listed ? (int64_t)figure : 0) + unseen_bytes(device)",
-            "(use.listed ? (int64_t)figure : 0)",
+            "(use.is_process_listed ? (int64_t)driver_bytes : 0) + unseen_bytes(device)",
+            "(use.is_process_listed ? (int64_t)driver_bytes : 0)",
         ),
     ),
     "exported pools are given back": (
         (
             "shared/pools_reservation_charged.c",
-            "!pool->exported || card_got_back(pool->device, before, back)",
+            "!pool->is_exported || card_got_back(pool->device, use_before, refund_bytes)",
             "true",
         ),
     ),
     "an exported pool is charged what it reserves now": (
         (
             "shared/pools_reservation_charged.c",
-            "known && pool->exported && !pool->over &&",
+            "is_known && pool->is_exported && !pool->is_destroyed &&",
             "false &&",
         ),
     ),
     "imported blocks are exported": (
-        ("shared/virtual.c", "!block->imported && !atomic", "!atomic"),
+        ("shared/virtual.c", "!block->is_imported && !atomic", "!atomic"),
     ),
-    "pools that are gone are kept": (("shared/ends.c", "    pools_context_over(context);\n", ""),),
+    "pools that are gone are kept": (("shared/ends.c", "    pools_context_ended(context);\n", ""),),
     # Others.
     "a refund is forgotten": (
         ("shared/charge.c", "    refund(entry->device, entry->bytes);", "    (void)entry;"),
@@ -145,8 +149,8 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "a refund is made twice": (
         (
             "shared/virtual.c",
-            "        refund(block->device, block->bytes);\n        say_shared",
-            "        refund(block->device, 2 * block->bytes);\n        say_shared",
+            "        refund(block->device, block->bytes);\n        report_shared",
+            "        refund(block->device, 2 * block->bytes);\n        report_shared",
         ),
     ),
     "a refund goes to another device": (
@@ -159,15 +163,15 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "a charge goes to another device": (
         (
             "shared/charge.c",
-            "ledger_reserve(region, (unsigned)device, bytes, limit);",
-            "ledger_reserve(region, 0, bytes, limit);",
+            "ledger_reserve(region, (unsigned)device, bytes, limit_bytes);",
+            "ledger_reserve(region, 0, bytes, limit_bytes);",
         ),
     ),
     "a block more is charged": (
         (
             "shared/blocks.c",
-            "rounded(bytes, BLOCK), bytes);",
-            "rounded(bytes + 1, BLOCK), bytes);",
+            "round_up(bytes, BLOCK), bytes);",
+            "round_up(bytes + 1, BLOCK), bytes);",
         ),
     ),
     "the last byte of the limit is not given": (
@@ -187,31 +191,35 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "a graph is charged twice": (
         (
             "shared/graph.c",
-            "uint64_t paid = entry.link == &prepaid ? pool_chunks(entry.bytes) : 0;",
-            "uint64_t paid = 0;",
+            "= entry.link == &prepaid_tag ? pool_chunk_bytes(entry.bytes) : 0;",
+            "= 0;",
         ),
     ),
     "a graph that was never launched is not given back": (
         (
             "shared/graph.c",
-            "    if (entry->link == &prepaid)\n        refund",
+            "    if (entry->link == &prepaid_tag)\n        refund",
             "    if (false)\n        refund",
         ),
     ),
     "a piece's block is never given back": (
-        ("shared/blocks.c", "return last ? BLOCK : 0;", "return 0;"),
+        ("shared/blocks.c", "return is_last ? BLOCK : 0;", "return 0;"),
     ),
     "each piece is charged a block": (
-        ("shared/blocks.c", "    if (count_piece(block, context) ||", "    if (false ||"),
+        (
+            "shared/blocks.c",
+            "    if (count_suballocation(block_number, context) ||",
+            "    if (false ||",
+        ),
     ),
     "a context's empty block is every context's": (
-        ("shared/blocks.c", "known && entry.bytes == 1 && entry.owner != context", "false"),
+        ("shared/blocks.c", "is_known && entry.bytes == 1 && entry.owner != context", "false"),
     ),
     "small arrays are given back one by one": (
         (
             "shared/blocks.c",
-            "arrays[device].live == 0 ? arrays[device].charged : 0",
-            "arrays[device].charged > 0 ? BLOCK : 0",
+            "small_arrays[device].live_bytes == 0 ? small_arrays[device].charged_bytes : 0",
+            "small_arrays[device].charged_bytes > 0 ? BLOCK : 0",
         ),
     ),
     "the dead keep their bytes": (
@@ -225,17 +233,17 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("core/region.c", "if (shared_bytes == 0 || !has_foreign_memory[device])", "if (true)"),
     ),
     "a lower limit of a context gives nothing back": (
-        ("shared/limits.c", "    if (answer == RESULT_OK && bytes < had)", "    if (false)"),
+        ("shared/limits.c", "    if (answer == RESULT_OK && bytes < old_bytes)", "    if (false)"),
     ),
     "managed memory is free": (
         (
             "shared/memory.c",
-            "int device = device_current();\n    result_t refused = charge_managed(device, bytes);",
-            "int device = DEVICE_NONE;\n    result_t refused = charge_managed(device, bytes);",
+            "device_current();\n    result_t charge_result = charge_managed(device, bytes);",
+            "DEVICE_NONE;\n    result_t charge_result = charge_managed(device, bytes);",
         ),
     ),
     "what else comes back counts for a shared block": (
-        ("shared/borrowed.c", "(lost > bytes ? lost : bytes)", "bytes"),
+        ("shared/borrowed.c", "(lost_bytes > bytes ? lost_bytes : bytes)", "bytes"),
     ),
     "green contexts are free": (
         ("shared/green.c", "RESULT_OK || !counted(device))", "RESULT_OK || true)"),
@@ -246,13 +254,21 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "green contexts are not given back": (
-        ("shared/green.c", ".bytes = bytes, .owner = primary", ".bytes = 0, .owner = primary"),
+        (
+            "shared/green.c",
+            ".device = device,\n                               .bytes = bytes,",
+            ".device = device,",
+        ),
     ),
     "green contexts stay charged when their primary context ends": (
-        ("shared/shim.c", "    give_back_by(HELD_GREEN, give_back_bytes);\n", ""),
+        ("shared/shim.c", "    set_refund_function(HELD_GREEN, give_back_bytes);\n", ""),
     ),
     "managed memory is taken to be in the process's figure": (
-        ("shared/uncounted_measured.c", "of_managed = managed_charged(device);", "of_managed = 0;"),
+        (
+            "shared/uncounted_measured.c",
+            "managed_bytes = managed_charged_bytes(device);",
+            "managed_bytes = 0;",
+        ),
     ),
 }
 #: Steps of a random run that `make test` makes, beside those of hypothesis.

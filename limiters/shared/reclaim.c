@@ -1,0 +1,181 @@
+/* What was freed in the order of a stream: an event in the stream tells when it is back (reclaim.h). */
+#include "reclaim.h"
+
+#include "blocks.h"
+#include "capturing.h"
+#include "charge.h"
+#include "device.h"
+#include "driver.h"
+#include "pools.h"
+#include "uncounted.h"
+
+#include "../core/fault.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define MAX_WAIT_NS UINT64_C(1000000000)
+#define POLL_NS     1000000
+
+struct freed {
+    struct entry entry;
+    event_t event;
+    context_t context; /* the stream's, which the event ends with, and the waiting */
+    stream_t stream;   /* NULL: it was destroyed before it had passed */
+    struct freed *next;
+};
+
+static pthread_mutex_t freed_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
+static struct freed *freed_list;
+static atomic_uint freed_count; /* how many are on it */
+
+void reclaim_after_fork(void)
+{
+    freed_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    freed_list = NULL;
+    atomic_store(&freed_count, 0);
+}
+
+/* An event of the stream's own context, recorded there; NULL: none can be had. */
+static event_t record_event(stream_t stream, context_t *context)
+{
+    event_t event = NULL;
+    context_t previous_context;
+    bool is_default_stream = stream == STREAM_LEGACY || stream == STREAM_PER_THREAD;
+    *context = is_default_stream ? context_current() : context_of_stream(stream);
+    if (!enter_context(*context, &previous_context))
+        return NULL;
+    if (DRIVER(EventCreate)(&event, VALUE(EVENT_DISABLE_TIMING)) != RESULT_OK) {
+        event = NULL;
+    } else if (DRIVER(EventRecord)(event, STREAM_NAMED(stream)) != RESULT_OK) {
+        DRIVER(EventDestroy_v2)(event);
+        event = NULL;
+    }
+    leave_context(previous_context);
+    return event;
+}
+
+void free_in_order(const struct entry *entry, stream_t stream)
+{
+    TYPE(streamCaptureMode) mode = relax_captures();
+    struct freed *freed = malloc(sizeof *freed);
+    context_t context = NULL;
+    event_t event = FREES_WAIT || freed == NULL ? NULL : record_event(stream, &context);
+    if (event == NULL) { /* then it is waited for */
+        DRIVER(StreamSynchronize)(STREAM_NAMED(stream));
+        give_back(entry);
+        free(freed);
+    } else {
+        pthread_mutex_lock(&freed_mutex);
+        *freed =
+            (struct freed){.entry = *entry, .event = event, .context = context, .stream = stream, .next = freed_list};
+        freed_list = freed;
+        atomic_fetch_add(&freed_count, 1);
+        pthread_mutex_unlock(&freed_mutex);
+    }
+    restore_captures(mode);
+}
+
+uint64_t freed_in_order_bytes(int device)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&freed_mutex);
+    for (const struct freed *freed = freed_list; freed != NULL; freed = freed->next)
+        bytes += freed->entry.device == device ? freed->entry.bytes : 0;
+    pthread_mutex_unlock(&freed_mutex);
+    return bytes;
+}
+
+/* Whether a stream has come past it. The driver itself keeps what cuMemAlloc took until somebody waits for the event or
+ * its stream (measured on an NVIDIA H100, driver 580.159.04); such a wait ends at once. */
+static bool is_returned(const struct freed *freed)
+{
+    return DRIVER(EventQuery)(freed->event) == RESULT_OK && DRIVER(EventSynchronize)(freed->event) == RESULT_OK;
+}
+
+/* Take out what is back: whose event has passed; whose context ended, or its stream's. */
+static struct freed *take_returned(context_t ended_context)
+{
+    struct freed *taken = NULL;
+    pthread_mutex_lock(&freed_mutex);
+    for (struct freed **link = &freed_list; *link != NULL;) {
+        struct freed *freed = *link;
+        bool is_ended = freed->entry.owner == ended_context || freed->context == ended_context;
+        if (ended_context != NULL ? !is_ended : !is_returned(freed) && !FAULT(frees_believed_early)) {
+            link = &freed->next;
+            continue;
+        }
+        *link = freed->next;
+        freed->next = taken;
+        taken = freed;
+        atomic_fetch_sub(&freed_count, 1);
+    }
+    pthread_mutex_unlock(&freed_mutex);
+    return taken;
+}
+
+static void give_back_list(struct freed *taken, bool destroys_events)
+{
+    for (struct freed *next; taken != NULL; taken = next) {
+        next = taken->next;
+        if (destroys_events)
+            DRIVER(EventDestroy_v2)(taken->event);
+        give_back(&taken->entry);
+        free(taken);
+    }
+}
+
+/* What waited for a stream that was destroyed may be on the card still (an NVIDIA H100 had 16 MiB then that nobody was
+ * charged for, driver 580.159.04, 2026-11-25): the process's figure tells, and it is charged again. */
+void reclaim_settle(void)
+{
+    unsigned device_bits = 0;
+    if (atomic_load_explicit(&freed_count, memory_order_relaxed) == 0)
+        return;
+    TYPE(streamCaptureMode) mode = relax_captures();
+    struct freed *taken = take_returned(NULL);
+    for (const struct freed *freed = taken; freed != NULL; freed = freed->next)
+        device_bits |= freed->stream == NULL ? 1u << freed->entry.device : 0;
+    give_back_list(taken, true);
+    restore_captures(mode);
+    for (int device = 0; device_bits >> device != 0; device++)
+        if (device_bits >> device & 1)
+            uncounted_settle(device);
+}
+
+void reclaim_stream_ended(stream_t stream)
+{
+    if (atomic_load_explicit(&freed_count, memory_order_relaxed) == 0)
+        return;
+    TYPE(streamCaptureMode) mode = relax_captures();
+    bool has_passed = DRIVER(StreamQuery)(stream) == RESULT_OK && DRIVER(StreamSynchronize)(stream) == RESULT_OK;
+    restore_captures(mode);
+    pthread_mutex_lock(&freed_mutex);
+    for (struct freed *freed = freed_list; freed != NULL && !has_passed; freed = freed->next)
+        freed->stream = freed->stream == stream ? NULL : freed->stream;
+    pthread_mutex_unlock(&freed_mutex);
+}
+
+void reclaim_context_ended(context_t context)
+{
+    if (context != NULL && atomic_load_explicit(&freed_count, memory_order_relaxed) > 0)
+        give_back_list(take_returned(context), false);
+}
+
+void reclaim_freed(int device, uint64_t bytes)
+{
+    const struct timespec poll = {.tv_nsec = POLL_NS};
+    for (uint64_t waited_ns = 0; waited_ns < MAX_WAIT_NS; waited_ns += POLL_NS) {
+        reclaim_settle();
+        if (blocks_trim(device) && charge_fits(device, bytes))
+            return;
+        if (pools_known())
+            pools_trim(device);
+        blocks_trim(device); /* those that pools had */
+        if (charge_fits(device, bytes) ||
+            (atomic_load_explicit(&freed_count, memory_order_relaxed) == 0 && !pools_pending(device)))
+            return;
+        nanosleep(&poll, NULL);
+    }
+}
