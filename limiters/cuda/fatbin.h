@@ -12,40 +12,41 @@
 #define FATBIN_WRAPPER_MAGIC UINT32_C(0x466243b1)
 #define FATBIN_MAGIC         UINT32_C(0xba55ed50)
 
-/* What points to a fat binary. From version 2 on it has more of them, which are linked with it. */
+/* The wrapper points to a fat binary; from version 2 on also to others, which are linked with it. */
 struct fatbin_wrapper {
     uint32_t magic, version;
     const void *data;
-    const void *more;
+    const void *linked_data;
 };
 
 struct fatbin_header {
     uint32_t magic;
-    uint16_t version, header;
-    uint64_t size; /* of the entries */
+    uint16_t version, header_bytes;
+    uint64_t entries_bytes; /* of the entries */
 };
 
-enum { FATBIN_PTX = 1, FATBIN_ELF = 2 };
+enum { FATBIN_PTX = 1, FATBIN_ELF = 2 }; /* kinds of entries */
 
-/* How an entry is compressed: by LZ4 (cricket, ZLUDA), or otherwise: zstd from CUDA 12.8 on, and a form of old ones. */
+/* Flags of compressed entries: LZ4 (cricket, ZLUDA), zstd from CUDA 12.8 on, and another form in old ones. */
 #define FATBIN_LZ4  UINT64_C(0x2000)
 #define FATBIN_ZSTD UINT64_C(0x8000)
 #define FATBIN_ANY  UINT64_C(0xb000)
 
 struct fatbin_entry {
     uint16_t kind, version;
-    uint32_t header; /* bytes of the entry before its image */
-    uint64_t size;   /* to the next entry, with padding */
-    uint32_t compressed;
-    uint32_t options; /* of PTX: where in the entry its fatbin_options are. The driver looks there without a check. */
+    uint32_t header_bytes; /* bytes of the entry before its image */
+    uint64_t image_bytes;  /* to the next entry, with padding */
+    uint32_t compressed_bytes;
+    uint32_t
+        options_offset; /* of PTX: where in the entry its fatbin_options are. The driver looks there without a check. */
     uint16_t minor, major;
-    uint32_t processor, name, name_size;
-    uint64_t flags, zero, expanded;
+    uint32_t processor, name_offset, name_bytes;
+    uint64_t flags, zero, expanded_bytes;
 };
 
 /* The compiler's options for PTX: a text with a NUL, at so many bytes from the entry's start. */
 struct fatbin_options {
-    uint32_t at, length;
+    uint32_t text_offset, text_bytes;
 };
 
 #endif

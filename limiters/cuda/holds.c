@@ -10,29 +10,29 @@
 /* A word in memory of the host that the device reads, and the events on both sides of what is held. */
 struct held_stream {
     CUcontext context;
-    CUevent begun, ended;
-    _Atomic uint32_t *word;
-    CUdeviceptr address;
-    _Atomic uint32_t holds;
+    CUevent begun_event, ended_event;
+    _Atomic uint32_t *released_count;
+    CUdeviceptr device_address;
+    _Atomic uint32_t hold_count;
 };
 
-struct place {
-    CUcontext before;
-    CUstreamCaptureMode mode;
+struct thread_state {
+    CUcontext context;
+    CUstreamCaptureMode capture_mode;
 };
 
-static bool enter(const struct held_stream *hold, struct place *place)
+static bool enter(const struct held_stream *hold, struct thread_state *state)
 {
-    if (!enter_context(hold->context, &place->before))
+    if (!enter_context(hold->context, &state->context))
         return false;
-    place->mode = relax_captures();
+    state->capture_mode = relax_captures();
     return true;
 }
 
-static void leave(const struct place *place)
+static void leave(const struct thread_state *state)
 {
-    restore_captures(place->mode);
-    leave_context(place->before);
+    restore_captures(state->capture_mode);
+    leave_context(state->context);
 }
 
 /* The word's memory can be used in all contexts, and mapped. */
@@ -41,98 +41,100 @@ static void leave(const struct place *place)
 static bool make_parts(struct held_stream *hold)
 {
     void *word = NULL;
-    if (DRIVER(StreamWaitValue32_v2) == NULL || DRIVER(MemHostAlloc)(&word, sizeof *hold->word, WORD_FLAGS) != 0)
+    if (DRIVER(StreamWaitValue32_v2) == NULL ||
+        DRIVER(MemHostAlloc)(&word, sizeof *hold->released_count, WORD_FLAGS) != 0)
         return false;
-    hold->word = word;
-    *hold->word = 0;
-    return DRIVER(MemHostGetDevicePointer_v2)(&hold->address, word, 0) == CUDA_SUCCESS &&
-           DRIVER(EventCreate)(&hold->begun, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-           DRIVER(EventCreate)(&hold->ended, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+    hold->released_count = word;
+    *hold->released_count = 0;
+    return DRIVER(MemHostGetDevicePointer_v2)(&hold->device_address, word, 0) == CUDA_SUCCESS &&
+           DRIVER(EventCreate)(&hold->begun_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+           DRIVER(EventCreate)(&hold->ended_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
 }
 
 static void drop_parts(struct held_stream *hold)
 {
-    if (hold->begun != NULL)
-        DRIVER(EventDestroy_v2)(hold->begun);
-    if (hold->ended != NULL)
-        DRIVER(EventDestroy_v2)(hold->ended);
-    if (hold->word != NULL)
-        DRIVER(MemFreeHost)((void *)hold->word);
+    if (hold->begun_event != NULL)
+        DRIVER(EventDestroy_v2)(hold->begun_event);
+    if (hold->ended_event != NULL)
+        DRIVER(EventDestroy_v2)(hold->ended_event);
+    if (hold->released_count != NULL)
+        DRIVER(MemFreeHost)((void *)hold->released_count);
 }
 
 void *make_hold(void *context)
 {
-    struct place place;
+    struct thread_state state;
     struct held_stream *hold = calloc(1, sizeof *hold);
     if (hold == NULL)
         return NULL;
     hold->context = context;
-    bool made = false;
-    if (enter(hold, &place)) {
-        made = make_parts(hold);
-        if (!made)
+    bool is_made = false;
+    if (enter(hold, &state)) {
+        is_made = make_parts(hold);
+        if (!is_made)
             drop_parts(hold);
-        leave(&place);
+        leave(&state);
     }
-    if (made)
+    if (is_made)
         return hold;
     free(hold);
     return NULL;
 }
 
-void drop_hold(void *hold_)
+void drop_hold(void *argument)
 {
-    struct place place;
-    struct held_stream *hold = hold_;
-    if (enter(hold, &place)) {
+    struct thread_state state;
+    struct held_stream *hold = argument;
+    if (enter(hold, &state)) {
         drop_parts(hold);
-        leave(&place);
+        leave(&state);
     }
     free(hold);
 }
 
-bool hold_stream(void *hold_, void *stream)
+bool hold_stream(void *argument, void *stream)
 {
-    struct place place;
-    struct held_stream *hold = hold_;
-    if (!enter(hold, &place))
+    struct thread_state state;
+    struct held_stream *hold = argument;
+    if (!enter(hold, &state))
         return false;
-    uint32_t number = atomic_fetch_add(&hold->holds, 1) + 1; /* before it, so that a release is of this one */
-    bool held = !stream_is_capturing(stream) &&
-                DRIVER(StreamWaitValue32_v2)(stream, hold->address, number, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS;
-    if (held)
-        DRIVER(EventRecord)(hold->begun, stream);
-    leave(&place);
-    return held;
+    uint32_t hold_number = atomic_fetch_add(&hold->hold_count, 1) + 1; /* before it, so that a release is of this one */
+    bool is_held = !stream_is_capturing(stream) &&
+                   DRIVER(StreamWaitValue32_v2)(stream, hold->device_address, hold_number, CU_STREAM_WAIT_VALUE_GEQ) ==
+                       CUDA_SUCCESS;
+    if (is_held)
+        DRIVER(EventRecord)(hold->begun_event, stream);
+    leave(&state);
+    return is_held;
 }
 
-void stamp_stream(void *hold_, void *stream)
+void stamp_stream(void *argument, void *stream)
 {
-    struct place place;
-    struct held_stream *hold = hold_;
-    if (!enter(hold, &place))
+    struct thread_state state;
+    struct held_stream *hold = argument;
+    if (!enter(hold, &state))
         return;
-    DRIVER(EventRecord)(hold->ended, stream);
-    leave(&place);
+    DRIVER(EventRecord)(hold->ended_event, stream);
+    leave(&state);
 }
 
-void release_stream(void *hold_)
+void release_stream(void *argument)
 {
-    struct held_stream *hold = hold_;
-    atomic_store(hold->word, atomic_load(&hold->holds));
+    struct held_stream *hold = argument;
+    atomic_store(hold->released_count, atomic_load(&hold->hold_count));
 }
 
-bool stream_held_ns(void *hold_, uint64_t *ns)
+bool stream_held_ns(void *argument, uint64_t *held_ns)
 {
-    float ms = 0;
-    struct place place;
-    struct held_stream *hold = hold_;
-    *ns = 0;
-    if (!enter(hold, &place))
+    float elapsed_ms = 0;
+    struct thread_state state;
+    struct held_stream *hold = argument;
+    *held_ns = 0;
+    if (!enter(hold, &state))
         return true;
-    bool passed = DRIVER(EventQuery)(hold->ended) != CUDA_ERROR_NOT_READY;
-    if (passed && DRIVER(EventElapsedTime)(&ms, hold->begun, hold->ended) == CUDA_SUCCESS)
-        *ns = (uint64_t)(ms * 1e6F);
-    leave(&place);
-    return passed;
+    bool has_passed = DRIVER(EventQuery)(hold->ended_event) != CUDA_ERROR_NOT_READY;
+    if (has_passed && DRIVER(EventElapsedTime)(&elapsed_ms, hold->begun_event, hold->ended_event) == CUDA_SUCCESS)
+        *held_ns = (uint64_t)(elapsed_ms * 1e6F);
+    leave(&state);
+    return has_passed;
 }

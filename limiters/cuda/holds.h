@@ -10,7 +10,7 @@ void drop_hold(void *hold);
 bool hold_stream(void *hold, void *stream);
 void stamp_stream(void *hold, void *stream);
 void release_stream(void *hold);
-bool stream_held_ns(void *hold, uint64_t *ns);
+bool stream_held_ns(void *hold, uint64_t *held_ns);
 
 #define ENGINE_HOLDS                                                                                                   \
     .make_hold = make_hold, .drop_hold = drop_hold, .hold = hold_stream, .stamp = stamp_stream,                        \

@@ -10,25 +10,27 @@
 #include "../shared/driver.h"
 #include "../shared/uncounted.h"
 
-#define VIEWS_OF_A_BLOCK 32768 /* fewer than lie in one */
+#define VIEWS_PER_BLOCK 32768 /* fewer than lie in one */
 
 /* Of each device: those that there are, which contexts may have taken along, and the most that there were. */
 static struct {
-    atomic_long live, most;
+    atomic_long live_count, peak_count;
 } views[HETERO_MAX_DEVICES];
 
 static bool view_fits(int device)
 {
-    long most = atomic_load(&views[device].most);
-    return most == 0 || most % VIEWS_OF_A_BLOCK != 0 || atomic_load(&views[device].live) < most ||
-           uncounted_fits(device, BLOCK) || FAULT(views_unsettled);
+    long peak_count = atomic_load(&views[device].peak_count);
+    return peak_count == 0 || peak_count % VIEWS_PER_BLOCK != 0 ||
+           atomic_load(&views[device].live_count) < peak_count || uncounted_fits(device, BLOCK) ||
+           FAULT(views_unsettled);
 }
 
 /* Whether the view that was made may stay. */
 static bool settle_view(int device)
 {
-    long live = atomic_fetch_add(&views[device].live, 1) + 1, most = atomic_load(&views[device].most);
-    while (live > most && !atomic_compare_exchange_weak(&views[device].most, &most, live))
+    long live_count = atomic_fetch_add(&views[device].live_count, 1) + 1,
+         peak_count = atomic_load(&views[device].peak_count);
+    while (live_count > peak_count && !atomic_compare_exchange_weak(&views[device].peak_count, &peak_count, live_count))
         ;
     return FAULT(views_unsettled) || (uncounted_check_rarely(device) && is_within_limit(device));
 }
@@ -36,7 +38,7 @@ static bool settle_view(int device)
 static void view_gone(int device)
 {
     if (counted(device))
-        atomic_fetch_sub(&views[device].live, 1);
+        atomic_fetch_sub(&views[device].live_count, 1);
 }
 
 #define CREATE(call, undo)                                                                                             \
@@ -62,16 +64,16 @@ static void view_gone(int device)
 
 CUresult create_texture(CUresult (*real)(CUtexObject *, const CUDA_RESOURCE_DESC *, const CUDA_TEXTURE_DESC *,
                                          const CUDA_RESOURCE_VIEW_DESC *),
-                        CUtexObject *texture, const CUDA_RESOURCE_DESC *of, const CUDA_TEXTURE_DESC *how,
-                        const CUDA_RESOURCE_VIEW_DESC *view)
+                        CUtexObject *texture, const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *description,
+                        const CUDA_RESOURCE_VIEW_DESC *resource_view)
 {
-    CREATE(real(texture, of, how, view), DRIVER(TexObjectDestroy)(*texture));
+    CREATE(real(texture, resource, description, resource_view), DRIVER(TexObjectDestroy)(*texture));
 }
 
 CUresult create_surface(CUresult (*real)(CUsurfObject *, const CUDA_RESOURCE_DESC *), CUsurfObject *surface,
-                        const CUDA_RESOURCE_DESC *of)
+                        const CUDA_RESOURCE_DESC *resource)
 {
-    CREATE(real(surface, of), DRIVER(SurfObjectDestroy)(*surface));
+    CREATE(real(surface, resource), DRIVER(SurfObjectDestroy)(*surface));
 }
 
 CUresult destroy_texture(CUresult (*real)(CUtexObject), CUtexObject texture)

@@ -9,15 +9,15 @@
 
 #include "../core/fault.h"
 
-hipError_t properties_of(hipError_t (*real)(hipDeviceProp_t *, int), hipDeviceProp_t *properties, int device)
+hipError_t properties_of(hipError_t (*real)(hipDeviceProp_t *, int), hipDeviceProp_t *properties, int ordinal)
 {
-    return total_shown(real(properties, device), &properties->totalGlobalMem, device);
+    return total_shown(real(properties, ordinal), &properties->totalGlobalMem, ordinal);
 }
 
 hipError_t properties_r0600(hipError_t (*real)(hipDeviceProp_tR0600 *, int), hipDeviceProp_tR0600 *properties,
-                            int device)
+                            int ordinal)
 {
-    return total_shown(real(properties, device), &properties->totalGlobalMem, device);
+    return total_shown(real(properties, ordinal), &properties->totalGlobalMem, ordinal);
 }
 
 static hipError_t allocate_rows_of(hipError_t (*real)(void **, size_t *, size_t, size_t), void **pointer,
@@ -54,8 +54,8 @@ hipError_t allocate_host(hipError_t (*real)(void **, size_t, unsigned), void **p
 /* An array whose elements have so many bits in each of four channels. */
 static uint64_t formatted_bytes(const hipChannelFormatDesc *format, hipExtent extent, unsigned levels)
 {
-    int bits = format == NULL ? 0 : format->x + format->y + format->z + format->w;
-    return with_levels((size_t)(bits + 7) / 8, extent, levels);
+    int element_bits = format == NULL ? 0 : format->x + format->y + format->z + format->w;
+    return with_levels((size_t)(element_bits + 7) / 8, extent, levels);
 }
 
 hipError_t allocate_array(hipError_t (*real)(hipArray_t *, const hipChannelFormatDesc *, size_t, size_t, unsigned),

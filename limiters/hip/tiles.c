@@ -6,24 +6,28 @@
 
 /* Bytes of an element; formats are CUDA's: 1, 2, 3 and 8, 9, 10 unsigned and signed of 1, 2 and 4 bytes, 16 half, 32
  * float. */
-static size_t element_of(const HIP_ARRAY3D_DESCRIPTOR *shape)
+static size_t element_bytes_of(const HIP_ARRAY3D_DESCRIPTOR *shape)
 {
-    static const uint8_t sizes[33] = {[1] = 1, [2] = 2, [3] = 4, [8] = 1, [9] = 2, [10] = 4, [16] = 2, [32] = 4};
-    unsigned format = shape->Format, channels = shape->NumChannels;
-    return (format < 33 && sizes[format] ? sizes[format] : 8u) * (channels ? channels : 1);
+    static const uint8_t channel_bytes[33] = {[1] = 1, [2] = 2,  [3] = 4,  [8] = 1,
+                                              [9] = 2, [10] = 4, [16] = 2, [32] = 4};
+    unsigned format = shape->Format, channel_count = shape->NumChannels;
+    return (format < 33 && channel_bytes[format] ? channel_bytes[format] : 8u) * (channel_count ? channel_count : 1);
 }
 
 /* The bytes of an array that is made of tiles of 2^bits bytes, of elements of 2^element bytes; a tile is about as deep
  * as it is wide where `thick`. */
-static uint64_t tiles(hipExtent extent, unsigned bits, unsigned element, bool thick)
+static uint64_t tiled_bytes(hipExtent extent, unsigned tile_bits, unsigned element_bits, bool is_thick)
 {
-    unsigned width = thick ? (bits - element + 2) / 3 : (bits - element + 1) / 2;
-    unsigned height = thick ? (bits - element - width + 1) / 2 : bits - element - width;
-    uint64_t across = ((extent.width - 1) >> width) + 1, down = ((extent.height - 1) >> height) + 1;
-    uint64_t deep = ((extent.depth - 1) >> (bits - element - width - height)) + 1, all;
-    if (__builtin_mul_overflow(across, down, &all) || __builtin_mul_overflow(all, deep, &all) || all >> (62 - bits))
+    unsigned width_bits = is_thick ? (tile_bits - element_bits + 2) / 3 : (tile_bits - element_bits + 1) / 2;
+    unsigned height_bits = is_thick ? (tile_bits - element_bits - width_bits + 1) / 2
+                                    : tile_bits - element_bits - width_bits;
+    uint64_t tiles_across = ((extent.width - 1) >> width_bits) + 1,
+             tiles_down = ((extent.height - 1) >> height_bits) + 1;
+    uint64_t tiles_deep = ((extent.depth - 1) >> (tile_bits - element_bits - width_bits - height_bits)) + 1, tile_count;
+    if (__builtin_mul_overflow(tiles_across, tiles_down, &tile_count) ||
+        __builtin_mul_overflow(tile_count, tiles_deep, &tile_count) || tile_count >> (62 - tile_bits))
         return UINT64_MAX / 4;
-    return all << bits;
+    return tile_count << tile_bits;
 }
 
 #define ALIGNMENT 65536u
@@ -32,29 +36,33 @@ static uint64_t tiles(hipExtent extent, unsigned bits, unsigned element, bool th
  * gfx906. Larger tiles are taken where they are about twice what smaller ones would be at most, deep ones likewise.
  * Their alignment comes on top, and all levels together take less than twice the first. Measured with AMD's runtime
  * 5.2.3 (docs/hip.md). */
-static uint64_t level_bytes(size_t bytes, hipExtent extent)
+static uint64_t level_bytes(size_t element_bytes, hipExtent extent)
 {
-    unsigned element = 0;
-    while (element < 4 && (size_t)1 << element < bytes)
-        element++;
+    unsigned element_bits = 0;
+    while (element_bits < 4 && (size_t)1 << element_bits < element_bytes)
+        element_bits++;
     extent.width += extent.width == 0;
     extent.depth += extent.depth == 0;
     if (extent.height == 0)
-        return BLOCK + block_bytes_of(pitched_bytes(extent.width, bytes, 1));
-    uint64_t large = tiles(extent, 16, element, false), small = tiles(extent, 12, element, false);
-    uint64_t taken = large / 9 <= small / 4 ? large : small, thick = tiles(extent, 16, element, true);
-    taken = extent.depth > 1 && thick <= 2 * large && thick > taken ? thick : taken;
-    return taken < BLOCK - ALIGNMENT ? BLOCK : block_bytes_of(taken + ALIGNMENT);
+        return BLOCK + block_bytes_of(pitched_bytes(extent.width, element_bytes, 1));
+    uint64_t large_bytes = tiled_bytes(extent, 16, element_bits, false),
+             small_bytes = tiled_bytes(extent, 12, element_bits, false);
+    uint64_t array_bytes_taken = large_bytes / 9 <= small_bytes / 4 ? large_bytes : small_bytes,
+             thick_bytes = tiled_bytes(extent, 16, element_bits, true);
+    array_bytes_taken = extent.depth > 1 && thick_bytes <= 2 * large_bytes && thick_bytes > array_bytes_taken
+                            ? thick_bytes
+                            : array_bytes_taken;
+    return array_bytes_taken < BLOCK - ALIGNMENT ? BLOCK : block_bytes_of(array_bytes_taken + ALIGNMENT);
 }
 
-uint64_t with_levels(size_t bytes, hipExtent extent, unsigned levels)
+uint64_t with_levels(size_t element_bytes, hipExtent extent, unsigned levels)
 {
-    return (levels > 1 ? 2 : 1) * level_bytes(bytes, extent);
+    return (levels > 1 ? 2 : 1) * level_bytes(element_bytes, extent);
 }
 
 uint64_t array_bytes(const HIP_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
 {
     if (shape == NULL)
         return 0;
-    return with_levels(element_of(shape), (hipExtent){shape->Width, shape->Height, shape->Depth}, levels);
+    return with_levels(element_bytes_of(shape), (hipExtent){shape->Width, shape->Height, shape->Depth}, levels);
 }

@@ -4,6 +4,6 @@
 
 #include "types.h"
 
-uint64_t with_levels(size_t bytes, hipExtent extent, unsigned levels);
+uint64_t with_levels(size_t element_bytes, hipExtent extent, unsigned levels);
 
 #endif

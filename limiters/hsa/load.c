@@ -22,21 +22,22 @@
 int device_of_agent(hsa_agent_t agent)
 {
     char name[32] = "";
-    typeof(&hsa_agent_get_info) get = REAL(hsa_agent_get_info);
-    if (tenancy() != TENANCY_HELD || get == NULL || get(agent, HSA_AMD_AGENT_INFO_UUID, name) != HSA_STATUS_SUCCESS)
+    typeof(&hsa_agent_get_info) get_info = REAL(hsa_agent_get_info);
+    if (tenancy() != TENANCY_HELD || get_info == NULL ||
+        get_info(agent, HSA_AMD_AGENT_INFO_UUID, name) != HSA_STATUS_SUCCESS)
         return DEVICE_FOREIGN;
     return tenant_device_named(name);
 }
 
-hsa_status_t read_memory(typeof(&hsa_code_object_reader_create_from_memory) real, const void *image, size_t bytes,
+hsa_status_t read_memory(typeof(&hsa_code_object_reader_create_from_memory) real, const void *image, size_t image_bytes,
                          hsa_code_object_reader_t *reader)
 {
-    hsa_status_t answer = real(image, bytes, reader);
+    hsa_status_t answer = real(image, image_bytes, reader);
     if (answer == HSA_STATUS_SUCCESS)
         keep_entry(&(struct entry){.kind = HELD_READER,
                                    .key = reader->handle,
                                    .device = DEVICE_NONE,
-                                   .bytes = image_of_code(image, bytes).global_bytes});
+                                   .bytes = image_of_code(image, image_bytes).global_bytes});
     return answer;
 }
 
@@ -50,22 +51,22 @@ hsa_status_t destroy_reader(typeof(&hsa_code_object_reader_destroy) real, hsa_co
 /* The runtime has a block for its own kernels: small images that fit into that cost nothing. */
 static bool is_in_first_block(int device, uint64_t bytes)
 {
-    static _Atomic uint64_t filled[HETERO_MAX_DEVICES];
-    bool fits = atomic_fetch_add(&filled[device], bytes) + bytes <= BLOCK;
-    if (!fits)
-        atomic_fetch_sub(&filled[device], bytes);
-    return fits;
+    static _Atomic uint64_t filled_bytes[HETERO_MAX_DEVICES];
+    bool has_room = atomic_fetch_add(&filled_bytes[device], bytes) + bytes <= BLOCK;
+    if (!has_room)
+        atomic_fetch_sub(&filled_bytes[device], bytes);
+    return has_room;
 }
 
 /* What an image takes beyond what the call that loads it is charged for. */
-static uint64_t bytes_of(uint64_t image, int device)
+static uint64_t chargeable_image_bytes(uint64_t image_bytes, int device)
 {
-    uint64_t blocks = block_bytes_of(image);
-    if (blocks > 0)
-        return blocks - FAULT_VALUE(module_charged_twice, covered_by_load(blocks), 0);
-    if (device < 0 || is_in_first_block(device, image))
+    uint64_t block_bytes = block_bytes_of(image_bytes);
+    if (block_bytes > 0)
+        return block_bytes - FAULT_VALUE(module_charged_twice, covered_by_load(block_bytes), 0);
+    if (device < 0 || is_in_first_block(device, image_bytes))
         return 0;
-    return FAULT_VALUE(small_images_uncharged, (image + PAGE - 1) / PAGE * PAGE, 0);
+    return FAULT_VALUE(small_images_uncharged, (image_bytes + PAGE - 1) / PAGE * PAGE, 0);
 }
 
 /* An executable's images are charged together, on each device. */
@@ -87,11 +88,11 @@ hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_
                        hsa_agent_t agent, hsa_code_object_reader_t reader, const char *options,
                        hsa_loaded_code_object_t *loaded)
 {
-    struct entry image;
+    struct entry image_entry;
     int device = device_of_agent(agent);
-    if (!table_get(HELD_READER, reader.handle, &image) || (device >= 0 && !counted(device)))
+    if (!table_get(HELD_READER, reader.handle, &image_entry) || (device >= 0 && !counted(device)))
         return real(executable, agent, reader, options, loaded);
-    uint64_t bytes = bytes_of(image.bytes, device);
+    uint64_t bytes = chargeable_image_bytes(image_entry.bytes, device);
     if (bytes > 0 && !FAULT(loaded_arrays_uncharged) && charge_without_reclaim(device, bytes) != RESULT_OK)
         return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
     hsa_status_t answer = real(executable, agent, reader, options, loaded);
@@ -105,15 +106,15 @@ hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_
 /* Forgotten before the runtime is asked, for it may hand the name out again at once. */
 hsa_status_t destroy_executable(typeof(&hsa_executable_destroy) real, hsa_executable_t executable)
 {
-    struct entry held[HETERO_MAX_DEVICES], previous;
+    struct entry entries[HETERO_MAX_DEVICES], previous;
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
-        if (!table_take(HELD_LOADED, key_of(executable, device), &held[device]))
-            held[device].bytes = 0;
+        if (!table_take(HELD_LOADED, key_of(executable, device), &entries[device]))
+            entries[device].bytes = 0;
     hsa_status_t answer = real(executable);
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)
         if (answer == HSA_STATUS_SUCCESS)
-            refund(device, FAULT_VALUE(unloaded_program_charged, held[device].bytes, 0));
-        else if (held[device].bytes > 0)
-            table_put(&held[device], &previous);
+            refund(device, FAULT_VALUE(unloaded_program_charged, entries[device].bytes, 0));
+        else if (entries[device].bytes > 0)
+            table_put(&entries[device], &previous);
     return answer;
 }

@@ -20,10 +20,10 @@
 #define USED(name, ...)
 #include "api.def"
 
-static void *const ours[ROWS] = {
+static void *const answers[ROWS] = {
 #define OWN(name, ...) [ROW_##name] = (void *)name,
 #define USED(name, ...)
 #include "api.def"
 };
 
-SYMBOLS(hsa, &hsa_library, ours);
+SYMBOLS(hsa, &hsa_library, answers);

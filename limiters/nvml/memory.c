@@ -6,50 +6,54 @@
 #include "../core/ledger.h"
 #include "../core/tenant.h"
 
-struct figures { /* bytes */
-    uint64_t total, used, free;
+struct memory_figures { /* bytes */
+    uint64_t total_bytes, used_bytes, free_bytes;
 };
 
 /* The grant's figures, where the whole card has `card_free` left; false where the library's own answer stands. */
-static bool granted(nvmlDevice_t device, uint64_t card_free, struct figures *figures)
+static bool read_grant_figures(nvmlDevice_t handle, uint64_t card_free_bytes, struct memory_figures *figures)
 {
-    uint32_t devices = device_limits(device);
-    bool beyond = false;
-    *figures = (struct figures){0};
-    for (unsigned each = 0; each < HETERO_MAX_DEVICES; each++)
-        if (devices >> each & 1) {
-            const struct hetero_grant_device *terms = tenant_terms((int)each);
-            uint64_t limit = terms_memory(terms), used = ledger_used(tenant_region(), each);
-            figures->total += limit;
-            figures->used += used < limit ? used : limit; /* the limit may be less now than what was allocated */
-            beyond = beyond || (terms_flags(terms) & HETERO_FLAG_SPILL) != 0;
+    uint32_t device_bits = device_limits(handle);
+    bool may_spill = false;
+    *figures = (struct memory_figures){0};
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
+        if (device_bits >> device & 1) {
+            const struct hetero_grant_device *terms = tenant_terms((int)device);
+            uint64_t limit_bytes = terms_memory(terms), used_bytes = ledger_used(tenant_region(), device);
+            figures->total_bytes += limit_bytes;
+            figures->used_bytes += used_bytes < limit_bytes
+                                       ? used_bytes
+                                       : limit_bytes; /* the limit may be less now than what was allocated */
+            may_spill = may_spill || (terms_flags(terms) & HETERO_FLAG_SPILL) != 0;
         }
-    uint64_t left = figures->total - figures->used;
-    figures->free = card_free < left && !beyond ? card_free : left;
-    return devices != 0;
+    uint64_t remaining_bytes = figures->total_bytes - figures->used_bytes;
+    figures->free_bytes = card_free_bytes < remaining_bytes && !may_spill ? card_free_bytes : remaining_bytes;
+    return device_bits != 0;
 }
 
 /* Without a figure of what is reserved, NVML counts that as used. */
-nvmlReturn_t granted_memory(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_t *), nvmlDevice_t device,
+nvmlReturn_t granted_memory(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_t *), nvmlDevice_t handle,
                             nvmlMemory_t *memory)
 {
-    struct figures grant;
-    nvmlReturn_t answer = real(device, memory);
-    if (answer == NVML_SUCCESS && granted(device, memory->free, &grant))
-        *memory = (nvmlMemory_t){.total = grant.total, .free = grant.free, .used = grant.total - grant.free};
+    struct memory_figures grant;
+    nvmlReturn_t answer = real(handle, memory);
+    if (answer == NVML_SUCCESS && read_grant_figures(handle, memory->free, &grant))
+        *memory = (nvmlMemory_t){
+            .total = grant.total_bytes, .free = grant.free_bytes, .used = grant.total_bytes - grant.free_bytes};
     return answer;
 }
 
-nvmlReturn_t granted_memory_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_v2_t *), nvmlDevice_t device,
+nvmlReturn_t granted_memory_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_v2_t *), nvmlDevice_t handle,
                                nvmlMemory_v2_t *memory)
 {
-    struct figures grant;
-    nvmlReturn_t answer = real(device, memory);
-    if (answer == NVML_SUCCESS && granted(device, memory->free, &grant)) {
-        memory->total = grant.total;
-        memory->used = grant.used;
-        memory->free = grant.free;
-        memory->reserved = grant.total - grant.used - grant.free; /* what the card has no room for now */
+    struct memory_figures grant;
+    nvmlReturn_t answer = real(handle, memory);
+    if (answer == NVML_SUCCESS && read_grant_figures(handle, memory->free, &grant)) {
+        memory->total = grant.total_bytes;
+        memory->used = grant.used_bytes;
+        memory->free = grant.free_bytes;
+        memory->reserved = grant.total_bytes - grant.used_bytes -
+                           grant.free_bytes; /* what the card has no room for now */
     }
     return answer;
 }

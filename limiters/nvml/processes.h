@@ -8,26 +8,26 @@
 
 #include <stdbool.h>
 
-enum { MOST_ROWS = 1024 }; /* that are asked of the library at once */
+enum { MAX_ROWS = 1024 }; /* that are asked of the library at once */
 
-struct rows {
-    char *at;       /* an array of structs, which the library fills */
-    unsigned count; /* how many it may fill; then, how many there are */
-    size_t size;    /* of each */
-    size_t pid;     /* where in it the pid is */
-    uint32_t devices;
-    struct region_process *own; /* the grant's processes */
+struct process_rows {
+    char *structs;      /* an array of structs, which the library fills */
+    unsigned row_count; /* how many it may fill; then, how many there are */
+    size_t row_bytes;   /* of each */
+    size_t pid_offset;  /* where in it the pid is */
+    uint32_t device_bits;
+    struct region_process *own_processes; /* the grant's processes */
     unsigned own_count;
 };
 
 /* Room for what the library lists of a device. False: its own answer stands. */
-bool rows_begin(struct rows *rows, nvmlDevice_t device, size_t size, size_t pid);
+bool rows_begin(struct process_rows *rows, nvmlDevice_t handle, size_t row_bytes, size_t pid_offset);
 
-void rows_keep_own(struct rows *rows);
+void rows_keep_own(struct process_rows *rows);
 
 /* Hand out what the library answered, as it does: `count` is how many there is room for, then how many there are. */
-nvmlReturn_t rows_end(struct rows *rows, nvmlReturn_t answer, unsigned *count, void *out);
+nvmlReturn_t rows_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs);
 
-void rows_free(struct rows *rows);
+void rows_free(struct process_rows *rows);
 
 #endif

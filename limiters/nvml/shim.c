@@ -40,13 +40,13 @@
 #define USED(name)
 #include "api.def"
 
-static void *const ours[ROWS] = {
+static void *const answers[ROWS] = {
 #define OWN(name, ...) [ROW_##name] = (void *)own_##name,
 #define USED(name)
 #include "api.def"
 };
 
-SYMBOLS(nvml, &nvml_library, ours);
+SYMBOLS(nvml, &nvml_library, answers);
 
 /* ------------------------------------------------------------------------------------------- what the limiter asks */
 
@@ -56,92 +56,97 @@ void nvml_prepare(void)
 }
 
 /* The process that has NVML open for us, for good: opening takes it milliseconds. A child of fork opens its own. */
-static _Atomic pid_t opened;
+static _Atomic pid_t opened_by_pid;
 
-static bool find(const char *uuid, nvmlDevice_t *device)
+static bool find_known_device(const char *uuid, nvmlDevice_t *handle)
 {
     typeof(&nvmlInit_v2) init = KNOWN(nvmlInit_v2);
-    typeof(&nvmlDeviceGetHandleByUUID) by_uuid = KNOWN(nvmlDeviceGetHandleByUUID);
-    if (init == NULL || by_uuid == NULL)
+    typeof(&nvmlDeviceGetHandleByUUID) get_by_uuid = KNOWN(nvmlDeviceGetHandleByUUID);
+    if (init == NULL || get_by_uuid == NULL)
         return false;
-    if (atomic_load(&opened) != getpid()) {
+    if (atomic_load(&opened_by_pid) != getpid()) {
         if (init() != NVML_SUCCESS)
             return false;
-        atomic_store(&opened, getpid());
+        atomic_store(&opened_by_pid, getpid());
     }
-    return by_uuid(uuid, device) == NVML_SUCCESS;
+    return get_by_uuid(uuid, handle) == NVML_SUCCESS;
 }
 
 /* Not every driver keeps samples, and none are missed much (power.h). */
-static void read_samples(nvmlDevice_t device, struct power_reading *reading)
+static void read_samples(nvmlDevice_t handle, struct power_reading *reading)
 {
-    typeof(&nvmlDeviceGetSamples) real = KNOWN(nvmlDeviceGetSamples);
+    typeof(&nvmlDeviceGetSamples) get_samples = KNOWN(nvmlDeviceGetSamples);
     nvmlSample_t samples[POWER_SAMPLES];
     nvmlValueType_t type;
     reading->count = POWER_SAMPLES;
-    if (real == NULL || real(device, NVML_TOTAL_POWER_SAMPLES, 0, &type, &reading->count, samples) != NVML_SUCCESS ||
+    if (get_samples == NULL ||
+        get_samples(handle, NVML_TOTAL_POWER_SAMPLES, 0, &type, &reading->count, samples) != NVML_SUCCESS ||
         type != NVML_VALUE_TYPE_UNSIGNED_INT || reading->count > POWER_SAMPLES)
         reading->count = 0;
-    uint64_t behind_ns = nvml_clock_ns(CLOCK_REALTIME) - nvml_clock_ns(CLOCK_MONOTONIC);
-    for (unsigned i = 0; i < reading->count; i++) {
-        reading->samples[i].at_ns = samples[i].timeStamp * 1000 - behind_ns;
-        reading->samples[i].mw = samples[i].sampleValue.uiVal;
+    uint64_t clock_offset_ns = nvml_clock_ns(CLOCK_REALTIME) - nvml_clock_ns(CLOCK_MONOTONIC);
+    for (unsigned index = 0; index < reading->count; index++) {
+        reading->samples[index].at_ns = samples[index].timeStamp * 1000 - clock_offset_ns;
+        reading->samples[index].mw = samples[index].sampleValue.uiVal;
     }
 }
 
-static uint32_t read_clock(nvmlDevice_t device)
+static uint32_t read_clock(nvmlDevice_t handle)
 {
-    typeof(&nvmlDeviceGetClockInfo) clock = KNOWN(nvmlDeviceGetClockInfo);
-    typeof(&nvmlDeviceGetMaxClockInfo) most = KNOWN(nvmlDeviceGetMaxClockInfo);
-    typeof(&nvmlDeviceGetCurrentClocksThrottleReasons) reasons = KNOWN(nvmlDeviceGetCurrentClocksThrottleReasons);
-    unsigned long long why = 0;
-    unsigned now_mhz, most_mhz;
-    bool lowered = clock != NULL && most != NULL && reasons != NULL && reasons(device, &why) == NVML_SUCCESS &&
-                   (why & nvmlClocksEventReasonSwPowerCap) != 0 &&
-                   clock(device, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
-                   most(device, NVML_CLOCK_SM, &most_mhz) == NVML_SUCCESS && now_mhz < most_mhz;
-    return lowered ? now_mhz * POWER_UNITY / most_mhz : POWER_UNITY;
+    typeof(&nvmlDeviceGetClockInfo) get_clock = KNOWN(nvmlDeviceGetClockInfo);
+    typeof(&nvmlDeviceGetMaxClockInfo) get_max_clock = KNOWN(nvmlDeviceGetMaxClockInfo);
+    typeof(&nvmlDeviceGetCurrentClocksThrottleReasons) get_reasons = KNOWN(nvmlDeviceGetCurrentClocksThrottleReasons);
+    unsigned long long reason_bits = 0;
+    unsigned now_mhz, max_mhz;
+    bool is_lowered = get_clock != NULL && get_max_clock != NULL && get_reasons != NULL &&
+                      get_reasons(handle, &reason_bits) == NVML_SUCCESS &&
+                      (reason_bits & nvmlClocksEventReasonSwPowerCap) != 0 &&
+                      get_clock(handle, NVML_CLOCK_SM, &now_mhz) == NVML_SUCCESS &&
+                      get_max_clock(handle, NVML_CLOCK_SM, &max_mhz) == NVML_SUCCESS && now_mhz < max_mhz;
+    return is_lowered ? now_mhz * POWER_UNITY / max_mhz : POWER_UNITY;
 }
 
 bool nvml_power(const char *uuid, struct power_reading *reading)
 {
-    typeof(&nvmlDeviceGetPowerUsage) power = KNOWN(nvmlDeviceGetPowerUsage);
-    typeof(&nvmlDeviceGetEnforcedPowerLimit) limit = KNOWN(nvmlDeviceGetEnforcedPowerLimit);
-    nvmlDevice_t device;
-    bool known = power != NULL && limit != NULL && find(uuid, &device) &&
-                 power(device, &reading->mean_mw) == NVML_SUCCESS && limit(device, &reading->limit_mw) == NVML_SUCCESS;
-    if (known) {
-        reading->clock = read_clock(device);
-        read_samples(device, reading);
+    typeof(&nvmlDeviceGetPowerUsage) get_power = KNOWN(nvmlDeviceGetPowerUsage);
+    typeof(&nvmlDeviceGetEnforcedPowerLimit) get_limit = KNOWN(nvmlDeviceGetEnforcedPowerLimit);
+    nvmlDevice_t handle;
+    bool is_known = get_power != NULL && get_limit != NULL && find_known_device(uuid, &handle) &&
+                    get_power(handle, &reading->mean_mw) == NVML_SUCCESS &&
+                    get_limit(handle, &reading->limit_mw) == NVML_SUCCESS;
+    if (is_known) {
+        reading->clock = read_clock(handle);
+        read_samples(handle, reading);
     }
-    return known;
+    return is_known;
 }
 
 bool nvml_card_memory(const char *uuid, uint64_t *bytes)
 {
-    typeof(&nvmlDeviceGetMemoryInfo) info = KNOWN(nvmlDeviceGetMemoryInfo);
-    nvmlDevice_t device;
+    typeof(&nvmlDeviceGetMemoryInfo) get_info = KNOWN(nvmlDeviceGetMemoryInfo);
+    nvmlDevice_t handle;
     nvmlMemory_t memory;
-    bool known = info != NULL && find(uuid, &device) && info(device, &memory) == NVML_SUCCESS;
-    if (known)
+    bool is_known = get_info != NULL && find_known_device(uuid, &handle) && get_info(handle, &memory) == NVML_SUCCESS;
+    if (is_known)
         *bytes = memory.used;
-    return known;
+    return is_known;
 }
 
 bool nvml_process_memory(const char *uuid, uint64_t *bytes)
 {
-    enum { MOST = 512 };
-    typeof(&nvmlDeviceGetComputeRunningProcesses_v3) list = KNOWN(nvmlDeviceGetComputeRunningProcesses_v3);
-    nvmlDevice_t device;
-    unsigned count = MOST;
-    bool found = false;
-    nvmlProcessInfo_v2_t *processes = malloc(MOST * sizeof *processes);
-    if (processes != NULL && list != NULL && find(uuid, &device) && list(device, &count, processes) == NVML_SUCCESS)
-        for (unsigned i = 0; i < count; i++)
-            if (processes[i].pid == (unsigned)getpid() && processes[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
-                *bytes = processes[i].usedGpuMemory;
-                found = true;
+    enum { MAX_PROCESSES = 512 };
+    typeof(&nvmlDeviceGetComputeRunningProcesses_v3) get_processes = KNOWN(nvmlDeviceGetComputeRunningProcesses_v3);
+    nvmlDevice_t handle;
+    unsigned count = MAX_PROCESSES;
+    bool is_found = false;
+    nvmlProcessInfo_v2_t *processes = malloc(MAX_PROCESSES * sizeof *processes);
+    if (processes != NULL && get_processes != NULL && find_known_device(uuid, &handle) &&
+        get_processes(handle, &count, processes) == NVML_SUCCESS)
+        for (unsigned index = 0; index < count; index++)
+            if (processes[index].pid == (unsigned)getpid() &&
+                processes[index].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
+                *bytes = processes[index].usedGpuMemory;
+                is_found = true;
             }
     free(processes);
-    return found;
+    return is_found;
 }

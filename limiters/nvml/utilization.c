@@ -14,26 +14,26 @@
 /* ------------------------------------------------------------------------------------------------- what was charged */
 
 /* NVML's own figure is of the last second or less, too. */
-#define NEWER_NS  UINT64_C(500000000)  /* what is older is a beginning to measure from */
-#define OLDEST_NS UINT64_C(3000000000) /* what is older says nothing of now: measured anew */
-#define FIRST_NS  100000000            /* measured for so long: several time slices (timeshare/budget.h) */
+#define NEWER_AGE_NS  UINT64_C(500000000)  /* what is older is a beginning to measure from */
+#define MAX_AGE_NS    UINT64_C(3000000000) /* what is older says nothing of now: measured anew */
+#define FIRST_SPAN_NS 100000000            /* measured for so long: several time slices (timeshare/budget.h) */
 
-struct reading {
-    uint64_t at_ns;
+struct charge_reading {
+    uint64_t time_ns;
     uint64_t charged_ns[HETERO_MAX_DEVICES];
 };
 
-static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
-static struct reading older, newer;
+static pthread_mutex_t readings_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+static struct charge_reading older_reading, newer_reading;
 
 static void forget_parent(void)
 {
-    pthread_mutex_init(&measuring, NULL); /* a thread of the parent may have held it at the fork */
+    pthread_mutex_init(&readings_mutex, NULL); /* a thread of the parent may have held it at the fork */
 }
 
-static struct reading read_now(void)
+static struct charge_reading read_now(void)
 {
-    struct reading now = {.at_ns = nvml_clock_ns(CLOCK_MONOTONIC)};
+    struct charge_reading now = {.time_ns = nvml_clock_ns(CLOCK_MONOTONIC)};
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
         now.charged_ns[device] = atomic_load_explicit(&tenant_region()->shared->devices[device].gpu_ns,
                                                       memory_order_relaxed);
@@ -44,49 +44,51 @@ static struct reading read_now(void)
 static unsigned charged_percent(unsigned device)
 {
     tenancy_in_child(forget_parent);
-    pthread_mutex_lock(&measuring);
-    struct reading now = read_now();
-    if (older.at_ns == 0 || now.at_ns - older.at_ns > OLDEST_NS) {
-        older = newer = now;
-        nanosleep(&(struct timespec){.tv_nsec = FIRST_NS}, NULL);
+    pthread_mutex_lock(&readings_mutex);
+    struct charge_reading now = read_now();
+    if (older_reading.time_ns == 0 || now.time_ns - older_reading.time_ns > MAX_AGE_NS) {
+        older_reading = newer_reading = now;
+        nanosleep(&(struct timespec){.tv_nsec = FIRST_SPAN_NS}, NULL);
         now = read_now();
-    } else if (now.at_ns - newer.at_ns >= NEWER_NS) {
-        older = newer;
-        newer = now;
+    } else if (now.time_ns - newer_reading.time_ns >= NEWER_AGE_NS) {
+        older_reading = newer_reading;
+        newer_reading = now;
     }
-    uint64_t charged = now.charged_ns[device] - older.charged_ns[device], span = now.at_ns - older.at_ns;
-    pthread_mutex_unlock(&measuring);
-    return charged >= span ? 100 : (unsigned)(charged * 100 / span);
+    uint64_t charged_ns = now.charged_ns[device] - older_reading.charged_ns[device],
+             span_ns = now.time_ns - older_reading.time_ns;
+    pthread_mutex_unlock(&readings_mutex);
+    return charged_ns >= span_ns ? 100 : (unsigned)(charged_ns * 100 / span_ns);
 }
 
 /* -------------------------------------------------------------------------------------------- what the driver sampled
  */
 
 /* The newest sample of each process, of a second or less. */
-#define SAMPLED_NS UINT64_C(1500000000)
+#define SAMPLE_AGE_NS UINT64_C(1500000000)
 
 /* The sum over the grant's processes. NOT_SUPPORTED: the driver does not say, or not under the pids that they have
  * here: drivers before r570 give those of the host in a container. */
-static nvmlReturn_t sampled(nvmlDevice_t device, nvmlUtilization_t *rates)
+static nvmlReturn_t read_sampled_rates(nvmlDevice_t handle, nvmlUtilization_t *rates)
 {
-    struct rows rows;
-    typeof(&nvmlDeviceGetProcessUtilization) real = REAL(nvmlDeviceGetProcessUtilization);
+    struct process_rows rows;
+    typeof(&nvmlDeviceGetProcessUtilization) get_utilization = REAL(nvmlDeviceGetProcessUtilization);
     *rates = (nvmlUtilization_t){0, 0};
-    if (real == NULL || !rows_begin(&rows, device, sizeof(nvmlProcessUtilizationSample_t), 0))
+    if (get_utilization == NULL || !rows_begin(&rows, handle, sizeof(nvmlProcessUtilizationSample_t), 0))
         return NVML_ERROR_NOT_SUPPORTED;
-    nvmlProcessUtilizationSample_t *samples = (nvmlProcessUtilizationSample_t *)rows.at;
-    unsigned long long since = (nvml_clock_ns(CLOCK_REALTIME) - SAMPLED_NS) / 1000;
-    nvmlReturn_t answer = real(device, samples, &rows.count, since);
-    unsigned all = rows.count;
+    nvmlProcessUtilizationSample_t *samples = (nvmlProcessUtilizationSample_t *)rows.structs;
+    unsigned long long since_us = (nvml_clock_ns(CLOCK_REALTIME) - SAMPLE_AGE_NS) / 1000;
+    nvmlReturn_t answer = get_utilization(handle, samples, &rows.row_count, since_us);
+    unsigned driver_count = rows.row_count;
     if (answer == NVML_SUCCESS)
         rows_keep_own(&rows);
-    for (unsigned i = 0; answer == NVML_SUCCESS && i < rows.count; i++) {
-        rates->gpu += samples[i].smUtil;
-        rates->memory += samples[i].memUtil;
+    for (unsigned index = 0; answer == NVML_SUCCESS && index < rows.row_count; index++) {
+        rates->gpu += samples[index].smUtil;
+        rates->memory += samples[index].memUtil;
     }
-    bool known = answer == NVML_ERROR_NOT_FOUND || (answer == NVML_SUCCESS && (all == 0 || rows.count != 0));
+    bool is_known = answer == NVML_ERROR_NOT_FOUND ||
+                    (answer == NVML_SUCCESS && (driver_count == 0 || rows.row_count != 0));
     rows_free(&rows);
-    return known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+    return is_known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
 }
 
 static unsigned at_most_100(unsigned percent)
@@ -94,20 +96,20 @@ static unsigned at_most_100(unsigned percent)
     return percent < 100 ? percent : 100;
 }
 
-nvmlReturn_t utilization_rates(nvmlReturn_t (*real)(nvmlDevice_t, nvmlUtilization_t *), nvmlDevice_t device,
+nvmlReturn_t utilization_rates(nvmlReturn_t (*real)(nvmlDevice_t, nvmlUtilization_t *), nvmlDevice_t handle,
                                nvmlUtilization_t *rates)
 {
-    uint32_t devices = device_limits(device);
-    nvmlReturn_t answer = real(device, rates);
-    if (answer != NVML_SUCCESS || devices == 0)
+    uint32_t device_bits = device_limits(handle);
+    nvmlReturn_t answer = real(handle, rates);
+    if (answer != NVML_SUCCESS || device_bits == 0)
         return answer;
-    nvmlUtilization_t own;
-    unsigned first = (unsigned)__builtin_ctz(devices); /* a card in parts has no figure (MIG) */
-    answer = sampled(device, &own);
-    bool charged = terms_limit_core(tenant_terms((int)first));
-    rates->gpu = charged ? charged_percent(first) : at_most_100(own.gpu);
-    rates->memory = at_most_100(own.memory);
-    return charged ? NVML_SUCCESS : answer;
+    nvmlUtilization_t own_rates;
+    unsigned first_device = (unsigned)__builtin_ctz(device_bits); /* a card in parts has no figure (MIG) */
+    answer = read_sampled_rates(handle, &own_rates);
+    bool is_charged = terms_limit_core(tenant_terms((int)first_device));
+    rates->gpu = is_charged ? charged_percent(first_device) : at_most_100(own_rates.gpu);
+    rates->memory = at_most_100(own_rates.memory);
+    return is_charged ? NVML_SUCCESS : answer;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- samples */
@@ -122,18 +124,18 @@ static bool is_utilization(nvmlSamplingType_t type)
 /* Of the grant's utilization there is one sample: now. */
 nvmlReturn_t recent_samples(nvmlReturn_t (*real)(nvmlDevice_t, nvmlSamplingType_t, unsigned long long,
                                                  nvmlValueType_t *, unsigned *, nvmlSample_t *),
-                            nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
+                            nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long since_us,
                             nvmlValueType_t *value_type, unsigned *count, nvmlSample_t *samples)
 {
     nvmlUtilization_t rates;
     typeof(&nvmlDeviceGetUtilizationRates) get_rates = REAL(nvmlDeviceGetUtilizationRates);
-    if (!is_utilization(type) || device_limits(device) == 0)
-        return real(device, type, since, value_type, count, samples);
+    if (!is_utilization(type) || device_limits(handle) == 0)
+        return real(handle, type, since_us, value_type, count, samples);
     if (value_type == NULL || count == NULL || (samples != NULL && *count == 0))
         return NVML_ERROR_INVALID_ARGUMENT;
     nvmlReturn_t answer = type != NVML_GPU_UTILIZATION_SAMPLES || get_rates == NULL
                               ? NVML_ERROR_NOT_SUPPORTED
-                              : utilization_rates(get_rates, device, &rates);
+                              : utilization_rates(get_rates, handle, &rates);
     if (answer != NVML_SUCCESS)
         return answer;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
@@ -144,48 +146,48 @@ nvmlReturn_t recent_samples(nvmlReturn_t (*real)(nvmlDevice_t, nvmlSamplingType_
 }
 
 /* Where nobody has a sample, NVML finds none. */
-static nvmlReturn_t samples_end(struct rows *rows, nvmlReturn_t answer, unsigned *count, void *out)
+static nvmlReturn_t samples_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs)
 {
     if (answer == NVML_SUCCESS)
         rows_keep_own(rows);
-    if (answer == NVML_SUCCESS && rows->count == 0)
+    if (answer == NVML_SUCCESS && rows->row_count == 0)
         answer = NVML_ERROR_NOT_FOUND;
-    return rows_end(rows, answer, count, out);
+    return rows_end(rows, answer, out_count, out_structs);
 }
 
 nvmlReturn_t process_utilization(nvmlReturn_t (*real)(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned *,
                                                       unsigned long long),
-                                 nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned *count,
-                                 unsigned long long since)
+                                 nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples, unsigned *count,
+                                 unsigned long long since_us)
 {
-    struct rows rows;
-    if (!rows_begin(&rows, device, sizeof *samples, offsetof(nvmlProcessUtilizationSample_t, pid)))
-        return real(device, samples, count, since);
-    nvmlReturn_t answer = real(device, (nvmlProcessUtilizationSample_t *)rows.at, &rows.count, since);
+    struct process_rows rows;
+    if (!rows_begin(&rows, handle, sizeof *samples, offsetof(nvmlProcessUtilizationSample_t, pid)))
+        return real(handle, samples, count, since_us);
+    nvmlReturn_t answer = real(handle, (nvmlProcessUtilizationSample_t *)rows.structs, &rows.row_count, since_us);
     return samples_end(&rows, answer, count, samples);
 }
 
 nvmlReturn_t processes_utilization(nvmlReturn_t (*real)(nvmlDevice_t, nvmlProcessesUtilizationInfo_v1_t *),
-                                   nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *info)
+                                   nvmlDevice_t handle, nvmlProcessesUtilizationInfo_v1_t *info)
 {
-    struct rows rows;
-    size_t pid = offsetof(nvmlProcessUtilizationInfo_v1_t, pid);
-    if (info == NULL || !rows_begin(&rows, device, sizeof *info->procUtilArray, pid))
-        return real(device, info);
-    nvmlProcessesUtilizationInfo_v1_t all = *info;
-    all.processSamplesCount = rows.count;
-    all.procUtilArray = (nvmlProcessUtilizationInfo_v1_t *)rows.at;
-    nvmlReturn_t answer = real(device, &all);
-    rows.count = all.processSamplesCount;
+    struct process_rows rows;
+    size_t pid_offset = offsetof(nvmlProcessUtilizationInfo_v1_t, pid);
+    if (info == NULL || !rows_begin(&rows, handle, sizeof *info->procUtilArray, pid_offset))
+        return real(handle, info);
+    nvmlProcessesUtilizationInfo_v1_t driver_info = *info;
+    driver_info.processSamplesCount = rows.row_count;
+    driver_info.procUtilArray = (nvmlProcessUtilizationInfo_v1_t *)rows.structs;
+    nvmlReturn_t answer = real(handle, &driver_info);
+    rows.row_count = driver_info.processSamplesCount;
     return samples_end(&rows, answer, &info->processSamplesCount, info->procUtilArray);
 }
 
 /* Clients then ask for utilization. */
-nvmlReturn_t sampler_support(nvmlReturn_t (*real)(nvmlDevice_t, nvmlGpmSupport_t *), nvmlDevice_t device,
+nvmlReturn_t sampler_support(nvmlReturn_t (*real)(nvmlDevice_t, nvmlGpmSupport_t *), nvmlDevice_t handle,
                              nvmlGpmSupport_t *support)
 {
-    nvmlReturn_t answer = real(device, support);
-    if (answer == NVML_SUCCESS && device_limits(device) != 0)
+    nvmlReturn_t answer = real(handle, support);
+    if (answer == NVML_SUCCESS && device_limits(handle) != 0)
         support->isSupportedDevice = 0;
     return answer;
 }

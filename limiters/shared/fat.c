@@ -19,7 +19,8 @@ uint64_t fat_size(const void *data, uint64_t size_bytes)
     if (size_bytes < sizeof header || !is_readable(data, sizeof header))
         return 0;
     memcpy(&header, data, sizeof header);
-    bool is_torn = header.header < sizeof header || __builtin_add_overflow(header.header, header.size, &total_bytes);
+    bool is_torn = header.header_bytes < sizeof header ||
+                   __builtin_add_overflow(header.header_bytes, header.entries_bytes, &total_bytes);
     return is_torn || total_bytes > size_bytes ? 0 : total_bytes;
 }
 
@@ -32,8 +33,8 @@ static uint64_t smaller(uint64_t left, uint64_t right)
 static void copy_image(struct fat_image *image, const char *source, const struct fatbin_entry *entry)
 {
     bool is_packed = (entry->flags & FATBIN_ANY) != 0;
-    uint64_t stored_bytes = is_packed ? smaller(entry->compressed, entry->size) : entry->size;
-    uint64_t image_bytes = is_packed ? entry->expanded : stored_bytes;
+    uint64_t stored_bytes = is_packed ? smaller(entry->compressed_bytes, entry->image_bytes) : entry->image_bytes;
+    uint64_t image_bytes = is_packed ? entry->expanded_bytes : stored_bytes;
     if ((is_packed && (entry->flags & FATBIN_ANY) != FATBIN_LZ4) || image_bytes / MAX_EXPANSION > stored_bytes ||
         !is_readable(source, stored_bytes))
         return;
@@ -54,8 +55,8 @@ static bool read_entry(const char *source, uint64_t remaining_bytes, struct fatb
     if (remaining_bytes < sizeof *entry || !is_readable(source, sizeof *entry))
         return false;
     memcpy(entry, source, sizeof *entry);
-    return entry->header >= sizeof *entry && entry->header <= remaining_bytes &&
-           entry->size <= remaining_bytes - entry->header;
+    return entry->header_bytes >= sizeof *entry && entry->header_bytes <= remaining_bytes &&
+           entry->image_bytes <= remaining_bytes - entry->header_bytes;
 }
 
 bool fat_next(const void *data, uint64_t size_bytes, uint64_t *offset, struct fat_image *image)
@@ -67,17 +68,17 @@ bool fat_next(const void *data, uint64_t size_bytes, uint64_t *offset, struct fa
     memcpy(&header, data, end_offset == 0 ? 0 : sizeof header);
     if (end_offset == 0 || entry_offset >= end_offset)
         return false;
-    entry_offset = entry_offset == 0 ? header.header : entry_offset;
+    entry_offset = entry_offset == 0 ? header.header_bytes : entry_offset;
     const char *source = (const char *)data + entry_offset;
     bool is_whole = read_entry(source, end_offset - entry_offset, &entry);
-    *offset = is_whole ? entry_offset + entry.header + entry.size : end_offset;
+    *offset = is_whole ? entry_offset + entry.header_bytes + entry.image_bytes : end_offset;
     if (!is_whole || (entry.kind != FATBIN_ELF && entry.kind != FATBIN_PTX))
         return entry_offset < end_offset;
     image->is_text = entry.kind == FATBIN_PTX;
     if (image->is_text || (entry.flags & FATBIN_ANY) != 0)
-        copy_image(image, source + entry.header, &entry);
+        copy_image(image, source + entry.header_bytes, &entry);
     else
-        *image = (struct fat_image){.data = source + entry.header, .size_bytes = entry.size};
+        *image = (struct fat_image){.data = source + entry.header_bytes, .size_bytes = entry.image_bytes};
     return true;
 }
 

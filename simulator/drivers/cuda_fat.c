@@ -30,20 +30,21 @@ static bool expand(const struct fatbin_entry *entry, const char *from, char *to)
     if (entry->flags & FATBIN_LZ4) {
         void *library = dlopen("liblz4.so.1", RTLD_NOW);
         int (*lz4)(const char *, char *, int, int) = library ? dlsym(library, "LZ4_decompress_safe") : NULL;
-        return lz4 && lz4(from, to, (int)entry->compressed, (int)entry->expanded) == (int)entry->expanded;
+        return lz4 &&
+               lz4(from, to, (int)entry->compressed_bytes, (int)entry->expanded_bytes) == (int)entry->expanded_bytes;
     }
     void *library = dlopen("libzstd.so.1", RTLD_NOW);
     size_t (*zstd)(void *, size_t, const void *, size_t) = library ? dlsym(library, "ZSTD_decompress") : NULL;
-    return zstd && zstd(to, entry->expanded, from, entry->compressed) == entry->expanded;
+    return zstd && zstd(to, entry->expanded_bytes, from, entry->compressed_bytes) == entry->expanded_bytes;
 }
 
 /* The options of PTX are read where the entry says that they are, whatever is there: in NVIDIA's reader a strlen() ends
  * the program by SIGSEGV (nvJitLinkAddData of libnvJitLink 13.5). */
-static void read_options(const char *from, uint32_t at)
+static void read_options(const char *entry, uint32_t options_offset)
 {
     struct fatbin_options options;
-    memcpy(&options, from + at, sizeof options);
-    volatile size_t length = strlen(from + options.at);
+    memcpy(&options, entry + options_offset, sizeof options);
+    volatile size_t length = strlen(entry + options.text_offset);
     (void)length;
 }
 
@@ -59,9 +60,10 @@ CUresult image_of_fat(const void *image, const struct device *device, char **cho
     memcpy(&fat, image, sizeof fat);
     if (fat.magic != FATBIN_MAGIC)
         return CUDA_ERROR_INVALID_IMAGE;
-    const char *chosen_at = NULL, *end = (const char *)image + fat.header + fat.size;
+    const char *chosen_at = NULL, *end = (const char *)image + fat.header_bytes + fat.entries_bytes;
     unsigned suited = 0;
-    for (const char *at = (const char *)image + fat.header; at + sizeof entry <= end; at += entry.header + entry.size) {
+    for (const char *at = (const char *)image + fat.header_bytes; at + sizeof entry <= end;
+         at += entry.header_bytes + entry.image_bytes) {
         memcpy(&entry, at, sizeof entry);
         if ((entry.kind != FATBIN_PTX && entry.kind != FATBIN_ELF) || suits(&entry, device->slot) <= suited)
             continue;
@@ -72,13 +74,13 @@ CUresult image_of_fat(const void *image, const struct device *device, char **cho
     if (!chosen_at)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (best.kind == FATBIN_PTX)
-        read_options(chosen_at, best.options);
-    const char *found = chosen_at + best.header;
-    bool packed = best.flags & (FATBIN_LZ4 | FATBIN_ZSTD);
-    *chosen = calloc(1, (packed ? best.expanded : best.size) + 16);
-    if (!packed)
-        memcpy(*chosen, found, best.size);
-    if (!packed || expand(&best, found, *chosen))
+        read_options(chosen_at, best.options_offset);
+    const char *data = chosen_at + best.header_bytes;
+    bool is_packed = best.flags & (FATBIN_LZ4 | FATBIN_ZSTD);
+    *chosen = calloc(1, (is_packed ? best.expanded_bytes : best.image_bytes) + 16);
+    if (!is_packed)
+        memcpy(*chosen, data, best.image_bytes);
+    if (!is_packed || expand(&best, data, *chosen))
         return CUDA_SUCCESS;
     free(*chosen);
     return CUDA_ERROR_INVALID_IMAGE;

@@ -10,7 +10,7 @@
 static struct {
     struct fatbin_header head;
     char entries[8192];
-} fat = {{.magic = FATBIN_MAGIC, .version = 1, .header = sizeof(struct fatbin_header)}, {0}};
+} fat = {{.magic = FATBIN_MAGIC, .version = 1, .header_bytes = sizeof(struct fatbin_header)}, {0}};
 
 /* Without options, which are a NUL here. */
 struct ptx_entry {
@@ -46,25 +46,25 @@ static size_t zstd(char *to, const void *from, size_t size)
 /* An image for this processor (80: 8.0), which fits behind the others. */
 static void fat_add(unsigned kind, unsigned processor, unsigned flags, const void *from, size_t size)
 {
-    char *at = fat.entries + fat.head.size;
+    char *at = fat.entries + fat.head.entries_bytes;
     struct ptx_entry made = {.entry = {.kind = (uint16_t)kind,
                                        .version = 0x101,
-                                       .header = kind == FATBIN_PTX ? sizeof made : sizeof made.entry,
-                                       .options = kind == FATBIN_PTX ? offsetof(struct ptx_entry, options) : 0,
+                                       .header_bytes = kind == FATBIN_PTX ? sizeof made : sizeof made.entry,
+                                       .options_offset = kind == FATBIN_PTX ? offsetof(struct ptx_entry, options) : 0,
                                        .processor = processor,
                                        .flags = flags | 0x11},
-                             .options = {.at = offsetof(struct ptx_entry, none)}};
-    char *image_at = at + made.entry.header;
+                             .options = {.text_offset = offsetof(struct ptx_entry, none)}};
+    char *image_at = at + made.entry.header_bytes;
     size_t packed = flags == FATBIN_LZ4    ? lz4(image_at, from, size)
                     : flags == FATBIN_ZSTD ? zstd(image_at, from, size)
                                            : size;
     if (flags == 0)
         memcpy(image_at, from, size);
-    made.entry.size = (packed + 7) / 8 * 8;
-    made.entry.compressed = flags == 0 ? 0 : (uint32_t)packed;
-    made.entry.expanded = flags == 0 ? 0 : size;
-    memcpy(at, &made, made.entry.header);
-    fat.head.size += made.entry.header + made.entry.size;
+    made.entry.image_bytes = (packed + 7) / 8 * 8;
+    made.entry.compressed_bytes = flags == 0 ? 0 : (uint32_t)packed;
+    made.entry.expanded_bytes = flags == 0 ? 0 : size;
+    memcpy(at, &made, made.entry.header_bytes);
+    fat.head.entries_bytes += made.entry.header_bytes + made.entry.image_bytes;
 }
 
 #endif

@@ -404,7 +404,7 @@ static const void *image_of(const struct call *call, struct answer *answer)
     answer->value = strlen(text);
     if (call->choice == 0)
         return text;
-    fat.head.size = 0;
+    fat.head.entries_bytes = 0;
     fat_add(FATBIN_PTX, 50, call->choice == 1 ? 0 : FATBIN_LZ4, text, sizeof text);
     return &fat;
 }
