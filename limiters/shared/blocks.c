@@ -1,4 +1,4 @@
-/* Pieces of memory, and the blocks that they lie in (blocks.h). */
+/* Charges sub-allocations by their blocks (blocks.h). */
 #include "blocks.h"
 
 #include "charge.h"
@@ -9,20 +9,18 @@
 
 #include <pthread.h>
 
-/* Keeps a block's pieces, and the small arrays, in step. Never held across a charge or a call of the driver. */
+/* Guards the counts of blocks and of small arrays. Never held across a charge or a call of the driver. */
 static pthread_mutex_t blocks_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* What is charged together, of each device: the bytes that it is, and the bytes that are charged for it. */
+/* Memory of a device that is charged together: the bytes in use, and the bytes that are charged for them. */
 struct joint_charge {
     uint64_t live_bytes, charged_bytes;
 };
 static struct joint_charge small_arrays[HETERO_MAX_DEVICES], managed_memory[HETERO_MAX_DEVICES];
-static uint64_t
-    kept_array_bytes[HETERO_MAX_DEVICES]; /* charged for arrays that are gone, whose blocks the driver may keep */
+static uint64_t kept_array_bytes[HETERO_MAX_DEVICES]; /* charged for freed arrays whose blocks the driver may keep */
 
-/* What entries link to: a piece; a block that is charged; one that is charged though it is part of its context; an
- * allocation that has its context's block; managed memory.
- */
+/* Addresses that an entry's `link` has: of a sub-allocation; of a charged block; of a block that is charged though it
+ * is part of its context; of an allocation that has its context's block; of managed memory. */
 static char suballocation_tag, charged_tag, charged_context_tag, context_block_tag, managed_tag;
 
 void blocks_after_fork(void)
@@ -51,7 +49,7 @@ bool is_suballocation(const struct entry *entry)
     return entry->link == &suballocation_tag;
 }
 
-/* With `counting` held: whether the context's block is to be had. One without pieces is forgotten then. */
+/* With `blocks_mutex` held: whether nothing lies in the context's block. If so, the block is forgotten. */
 static bool context_block_is_idle(context_t context)
 {
     struct entry context_entry, block_entry;
@@ -65,8 +63,8 @@ static bool context_block_is_idle(context_t context)
     return true;
 }
 
-/* Count a piece in a block that is known. A context's block is known without pieces, too; where another context has a
- * piece at its address, it is no more. */
+/* Count a sub-allocation in its block. False: the block is not known. A context's empty block is known, too. If another
+ * context sub-allocates at its address, the first context no longer has that block. */
 static bool count_suballocation(uint64_t block_number, context_t context)
 {
     struct entry entry;
@@ -80,7 +78,7 @@ static bool count_suballocation(uint64_t block_number, context_t context)
     return is_known;
 }
 
-/* A block with its first piece; false, and another thread has counted it: it is known by now. */
+/* Add a block with its first sub-allocation. False: another thread has added it meanwhile. */
 static bool add_block(uint64_t block_number, int device, context_t context, bool is_context_block)
 {
     struct entry previous, existing,
@@ -156,14 +154,15 @@ static uint64_t take_kept_arrays(int device)
     return bytes;
 }
 
-/* It does when the card cannot give it as much as the card has. Blocks that get a piece meanwhile are charged anew,
- * since they were forgotten. One that others may have, too, stays charged. */
-/* Scratch that no kernel uses is given back with blocks, as for want of memory (../hsa/scratch.c). */
+/* A runtime that frees blocks for want of memory also frees scratch that no kernel uses (../hsa/scratch.c). */
 static bool is_scratch(const struct entry *entry, const void *device)
 {
     return entry->kind == HELD_SCRATCH && entry->device == *(const int *)device;
 }
 
+/* The runtime frees its empty blocks when an allocation fails: so one of the card's whole memory is asked for. A block
+ * that gets a sub-allocation meanwhile is charged anew, since it was forgotten. One that others may have open stays
+ * charged. */
 bool blocks_trim(int device)
 {
     struct entry entry, shared_entry;
@@ -210,7 +209,7 @@ static void refund_managed(int device, uint64_t bytes)
     refund(device, refund_bytes);
 }
 
-/* The context has its block again, if an allocation's entry has it. */
+/* If an allocation has its context's block, free that block for sub-allocations. */
 static void free_context_block(const struct entry *entry)
 {
     struct entry context_entry;
@@ -228,7 +227,8 @@ result_t settle_blocks(result_t answer, const pointer_t *pointer, int device, ui
     return settle_pointer(answer, pointer, device, charged_bytes, &context_block_tag);
 }
 
-/* A piece is gone: what is charged for its block, if that goes with it. `kept`: the driver may keep it. */
+/* A sub-allocation was freed: the bytes that are charged for its block, if that is freed with it. `is_block_kept`: the
+ * driver may keep the block. */
 static uint64_t suballocation_freed(const struct entry *entry, bool is_block_kept)
 {
     struct entry block_entry;
@@ -296,7 +296,7 @@ void block_context_ended(const struct entry *entry)
         refund(entry->device, BLOCK);
 }
 
-/* Charge so many bytes more with what is there of their kind, which takes the device in units of `unit`. */
+/* Charge `bytes` more to a joint charge, which grows in units of `unit_bytes`. */
 static result_t charge_jointly(struct joint_charge *joint, int device, uint64_t bytes, uint64_t unit_bytes)
 {
     for (uint64_t growth_bytes = 0;;) {

@@ -1,5 +1,6 @@
-/* What answers in place of the driver, one for each line of api.def that names it: a body gets the driver's own
- * function first, then the stream that NULL means where the line is one of OWN_IN, then the call's arguments. */
+/* Declares the bodies: the limiter's functions that answer in place of the driver's, named in the lines of api.def. A
+ * body's arguments are the driver's own function (`real`), for OWN_IN the stream that NULL means (`null_stream`), and
+ * the arguments of the call. */
 #ifndef HETERO_SHARED_BODIES_H
 #define HETERO_SHARED_BODIES_H
 

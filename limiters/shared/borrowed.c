@@ -1,5 +1,5 @@
-/* Memory of other processes and other APIs: charged where it was made, while that has it. When its maker lets go of it,
- * the driver counts it for who has it open (measured on an NVIDIA H100, driver 580.159.04).
+/* Memory that several processes or APIs have open. The process that made it is charged while it has it. When it frees
+ * it, the driver counts the memory for a process that has it open (measured on an NVIDIA H100, driver 580.159.04).
  */
 #include "borrowed.h"
 
@@ -16,8 +16,8 @@
 
 #include <stdatomic.h>
 
-/* The process's figure lies between the card's two, so that of what its other threads take and free meanwhile, none is
- * taken for what the card gets back: before, the card's use is the less of them, and afterwards the more. */
+/* The card's use is read before and after the process's. Of the two figures the smaller one counts before the free, and
+ * the larger one after it. So nothing that other threads take or free meanwhile is taken for the freed memory. */
 static struct card_use read_card_use(int device, bool is_after)
 {
     const char *uuid = tenant_terms(device)->uuid;
@@ -49,12 +49,12 @@ struct card_use card_use(int device)
     return use;
 }
 
-/* What others gave back went before they said so, and is looked at last. */
+/* Other processes free memory before they count it as returned, so the counts are read last. */
 bool card_got_back(int device, struct card_use use_before, uint64_t bytes)
 {
     if (!use_before.is_known)
         return false;
-    struct card_use use_after = read_card_use(device, true); /* with no context it is in no list */
+    struct card_use use_after = read_card_use(device, true); /* without a context NVML does not list the process */
     if (!use_after.is_known || !read_returned_bytes(device, &use_after) || use_after.card_bytes > use_before.card_bytes)
         return false;
     uint64_t lost_bytes = use_before.is_process_listed && use_after.process_bytes < use_before.process_bytes
@@ -183,7 +183,7 @@ bool allocation_at(pointer_t address, struct entry *allocation)
            table_find(contains_address, (const void *)(uintptr_t)address, allocation);
 }
 
-/* The driver makes a handle of any address in an allocation. */
+/* The driver accepts any address in an allocation. */
 result_t share_pointer(result_t (*real)(TYPE(ipcMemHandle) *, pointer_t), TYPE(ipcMemHandle) *handle, pointer_t pointer)
 {
     struct entry allocation;

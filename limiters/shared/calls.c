@@ -1,4 +1,4 @@
-/* The calls of a process that the driver makes within others (calls.h). */
+/* Tells nested calls apart (calls.h). */
 #include "driver.h"
 
 __thread unsigned calls_within;
@@ -11,13 +11,13 @@ bool no_other_thread_calls(unsigned long *begun_count)
     return atomic_load(&calls_ended) + calls_within == *begun_count;
 }
 
-/* Other threads are not in the child, nor their calls. */
+/* The child has no other threads, and so none of their calls. */
 void calls_after_fork(void)
 {
     atomic_store(&calls_ended, atomic_load(&calls_begun) - calls_within);
 }
 
-/* A function of the driver that jumps to another one leaves the address of our call of it. */
+/* If the driver's function jumps to another one, the return address is in the limiter. */
 bool is_the_drivers_call(const void *caller)
 {
     return library_calls(&driver_library, caller);

@@ -1,14 +1,13 @@
-/* How deep in calls of the program each thread is, and the first of them.
+/* Counts how deep in driver calls each thread is, and notes the process's first call.
  *
- * Functions of a driver may call each other by their exported names, which lead here: AMD's hipMemAllocPitch calls
- * hipMallocPitch. What the driver calls within a call of the program's is part of that call, and so is what it calls
- * for the limiter. Who calls is told by the return address, too: a signal handler that interrupts a call, or leaves it
- * for good by siglongjmp, is the program.
+ * A driver's functions may call each other by their exported names, which the limiter answers: AMD's hipMemAllocPitch
+ * calls hipMallocPitch. A call that the driver makes within another call is nested: it is part of the outer call and
+ * not charged. The return address tells it apart from a call of the program's in a signal handler, which may interrupt
+ * a call, or leave it for good by siglongjmp.
  *
- * CALLS_NEST (types.h) says whether that is so of launches, too, and of what the time sharing calls. What a launch
- * takes of the device is charged once either way. ANY_CALL_IS_FIRST says of an API that it has no function that all
- * programs begin with: what a process does first it does at its first call. Other programs begin with the call that
- * `initialise` answers (shim.c).
+ * CALLS_NEST (types.h): launches and the calls of the time sharing may nest, too. A launch is charged once either way.
+ * ANY_CALL_IS_FIRST: the API has no function that every program calls first, so the limiter prepares itself at the
+ * first call of any function. Otherwise it does so in `initialise` (shim.c).
  */
 #ifndef HETERO_SHARED_CALLS_H
 #define HETERO_SHARED_CALLS_H
@@ -19,17 +18,17 @@
 extern __thread unsigned calls_within __attribute__((visibility("hidden")));
 extern atomic_bool first_call_made __attribute__((visibility("hidden")));
 
-/* Calls of all threads, but for launches. */
+/* Calls of all threads that began and that ended, without launches. */
 extern atomic_ulong calls_begun __attribute__((visibility("hidden")));
 extern atomic_ulong calls_ended __attribute__((visibility("hidden")));
 
-/* Whether no other thread is in a call; and none was since, if `begun` is what calls_begun still is. */
+/* Whether no other thread is in a call. If calls_begun is `begun_count` later, none has entered one since. */
 bool no_other_thread_calls(unsigned long *begun_count);
 
 void calls_after_fork(void);
 
-/* What shim.c has for the first call, in a section of its own: libraries make calls in constructors that run before any
- * of ours. */
+/* shim.c's function for the first call, in a section of its own: other libraries make calls in constructors that run
+ * before any of the limiter's. */
 extern void (*const __start_hetero_first_call[])(void) __attribute__((visibility("hidden")));
 #define AT_FIRST_CALL(function)                                                                                        \
     static void (*const at_first_call)(void) __attribute__((used, section("hetero_first_call"))) = function
@@ -61,7 +60,7 @@ static inline void call_ends(void)
     calls_within--;
 }
 
-/* The same of launches and of what the time sharing calls. */
+/* The same for launches and for the calls of the time sharing. */
 static inline bool is_nested_work(const void *caller)
 {
     return CALLS_NEST && is_nested(caller);

@@ -1,4 +1,5 @@
-/* Captures, which nothing of ours may enter: what is recorded meanwhile would become part of the program's graph. */
+/* The calls that begin and end captures. The limiter's own work must not enter a capture: it would become part of the
+ * program's graph. */
 #include "capture.h"
 
 #include "bodies.h"
@@ -7,8 +8,8 @@
 #include "launch.h"
 #include "recording.h"
 
-/* What was launched before a capture must have its fence before it: afterwards the fence would become part of the
- * graph, and the legacy stream takes none while another that blocks is captured. */
+/* Set the fence behind earlier launches before the capture begins. A later fence would become part of the graph, and
+ * the legacy stream takes no event while a blocking stream is captured. */
 static void before_capture(stream_t stream)
 {
     struct governor *governor = governor_known(device_of_stream(stream));
@@ -16,14 +17,15 @@ static void before_capture(stream_t stream)
         gate_before_capture(&governor->gate);
 }
 
-/* What a capture is known by: its stream, or the thread whose default stream it is. */
+/* The key of a capture's entry: its stream, or the thread whose per-thread default stream it is. */
 static uint64_t capture_key(stream_t stream)
 {
     struct stream_key key = stream_key(stream);
     return (uintptr_t)(key.thread != NULL ? key.thread : key.stream);
 }
 
-/* Counted first: a fence that was being set meanwhile is done when before_capture() has the lock, and the next asks. */
+/* The capture is counted first. A fence that is being set meanwhile is set when before_capture() has the lock, and
+ * later fences check for captures. */
 bool capture_begins(stream_t stream)
 {
     bool is_counted = note_capture(capture_key(stream), context_of_stream(stream));
@@ -77,7 +79,7 @@ result_t end_capture(result_t (*real)(stream_t, TYPE(graph) *), stream_t null_st
 result_t wait_event(result_t (*real)(stream_t, event_t, unsigned), stream_t null_stream, stream_t stream, event_t event,
                     unsigned flags)
 {
-    /* Waiting for a captured event makes the stream join the capture. */
+    /* A stream that waits for a captured event joins the capture. */
     if (capturing())
         before_capture(stream == NULL ? null_stream : stream);
     return real(stream, event, flags);

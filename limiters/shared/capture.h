@@ -4,11 +4,12 @@
 
 #include "types.h"
 
-/* Whether the capture is counted that the next call begins; then the driver's answer to it. `stream`: not NULL. */
+/* Before and after the driver's call that begins a capture. `is_counted`: the first one counted it. `stream`: not NULL.
+ */
 bool capture_begins(stream_t stream);
 result_t capture_began(result_t answer, stream_t stream, bool is_counted);
 
-/* The driver's answer to the call that ends it. */
+/* After the driver's call that ends a capture. */
 result_t capture_ended(result_t answer, stream_t stream);
 
 #define BEGIN_CAPTURE(call)                                                                                            \

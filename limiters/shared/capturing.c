@@ -1,4 +1,4 @@
-/* Counts captures, and asks the driver about a stream while there is one (capturing.h). */
+/* Counts captures, and asks the driver whether a stream is captured while there is one (capturing.h). */
 #include "capturing.h"
 
 #include "driver.h"
@@ -46,7 +46,7 @@ bool stream_is_capturing(stream_t stream)
     if (!capturing() || is_capturing == NULL)
         return false;
     TYPE(streamCaptureStatus) status = VALUE(STREAM_CAPTURE_STATUS_NONE);
-    /* An error means a capture that forbids the work: the driver will say so itself. */
+    /* An error means a capture that forbids the work, which the driver then refuses itself. */
     return is_capturing(STREAM_NAMED(stream), &status) != RESULT_OK || status != VALUE(STREAM_CAPTURE_STATUS_NONE);
 }
 

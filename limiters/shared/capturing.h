@@ -1,4 +1,4 @@
-/* Whether a stream is being captured: work of ours in it would become part of the program's graph. */
+/* Whether a stream is being captured. The limiter's work in it would become part of the program's graph. */
 #ifndef HETERO_SHARED_CAPTURING_H
 #define HETERO_SHARED_CAPTURING_H
 
@@ -7,10 +7,10 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-extern _Atomic unsigned active_captures; /* begun and not over: while there is none, no stream needs to be asked */
+extern _Atomic unsigned active_captures; /* how many were begun and not ended; with none, no driver call is needed */
 
-/* A capture is about to begin (false: in a stream that is captured already, which the driver will refuse); it is over,
- * or never began; and so are those of a context that ended. `stream`: what it is known by (capture.c). */
+/* Count a capture that is about to begin. False: the stream is captured already, and the driver will refuse. Forget one
+ * that ended or never began; and all of a context that ended. `capture_key`: of the stream (capture.c). */
 bool note_capture(uint64_t capture_key, void *context);
 void forget_capture(uint64_t capture_key);
 void forget_captures_of(const void *context);
@@ -22,13 +22,13 @@ static inline bool capturing(void)
 
 bool stream_is_capturing(stream_t stream);
 
-/* The limiter's own calls must not disturb a capture that any thread has begun: relaxed for their duration. */
+/* Around the limiter's own calls: the relaxed mode keeps them from breaking another thread's capture. */
 TYPE(streamCaptureMode) relax_captures(void);
 void restore_captures(TYPE(streamCaptureMode) mode);
 
 void capture_after_fork(void);
 
-/* In a child after fork, of what is charged for graphs. */
+/* In a child after fork: forget the charges for graphs. */
 void graphs_after_fork(void);
 
 #endif

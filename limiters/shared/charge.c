@@ -10,13 +10,13 @@
 
 #include <stdatomic.h>
 
-/* Return bytes in MiB, rounded up. */
+/* Bytes in MiB, rounded up. */
 static unsigned long long mib(uint64_t bytes)
 {
     return (bytes >> 20) + ((bytes & ((1 << 20) - 1)) != 0);
 }
 
-/* A program says "out of memory" where nvidia-smi shows a card that is nearly empty: its user is told once why. */
+/* A program fails with "out of memory" while nvidia-smi shows a nearly empty card. A notice tells its user once why. */
 static void log_refusal(enum ledger_answer answer, int device, uint64_t bytes, uint64_t used_bytes,
                         uint64_t limit_bytes)
 {
@@ -58,7 +58,7 @@ result_t charge(int device, uint64_t bytes)
     if (charge_if_free(device, bytes))
         return RESULT_OK;
     if (bytes > 0 && counted(device))
-        reclaim(device, bytes); /* what is kept of freed memory is better used than refused */
+        reclaim(device, bytes); /* freed memory that the driver keeps may make it fit */
     return charge_without_reclaim(device, bytes);
 }
 
@@ -114,9 +114,9 @@ void keep_entry(const struct entry *entry)
 {
     struct entry previous;
     if (!table_put(entry, &previous))
-        log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* never too little */
+        log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged"); /* rather than too little */
     else if (previous.kind != 0)
-        give_back(&previous); /* what was there is gone, or the driver would not reuse its name */
+        give_back(&previous); /* the driver reuses a name only when its object was freed */
 }
 
 result_t settle(result_t answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link)
@@ -137,7 +137,7 @@ result_t settle_pointer(result_t answer, const pointer_t *pointer, int device, u
     return settle(answer, HELD_POINTER, answer == RESULT_OK ? (uintptr_t)*pointer : 0, device, bytes, link);
 }
 
-/* What entries link to whose memory the host holds though it was asked of the device. */
+/* The address that an entry's `link` has if its memory was spilled to the host. */
 static char spilled_tag;
 
 bool is_spilled(const struct entry *entry)

@@ -6,34 +6,35 @@
 #include "counted.h"
 #include "held.h"
 
-/* Charge `bytes` to a device before the driver is asked: success, out of memory, or not permitted. 0 only tells
- * whether anything may be charged at all. */
+/* Charge `bytes` to a device before the driver allocates them. The result is success, out of memory or not permitted.
+ * 0 bytes: only check whether anything may be charged. Memory is reclaimed if necessary. */
 result_t charge(int device, uint64_t bytes);
 
-/* Charge what fits now. False, and nothing is charged or counted as refused: it does not, or may not be charged. */
+/* Charge `bytes` if they fit without reclaim. False: they do not fit or may not be charged. Nothing is charged then,
+ * and no refusal is counted. */
 bool charge_if_free(int device, uint64_t bytes);
 
-/* Charge without having room made first. */
+/* The same as charge(), without reclaim. */
 result_t charge_without_reclaim(int device, uint64_t bytes);
 
-/* Whether `bytes` would fit now; nothing is charged and nothing is counted as refused. */
+/* Whether `bytes` would fit now. Nothing is charged, and no refusal is counted. */
 bool charge_fits(int device, uint64_t bytes);
 
-/* Whether what is charged is within the limit. */
+/* Whether the charged bytes are within the limit. */
 bool is_within_limit(int device);
 
-/* Charge what is held already, whether it fits or not. False: it does not. */
+/* Charge bytes that the process holds already, also beyond the limit. False: the limit is exceeded. */
 bool charge_unconditionally(int device, uint64_t bytes);
 
-/* Remember what is charged. */
+/* Put an entry into the table. One of the same name is replaced, and its charge given back. */
 void keep_entry(const struct entry *entry);
 
-/* The driver answered: keep the charge under (kind, key), or give it back. */
+/* After the driver's answer: keep the charge under (kind, key) if it succeeded, or give the charge back. */
 result_t settle(result_t answer, uint32_t kind, uint64_t key, int device, uint64_t bytes, void *link);
 result_t settle_pointer(result_t answer, const pointer_t *pointer, int device, uint64_t bytes, void *link);
 
-/* Free `key`: forgotten before the driver is asked, for it may hand the name out again at once; remembered again if it
- * refuses. */
+/* The body of a call that frees `key`. Its entry is taken out before the driver is called, because the driver may reuse
+ * the name at once. If the driver fails, the entry is put back. */
 #define FREE(kind, key, call)                                                                                          \
     do {                                                                                                               \
         struct entry entry, previous;                                                                                  \
@@ -46,34 +47,35 @@ result_t settle_pointer(result_t answer, const pointer_t *pointer, int device, u
         return answer;                                                                                                 \
     } while (0)
 
-/* Give back what is charged for an entry that is out of the table: as said for its kind, below HELD_EXEC; nothing where
- * nothing was said. */
+/* Give back the charge of an entry that was taken out of the table, by the function that was set for its kind. Kinds
+ * from HELD_EXEC on have none. */
 void give_back(const struct entry *entry);
 void set_refund_function(uint32_t kind, void (*refund_function)(const struct entry *));
 void give_back_bytes(const struct entry *entry);
 
-/* Get back what was freed and is kept or not back yet, until `bytes` fit: as said once (reclaim.h). */
+/* Get freed memory back that the driver keeps, or that waits for a stream, until `bytes` fit, by the function that was
+ * set (reclaim.h). */
 void reclaim(int device, uint64_t bytes);
 void set_reclaimer(void (*function)(int device, uint64_t bytes));
 
-/* Whether this answer of the driver means that the host is to hold what was asked of the device. */
+/* Whether an allocation is to be spilled to host memory after this answer of the driver. */
 bool spills(result_t answer, int device);
 
-/* Managed memory, which may exceed the card, for `bytes` that the driver refused and for which `charged` are charged.
- */
+/* Allocate managed memory, which may exceed the card, in place of `bytes` of device memory that the driver refused and
+ * for which `charged_bytes` are charged. */
 result_t settle_spill(pointer_t *pointer, int device, uint64_t bytes, uint64_t charged_bytes);
 
 /* The same for bytes that are not charged yet. */
 result_t allocate_spilled(pointer_t *pointer, int device, uint64_t bytes);
 
-/* Whether this is such memory. */
+/* Whether an entry is of spilled memory. */
 bool is_spilled(const struct entry *entry);
 
-/* Free what may be held by pointer, at once or in the order of a stream (memory.c). */
+/* Free a pointer, at once or in the order of a stream (memory.c). */
 result_t release(result_t (*real)(pointer_t), pointer_t pointer);
 result_t release_async(result_t (*real)(pointer_t, stream_t), stream_t null_stream, pointer_t pointer, stream_t stream);
 
-/* Give back everything that ended with this context. */
+/* Give back the charges of all entries that this context owns. */
 void refund_context(context_t context);
 
 #endif

@@ -1,4 +1,4 @@
-/* Contexts are made and destroyed here, and what one takes by itself is charged. */
+/* Makes and destroys contexts, and charges the memory that one takes by itself. */
 #include "context.h"
 
 #include "blocks.h"
@@ -19,15 +19,15 @@
 
 #define ORDINALS 64
 
-/* Each ordinal's primary context, as the driver last handed it out. */
+/* Each ordinal's primary context, as the driver last returned it. */
 static _Atomic(context_t) primary_contexts[ORDINALS];
 
-/* The devices of which this process's context has been charged, one bit each: under `charging`. It stays charged until
- * the process ends: the driver keeps part of it, and the next context takes it again. */
+/* A bit for each device on which this process's context is charged; under `context_mutex`. It stays charged until the
+ * process ends, because the driver keeps part of it, and the next context takes the rest again. */
 static unsigned charged_device_bits;
 static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Of each ordinal: held while its primary context is retained, or released and asked after. */
+/* By ordinal: held while the primary context is retained, or released and its state read. */
 static pthread_mutex_t primary_mutexes[ORDINALS] = {[0 ... ORDINALS - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 static pthread_mutex_t *primary_mutex_of(device_t ordinal)
@@ -43,7 +43,8 @@ void context_after_fork(void)
     charged_device_bits = 0;
 }
 
-/* Where the grant says so, charge what the driver counts for this process on a device where it just got a context. */
+/* With HETERO_FLAG_CONTEXT, charge the memory that the driver counts for this process once it has its first context on
+ * a device. */
 static result_t charge_context(device_t ordinal)
 {
     int device = device_of(ordinal);
@@ -130,8 +131,8 @@ result_t create_context_vdpau(result_t (*real)(context_t *, unsigned, device_t, 
     CREATE(real(context, flags, ordinal, vdpau_device, vdpau_lookup));
 }
 
-/* Whether a call that ends a context did nothing. Any other error may be one of earlier work, with which the context
- * ended all the same (cuda.h): its fences are asked about no more, and what was charged for it stays charged. */
+/* Whether a call that ends a context failed and did nothing. Any other error may be one of earlier work, and the
+ * context ended all the same (cuda.h). Its fences are then not queried any more, and its charges stay. */
 static bool call_was_refused(result_t answer)
 {
     return answer == ERROR(INVALID_VALUE) || answer == ERROR(INVALID_CONTEXT) || answer == ERROR(NOT_INITIALIZED) ||
@@ -139,7 +140,7 @@ static bool call_was_refused(result_t answer)
            answer == ERROR(STREAM_CAPTURE_UNSUPPORTED);
 }
 
-/* Whether it lives is asked before another thread can retain the next one. */
+/* The context's state is read under the lock, before another thread can retain the next primary context. */
 static result_t end_primary(result_t (*real)(device_t), device_t ordinal, bool is_reset)
 {
     context_t context = ordinal >= 0 && ordinal < ORDINALS ? atomic_load(&primary_contexts[ordinal]) : NULL;
@@ -178,7 +179,7 @@ result_t destroy_context(result_t (*real)(context_t), context_t context)
     return answer;
 }
 
-/* Each detaching takes back one attaching, and the one after the last destroys. */
+/* A detachment undoes one attachment. With none left it destroys the context. */
 result_t attach_context(result_t (*real)(context_t *, unsigned), context_t *context, unsigned flags)
 {
     result_t answer = real(context, flags);
@@ -217,7 +218,8 @@ result_t settle_stream(stream_t stream, int device)
     return ERROR(OUT_OF_MEMORY);
 }
 
-/* What a context takes for streams it keeps when they are destroyed: so that has to fit before. */
+/* Whether the memory that a context may take for one more stream fits. The context keeps it when the stream is
+ * destroyed, so it is checked before. */
 static bool stream_fits(int device)
 {
     if (device < 0 || !stream_takes_more(device) || uncounted_fits(device, BLOCK))

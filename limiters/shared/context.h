@@ -1,10 +1,11 @@
-/* Contexts and streams, which end with what lived in them. */
+/* Contexts and streams. */
 #ifndef HETERO_SHARED_CONTEXT_H
 #define HETERO_SHARED_CONTEXT_H
 
 #include "types.h"
 
-/* Streams take memory by the handful: what one takes is charged, and goes back with it if it is beyond the limit. */
+/* A stream was made: charge the memory that its context took for it. If that exceeds the limit, destroy the stream and
+ * return out of memory. */
 result_t settle_stream(stream_t stream, int device);
 
 void context_after_fork(void);

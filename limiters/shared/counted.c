@@ -1,4 +1,4 @@
-/* Which memory is counted, by the grant's terms (counted.h). */
+/* Whether memory is charged, by the grant's policy (counted.h). */
 #include "counted.h"
 
 #include "../core/ledger.h"

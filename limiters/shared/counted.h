@@ -1,14 +1,14 @@
-/* Which memory is ours to count, and giving it back. */
+/* Whether memory is charged, and giving charges back. */
 #ifndef HETERO_SHARED_COUNTED_H
 #define HETERO_SHARED_COUNTED_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether a device's memory is ours to count. */
+/* Whether memory of a device is charged: it is one of the grant's, and its policy is not off. */
 bool counted(int device);
 
-/* Give back what was charged. */
+/* Give back charged bytes. */
 void refund(int device, uint64_t bytes);
 
 #endif

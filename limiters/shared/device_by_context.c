@@ -1,4 +1,4 @@
-/* Which of the grant's devices a call means, of a driver with contexts. */
+/* Finds the device that a call means, for drivers with contexts. */
 #include "device.h"
 
 #include "driver.h"
@@ -6,8 +6,7 @@
 
 enum { NOT_ASKED = 0 };
 
-/* The grant's device + 3 that every call means, of DEVICE_NONE when there are several; or NOT_ASKED. Constant once
- * asked, as in ordinals.c. */
+/* sole_device() + 3, or NOT_ASKED. The 3 makes all values positive. Constant once asked, as in ordinals.c. */
 static _Atomic int8_t sole_device_plus_3;
 
 uint64_t threads_of(int device)
@@ -29,7 +28,7 @@ static __attribute__((noinline)) int find_sole_device(void)
     return device;
 }
 
-/* With one device there is nothing to ask. */
+/* With one device no driver call is needed. */
 int sole_device(void)
 {
     int cached = atomic_load_explicit(&sole_device_plus_3, memory_order_relaxed);
@@ -86,7 +85,7 @@ static __attribute__((noinline)) int find_device_of_stream(stream_t stream)
     return entry.device;
 }
 
-/* For every launch: no registers are saved where there is nothing to ask. */
+/* Called for every launch. With one device it calls nothing, so that no registers are saved. */
 int device_of_stream(stream_t stream)
 {
     int device = sole_device();

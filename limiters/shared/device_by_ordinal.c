@@ -1,5 +1,5 @@
-/* Which of the grant's devices a call means, of a driver that has a current device and no contexts. What stands for the
- * context of a device is its ordinal and one more (CONTEXT_OF). */
+/* Finds the device that a call means, for drivers that have a current device and no contexts. The ordinal + 1 stands
+ * for a device's context (CONTEXT_OF). */
 #include "context.h"
 #include "device.h"
 #include "driver.h"
@@ -15,7 +15,7 @@ int device_current(void)
     return tenancy() == TENANCY_REFUSED ? DEVICE_FOREIGN : device_of(ordinal_current());
 }
 
-/* Older drivers answer with the number. */
+/* Older drivers have a function that returns the ordinal. */
 static int ordinal_of_stream(stream_t stream)
 {
     device_t ordinal;
@@ -34,7 +34,7 @@ int device_of_stream(stream_t stream)
     return device;
 }
 
-/* There always is a current device. */
+/* The current device decides, however many there are. */
 int sole_device(void)
 {
     return DEVICE_NONE;
@@ -72,7 +72,7 @@ void device_after_fork(void)
     ordinals_after_fork();
 }
 
-/* Nothing is kept of contexts (context.c, limits.c). */
+/* Without contexts there is no such state (context.c, limits.c). */
 void context_after_fork(void)
 {
 }

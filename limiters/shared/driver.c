@@ -1,4 +1,4 @@
-/* The names of the driver's functions, and what they were found to be (driver.h). */
+/* The table of the driver's functions (driver.h). */
 #include "driver.h"
 
 #include "known.h"

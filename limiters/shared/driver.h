@@ -18,7 +18,7 @@ enum {
 extern struct symbol driver_rows[ROWS];
 extern struct library driver_library;
 
-/* The driver's own function; NULL in a driver too old to have it. DRIVER takes the name without the API's prefix. */
+/* The driver's own function; NULL: the driver is too old to have it. DRIVER takes the name without the API's prefix. */
 #define REAL(name)    ((typeof(&name))symbol_real(&driver_library, &driver_rows[ROW_##name]))
 #define DRIVER(name)  REAL_OF(FUNCTION(name))
 #define REAL_OF(name) REAL(name)

@@ -1,4 +1,4 @@
-/* What is charged and the driver's figure may not have: not yet, or not any more (early.h). */
+/* Sums up charged bytes that the driver's figure may not have: not yet, or not any more (early.h). */
 #include "early.h"
 
 #include "blocks.h"
@@ -8,8 +8,8 @@
 #include "reclaim.h"
 #include "uncounted.h"
 
-/* Adds to `bytes` what an entry is charged for that the driver may not have taken yet: with the first use of a library,
- * the first launch of a kernel or a graph, and with managed memory that the host holds. */
+/* Adds an entry's charged bytes if the driver may not have taken them yet: it takes them at the first use of a library,
+ * or at the first launch of a kernel or a graph. Managed memory may lie with the host. */
 struct hidden_sum {
     int device;
     uint64_t *bytes;

@@ -1,4 +1,4 @@
-/* Contexts and streams end here, and with them the memory, the fences and the tracked streams that lived in them. */
+/* Ends contexts and streams, and with them the memory, the fences and the tracked streams in them. */
 #include "ends.h"
 
 #include "bodies.h"
@@ -16,7 +16,8 @@
 
 #include <stdatomic.h>
 
-/* What exported pools are charged and no figure has: where they end it counts as unseen (pools.h). */
+/* Bytes that are charged for exported pools and that no figure has; when the pools end they count as unseen (pools.h).
+ */
 static int64_t exported_pool_bytes(void)
 {
     uint64_t bytes = 0;
@@ -77,7 +78,7 @@ void after_context_ended(context_t context, struct card_use use_before)
     context_over(context);
 }
 
-/* Of each device: streams that are there, which contexts may have taken along, and the most that there were. */
+/* By device: streams that were made and not destroyed, also if their context ended; and the largest number so far. */
 static struct {
     atomic_uint live_count, peak_count;
 } streams[HETERO_MAX_DEVICES];
@@ -108,7 +109,7 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
 {
     struct stream_key key = {.stream = stream};
     struct entry entry;
-    int stream_device = device_of_stream(stream); /* which notes it, so that it is forgotten after this */
+    int stream_device = device_of_stream(stream); /* before its entry is taken out below: the call may add that */
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
         struct governor *governor = governor_known(device);
         if (governor != NULL)
@@ -121,7 +122,7 @@ result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
     result_t answer = real(stream);
     if (answer == RESULT_OK) {
         stream_ended(stream_device);
-        forget_capture((uintptr_t)stream); /* abandoned */
+        forget_capture((uintptr_t)stream); /* its end never came */
     }
     return answer;
 }

@@ -1,8 +1,8 @@
-/* How memory ends of an API without contexts: devices are reset, and a pool keeps what is freed.
+/* Ends memory for APIs without contexts: devices are reset, and pools keep what is freed.
  *
- * AMD's runtime 5.2.3 forgets all memory of a device that is reset and gives none back: hipFree does not know it any
- * more, and the card has it until the process ends. Whether another gives it back, its figure of what is free tells.
- * What is not held by pointer or of a pool (arrays, modules, blocks) stays charged until it is freed.
+ * AMD's runtime 5.2.3 forgets all memory of a device that is reset and frees none. hipFree does not know it any more,
+ * and it stays on the card until the process ends. Whether another runtime frees it is told by the free memory that it
+ * reports. Arrays, modules and VMM blocks stay charged until they are freed.
  */
 #include "bodies.h"
 #include "capturing.h"
@@ -14,8 +14,7 @@
 
 #include "../core/fault.h"
 
-/* What is held on a device by pointer or of a pool: how much, but for pieces, which have no size of their own; one of
- * it; and what the device has free. */
+/* Memory that is held on a device by pointer or in pools. */
 struct holding {
     int device;
     uint64_t bytes, sample_address;
@@ -65,7 +64,7 @@ static bool is_held_on(const struct entry *entry, const void *device)
     return is_of_pool_or_pointer(entry) && entry->device == *(const int *)device && entry->owner != NULL;
 }
 
-/* What is lost has no owner: no other reset ends it. */
+/* Memory that the reset lost stays charged without an owner, so that no later reset ends it. */
 static void after_reset(context_t context, struct holding holding_before)
 {
     struct entry entry;
@@ -73,7 +72,7 @@ static void after_reset(context_t context, struct holding holding_before)
                        free_bytes_now() >= holding_before.free_bytes + holding_before.bytes;
     streams_ended(context);
     if (holding_before.sample_address != 0 && is_known_address(holding_before.sample_address))
-        return; /* nothing was reset */
+        return; /* the runtime still knows an allocation: nothing was reset */
     while (table_take_match(is_held_on, &holding_before.device, &entry)) {
         entry.owner = NULL;
         if (!is_returned && !FAULT(reset_memory_refunded))

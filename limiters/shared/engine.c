@@ -1,4 +1,4 @@
-/* What the time sharing needs of the driver (../timeshare/engine.h): fences are events without timing. */
+/* The time sharing's calls of the driver (../timeshare/engine.h). Fences are events without timing. */
 #include "../timeshare/engine.h"
 
 #include "capturing.h"
@@ -18,7 +18,7 @@ static uint64_t now_ns(void)
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
 }
 
-/* To fall asleep and wake takes longer than this: until then it is waited for awake. */
+/* Falling asleep and waking takes longer than this, so shorter pauses spin. */
 #define AWAKE_NS UINT64_C(5000)
 
 static void pause_ns(uint64_t ns)
@@ -32,7 +32,7 @@ static void pause_ns(uint64_t ns)
     nanosleep(&pause, NULL);
 }
 
-/* The governor's thread calls nothing but the engine, which the program's calls may call, too. */
+/* Called once in the governor's thread, which makes only the engine's calls: all of them are nested. */
 static void begin(void)
 {
     work_begins();
@@ -60,7 +60,7 @@ struct thread_state { /* where the calling thread was */
     TYPE(streamCaptureMode) mode;
 };
 
-/* The governor's thread has no context of its own, and a launcher's may be another. */
+/* Make a fence's context current: the governor's thread has none, and a launching thread may have another one. */
 static bool enter(context_t context, struct thread_state *state)
 {
     work_begins();
@@ -107,13 +107,13 @@ static void drop_fence(void *argument)
     free(fence);
 }
 
-/* The errors about captures follow one another. One may begin after it was asked whether there is any. */
+/* Whether an error is about a capture; their codes are consecutive. A capture may begin after stream_is_capturing(). */
 static bool is_of_capture(result_t answer)
 {
     return answer >= ERROR(STREAM_CAPTURE_UNSUPPORTED) && answer <= ERROR(CAPTURED_EVENT);
 }
 
-/* An event that could not be recorded for another reason than a capture is one that has passed. */
+/* False: the stream is being captured. After any other error the event counts as passed. */
 static bool set_fence(void *argument, void *stream)
 {
     struct thread_state state;

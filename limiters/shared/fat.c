@@ -1,4 +1,4 @@
-/* Walks fat binaries (fat.h). Nothing is believed: each size is held to what is there. */
+/* Walks fat binaries (fat.h). The program wrote them, so each size is checked against the bytes that are readable. */
 #include "fat.h"
 
 #include "../cuda/fatbin.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What LZ4 can make of a byte is less. */
+/* LZ4 expands each byte to fewer bytes than this. */
 #define MAX_EXPANSION 256
 
 #define ZEROS 16
@@ -29,7 +29,7 @@ static uint64_t smaller(uint64_t left, uint64_t right)
     return left < right ? left : right;
 }
 
-/* With zeros at its end. */
+/* Copy an image and expand it if it is compressed; zeros follow it. */
 static void copy_image(struct fat_image *image, const char *source, const struct fatbin_entry *entry)
 {
     bool is_packed = (entry->flags & FATBIN_ANY) != 0;
@@ -49,7 +49,7 @@ static void copy_image(struct fat_image *image, const char *source, const struct
     image->size_bytes = image_bytes;
 }
 
-/* An entry and its image, at a place with so many bytes left. False: it is torn. */
+/* Read an entry where `remaining_bytes` are left for it and its image. False: it is truncated. */
 static bool read_entry(const char *source, uint64_t remaining_bytes, struct fatbin_entry *entry)
 {
     if (remaining_bytes < sizeof *entry || !is_readable(source, sizeof *entry))
@@ -84,14 +84,14 @@ bool fat_next(const void *data, uint64_t size_bytes, uint64_t *offset, struct fa
 
 /* ------------------------------------------------------------------------------------------------------------- LZ4 */
 
-/* A block is sequences: a byte with two lengths of four bits, literals, two bytes that say how far back a match begins,
- * and the match of at least four bytes; the last ends with its literals (lz4_Block_format.md). */
+/* A block is a list of sequences. Each has a byte with two lengths of four bits, literals, two bytes with the distance
+ * back to a match, and the match of at least four bytes. The last one ends with its literals (lz4_Block_format.md). */
 struct lz4_block {
     const unsigned char *input, *input_end;
     unsigned char *output, *output_end, *output_start;
 };
 
-/* A length of 15 goes on in bytes until one is below 255. False: it ends before. */
+/* A length of 15 is continued in bytes, up to one below 255, which are added. False: the input ends before. */
 static bool whole_length(struct lz4_block *block, uint64_t *length)
 {
     unsigned char addend = 255;
@@ -117,7 +117,7 @@ static bool copy_literals(struct lz4_block *block, uint64_t length)
     return true;
 }
 
-/* It may overlap what it makes. */
+/* The match may overlap the bytes that it writes. */
 static bool copy_match(struct lz4_block *block, uint64_t length)
 {
     if (block->input_end - block->input < 2)

@@ -1,4 +1,4 @@
-/* Makes a governor at the first limited launch to its device, and retires all of them at exit (governors.h). */
+/* Makes a device's governor at the first limited launch to it, and retires all governors at exit (governors.h). */
 #include "governors.h"
 
 #include "../core/tenant.h"
@@ -7,11 +7,11 @@
 
 _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 
-/* Held while one is made, and guards those that no launch has needed yet. */
+/* Held while a governor is made. Guards the prepared ones, which no launch has needed yet. */
 static pthread_mutex_t governors_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct governor *prepared_governors[HETERO_MAX_DEVICES];
 
-/* Registered after the driver's own exit functions, so it runs before them: the driver is still whole. */
+/* Registered after the driver's own exit functions, so it runs before them, while the driver still works. */
 static void retire_all(void)
 {
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++)

@@ -4,13 +4,13 @@
 
 #include "../timeshare/governor.h"
 
-/* What the time sharing needs of the driver; each limiters/<api> has one. */
+/* The time sharing's calls of the driver (engine.c). */
 extern const struct engine driver_engine;
 
 /* By device of the grant; NULL until its first limited launch, then constant. */
 extern _Atomic(struct governor *) governors[HETERO_MAX_DEVICES];
 
-/* Open what the governor of a device needs, before the program can no longer open anything. False: it cannot be. */
+/* Open the files of a device's governor, before the program may lose the right to open them. False: it failed. */
 bool governor_prepare(int device);
 
 /* Make the governor of a device; NULL when it cannot be prepared. */

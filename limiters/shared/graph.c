@@ -1,6 +1,6 @@
-/* Graphs: the memory that their allocation nodes take of the pool of graphs is charged when they are instantiated, for
- * the first launch, and when they are launched again or after they were brought up to another graph. What they
- * allocated and did not free outlives them.
+/* Charges the memory that allocation nodes of graphs take from the device's pool of graphs. The first launch is charged
+ * at the instantiation. Each later launch, or one after an update, is charged when it is made. Memory that a graph
+ * allocated and did not free outlives it.
  */
 #include "graph.h"
 
@@ -18,10 +18,10 @@
 
 #include <stdlib.h>
 
-/* What a graph takes: of each device of the grant; or what it may not have. */
+/* The memory that a graph's nodes allocate. */
 struct graph_needs {
-    uint64_t bytes[HETERO_MAX_DEVICES];
-    bool uses_foreign_device;
+    uint64_t bytes[HETERO_MAX_DEVICES]; /* by device of the grant */
+    bool uses_foreign_device;           /* a node allocates on a device that is not in the grant */
 };
 
 static bool sum_nodes(TYPE(graph) graph, struct graph_needs *needs);
@@ -60,16 +60,17 @@ static bool sum_nodes(TYPE(graph) graph, struct graph_needs *needs)
     return is_read;
 }
 
+/* The bytes of nodes that are charged for one instantiation. */
 struct graph_bill {
-    uint64_t bytes[HETERO_MAX_DEVICES];
+    uint64_t bytes[HETERO_MAX_DEVICES]; /* by device of the grant */
 };
 
-/* What an entry links to whose first launch is charged already. */
+/* The address that an entry's `link` has while its first launch is charged and not made. */
 static char prepaid_tag;
 
-static _Atomic unsigned execs_with_memory; /* executable graphs, one for each device that they take memory of */
+static _Atomic unsigned execs_with_memory; /* pairs of an executable graph and a device on which it allocates */
 
-/* Whether an executable graph was made since the last launch of one: the driver may take memory for it then. */
+/* Whether an executable graph was made since the last launch of one. The driver may take memory at its first launch. */
 static _Atomic bool has_new_exec;
 
 static void refund_bill(const struct graph_bill *bill)
@@ -78,14 +79,14 @@ static void refund_bill(const struct graph_bill *bill)
         refund(device, counted(device) ? pool_chunk_bytes(bill->bytes[device]) : 0);
 }
 
-/* Charge what is not on the bill yet. Another thread may add nodes until the driver has made the executable graph, and
- * cannot take away any that allocates. */
+/* Charge bytes that are not on the bill yet. Another thread may add nodes until the driver has made the executable
+ * graph. Allocation nodes cannot be removed. */
 static result_t charge_graph(TYPE(graph) graph, struct graph_bill *bill)
 {
     struct graph_needs needs = {0};
     if (tenancy() == TENANCY_REFUSED)
         return ERROR(NOT_PERMITTED);
-    if (!sum_nodes(graph, &needs)) /* the driver will say what is wrong with the graph */
+    if (!sum_nodes(graph, &needs)) /* the driver will refuse the graph */
         return RESULT_OK;
     result_t answer = needs.uses_foreign_device ? ERROR(OUT_OF_MEMORY) : RESULT_OK;
     for (int device = 0; answer == RESULT_OK && device < (int)HETERO_MAX_DEVICES; device++) {
@@ -130,8 +131,8 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
     return answer;
 }
 
-/* What the driver keeps of a graph's nodes on the device no call tells: what that is beyond what was charged for it may
- * not be more than there is. */
+/* No call tells how much device memory the driver keeps for a graph's nodes. If that exceeds the charge and the limit,
+ * the executable graph is destroyed. */
 static result_t settle_instantiated(result_t answer, const TYPE(graphExec) *exec, const struct graph_bill *bill,
                                     uint64_t node_bytes)
 {
@@ -155,7 +156,7 @@ static result_t charge_before(TYPE(graph) graph, struct graph_bill *bill, uint64
     return answer;
 }
 
-/* The driver made it: what was added meanwhile is charged, too. */
+/* The driver made the executable graph: charge nodes that were added meanwhile. */
 static result_t charge_again(TYPE(graph) graph, struct graph_bill *bill, uint64_t *node_bytes)
 {
     result_t answer = charge_graph(graph, bill);
@@ -226,8 +227,8 @@ result_t destroy_exec(result_t (*real)(TYPE(graphExec)), TYPE(graphExec) exec)
     return answer;
 }
 
-/* An update keeps the types of nodes, so that where no executable graph has memory none gets any. What it may not have
- * at all never fits. */
+/* An update keeps the types of nodes: if no executable graph has memory, none gets any. Memory on a foreign device
+ * counts as more than any limit. */
 result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool is_whole_graph)
 {
     struct graph_needs needs = {0};
@@ -254,7 +255,7 @@ result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph,
 /* ------------------------------------------------------------------------------------------------- launches of graphs
  */
 
-/* What the pools of graphs add while this graph is launched. */
+/* The growth of each device's pool of graphs by one launch; its `pool` is NULL where there is none. */
 struct growths {
     struct growth by_device[HETERO_MAX_DEVICES];
 };
@@ -291,7 +292,7 @@ static result_t charge_growths(struct growths *growths, TYPE(graphExec) exec, st
     return answer;
 }
 
-/* After the first launch of an executable graph, or that it was brought to the device. */
+/* After a launch that may be an executable graph's first, or after its upload: charge what the driver took for it. */
 static void settle_new_exec(stream_t actual_stream)
 {
     if (!FAULT(graph_memory_uncharged) && atomic_load_explicit(&has_new_exec, memory_order_relaxed) &&
@@ -301,7 +302,7 @@ static void settle_new_exec(stream_t actual_stream)
     }
 }
 
-/* A launch takes what the graph's allocations need, unless its pool has it idle. In a capture it is a node. */
+/* A launch makes the pool grow by the graph's allocations, unless the pool has them idle. In a capture it is a node. */
 static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(graphExec) exec, stream_t actual_stream,
                                    stream_t stream)
 {
@@ -314,7 +315,7 @@ static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(gra
     answer = real(exec, stream);
     if (takes_memory)
         settle_growths(&growths, actual_stream);
-    settle_new_exec(actual_stream); /* when nothing of this call is charged that the device does not have */
+    settle_new_exec(actual_stream); /* last, when all that is charged for this call is on the device */
     return answer;
 }
 

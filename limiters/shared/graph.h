@@ -1,4 +1,4 @@
-/* Executable graphs that take memory (graph.c). */
+/* Executable graphs that allocate memory (graph.c). */
 #ifndef HETERO_SHARED_GRAPH_H
 #define HETERO_SHARED_GRAPH_H
 
@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* The driver was asked to give an executable graph the nodes of another, in all or in one child of it: what they take
- * is charged when it is launched. Returns the driver's answer. */
+/* After a driver call that updates an executable graph to another graph's nodes: all of it, or only one child graph.
+ * Their memory is charged at the next launch. Returns the driver's answer. */
 result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph, bool is_whole_graph);
 
 #endif

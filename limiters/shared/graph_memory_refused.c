@@ -1,5 +1,5 @@
-/* Memory that graphs take when they are launched, of an API for which that is not charged: no graph of a program under
- * a limit takes any. What a capture asks of a pool would be such memory (pools_allocation_charged.c). */
+/* Refuses allocation nodes of graphs, for an API for which their memory is not charged. An allocation in a capture
+ * would be such a node (pools_allocation_charged.c). */
 #include "bodies.h"
 #include "capturing.h"
 #include "counted.h"

@@ -1,4 +1,4 @@
-/* What the driver keeps on a device for the nodes of executable graphs, which no call tells. */
+/* Device memory that the driver keeps for the nodes of executable graphs. No driver call tells how much. */
 #ifndef HETERO_SHARED_GRAPH_NODES_H
 #define HETERO_SHARED_GRAPH_NODES_H
 
@@ -6,20 +6,20 @@
 
 #include <stdint.h>
 
-/* Charge what an executable graph of this graph's nodes takes, before the driver makes it: `*bytes` of the current
- * context. Out of memory: it does not fit, and nothing is charged. */
+/* Charge the nodes of an executable graph to the current context, before the driver makes it: `*bytes`. Out of memory:
+ * they do not fit, and nothing is charged. */
 result_t nodes_charge(TYPE(graph) graph, uint64_t *bytes);
 
-/* Nodes were added since. */
+/* The same for nodes that were added since. */
 result_t nodes_charge_more(TYPE(graph) graph, uint64_t *bytes);
 
-/* The driver made it, or did not. */
+/* After the driver's answer: keep the charge, or give it back. */
 void nodes_made(result_t answer, const TYPE(graphExec) *exec, uint64_t bytes);
 
-/* It is to have the nodes of another graph. */
+/* Before an executable graph is updated to another graph's nodes. */
 result_t nodes_updated(TYPE(graphExec) exec, TYPE(graph) graph);
 
-/* It was destroyed. */
+/* The executable graph was destroyed. */
 void nodes_destroyed(TYPE(graphExec) exec);
 
 void nodes_after_fork(void);

@@ -1,5 +1,5 @@
-/* What the driver keeps on a device for the nodes of executable graphs is charged before they are made, to their
- * context: it keeps what destroyed ones had for the next.
+/* Charges a context for the nodes of its executable graphs, before they are made. The context keeps the memory of
+ * destroyed ones for the next.
  */
 #include "graph_nodes.h"
 
@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-/* Held around charges, so that what one executable graph leaves is charged once. */
+/* Held around charges, so that memory of a destroyed executable graph is used for one other only. */
 static pthread_mutex_t nodes_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void nodes_after_fork(void)
@@ -18,7 +18,7 @@ void nodes_after_fork(void)
     nodes_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* A context's entry: what is charged, and in `link` what the graphs take that it has now. */
+/* A context's entry: its charged bytes, and in `link` the bytes that its nodes take now. */
 static struct entry nodes_entry_of(const void *context)
 {
     struct entry entry = {.kind = HELD_NODES, .key = (uintptr_t)context, .owner = (void *)(uintptr_t)context};
@@ -33,7 +33,9 @@ static void change_live_bytes(struct entry *entry, uint64_t added_bytes, uint64_
     table_put(entry, &previous);
 }
 
-/* With `paying` held. The first block is part of the context, as of other small memory. */
+/* With `nodes_mutex` held: charge so many bytes of nodes. The first block is part of the context, as for
+ * sub-allocations.
+ */
 static result_t charge_nodes_in(const void *context, int device, uint64_t bytes)
 {
     struct entry entry = nodes_entry_of(context);
@@ -49,7 +51,7 @@ static result_t charge_nodes_in(const void *context, int device, uint64_t bytes)
     return RESULT_OK;
 }
 
-/* With `paying` held: what was charged stays, as the driver keeps what it took. */
+/* With `nodes_mutex` held: the charge stays, as the driver keeps the memory. */
 static void subtract_nodes_in(const void *context, uint64_t bytes)
 {
     struct entry entry = nodes_entry_of(context);

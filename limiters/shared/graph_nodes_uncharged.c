@@ -1,4 +1,4 @@
-/* What the driver keeps of the nodes of executable graphs, of an API for which nobody measured it: none is charged. */
+/* Nodes of executable graphs are not charged, for an API for which nobody measured what they take. */
 #include "graph_nodes.h"
 
 result_t nodes_charge(TYPE(graph) graph, uint64_t *bytes)

@@ -1,10 +1,10 @@
-/* What the driver keeps on a device for the nodes of an executable graph (graph_nodes.h).
+/* Computes the device memory that the driver keeps for the nodes of an executable graph (graph_nodes.h).
  *
- * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-26), by what the card had less: 100 to 112 KiB for each branch
- * of a graph, that is for each node that cannot follow another one; 2.3 to 3 KiB more for a kernel or a copy; and for a
- * kernel of 4000 bytes of parameters 6.2 to 7.6 KiB more than for one of 1024, which took what one of 4 did. 1000
- * kernels in a row took 2.5 MiB and 1000 beside each other 112 MiB. Nothing is taken for empty nodes, and nothing more
- * when it is launched. What a destroyed one had, the driver keeps for the next of the context, until that ends.
+ * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-26), by the card's free memory: 100 to 112 KiB for each branch
+ * of a graph, that is for each node that cannot follow another one on its branch; 2.3 to 3 KiB more for a kernel or a
+ * copy. A kernel with 4000 bytes of parameters took 6.2 to 7.6 KiB more than one with 1024, which took as much as one
+ * with 4. 1000 kernels in a row took 2.5 MiB, and 1000 parallel ones 112 MiB. Empty nodes take nothing, and launches
+ * take nothing more. The context keeps the memory of a destroyed executable graph for the next one.
  */
 #include "graph_size.h"
 
@@ -15,30 +15,30 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The most that was measured: 112 KiB, and 115 where the device launches the graph itself. */
+/* The largest figures that were measured: 112 KiB for a branch, and 115 if the device launches the graph itself. */
 #define BRANCH_BYTES         (UINT64_C(115) << 10)
 #define NODE_BYTES           (UINT64_C(3) << 10)
-#define FREE_PARAMETER_BYTES 1024u /* bytes of parameters that cost nothing more; beyond each costs two */
+#define FREE_PARAMETER_BYTES 1024u /* parameters up to here take nothing more; beyond, each byte takes two */
 
-/* How many nodes before one are looked at for a branch that it may go on with: one that is found later is not known to
- * be free, and a new one is charged. */
+/* How many preceding nodes are searched for a branch that a node can continue. Without one among them a new branch is
+ * charged. */
 #define MAX_SEARCHED 256u
 
 #define NONE UINT32_MAX
 
 struct flat_node {
-    uint32_t first_dependency, dependency_count; /* in `need` */
-    uint32_t last_search;                        /* by the last search that came here */
-    bool ends_branch;                            /* nothing goes on with its branch yet */
+    uint32_t first_dependency, dependency_count; /* its part of flat_graph.dependencies */
+    uint32_t last_search;                        /* the node of the last search that visited this one */
+    bool ends_branch;                            /* it runs, and no node continues its branch yet */
 };
 
 /* The nodes of a graph and of its child graphs, in the order in which they were added. */
 struct flat_graph {
     struct flat_node *nodes;
-    uint32_t *dependencies;
+    uint32_t *dependencies; /* numbers of nodes, those of each node together */
     uint32_t node_count, node_capacity, dependency_count, dependency_capacity;
-    uint64_t bytes;
-    /* The kernel that was met last, and what its parameters cost. */
+    uint64_t bytes; /* that the driver keeps for the nodes so far */
+    /* The last kernel node's function, and the bytes that its parameters take. */
     const void *last_kernel;
     uint64_t last_parameter_bytes;
 };
@@ -56,7 +56,7 @@ static bool has_capacity(void **array, uint32_t *capacity, uint32_t wanted_count
     return true;
 }
 
-/* Add a node without needs; NONE: no memory. */
+/* Append a node without dependencies. Returns its number; NONE: no memory. */
 static uint32_t append_node(struct flat_graph *flat)
 {
     if (!has_capacity((void **)&flat->nodes, &flat->node_capacity, flat->node_count + 1, sizeof *flat->nodes))
@@ -65,7 +65,7 @@ static uint32_t append_node(struct flat_graph *flat)
     return flat->node_count++;
 }
 
-/* Add to the needs of the node that was placed last. */
+/* Add a dependency to the last node. */
 static bool append_dependency(struct flat_graph *flat, uint32_t dependency)
 {
     if (!has_capacity((void **)&flat->dependencies, &flat->dependency_capacity, flat->dependency_count + 1,
@@ -76,7 +76,7 @@ static bool append_dependency(struct flat_graph *flat, uint32_t dependency)
     return true;
 }
 
-/* The nearest node before this one whose branch nothing goes on with; NONE. */
+/* The nearest preceding node at the end of a branch, by a breadth-first search; NONE: there is none. */
 static uint32_t nearest_branch_end(struct flat_graph *flat, uint32_t node)
 {
     uint32_t queue[MAX_SEARCHED], queue_length = 1, queue_index = 0;
@@ -96,7 +96,7 @@ static uint32_t nearest_branch_end(struct flat_graph *flat, uint32_t node)
     return NONE;
 }
 
-/* A node that was placed, with its needs, is one that runs. */
+/* Put a node that runs, with its dependencies, on a preceding branch or a new one. */
 static void put_on_branch(struct flat_graph *flat, uint32_t node)
 {
     uint32_t branch_end = nearest_branch_end(flat, node);
@@ -107,7 +107,7 @@ static void put_on_branch(struct flat_graph *flat, uint32_t node)
     flat->nodes[node].ends_branch = true;
 }
 
-/* What the parameters of a kernel cost, where the driver tells of them (CUDA 12.4). */
+/* The bytes that a kernel's parameters take, if the driver has a call that lists them (CUDA 12.4). */
 static uint64_t parameter_bytes(const NAMED(KERNEL_NODE_PARAMS) *kernel)
 {
     size_t offset, size_bytes, bytes = 0;
@@ -137,13 +137,14 @@ static uint64_t node_bytes(struct flat_graph *flat, TYPE(graphNode) node, TYPE(g
     return NODE_BYTES + flat->last_parameter_bytes;
 }
 
-/* A graph as the driver tells of it. */
+/* A graph as the driver lists it. A node's number is its index in `nodes`. */
 struct graph_listing {
     TYPE(graphNode) *nodes, *edge_sources, *edge_targets;
     size_t node_count, edge_count;
-    uint32_t *hash_slots, slot_mask; /* a node's slot has its number, and one more */
-    uint32_t *flat_node;             /* by number: where its branch goes on; NONE: not placed yet */
-    uint32_t *edge_end, *edge_order; /* by number: its edges, as indexes of `from`; `first_edge` has one more */
+    uint32_t *hash_slots, slot_mask; /* a hash table of nodes: number + 1, 0: empty; its size - 1 */
+    uint32_t *flat_node;             /* by number: the node of the flat graph that others depend on; NONE: none yet */
+    uint32_t *edge_end;              /* by number: where the edges to that node end in `edge_order` */
+    uint32_t *edge_order;            /* indexes of edges, those to each target together */
 };
 
 static uint32_t slot_of(const struct graph_listing *graph, TYPE(graphNode) node)
@@ -154,35 +155,34 @@ static uint32_t slot_of(const struct graph_listing *graph, TYPE(graphNode) node)
     return slot;
 }
 
-/* Its number; NONE: it was added since. */
+/* A node's number; NONE: it was added after the nodes were listed. */
 static uint32_t number_of(const struct graph_listing *graph, TYPE(graphNode) node)
 {
     return graph->hash_slots[slot_of(graph, node)] - 1;
 }
 
-static bool read_edges(TYPE(graph) graph, struct graph_listing *listed)
+static bool read_edges(TYPE(graph) graph, struct graph_listing *list)
 {
     typeof(&FUNCTION(GraphGetEdges_v2)) get_with_data = DRIVER(GraphGetEdges_v2);
     typeof(&FUNCTION(GraphGetEdges)) get_edges = DRIVER(GraphGetEdges);
-    if ((get_with_data != NULL ? get_with_data(graph, NULL, NULL, NULL, &listed->edge_count)
-                               : get_edges(graph, NULL, NULL, &listed->edge_count)) != RESULT_OK)
+    if ((get_with_data != NULL ? get_with_data(graph, NULL, NULL, NULL, &list->edge_count)
+                               : get_edges(graph, NULL, NULL, &list->edge_count)) != RESULT_OK)
         return false;
-    TYPE(graphEdgeData) *edge_data = calloc(listed->edge_count + 1, sizeof *edge_data);
-    listed->edge_sources = calloc(listed->edge_count + 1, sizeof(TYPE(graphNode)));
-    listed->edge_targets = calloc(listed->edge_count + 1, sizeof(TYPE(graphNode)));
-    listed->edge_order = calloc(listed->edge_count + 1, sizeof *listed->edge_order);
-    bool is_read = edge_data != NULL && listed->edge_sources != NULL && listed->edge_targets != NULL &&
-                   listed->edge_order != NULL;
-    if (is_read && listed->edge_count > 0)
-        is_read =
-            (get_with_data != NULL
-                 ? get_with_data(graph, listed->edge_sources, listed->edge_targets, edge_data, &listed->edge_count)
-                 : get_edges(graph, listed->edge_sources, listed->edge_targets, &listed->edge_count)) == RESULT_OK;
+    TYPE(graphEdgeData) *edge_data = calloc(list->edge_count + 1, sizeof *edge_data);
+    list->edge_sources = calloc(list->edge_count + 1, sizeof(TYPE(graphNode)));
+    list->edge_targets = calloc(list->edge_count + 1, sizeof(TYPE(graphNode)));
+    list->edge_order = calloc(list->edge_count + 1, sizeof *list->edge_order);
+    bool is_read = edge_data != NULL && list->edge_sources != NULL && list->edge_targets != NULL &&
+                   list->edge_order != NULL;
+    if (is_read && list->edge_count > 0)
+        is_read = (get_with_data != NULL
+                       ? get_with_data(graph, list->edge_sources, list->edge_targets, edge_data, &list->edge_count)
+                       : get_edges(graph, list->edge_sources, list->edge_targets, &list->edge_count)) == RESULT_OK;
     free(edge_data);
     return is_read;
 }
 
-/* Have the edges of each node beside each other. */
+/* Sort the edges by their targets. */
 static void sort_edges(struct graph_listing *graph)
 {
     uint32_t *positions =
@@ -200,27 +200,26 @@ static void sort_edges(struct graph_listing *graph)
             graph->edge_order[positions[number_of(graph, graph->edge_targets[index])]++] = (uint32_t)index;
 }
 
-static bool read_graph(TYPE(graph) graph, struct graph_listing *listed)
+static bool read_graph(TYPE(graph) graph, struct graph_listing *list)
 {
-    if (DRIVER(GraphGetNodes)(graph, NULL, &listed->node_count) != RESULT_OK)
+    if (DRIVER(GraphGetNodes)(graph, NULL, &list->node_count) != RESULT_OK)
         return false;
-    for (listed->slot_mask = 1; listed->slot_mask < 2 * listed->node_count + 1;
-         listed->slot_mask = 2 * listed->slot_mask + 1)
+    for (list->slot_mask = 1; list->slot_mask < 2 * list->node_count + 1; list->slot_mask = 2 * list->slot_mask + 1)
         ;
-    listed->nodes = calloc(listed->node_count + 1, sizeof(TYPE(graphNode)));
-    listed->hash_slots = calloc((size_t)listed->slot_mask + 1, sizeof *listed->hash_slots);
-    listed->flat_node = calloc(listed->node_count + 1, sizeof *listed->flat_node);
-    listed->edge_end = calloc(listed->node_count + 1, sizeof *listed->edge_end);
-    if (listed->nodes == NULL || listed->hash_slots == NULL || listed->flat_node == NULL || listed->edge_end == NULL ||
-        (listed->node_count > 0 && DRIVER(GraphGetNodes)(graph, listed->nodes, &listed->node_count) != RESULT_OK))
+    list->nodes = calloc(list->node_count + 1, sizeof(TYPE(graphNode)));
+    list->hash_slots = calloc((size_t)list->slot_mask + 1, sizeof *list->hash_slots);
+    list->flat_node = calloc(list->node_count + 1, sizeof *list->flat_node);
+    list->edge_end = calloc(list->node_count + 1, sizeof *list->edge_end);
+    if (list->nodes == NULL || list->hash_slots == NULL || list->flat_node == NULL || list->edge_end == NULL ||
+        (list->node_count > 0 && DRIVER(GraphGetNodes)(graph, list->nodes, &list->node_count) != RESULT_OK))
         return false;
-    for (uint32_t node_number = 0; node_number < listed->node_count; node_number++) {
-        listed->hash_slots[slot_of(listed, listed->nodes[node_number])] = node_number + 1;
-        listed->flat_node[node_number] = NONE;
+    for (uint32_t node_number = 0; node_number < list->node_count; node_number++) {
+        list->hash_slots[slot_of(list, list->nodes[node_number])] = node_number + 1;
+        list->flat_node[node_number] = NONE;
     }
-    if (!read_edges(graph, listed))
+    if (!read_edges(graph, list))
         return false;
-    sort_edges(listed);
+    sort_edges(list);
     return true;
 }
 
@@ -234,8 +233,8 @@ static void free_graph(struct graph_listing *graph)
 
 static bool add_graph(struct flat_graph *flat, TYPE(graph) graph, uint32_t predecessor, uint32_t *successor);
 
-/* The node that was placed last needs what this one of the graph does, or else the node `before`. One that comes later
- * in the list is left out, as if this did not follow it: then a branch too many is charged. */
+/* Give the last node of the flat graph the dependencies of this node, or else `predecessor` as its only one. A
+ * dependency that is listed after the node is left out: then a branch too many is charged. */
 static bool add_dependencies(struct flat_graph *flat, const struct graph_listing *graph, uint32_t node_number,
                              uint32_t predecessor)
 {
@@ -270,19 +269,20 @@ static bool add_node_of(struct flat_graph *flat, const struct graph_listing *gra
     return true;
 }
 
-/* Add the nodes of a graph, which follow the node `before`; NONE: nothing. `after` becomes a node that follows them. */
+/* Add the nodes of a graph, which depend on `predecessor` (NONE: on nothing). `successor` is set to a new node that
+ * depends on all of them. */
 static bool add_graph(struct flat_graph *flat, TYPE(graph) graph, uint32_t predecessor, uint32_t *successor)
 {
-    struct graph_listing listed = {0};
-    bool is_added = read_graph(graph, &listed);
-    for (uint32_t node_number = 0; is_added && node_number < listed.node_count; node_number++)
-        is_added = add_node_of(flat, &listed, node_number, predecessor);
+    struct graph_listing list = {0};
+    bool is_added = read_graph(graph, &list);
+    for (uint32_t node_number = 0; is_added && node_number < list.node_count; node_number++)
+        is_added = add_node_of(flat, &list, node_number, predecessor);
     uint32_t end_node = is_added && successor != NULL ? append_node(flat) : NONE;
-    for (uint32_t node_number = 0; end_node != NONE && is_added && node_number < listed.node_count; node_number++)
-        is_added = append_dependency(flat, listed.flat_node[node_number]);
+    for (uint32_t node_number = 0; end_node != NONE && is_added && node_number < list.node_count; node_number++)
+        is_added = append_dependency(flat, list.flat_node[node_number]);
     if (successor != NULL)
         *successor = end_node;
-    free_graph(&listed);
+    free_graph(&list);
     return is_added && (successor == NULL || end_node != NONE);
 }
 

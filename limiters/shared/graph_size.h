@@ -1,4 +1,4 @@
-/* What the driver keeps of a graph that is made executable, in bytes. */
+/* Bytes of device memory that the driver keeps for an executable graph. */
 #ifndef HETERO_SHARED_GRAPH_SIZE_H
 #define HETERO_SHARED_GRAPH_SIZE_H
 
@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* 0 where it cannot be read: then the driver will say what is wrong with it. */
+/* 0: the graph cannot be read, and the driver will refuse it. */
 uint64_t graph_size(TYPE(graph) graph);
 
 #endif

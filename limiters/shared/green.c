@@ -1,5 +1,5 @@
-/* Green contexts: part of a device's processors, with the memory of the device's primary context. Each takes memory by
- * itself, which ends with it.
+/* Green contexts have part of a device's processors, and use the memory of the device's primary context. Each takes
+ * memory of its own until it is destroyed, which is charged here.
  */
 #include "bodies.h"
 #include "charge.h"
@@ -8,10 +8,11 @@
 #include "driver.h"
 #include "uncounted.h"
 
-/* What one takes, where the driver does not say: measured on an NVIDIA H100, driver 580.159.04, 2026-11-23. */
+/* The memory of a green context, if the driver's figure does not tell: measured on an NVIDIA H100, driver 580.159.04,
+ * 2026-11-23. */
 #define GREEN_BYTES (UINT64_C(16) << 20)
 
-/* The driver answered. One that was made took `bytes`, of which GREEN_BYTES are charged. */
+/* After the driver's answer: a green context took `bytes`, of which GREEN_BYTES are charged. */
 static result_t settle_green(result_t answer, const TYPE(greenCtx) *green_context, int device, uint64_t bytes,
                              context_t primary_context)
 {
@@ -39,7 +40,7 @@ result_t create_green(result_t (*real)(TYPE(greenCtx) *, TYPE(devResourceDesc), 
     result_t answer = charge(device, GREEN_BYTES);
     if (answer != RESULT_OK || !counted(device))
         return answer != RESULT_OK ? answer : real(green_context, resources, ordinal, flags);
-    /* It has the primary context made, which is not part of what it takes. */
+    /* The call also makes the primary context. It is made before, so that it is not measured as the green context's. */
     answer = retain_primary(DRIVER(DevicePrimaryCtxRetain), &primary_context, ordinal);
     if (answer == RESULT_OK) {
         uint64_t bytes = GREEN_BYTES;
@@ -68,8 +69,8 @@ static result_t destroy_and_forget(result_t (*real)(TYPE(greenCtx)), TYPE(greenC
     return answer;
 }
 
-/* What the driver keeps of it nevertheless is seen in the process's figure. It may be the last to keep the primary
- * context: so that is kept until then. */
+/* Memory that the driver keeps after the end is told by its figure for the process. The primary context is retained
+ * until that is read, as the green context may be the last to hold it. */
 result_t destroy_green(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green_context)
 {
     struct entry green_entry, previous;
@@ -87,7 +88,7 @@ result_t destroy_green(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green_co
     return answer;
 }
 
-/* What is allocated in it is the primary context's. */
+/* Memory that is allocated in this context belongs to the primary context. */
 result_t context_of_green(result_t (*real)(context_t *, TYPE(greenCtx)), context_t *context,
                           TYPE(greenCtx) green_context)
 {

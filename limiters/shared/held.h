@@ -1,46 +1,50 @@
-/* Kinds of entries in the table of what this process holds (../core/table.h). */
+/* Kinds of entries in the table of what this process holds (../core/table.h). `bytes` are charged bytes where no other
+ * meaning is given; `device` is a device's number in the grant. */
 #ifndef HETERO_SHARED_HELD_H
 #define HETERO_SHARED_HELD_H
 
 #include "../core/table.h"
 
 enum {
-    HELD_POINTER = 1, /* key: address; owner: context; link: &spilled, &piece (blocks.c), or NULL */
+    HELD_POINTER = 1, /* key: address; owner: context; link: a tag of blocks.c or charge.c, or NULL */
     HELD_SHARED,      /* key: address; other processes may have it open */
-    HELD_BLOCK,    /* key: address / BLOCK; bytes: pieces in it; owner: context; link: &charged (blocks.c), or NULL */
-    CONTEXT_BLOCK, /* key: context; bytes: the key of the block that is part of it */
-    CONTEXT_BYTES, /* key: context; bytes: what it takes by itself */
-    CONTEXT_ATTACHED, /* key: context; bytes: how often beyond its making */
-    CONTEXT_LIMIT,    /* + one of the first three limit; key: context; bytes: charged; link: what it had by itself */
-    HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: &piece, or NULL */
-    HELD_FREED,                     /* the same of one that was freed, and may be kept (pools.h) */
-    HELD_MODULE,      /* key: module or library; bytes: what is charged for it; link: bytes of code that it may have */
-    HELD_READER,      /* key: reader of an image; bytes: what that takes (../hsa) */
-    HELD_LOADED,      /* key: executable and device; bytes: what is charged for its images (../hsa) */
-    HELD_SCRATCH,     /* key: the kernel driver's handle (../hsa) */
-    CARD_SCRATCH,     /* key: the kernel driver's number of a card; bytes: where addresses of scratch begin (../hsa) */
-    HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: &unread_one, &used_one (libraries.h) */
+    HELD_BLOCK,       /* key: address / BLOCK; bytes: number of sub-allocations in it; owner: context; link: a tag of
+                         blocks.c if the block is charged, or NULL */
+    CONTEXT_BLOCK, /* key: context; bytes: key of the HELD_BLOCK that is part of it; UINT64_MAX: an allocation has it */
+    CONTEXT_BYTES, /* key: context; bytes: that it takes by itself, not charged */
+    CONTEXT_ATTACHED, /* key: context; bytes: number of attachments beyond its making */
+    CONTEXT_LIMIT,    /* + one of the first three limits; key: context; link: the limit's built-in value */
+    HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: the tag of a sub-allocation, or NULL */
+    HELD_FREED,                     /* a chunk that was freed, and that its pool may keep (pools.h) */
+    HELD_MODULE,                    /* key: module or library; link: bytes of code that it may have */
+    HELD_READER,                    /* key: reader of an image; bytes: of the image's memory, not charged (../hsa) */
+    HELD_LOADED,                    /* key: executable and device (../hsa) */
+    HELD_SCRATCH,                   /* key: the kernel driver's handle (../hsa) */
+    CARD_SCRATCH,     /* key: the kernel driver's number of a card; bytes: the first address of scratch; link: how many
+                         addresses there are (../hsa) */
+    HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: a tag of libraries_lazy.c, or NULL */
     HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
-    STANDING_CONTEXT, /* key, owner: context */
-    HELD_NODES,       /* key, owner: context; bytes: charged for nodes of graphs; link: what they take now */
-    NODES_OF_EXEC,    /* key: graphExec; bytes: what its nodes take; owner: context */
+    STANDING_CONTEXT, /* key, owner: a context that exists */
+    HELD_NODES,       /* key, owner: context; bytes: charged for nodes of graphs; link: bytes that the nodes take now */
+    NODES_OF_EXEC,    /* key: graphExec; bytes: that its nodes take; owner: context */
     HELD_LOCAL,       /* key, owner: context; bytes: for local memory of kernels */
-    STACKS_OF_CALLS,  /* key, owner: context; bytes: that it has taken by images that call functions (module.c) */
-    WAITING_KERNEL,   /* key: function or kernel; bytes: of a thread; link: devices it was not launched on (local.c) */
-    HELD_ARRAY,       /* key: array or mipmappedArray; link: how many page tables it has */
-    HELD_HANDLE,      /* key: VMM handle; bytes: references it stands for; link: block */
-    HELD_MAPPING,     /* key: address; bytes: length; link: block */
+    STACKS_OF_CALLS,  /* key, owner: context; bytes: of stacks for images that call functions (module.c) */
+    WAITING_KERNEL,   /* key: function or kernel; bytes: of local memory of a thread; link: bits of the devices that it
+                         was not launched on (local.c) */
+    HELD_ARRAY,       /* key: array or mipmappedArray; link: number of its page tables */
+    HELD_HANDLE,      /* key: VMM handle; bytes: number of references that it stands for; link: VMM block */
+    HELD_MAPPING,     /* key: address; bytes: its length; link: VMM block */
     HELD_OPENED,      /* key: address; owner: context; bytes: how often it is open */
     HELD_IMPORTED,    /* key: a pool of another process's, or an address in one; bytes: 1 */
-    HELD_TILES,       /* key: array and block; owner: array; link: block */
+    HELD_TILES,       /* key: array and VMM block; owner: array; link: VMM block */
     HELD_GREEN,       /* key: greenCtx; owner: its device's primary context */
-    GREEN_CONTEXT,    /* key: the context of one; owner: as that one's; link: greenCtx */
-    HELD_TABLE,       /* key: of a page table (page_tables.h); bytes: pages that it is for */
-    HELD_HOST,        /* key: address of memory of the host; link: bits of the devices that have page tables of it */
-    HELD_ACCESS,      /* the same of a mapped block */
-    STREAM_DEVICE,    /* key: stream */
-    CAPTURE,          /* key: what it is known by (capture.c) */
-    HELD_EXEC,        /* + device; key: graphExec; bytes: what a launch may take; link: &prepaid (graph.c), or NULL */
+    GREEN_CONTEXT,    /* key: context of a greenCtx; owner: its device's primary context; link: greenCtx */
+    HELD_TABLE,       /* key: of a page table (page_tables.h); bytes: number of mapped pages in its range */
+    HELD_HOST,        /* key: address of host memory; bytes: its length; link: bits of the devices with page tables */
+    HELD_ACCESS,      /* the same for a mapped VMM block */
+    STREAM_DEVICE,    /* key: stream; its device */
+    CAPTURE,          /* key: capture_key() of its stream (capture.c) */
+    HELD_EXEC,        /* + device; key: graphExec; bytes: that a launch may take; link: a tag of graph.c, or NULL */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* Reads images of device code (image.h). What is not understood counts as nothing and is said to be unread: the
- * driver's figure tells after the load. */
+/* Reads images of device code (image.h). What cannot be read counts as no bytes and sets has_unread: then the driver's
+ * figure after the load tells what it took. */
 #include "image.h"
 
 #include "../core/fault.h"
@@ -41,14 +41,14 @@ static uint64_t aligned(uint64_t value, uint64_t alignment)
 #define EM_AMDGPU 224 /* assigned after glibc 2.17 */
 #endif
 
-/* Whether so many bytes lie at an offset of what is there. In memory its size is not known. */
+/* Whether `bytes` bytes at an offset lie in the data and are readable. The size of data in memory is not known. */
 static bool has_part(const char *data, uint64_t size_bytes, uint64_t offset, uint64_t bytes)
 {
     return sum(offset, bytes) <= size_bytes && is_readable(data + offset, bytes);
 }
 
-/* AMD's loader places all segments in one piece of memory, code and arrays, as far behind its start as their addresses
- * say. Segments that are not there have no end. */
+/* The memory of AMD's images. AMD's loader places all segments, code and arrays, in one allocation, at offsets that are
+ * their addresses. UINT64_MAX: the segments cannot be read. */
 static uint64_t segment_bytes(const char *data, uint64_t size_bytes, const Elf64_Ehdr *header)
 {
     uint64_t end_address = 0;
@@ -74,7 +74,7 @@ static void add_section(struct image *image, const Elf64_Shdr *section, bool is_
         image->code_bytes = sum(image->code_bytes, section->sh_size);
 }
 
-/* Whether there are sections, with names. */
+/* Whether the file has sections with names. */
 static bool has_sections(const char *data, uint64_t size_bytes, const Elf64_Ehdr *header)
 {
     return header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_shentsize == sizeof(Elf64_Shdr) &&
@@ -82,7 +82,7 @@ static bool has_sections(const char *data, uint64_t size_bytes, const Elf64_Ehdr
            has_part(data, size_bytes, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr));
 }
 
-/* Arrays are in .nv.global and .nv.global.init, whose sizes are those on the device. What else is loaded is code. */
+/* Arrays are in .nv.global and .nv.global.init, with their sizes on the device. Other loaded sections are code. */
 static struct image read_elf(const char *data, uint64_t size_bytes)
 {
     Elf64_Ehdr header = {0};
@@ -108,7 +108,7 @@ static struct image read_elf(const char *data, uint64_t size_bytes)
 
 /* ------------------------------------------------------------------------------------------------------------- PTX */
 
-/* Past spaces and comments. */
+/* The text after spaces and comments. */
 static const char *skip_space(const char *cursor)
 {
     for (;;) {
@@ -133,7 +133,7 @@ static bool in_word(char character)
            character == '_';
 }
 
-/* What follows a dot: a word. */
+/* The length of a word that begins with a dot. */
 static size_t word_length(const char *text)
 {
     size_t length = 1;
@@ -142,7 +142,7 @@ static size_t word_length(const char *text)
     return length;
 }
 
-/* A number as C writes it. */
+/* Parse a number as C writes it. */
 static uint64_t parse_number(const char **cursor)
 {
     uint64_t value = 0, base = 10;
@@ -160,7 +160,7 @@ static uint64_t parse_number(const char **cursor)
     }
 }
 
-/* Bytes of a type such as .b8, .f16x2 or .u64: its first number, doubled for x2; 0: not a type. */
+/* The bytes of a type such as .b8, .f16x2 or .u64: its first number / 8, doubled for x2; 0: not a type. */
 static uint64_t bytes_of_type(const char *type, size_t length)
 {
     const char *digits = type + 1;
@@ -171,12 +171,12 @@ static uint64_t bytes_of_type(const char *type, size_t length)
     return bits * (is_pair ? 2 : 1) / 8;
 }
 
-/* More than a compiler writes within each other in a size: each takes some of the stack. */
+/* More nested parentheses than a compiler writes in a size. Each level is a recursive call. */
 #define MAX_PARENTHESES 100
 
 static uint64_t parse_expression(const char **cursor, unsigned strength, unsigned depth);
 
-/* A number or what is in parentheses. With too many nothing of the text is read any more. */
+/* Parse a number or an expression in parentheses. With too many levels the rest of the text is skipped. */
 static uint64_t parse_operand(const char **cursor, unsigned depth)
 {
     *cursor = skip_space(*cursor);
@@ -192,7 +192,7 @@ static uint64_t parse_operand(const char **cursor, unsigned depth)
     return value;
 }
 
-/* How strongly an operator binds; 0: it is none of those that sizes are written with. */
+/* How strongly an operator binds; 0: it is no operator that sizes are written with. */
 static unsigned operator_strength(const char *text)
 {
     if (*text == '*' || *text == '/' || *text == '%')
@@ -215,7 +215,7 @@ static uint64_t apply_operator(char operator_sign, uint64_t left, uint64_t right
     }
 }
 
-/* A constant expression of operators that bind more strongly than `strength`. */
+/* Parse a constant expression of operators that bind more strongly than `strength`. */
 static uint64_t parse_expression(const char **cursor, unsigned strength, unsigned depth)
 {
     uint64_t value = parse_operand(cursor, depth);
@@ -227,7 +227,7 @@ static uint64_t parse_expression(const char **cursor, unsigned strength, unsigne
     return value;
 }
 
-/* What an array's size is written as. 0: it is something else; as much as there is: it has no end. */
+/* Parse an array's size in brackets: the number of elements. 0: it is no size; UINT64_MAX: the text ends before it. */
 static uint64_t parse_array_length(const char **cursor)
 {
     ++*cursor;
@@ -239,7 +239,7 @@ static uint64_t parse_array_length(const char **cursor)
     return is_closed ? element_count : 0;
 }
 
-/* The arrays of one declaration, from after its .global to its end: bytes. */
+/* Parse one declaration from behind its .global: the bytes of its arrays. */
 static uint64_t parse_declaration(const char **cursor)
 {
     uint64_t element_bytes = 0, vector_length = 1, bytes = 0, element_count = 0;
@@ -263,7 +263,7 @@ static uint64_t parse_declaration(const char **cursor)
     return sum(bytes, product(element_count == 0 ? 1 : element_count, product(element_bytes, vector_length)));
 }
 
-/* The next place where a word may start; its first character's neighbour in `before`. */
+/* The next position where a word may start. `preceding` is set to the character before it. */
 static const char *next_word_place(const char *cursor, char *preceding)
 {
     const char *next = skip_space(cursor + 1);
@@ -271,10 +271,11 @@ static const char *next_word_place(const char *cursor, char *preceding)
     return next;
 }
 
-/* An instruction is 16 bytes of code, and seldom less than as many characters (loops are unrolled). Chosen. */
+/* An instruction is 16 bytes of code, and rarely has fewer characters, but loops are unrolled. Chosen, not measured. */
 #define CODE_BYTES_PER_CHARACTER 2
 
-/* One place of a text: whether it is within a call, from its first word to its semicolon. */
+/* Scan one position of a text. Returns whether it is within a call instruction, from its first word to its semicolon.
+ */
 static bool scan_call(struct image *image, const char *cursor, char preceding, bool is_in_call)
 {
     bool is_word_start = !in_word(preceding);
@@ -287,7 +288,7 @@ static struct image read_ptx(const char *text)
 {
     struct image image = {0};
     uint64_t character_count = 0;
-    bool is_external = false, is_in_call = false; /* outside: declared .extern, or where a parameter points to */
+    bool is_external = false, is_in_call = false; /* is_external: after .extern, or after .ptr of a parameter */
     char preceding = '\n';
     for (const char *cursor = skip_space(text); *cursor != '\0'; character_count++) {
         if (has_prefix(cursor, ".extern") || has_prefix(cursor, ".ptr") || *cursor == ';')
@@ -307,8 +308,8 @@ static struct image read_ptx(const char *text)
 
 /* ---------------------------------------------------------------------------------------------------------- bundles */
 
-/* Images for several cards: a count, and for each where it is, how large, and how long its name is, which follows
- * (ClangOffloadBundler). The largest is meant. */
+/* A bundle of images for several cards: a count, and for each image its offset, its size, the length of its name and
+ * the name (ClangOffloadBundler). The largest one counts. */
 #define BUNDLE_MAGIC "__CLANG_OFFLOAD_BUNDLE__"
 
 static bool is_bundle(const void *data, uint64_t size_bytes)
@@ -335,7 +336,7 @@ static struct image read_bundle(const char *data, uint64_t size_bytes)
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-/* The driver takes one image of them: what may be the most of each is meant. */
+/* The driver loads one of the images. The maximum of each figure counts. */
 static struct image read_fat(const void *data, uint64_t size_bytes)
 {
     struct image maximum = {.has_unread = fat_size(data, size_bytes) == 0};
@@ -387,7 +388,7 @@ struct image image_read(const void *data)
     return data == NULL ? (struct image){0} : read_sized(data, UINT64_MAX);
 }
 
-#define ZEROS 16 /* so that PTX has an end, and a name */
+#define ZEROS 16 /* appended, so that PTX ends with a NUL */
 
 struct image image_of_file(const char *path)
 {

@@ -1,4 +1,4 @@
-/* What an image of device code says of itself, before the driver loads it. */
+/* What an image of device code tells of the memory that it will take, before the driver loads it. */
 #ifndef HETERO_SHARED_IMAGE_H
 #define HETERO_SHARED_IMAGE_H
 
@@ -6,17 +6,17 @@
 #include <stdint.h>
 
 struct image {
-    uint64_t code_bytes;             /* bytes that its code may take, without comments and arrays */
-    uint64_t global_bytes;           /* bytes of the arrays that it declares, as far as they could be read */
-    bool calls_malloc, calls_printf; /* its kernels call malloc, or vprintf, where it is text */
-    bool has_unread; /* of some of it nothing is known: compressed by zstd, for the linker, or of no known form */
+    uint64_t code_bytes;             /* that its code may take */
+    uint64_t global_bytes;           /* of the arrays that it declares, as far as they could be read */
+    bool calls_malloc, calls_printf; /* its kernels call malloc, or vprintf; only known of PTX */
+    bool has_unread;                 /* part of it could not be read: compressed by zstd, for the linker, or unknown */
 };
 
 /* An image in memory (an ELF file, a fat binary or its wrapper, or PTX with a NUL at its end), or in a file. */
 struct image image_read(const void *data);
 struct image image_of_file(const char *path);
 
-/* An ELF file in memory, of so many bytes. */
+/* An ELF file in memory, of `size_bytes`. */
 struct image image_of_code(const void *data, uint64_t size_bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a program may ask the driver for (known.h). */
+/* Tells which driver functions the limiter knows (known.h). */
 #include "known.h"
 
 #include "types.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the order of the alphabet; none: the table of this driver is not complete, and every function counts as known. */
+/* Sorted. If it is empty the table of this driver is not complete, and every function counts as known. */
 static const char *const other_functions[] = {
 #define HARMLESS(name, why) #name,
 #define OPEN(name, what)    #name,
@@ -30,7 +30,7 @@ static const char *const answered_functions[] = {
 
 #define LOOKUP_FLAGS 256u /* a power of two */
 
-/* Whether this is asked for the first time: by a hash, so that one in a long list may be missed. */
+/* Whether a name is looked up for the first time. Names are told apart by a hash, so a few may be missed. */
 static bool is_first_lookup(const char *name)
 {
     static _Atomic bool is_seen[LOOKUP_FLAGS];
@@ -79,7 +79,7 @@ static bool is_listed(const char *name)
     return false;
 }
 
-/* The variants for per-thread default streams go with the plain name. */
+/* Whether a name's ending is that of a variant for per-thread default streams. */
 static bool is_variant(const char *ending)
 {
     static const char *const endings[] = {FUNCTION_VARIANTS};

@@ -1,14 +1,14 @@
-/* Which functions and tables of functions of the driver are known (api.def, others.def), and what becomes of others. */
+/* Which functions and function tables of the driver are known (api.def, others.def); others are logged or hidden. */
 #ifndef HETERO_SHARED_KNOWN_H
 #define HETERO_SHARED_KNOWN_H
 
 #include <stdbool.h>
 
-/* Whether a function, by its exported name or as the driver's lookup functions call it, is answered as if there were
- * none: it is not known, and the grant is strict. Each one that is not known is logged once. */
+/* Whether a lookup of a function fails, because the limiter does not know it and the grant is strict. `name` is the
+ * exported name or that of the driver's lookup functions. Each unknown name is logged once. */
 bool function_hidden(const char *name);
 
-/* Say and count once that something is not known; whether it is not to be had. */
+/* Log and count an unknown function or table once. Whether it is to be hidden. */
 bool refuse_unknown(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* Device work: every launch, copy and fill passes the gate of its device's governor, unless it is being captured. */
+/* Has every launch, copy and fill pass the gate of its device's governor, unless it is being captured. */
 #include "launch.h"
 
 #include "device.h"
@@ -6,7 +6,7 @@
 
 #include "../core/fault.h"
 
-/* A per-thread default stream is its thread's; the address of this tells threads apart. */
+/* The address of this tells threads apart, each of which has a per-thread default stream. */
 static __thread char thread_identity;
 
 struct stream_key stream_key(stream_t stream)
@@ -57,7 +57,7 @@ result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
     return RESULT_OK;
 }
 
-/* If it was not captured after all, it passes the gate behind what it made. */
+/* A launch that was not captured after all passes the gate after it was made. */
 static __attribute__((noinline)) void leave_recorded(const struct launch_ticket *recorded_ticket, result_t answer)
 {
     struct launch_ticket ticket;

@@ -9,18 +9,19 @@
 #include "types.h"
 
 struct launch_ticket {
-    struct governor *governor; /* NULL: not gated */
-    bool is_recorded;          /* because it is captured */
-    unsigned abandoned_waits;  /* by recording_begins */
-    struct stream_key key;
+    struct governor *governor; /* whose gate the launch passed; NULL: none */
+    bool is_recorded;          /* it is captured, and passed no gate */
+    unsigned abandoned_waits;  /* from recording_begins(), for recording_ends() */
+    struct stream_key key;     /* of the launch's stream */
 };
 
-/* process.launch_devices: how many devices' terms a launch has to look at. All of the grant's, once it is known that
- * this process sees no others; NO_GRANT; or 0 until that is known. Every thread that writes it writes the same. */
+/* process.launch_devices: how many devices' terms a launch has to check. It is the number of the grant's devices, once
+ * it is known that this process sees no others; NO_GRANT; or 0 until then. Every thread that writes it writes the same.
+ */
 enum { NO_GRANT = -1 };
 
-/* Whether nothing that this process could launch to is limited. False where that is not known yet. Part of each stub:
- * around a call of ours every argument of the launch would be saved. */
+/* Whether no device that this process could launch to is limited in core. False if that is not known yet. It is inlined
+ * into each stub, because a call would save every argument of the launch. */
 static inline __attribute__((always_inline)) bool launch_is_free(void)
 {
     int device_count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
@@ -34,14 +35,14 @@ static inline __attribute__((always_inline)) bool launch_is_free(void)
     return true;
 }
 
-/* Find out as far as it can be told, then say the same. */
+/* Set process.launch_devices if possible, then return launch_is_free(). */
 bool launch_count_devices(void);
 
 /* Wait until a launch into this stream may go ahead; say what the driver answered. */
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream);
 void launch_leave(const struct launch_ticket *ticket, result_t answer);
 
-/* The stream as its gate knows it. */
+/* The key by which a gate knows a stream. */
 struct stream_key stream_key(stream_t stream);
 
 #endif

@@ -1,6 +1,6 @@
-/* Libraries, which the driver loads into a context when something of them is first used there: also by a launch, at
- * which nobody looks. So their arrays are charged in each context that stands. One that could not be read is loaded
- * into them when its kernels are first asked for, and charged by what that took.
+/* Libraries. The driver loads one into a context when it is first used there, also by a launch, which the limiter does
+ * not check. So a library's arrays are charged in each context that exists. A library whose image could not be read is
+ * loaded into all contexts when its kernels are first looked up, and charged by what that took.
  */
 #ifndef HETERO_SHARED_LIBRARIES_H
 #define HETERO_SHARED_LIBRARIES_H
@@ -10,20 +10,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A library was loaded, and is charged in the current context. False: it does not fit into the others. */
+/* A library was loaded and charged in the current context: charge the other contexts. False: it does not fit. */
 bool library_loaded(uint64_t library, uint64_t bytes, bool is_unread);
 
-/* Something of it is asked for. False: it does not fit, and nobody is to have that: it is unloaded, and the program's
- * unloading it is not for the driver. */
+/* A kernel or variable of a library is looked up. False: the library does not fit into all contexts, and the lookup
+ * must fail. Unless the program has its kernels already, it is unloaded: the program's own unload is then not passed
+ * on. */
 bool library_used(uint64_t library);
 bool library_is_unloaded(uint64_t library);
 
 void library_unloaded(uint64_t library);
 
-/* Call this with each context of the device that stands; false: one call said so, and the rest was not made. */
+/* Call `visit` with each context of the device, until it returns false. Whether it never did. */
 bool standing_contexts(int device, bool (*visit)(context_t context, int device, void *argument), void *argument);
 
-/* There is a context. False: the libraries do not fit into it. */
+/* A context was made: charge all libraries in it. False: they do not fit. */
 bool libraries_enter(context_t context, int device);
 
 #endif

@@ -1,4 +1,4 @@
-/* Where modules and libraries are loaded at once, and no context is made (libraries.h). */
+/* Libraries of APIs that load them at once and have no contexts (libraries.h). */
 #include "libraries.h"
 
 #include "local.h"

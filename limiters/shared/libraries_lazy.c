@@ -1,4 +1,4 @@
-/* What libraries take in each context (libraries.h). */
+/* Charges libraries in each context (libraries.h). */
 #include "libraries.h"
 
 #include "charge.h"
@@ -8,8 +8,8 @@
 
 #include "../core/fault.h"
 
-/* What HELD_LIBRARY links to: one that could not be read, the same whose kernels were asked for, and one that did not
- * fit then and was unloaded, which the program does not know. */
+/* Addresses that the `link` of a HELD_LIBRARY has if its image could not be read: none of its kernels was looked up;
+ * one was; the library did not fit then and was unloaded without the program's knowledge. */
 static char unread_tag, used_tag, unloaded_tag;
 
 struct key_range {
@@ -23,7 +23,7 @@ static bool is_in_range(const struct entry *entry, const void *argument)
     return entry->kind == range->kind && entry->key > range->above_key && entry->key < range->below_key;
 }
 
-/* The entry of a kind with the least key above one. */
+/* The entry of a kind with the smallest key above `above_key`. */
 static bool next_of(uint32_t kind, uint64_t above_key, struct entry *next)
 {
     struct key_range range = {.kind = kind, .above_key = above_key, .below_key = UINT64_MAX};
@@ -37,13 +37,13 @@ static bool next_of(uint32_t kind, uint64_t above_key, struct entry *next)
     return false;
 }
 
-/* The key of a library in a context: two addresses, mixed. */
+/* The key of a library in a context: a hash of both addresses. */
 static uint64_t residence_key(uint64_t library, const void *context)
 {
     return library ^ (uintptr_t)context * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Load it there, and say how much that took. One that cannot be loaded takes nothing. */
+/* Load a library into a context. Returns the bytes that it took; 0: it cannot be loaded. */
 static uint64_t load_library_into(uint64_t library, context_t context, int device)
 {
     TYPE(module) module;
@@ -58,7 +58,8 @@ static uint64_t load_library_into(uint64_t library, context_t context, int devic
     return bytes;
 }
 
-/* Whether the library is charged in the context by its first entry, which may have been made before it. */
+/* Whether the library is charged in the context by the entry of its load, which may have been made before the context.
+ */
 static bool is_charged_by_load(uint64_t library, const void *context, int device)
 {
     struct entry module_entry, previous;
@@ -71,8 +72,8 @@ static bool is_charged_by_load(uint64_t library, const void *context, int device
     return module_entry.owner == context;
 }
 
-/* Another thread may have entered it meanwhile: it is there once. What each `measured` is a part of that; else each has
- * charged all of it. */
+/* Keep a library's entry in a context. If another thread has added it meanwhile, and the bytes were measured, each
+ * thread has measured a part of them. Otherwise each has charged all of them, and one charge is given back. */
 static void keep_residence(const struct entry *entry, bool is_measured)
 {
     struct entry previous;
@@ -120,7 +121,7 @@ bool library_loaded(uint64_t key, uint64_t bytes, bool is_unread)
 {
     struct entry previous,
         library = {.kind = HELD_LIBRARY, .key = key, .bytes = bytes, .link = is_unread ? &unread_tag : NULL};
-    table_take(HELD_LIBRARY, key, &previous); /* gone, and its name is used again */
+    table_take(HELD_LIBRARY, key, &previous); /* the driver reuses the name of an unloaded library */
     if (bytes == 0 && !is_unread)
         return true;
     table_put(&library, &previous);

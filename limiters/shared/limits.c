@@ -1,8 +1,9 @@
-/* Buffers of a context whose size the program sets: the stacks of its threads, the heap of device code, printf's queue.
+/* Charges buffers of a context whose size the program sets: the threads' stacks, the heap of device code, printf's
+ * queue.
  *
- * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): stacks are taken at once, for every thread that the
- * device can hold (4096 bytes in place of 1024 took 132 x 2048 x 3072), the heap and 2 MiB with the first kernel that
- * uses it, the queue with the first module that does. What a context has of them by itself is part of it.
+ * Measured on an NVIDIA H100 (driver 580.159.04, 2026-11-23): stacks are allocated at once, for every resident thread
+ * (4096 bytes in place of 1024 took 132 x 2048 x 3072). The heap and 2 MiB are allocated with the first kernel that
+ * uses the heap, the queue with the first module that uses it. The built-in sizes are part of the context.
  */
 #include "blocks.h"
 #include "bodies.h"
@@ -14,7 +15,7 @@
 
 #include <pthread.h>
 
-/* Held around a call, so that what is charged is what the driver has. */
+/* Held around the driver's call, so that the charge and the driver's limit agree. */
 static pthread_mutex_t limits_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void limits_after_fork(void)
@@ -22,7 +23,7 @@ void limits_after_fork(void)
     limits_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* What a buffer takes beyond what the context had of it by itself. */
+/* The bytes that a buffer takes beyond its built-in size. */
 static uint64_t extra_bytes(int device, TYPE(limit) limit, uint64_t value, uint64_t built_in)
 {
     uint64_t bytes;
@@ -40,7 +41,7 @@ static bool takes_memory(TYPE(limit) limit)
            limit == VALUE(LIMIT_MALLOC_HEAP_SIZE);
 }
 
-/* With `setting` held: charge what is added, ask, and give back what is not held after that. */
+/* With `limits_mutex` held: charge an increase, call the driver, then give back a decrease or a failed increase. */
 static result_t set_and_charge(result_t (*real)(TYPE(limit), size_t), TYPE(limit) limit, size_t value,
                                struct entry *entry)
 {
@@ -59,7 +60,7 @@ static result_t set_and_charge(result_t (*real)(TYPE(limit), size_t), TYPE(limit
     return answer;
 }
 
-/* With `setting` held: what is charged for a limit of a context; nothing, the first time. */
+/* With `limits_mutex` held: the entry of a context's limit; the first time a new one, with nothing charged. */
 static struct entry limit_entry_of(context_t context, TYPE(limit) limit, int device)
 {
     struct entry entry;

@@ -1,4 +1,4 @@
-/* What an array takes where it is no more than its elements (linear.h). */
+/* The bytes of arrays that take no more than their elements (linear.h). */
 #include "linear.h"
 
 static uint64_t element_bytes(TYPE(array_format) format)
@@ -13,12 +13,12 @@ static uint64_t element_bytes(TYPE(array_format) format)
     }
 }
 
-/* What an array of this shape holds with `levels` mipmap levels, each half as wide, high and deep as the one before.
- * Layers do not shrink. A shape too large for 64 bits is more than any limit. */
+/* Each mipmap level is half as wide, high and deep as the one before; layers do not shrink. UINT64_MAX: the shape is
+ * too large for 64 bits. */
 uint64_t array_bytes(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels)
 {
     if (shape == NULL || shape->Flags & (NAMED(ARRAY3D_SPARSE) | NAMED(ARRAY3D_DEFERRED_MAPPING)))
-        return 0; /* mapped later, from memory that is charged when it is created */
+        return 0; /* memory is mapped later, and charged when it is created */
     uint64_t total_bytes = 0;
     for (unsigned level = 0; level < levels && level < 64; level++) {
         uint64_t width = shape->Width >> level, height = shape->Height >> level, depth = shape->Depth;

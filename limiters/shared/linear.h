@@ -1,4 +1,4 @@
-/* What an array takes. */
+/* The bytes of an array. */
 #ifndef HETERO_SHARED_LINEAR_H
 #define HETERO_SHARED_LINEAR_H
 
@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* What an array of this shape takes with `levels` mipmap levels, as each API's driver places it (linear.c). */
+/* The bytes that an array of this shape with `levels` mipmap levels takes, as the API's driver places it. */
 uint64_t array_bytes(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels);
 
 #endif

@@ -13,17 +13,18 @@
 #include <limits.h>
 #include <pthread.h>
 
-/* Of each thread it is part of the context, as its stack is: an NVIDIA H100 had 1024 bytes by itself (limits.c). More
- * is taken for all threads that a device can hold: on that card 66 MiB for 1280 bytes, 264 for 2048 and 16,632 for
+/* The local memory of a thread that is part of the context, as its stack is: 1024 bytes on an NVIDIA H100 (limits.c).
+ * More is allocated for all resident threads: on that card 66 MiB for 1280 bytes, 264 MiB for 2048 and 16,632 MiB for
  * 65536, which is 132 x 2048 x (bytes - 1024) (driver 580.159.04, 2026-11-26). */
 #define CONTEXT_LOCAL_BYTES 1024
 
-/* Held around charges, so that each context is charged once; guards what follows. */
+/* Held around charges, so that each context is charged once. Guards the next two. */
 static pthread_mutex_t local_mutex = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t peak_bytes[HETERO_MAX_DEVICES]; /* bytes of a context */
-static unsigned waiting_kernels;                /* kernels that were not launched on some device */
+static uint64_t peak_bytes[HETERO_MAX_DEVICES]; /* by device: the largest local memory of a launched kernel */
+static unsigned waiting_kernels;                /* how many kernels were not launched on some device yet */
 
-static _Atomic uint64_t waiting_bits; /* of all that wait: what has none does not wait, without a lock */
+/* A Bloom filter of the waiting kernels' keys: a kernel without its bit does not wait, which is told without a lock. */
+static _Atomic uint64_t waiting_bits;
 
 static uint64_t bit_of(uint64_t key)
 {
@@ -48,7 +49,7 @@ static uint64_t local_bytes(int device, uint64_t thread_bytes)
 /* ----------------------------------------------------------------------------------------------- launches, looked at
  */
 
-static _Atomic(void *) driver_functions[ROWS]; /* of the rows that lead to a function of ours, or did */
+static _Atomic(void *) driver_functions[ROWS]; /* by row, of rows that are or were redirected to an observer */
 
 void *local_driver(unsigned row)
 {
@@ -84,8 +85,8 @@ static result_t observed_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned cou
     return driver_function(launches, count, flags);
 }
 
-/* With `raising` held: what a row leads to, the driver's function or one of ours before it. So launches cost nothing
- * more while none needs to be looked at. */
+/* With `local_mutex` held: redirect a launch function's row to the observer that checks launches, or back to the
+ * driver's function. So launches cost nothing more while no kernel waits. */
 static void redirect_row(unsigned row, void *observer, bool is_observed)
 {
     void *function = symbol_known(&driver_rows[row]);
@@ -111,7 +112,7 @@ static void observe_launches(bool is_observed)
  * charged
  */
 
-/* With `raising` held: charge a context for as much as kernels have now. */
+/* With `local_mutex` held: raise a context's charge to the device's peak. */
 static bool raise_local_in(context_t context, int device, void *unused)
 {
     struct entry previous, entry = {.kind = HELD_LOCAL, .key = (uintptr_t)context, .device = device, .owner = context};
@@ -127,7 +128,7 @@ static bool raise_local_in(context_t context, int device, void *unused)
     return true;
 }
 
-/* With `raising` held: back to what it was before it did not fit. */
+/* With `local_mutex` held: lower a context's charge to the device's peak, after a larger one did not fit. */
 static bool lower_local_in(context_t context, int device, void *unused)
 {
     struct entry previous, entry;
@@ -140,7 +141,7 @@ static bool lower_local_in(context_t context, int device, void *unused)
     return true;
 }
 
-/* With `raising` held. */
+/* With `local_mutex` held: charge all contexts of a device for a kernel's local memory. False: it does not fit. */
 static bool raise_local(int device, uint64_t thread_bytes)
 {
     uint64_t bytes = local_bytes(device, thread_bytes), old_bytes = peak_bytes[device];
@@ -168,7 +169,7 @@ bool local_enter(context_t context, int device)
  * launched
  */
 
-/* With `raising` held. */
+/* With `local_mutex` held. */
 static void add_waiting(const struct entry *kernel)
 {
     struct entry previous;
@@ -179,7 +180,7 @@ static void add_waiting(const struct entry *kernel)
     waiting_kernels++;
 }
 
-/* With `raising` held. */
+/* With `local_mutex` held. */
 static bool take_waiting(uint64_t key, struct entry *kernel)
 {
     bool was_waiting = table_take(WAITING_KERNEL, key, kernel);
@@ -187,8 +188,8 @@ static bool take_waiting(uint64_t key, struct entry *kernel)
     return was_waiting;
 }
 
-/* With `raising` held, once it is decided what the kernel taken does: until then another thread that launches it waits
- * for that. */
+/* With `local_mutex` held, after a taken kernel was charged or put back. Until then another thread that launches it
+ * waits for the lock. */
 static void stop_observing(void)
 {
     if (waiting_kernels > 0 || atomic_load(&waiting_bits) == 0)
@@ -197,7 +198,7 @@ static void stop_observing(void)
     atomic_store(&waiting_bits, 0);
 }
 
-/* The program got hold of a kernel whose name may have been another's before. `devices`: where it may run, a bit each.
+/* The program looked up a kernel, whose handle may have been another kernel's before. `device_bits`: where it may run.
  */
 static void note_kernel(const void *function, int thread_bytes, unsigned device_bits)
 {
@@ -216,7 +217,7 @@ static void note_kernel(const void *function, int thread_bytes, unsigned device_
     pthread_mutex_unlock(&local_mutex);
 }
 
-/* It is about to be launched on these devices. False: it does not fit. */
+/* A kernel is about to be launched on these devices. False: its local memory does not fit. */
 static bool charge_launch(uint64_t key, unsigned device_bits)
 {
     struct entry kernel;
@@ -271,7 +272,7 @@ void local_of_function(TYPE(function) function)
         note_kernel(function, thread_bytes, 1u << device);
 }
 
-/* It is asked of for one device, as asking may load it there. */
+/* The attribute is read for one device only, as the driver may load the kernel there. */
 void local_of_kernel(TYPE(kernel) kernel)
 {
     int thread_bytes = 0, device = device_current();

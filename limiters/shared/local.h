@@ -1,7 +1,7 @@
-/* Local memory of kernels: what a thread spills, and its arrays. The first launch of a kernel makes the driver hold as
- * much of it as all threads of the device can have, in the context it is in, and keep it until that ends. So it is
- * charged before that launch: the most of all kernels that were launched, in each context that stands, and in each that
- * is made later. What a program gets and never launches costs nothing.
+/* Local memory of kernels: a thread's spilled registers and arrays. At a kernel's first launch the driver allocates it
+ * in the context, for all resident threads of the device, and keeps it until the context ends. So it is charged before
+ * that launch: the largest of all launched kernels, in each context that exists or is made later. A kernel that is
+ * never launched costs nothing.
  */
 #ifndef HETERO_SHARED_LOCAL_H
 #define HETERO_SHARED_LOCAL_H
@@ -10,18 +10,18 @@
 
 #include <stdbool.h>
 
-/* The program has a function of a module, or a kernel of a library, which may run in any context. While one that has
- * more than contexts have anyway was not launched, launches are looked at. */
+/* The program looked up a function of a module, or a kernel of a library, which may run in any context. While one that
+ * needs more local memory than contexts have by themselves was not launched, launches are observed. */
 void local_of_function(TYPE(function) function);
 void local_of_kernel(TYPE(kernel) kernel);
 
-/* The driver's own function where the row leads, or once led, to one that looks at launches; otherwise NULL. */
+/* The driver's own function behind a row that is or was redirected to an observer; otherwise NULL. */
 void *local_driver(unsigned row);
 
-/* It is about to be put into a graph. False: what its threads have does not fit. */
+/* A kernel is about to be put into a graph. False: its local memory does not fit. */
 bool local_in_graph(const void *function);
 
-/* There is a context. False: what kernels have does not fit into it. */
+/* A context was made: charge local memory in it. False: it does not fit. */
 bool local_enter(context_t context, int device);
 
 void local_after_fork(void);

@@ -1,5 +1,5 @@
-/* What the bodies ask of a management library that tells neither power nor a process's memory: time is charged at unity
- * and contexts do not count. */
+/* In place of a management library, for vendors whose library tells neither power nor a process's memory. Time is then
+ * charged at unity, and contexts are not charged. */
 #ifndef HETERO_SHARED_MANAGEMENT_ABSENT_H
 #define HETERO_SHARED_MANAGEMENT_ABSENT_H
 

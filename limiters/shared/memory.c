@@ -1,4 +1,4 @@
-/* Memory: what there is of it, and memory that is got by pointer. */
+/* The memory sizes that programs see, and memory that is allocated by pointer. */
 #include "arguments.h"
 #include "blocks.h"
 #include "bodies.h"
@@ -80,7 +80,7 @@ result_t allocate_managed(result_t (*real)(pointer_t *, size_t, unsigned), point
     return settle_managed(real(pointer, bytes, flags), pointer, device, bytes);
 }
 
-/* What was charged turns out to be another size. False: that does not fit, and nothing is charged any more. */
+/* Replace a charge by one of another size. False: it does not fit, and nothing is charged any more. */
 static bool recharge(int device, uint64_t charged_bytes, uint64_t bytes)
 {
     if (bytes < charged_bytes)
@@ -138,7 +138,7 @@ static struct card_use before_free(bool is_shared, const struct entry *entry)
     return is_shared ? card_use(entry->device) : (struct card_use){0};
 }
 
-/* A pointer that others may have open was freed, or not. `before`: what was used of the card. */
+/* After the driver's answer for freeing a shared allocation. `use_before`: the card's use before the call. */
 static result_t settle_shared(result_t answer, const struct entry *entry, struct card_use use_before)
 {
     struct entry previous;
@@ -149,11 +149,11 @@ static result_t settle_shared(result_t answer, const struct entry *entry, struct
     return answer;
 }
 
-/* What is in no table is of a pool, or not the driver's. */
+/* A pointer without an entry is of a pool, or unknown to the driver. */
 result_t release(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct entry entry, previous;
-    /* Before the driver can hand the name out again. */
+    /* Taken out before the driver can reuse the address. */
     bool is_known = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry);
     bool is_shared_entry = is_known && is_shared(&entry) && !FAULT(shared_memory_refunded);
     struct card_use use_before = before_free(is_shared_entry, &entry);
@@ -169,7 +169,8 @@ result_t release(result_t (*real)(pointer_t), pointer_t pointer)
     return answer;
 }
 
-/* The card has back what its stream freed once somebody waits for the stream, which ends at once if it has passed. */
+/* The card gets memory that was freed in a stream's order back when a thread waits for the stream. If the stream has
+ * passed the free, that wait returns at once. */
 static result_t wait_if_passed(result_t answer, stream_t stream)
 {
     TYPE(streamCaptureMode) mode = relax_captures();
@@ -179,16 +180,16 @@ static result_t wait_if_passed(result_t answer, stream_t stream)
     return answer;
 }
 
-/* Of what others may have open only the card tells whether it is back, and it does so now: not if the stream is yet to
- * come there. */
+/* Whether shared memory is back is told by the card only, right after the call. If the stream has not passed the free
+ * yet, the memory stays charged. */
 result_t release_async(result_t (*real)(pointer_t, stream_t), stream_t null_stream, pointer_t pointer, stream_t stream)
 {
     stream_t actual_stream = stream == NULL ? null_stream : stream;
     struct entry entry, previous;
     if (stream_is_capturing(actual_stream))
-        return real(pointer, stream); /* freed when the graph is launched: charged until its name is used again */
+        return real(pointer, stream); /* freed by a launch of the graph: charged until its address is reused */
     if (table_get(HELD_POINTER, (uintptr_t)pointer, &entry) && is_spilled(&entry))
-        return release(DRIVER(MemFree_v2), pointer); /* it never was of a pool; this waits for its last use */
+        return release(DRIVER(MemFree_v2), pointer); /* no pool has it; MemFree waits for its last use */
     bool is_known = table_take(HELD_POINTER, (uintptr_t)pointer, &entry) || take_imported((uintptr_t)pointer, &entry),
          is_shared_entry = is_known && is_shared(&entry);
     struct card_use use_before = before_free(is_shared_entry, &entry);

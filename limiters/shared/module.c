@@ -1,6 +1,6 @@
-/* Modules and libraries: the arrays that an image declares are charged before it is loaded. What else it takes, and
- * what it does not say, is told by the driver's figure afterwards (uncounted.h): all of it is charged where some of the
- * image could not be read.
+/* Charges modules and libraries. The arrays that an image declares are charged before it is loaded. Other memory is
+ * told by the driver's figure afterwards (uncounted.h). If part of the image could not be read, all of the figure's
+ * growth is charged.
  */
 #include "module.h"
 
@@ -22,7 +22,7 @@ void module_unloaded(const struct entry *entry)
     give_back_bytes(entry);
 }
 
-/* Give back what is charged for a module or a library that the driver unloaded, or keep it where it did not. */
+/* After the driver's answer for an unload: give the charge back, or put the entry back. */
 static result_t settle_unloaded(result_t answer, bool is_known, const struct entry *entry)
 {
     struct entry previous;
@@ -66,14 +66,14 @@ result_t unload_library(result_t (*real)(TYPE(library)), TYPE(library) library)
     return answer;
 }
 
-/* Where an image goes: the current device, or the only one while there is no context yet. */
+/* The device that an image is loaded on: the current one, or the only one while there is no context yet. */
 static int device_of_image(void)
 {
     int device = device_current();
     return device == DEVICE_NONE ? sole_device() : device;
 }
 
-static __thread uint64_t covered_bytes; /* of this thread's load: what is charged and nobody has asked for yet */
+static __thread uint64_t covered_bytes; /* charged for this thread's load, and not claimed by covered_by_load() yet */
 
 uint64_t covered_by_load(uint64_t bytes)
 {
@@ -82,7 +82,7 @@ uint64_t covered_by_load(uint64_t bytes)
     return covered_part;
 }
 
-/* What of the stacks that an image needs the context does not have yet. */
+/* The bytes of the stacks for an image that the context does not have yet. */
 static uint64_t missing_stack_bytes(uint64_t bytes, context_t context)
 {
     struct entry taken = {0};
@@ -100,17 +100,17 @@ static void note_stacks(uint64_t bytes, int device, context_t context)
         table_put(&entry, &previous);
 }
 
-/* One load, from before the driver is asked until it has answered. */
+/* One load, from before the driver's call until after it. */
 struct load {
     struct image image;
     struct driver_baseline baseline;
     int device;
-    uint64_t charged_bytes; /* charged before */
-    uint64_t stack_bytes;   /* the same for its context, until the driver's figure has them */
+    uint64_t charged_bytes; /* for the image's arrays; after the load, all that it took if it could not be read */
+    uint64_t stack_bytes;   /* charged for the context's stacks, until the driver's figure has them */
 };
 
-/* Small arrays of a module lie in blocks, which its figure tells of when it is loaded. A library is loaded when nobody
- * looks. */
+/* Small arrays of a module share blocks, which the figure has after the load. A library is loaded later, at a time when
+ * the figure is not read, so its small arrays are charged here. */
 static result_t load_begins(struct load *load, int device, const struct image *image, bool is_lazy)
 {
     *load = (struct load){.image = *image, .device = device, .charged_bytes = block_bytes_of(image->global_bytes)};
@@ -146,19 +146,19 @@ static void load_ends(struct load *load, result_t answer, uint64_t key)
         code_refused(load->image.code_bytes);
 }
 
-/* False: there is no room for what was loaded. The figure is asked last: what contexts are charged for a library is in
- * it sooner or later, and would be charged twice. */
+/* False: the loaded image does not fit. The figure is read last: sooner or later it has what contexts are charged for a
+ * library, which would be charged twice. */
 static bool load_fits(const struct load *load, uint64_t key, bool is_lazy)
 {
     if (is_lazy && !library_loaded(key, load->charged_bytes, load->image.has_unread))
         return false;
-    if (!is_lazy) /* a library takes them when it is used */
+    if (!is_lazy) /* a library makes its context allocate stacks when it is used */
         note_stacks(stack_bytes_of_calls(load->device, load->image.calls_malloc, load->image.calls_printf),
                     load->device, context_of_memory());
     return FAULT(module_arrays_uncharged) || (uncounted_settle(load->device) && is_within_limit(load->device));
 }
 
-/* What an image took beyond the limit goes back with it. */
+/* The body of a call that loads an image. If it took more than the limit allows, it is unloaded again by `undo`. */
 #define LOAD(module, read, is_lazy, undo, call)                                                                        \
     do {                                                                                                               \
         int device = device_of_image();                                                                                \
@@ -196,7 +196,7 @@ result_t load_image_with(result_t (*real)(TYPE(module) *, const void *, unsigned
          real(module, data, option_count, options, option_values));
 }
 
-/* A library is loaded where and when it is first used: it is charged before that, in each context. */
+/* The driver loads a library into a context when it is first used there. It is charged before, in each context. */
 result_t load_library(result_t (*real)(TYPE(library) *, const void *, TYPE(jit_option) *, void **, unsigned,
                                        TYPE(libraryOption) *, void **, unsigned),
                       TYPE(library) *library, const void *data, TYPE(jit_option) *options, void **option_values,
@@ -219,7 +219,7 @@ result_t load_library_file(result_t (*real)(TYPE(library) *, const char *, TYPE(
               library_option_count));
 }
 
-/* Of what is used of a library now, the driver's figure tells. */
+/* After a call that may load a library into the current context: charge what the driver's figure shows. */
 static result_t settle_used(result_t answer)
 {
     return answer != RESULT_OK || uncounted_check_rarely(device_current()) ? answer : ERROR(OUT_OF_MEMORY);
@@ -236,7 +236,7 @@ result_t global_of_library(result_t (*real)(pointer_t *, size_t *, TYPE(library)
     return library_used((uintptr_t)library) ? settle_used(real(pointer, bytes, library, name)) : ERROR(OUT_OF_MEMORY);
 }
 
-/* A kernel can be launched as it is, and then loads its library. */
+/* A kernel can be launched directly, and its library is loaded then. */
 result_t kernel_of_library(result_t (*real)(TYPE(kernel) *, TYPE(library), const char *), TYPE(kernel) *kernel,
                            TYPE(library) library, const char *name)
 {
@@ -256,14 +256,14 @@ result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(libr
     return answer;
 }
 
-/* It can be called by a kernel of another library. */
+/* A unified function can be called by a kernel of another library. */
 result_t unified_of_library(result_t (*real)(void **, TYPE(library), const char *), void **function,
                             TYPE(library) library, const char *name)
 {
     return library_used((uintptr_t)library) ? settle_used(real(function, library, name)) : ERROR(OUT_OF_MEMORY);
 }
 
-/* It loads nothing, and the driver is not to be asked of one that is gone. */
+/* The call loads nothing. The driver must not get a library that the limiter has unloaded. */
 result_t count_of_library(result_t (*real)(unsigned *, TYPE(library)), unsigned *count, TYPE(library) library)
 {
     return library_is_unloaded((uintptr_t)library) ? ERROR(OUT_OF_MEMORY) : real(count, library);
@@ -274,7 +274,7 @@ result_t function_of_kernel(result_t (*real)(TYPE(function) *, TYPE(kernel)), TY
 {
     result_t answer = settle_used(real(function, kernel));
     if (answer == RESULT_OK && !FAULT(kernel_functions_unknown))
-        local_of_function(*function); /* another handle than the kernel's */
+        local_of_function(*function); /* its handle is not the kernel's */
     return answer;
 }
 

@@ -1,5 +1,5 @@
-/* What a program puts into graphs, into the bodies of conditions, and into executable graphs later. A kernel may be
- * launched any time after, so that its local memory is charged when it is put there; one that is captured is a launch.
+/* Nodes that a program adds to graphs and to bodies of conditional nodes, or changes in executable graphs. A kernel
+ * node may be launched at any later time, so its local memory is charged here. A captured kernel counts as a launch.
  */
 #include "arguments.h"
 #include "bodies.h"
@@ -27,7 +27,8 @@ static bool is_same(const void *left, const void *right, size_t bytes)
     return memcmp(left, right, bytes) == 0;
 }
 
-/* With the driver's answers in it. Of most nodes there are none: they may lie in memory that is only read. */
+/* The driver writes outputs into the parameters of some nodes, which are copied back only if they changed: other
+ * parameters may lie in read-only memory. */
 #define PUT_ANY(call)                                                                                                  \
     TYPE(graphNodeParams) *program_params = params;                                                                    \
     COPY_ARGUMENT(params);                                                                                             \

@@ -1,5 +1,5 @@
-/* Which of the grant's devices a number of the driver's means. Numbers move with the variable that names visible
- * devices, so only UUIDs decide. */
+/* Finds the grant's device of an ordinal. Ordinals depend on the variable that selects visible devices, so only UUIDs
+ * decide. */
 #include "device.h"
 
 #include "driver.h"
@@ -10,8 +10,8 @@
 
 enum { NOT_ASKED = 0 };
 
-/* Per ordinal: the grant's device + 3, or NOT_ASKED. Constant once asked: the driver fixes it at its initialisation, so
- * every thread writes the same. */
+/* By ordinal: the grant's device + 3, or NOT_ASKED. Constant once asked, because the driver fixes its ordinals when it
+ * is initialised; so every thread writes the same. */
 static _Atomic int8_t devices_plus_3[ORDINALS];
 
 int device_of(device_t ordinal)

@@ -1,4 +1,4 @@
-/* Page tables, which a card has for what is mapped in its addresses. */
+/* Page tables, which a card needs for the memory that is mapped into its address space. */
 #ifndef HETERO_SHARED_PAGE_TABLES_H
 #define HETERO_SHARED_PAGE_TABLES_H
 
@@ -7,11 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A context was made: memory of the host is mapped on its device, too. False: its page tables do not fit. */
+/* A context was made: charge page tables of host memory, which is mapped on its device, too. False: they do not fit. */
 bool tables_enter(int device);
 
-/* How many a sparse array of this shape has, before anything is mapped into it; and so many more of a device, or fewer.
- * False: they do not fit. */
+/* The number of page tables that a sparse array of this shape has before anything is mapped into it. Charge, or give
+ * back, so many tables of a device; false: they do not fit. */
 uint64_t tables_of_sparse(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels);
 bool add_tables(int device, uint64_t table_count);
 void remove_tables(int device, uint64_t table_count);

@@ -1,8 +1,8 @@
-/* Page tables: 4 KiB of the card for each 512 MiB of addresses with mapped memory in them, for each 2 MiB with memory
- * of the host, and for each 256 GiB above. The driver counts them for no process (an NVIDIA H100, driver 580.159.04,
- * 2026-11-27: one block mapped at 30,000 addresses took 116 MiB in two seconds), in blocks of 2 MiB, of which the first
- * is part of the context. Blocks have them from when a device is let at them, and the card has them back with what was
- * mapped. A sparse array has them from the beginning, each lowest one for 32 MiB.
+/* Charges page tables. The card has a table of 4 KiB for each 512 MiB of addresses with device memory in them, for each
+ * 2 MiB with host memory, and above these for each 256 GiB. They lie in blocks of 2 MiB, of which the first is part of
+ * the context. The driver counts them for no process (an NVIDIA H100, driver 580.159.04, 2026-11-27: one block mapped
+ * at 30,000 addresses took 116 MiB in two seconds). A mapped VMM block gets tables when a device gets access to it, and
+ * they are freed with the mapping. A sparse array has tables from the beginning; its lowest ones are for 32 MiB each.
  */
 #include "page_tables.h"
 
@@ -22,19 +22,20 @@
 
 #define PAGE_BITS        12
 #define TABLES_PER_BLOCK 512
-#define ADDRESS_LIMIT    (UINT64_C(1) << 47) /* the host's, from which the driver takes the device's */
-#define MAX_CALL_BYTES   (UINT64_C(1) << 41) /* no more is mapped at once: it would be looked at for seconds */
+#define ADDRESS_LIMIT    (UINT64_C(1) << 47) /* of the host's addresses, which the driver uses for the device, too */
+#define MAX_CALL_BYTES   (UINT64_C(1) << 41) /* more in one call is refused: counting its tables would take seconds */
 
 #define SPARSE_REACH_BITS 25
 
-/* How many addresses a table reaches, as powers of two; blocks need none of the first. */
+/* The range of a table in bytes, as a power of two, by level. Only host memory has tables of the first level. */
 static const unsigned reach_bits[] = {21, 29, 38};
 enum level { OF_HOST, OF_BLOCKS, LAST, LEVELS };
 
-/* Guards what follows and the entries of tables; not held across a charge. */
+/* Guards the counts that follow and the entries of tables. Not held across a charge. */
 static pthread_mutex_t tables_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    uint64_t table_count, charged_bytes; /* bytes are charged, or another thread is about to */
+    uint64_t table_count;   /* that the device has */
+    uint64_t charged_bytes; /* for them, or about to be charged by a thread */
 } device_tables[HETERO_MAX_DEVICES];
 
 void tables_after_fork(void)
@@ -46,7 +47,9 @@ void tables_after_fork(void)
 
 /* ----------------------------------------------------------------------------------------------- how many there are */
 
-/* With `counting` held: add so many pages to those that a table is for. By how many tables there are more. */
+/* With `tables_mutex` held: add `page_change` to the pages that a table maps. Returns the change of the number of
+ * tables.
+ */
 static int add_pages(uint64_t key, int device, int64_t page_change)
 {
     struct entry previous, entry = {.kind = HELD_TABLE, .key = key, .device = device, .bytes = (uint64_t)page_change};
@@ -55,7 +58,7 @@ static int add_pages(uint64_t key, int device, int64_t page_change)
     return page_change > 0 && table_put(&entry, &previous) ? 1 : 0;
 }
 
-/* Add the pages of a range (sign 1), or take them (-1). */
+/* Add the pages of a range to its tables (sign 1), or remove them (-1). */
 static void add_range(int device, enum level lowest, uint64_t start, uint64_t bytes, int sign)
 {
     uint64_t first_page = start >> PAGE_BITS, end_page = ((start + bytes - 1) >> PAGE_BITS) + 1;
@@ -71,7 +74,8 @@ static void add_range(int device, enum level lowest, uint64_t start, uint64_t by
     pthread_mutex_unlock(&tables_mutex);
 }
 
-/* What the tables of a device take now and did not: it counts as charged from here on. */
+/* The bytes that a device's tables take beyond those that are charged; negative: fewer. They count as charged from here
+ * on. */
 static int64_t uncharged_bytes(int device)
 {
     pthread_mutex_lock(&tables_mutex);
@@ -84,8 +88,7 @@ static int64_t uncharged_bytes(int device)
     return FAULT_VALUE(page_tables_uncharged, growth_bytes, 0);
 }
 
-/* Charge that, or give back what they no longer take. False: it does not fit, and the next that looks here charges it,
- * if it is still needed. */
+/* Charge them, or give them back. False: they do not fit. If they are still needed, the next call charges them. */
 static bool settle_tables(int device)
 {
     int64_t growth_bytes = uncharged_bytes(device);
@@ -149,8 +152,10 @@ void remove_tables(int device, uint64_t table_count)
 /* ------------------------------------------------------------------------------------------------------------ ranges
  */
 
-/* A range that is mapped is HELD_HOST or HELD_ACCESS by its address; `link` has a bit for each device with tables of
- * it. Who changes one takes it out of the table first: what nobody finds meanwhile stays charged. */
+/* A mapped range is an entry HELD_HOST or HELD_ACCESS by its address; `link` has a bit for each device with tables of
+ * it. A thread that changes an entry takes it out of the table meanwhile; if the mapping ends then, its tables stay
+ * charged.
+ */
 static bool has_tables_on(const struct entry *range, int device)
 {
     return ((uintptr_t)range->link & (uintptr_t)1 << device) != 0;
@@ -161,13 +166,13 @@ static enum level lowest_of(const struct entry *range)
     return range->kind == HELD_HOST ? OF_HOST : OF_BLOCKS;
 }
 
-/* False, and it has none on this device: they do not fit. */
+/* Charge a range's tables on a device. False: they do not fit, and it has none there. */
 static bool add_tables_of(struct entry *range, int device)
 {
     uint64_t start = range->key, bytes = range->bytes;
     if (!counted(device) || has_tables_on(range, device) || bytes == 0 || start >= ADDRESS_LIMIT ||
         bytes > ADDRESS_LIMIT - start)
-        return true; /* the driver refuses the last */
+        return true; /* the driver refuses a range beyond ADDRESS_LIMIT */
     if (bytes > MAX_CALL_BYTES)
         return false;
     add_range(device, lowest_of(range), start, bytes, 1);
@@ -190,7 +195,7 @@ static void remove_tables_of(const struct entry *range)
 
 void tables_prepare(void)
 {
-    set_refund_function(HELD_HOST, remove_tables_of); /* what is left when the context ends that it lives in */
+    set_refund_function(HELD_HOST, remove_tables_of); /* when the context ends that owns it */
     set_refund_function(HELD_ACCESS, remove_tables_of);
 }
 
@@ -201,7 +206,7 @@ static bool is_context_on(const struct entry *entry, const void *device)
     return entry->kind == CONTEXT_BYTES && entry->device == *(const int *)device;
 }
 
-/* It is mapped on each device that the process has a context on. */
+/* Charge tables of host memory on each device on which the process has a context. */
 static result_t add_host_tables(struct entry *range)
 {
     struct entry unused;
@@ -234,7 +239,7 @@ result_t register_host(result_t (*real)(void *, size_t, unsigned), void *memory,
     return answer;
 }
 
-/* The driver says where it lies. */
+/* After the driver's answer, which has the address. */
 static result_t settle_host(result_t answer, void *const *memory, size_t bytes)
 {
     if (answer != RESULT_OK)
@@ -286,7 +291,9 @@ bool tables_enter(int device)
 
 /* ------------------------------------------------------------------------------------------------- blocks, mapped */
 
-/* Known before, so that no other thread lets a device at what nobody knows. */
+/* The range is added before the mapping is made, so that another thread cannot give a device access to an unknown
+ * range.
+ */
 result_t map_in_tables(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAllocationHandle),
                                         unsigned long long),
                        pointer_t address, size_t bytes, size_t offset, TYPE(memGenericAllocationHandle) handle,
@@ -305,7 +312,7 @@ result_t map_in_tables(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGener
     return answer;
 }
 
-/* Take out what is mapped from `at` on, or from before that. */
+/* Whether an entry is a mapped range that contains an address. */
 static bool contains(const struct entry *entry, const void *address)
 {
     return entry->kind == HELD_ACCESS && *(const uint64_t *)address - entry->key < entry->bytes;
@@ -340,7 +347,7 @@ result_t set_access(result_t (*real)(pointer_t, size_t, const TYPE(memAccessDesc
     return real(address, bytes, descriptions, description_count);
 }
 
-/* Take out the ranges that end, which follow one another. */
+/* Take out adjacent ranges that are to be unmapped. Returns how many there are. */
 static size_t take_ranges(uint64_t start, uint64_t bytes, struct entry **ranges)
 {
     size_t range_count = 0;

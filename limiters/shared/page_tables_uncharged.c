@@ -1,4 +1,4 @@
-/* Page tables of an API for which nobody measured them: none is charged. */
+/* Page tables are not charged, for an API for which nobody measured them. */
 #include "page_tables.h"
 
 bool tables_enter(int device)

@@ -1,4 +1,4 @@
-/* Stream-ordered memory: pools are charged by what they reserve (pools.h). */
+/* The calls of stream-ordered memory, whose pools are charged by what they reserve (pools.h). */
 #include "arguments.h"
 #include "bodies.h"
 #include "capturing.h"
@@ -9,7 +9,8 @@
 
 #include "../core/fault.h"
 
-/* A pool made by the program is known; any other is the default pool of some device, or of managed memory. */
+/* A pool's device. One that the program made is known; any other is a device's default pool, or that of managed memory.
+ */
 static int device_of_pool(TYPE(memoryPool) handle, enum pool_memory *memory)
 {
     int device, ordinal_count = 0;
@@ -25,7 +26,7 @@ static int device_of_pool(TYPE(memoryPool) handle, enum pool_memory *memory)
     return device_current();
 }
 
-/* The driver answered. What a pool took beyond the limit in doing so goes back, as does the allocation. */
+/* After the driver's answer. If the pool grew beyond the limit, the allocation is freed and the growth reclaimed. */
 static result_t settle_pooled(result_t answer, struct growth *growth, const pointer_t *pointer, stream_t stream,
                               int device)
 {
@@ -37,8 +38,8 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
     return ERROR(OUT_OF_MEMORY);
 }
 
-/* A capture only notes the allocation; the graph is charged when it is instantiated. It may have ended before the
- * driver looks: so what its pool took is charged all the same. Managed memory cannot be had in a capture. */
+/* A capture only records the allocation; the graph is charged when it is instantiated. The capture may have ended when
+ * the driver's call is made, so the pool's growth is charged in any case. A capture cannot allocate managed memory. */
 #define ALLOCATE_ORDERED(device_, pool_, stream, call)                                                                 \
     do {                                                                                                               \
         struct pool *source_pool = NULL;                                                                               \
@@ -61,7 +62,7 @@ static result_t settle_pooled(result_t answer, struct growth *growth, const poin
                                                                       : answer;                                        \
     } while (0)
 
-/* The device's pool is named to the driver, since the program may make another one that meanwhile. */
+/* The current pool is passed to the driver explicitly, since the program may change it meanwhile. */
 result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), stream_t null_stream, pointer_t *pointer,
                         size_t bytes, stream_t stream)
 {
@@ -81,7 +82,7 @@ result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPoo
                      real(pointer, bytes, pool, stream));
 }
 
-/* Managed memory has no place of its own: it is counted where the program works. */
+/* A pool of managed memory has no device of its own: it is charged to the current one. */
 result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProps) *), TYPE(memoryPool) *pool,
                      const TYPE(memPoolProps) *properties)
 {
@@ -98,8 +99,8 @@ result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProp
     return answer;
 }
 
-/* Destroyed, a pool would not say any more what it holds, and what lives in it lives on. So it is destroyed when that
- * is gone; the program cannot tell. */
+/* The driver does not report a destroyed pool's size any more, though its allocations live on. So the driver's pool is
+ * destroyed when they are freed; the program cannot tell. */
 result_t destroy_pool(result_t (*real)(TYPE(memoryPool)), TYPE(memoryPool) handle)
 {
     int device;

@@ -1,8 +1,10 @@
-/* The memory pools of this process, charged by what the driver says that they reserve.
+/* The memory pools of this process, charged by the bytes that the driver has reserved for them.
  *
- * A pool takes chunks of the device and keeps them after a free: until it is trimmed, and until the stream in whose
- * order the free lies has come there. The driver's `reserved` tells both, so it is what is charged: after each call
- * that can change it. Before such a call, what it may add is charged.
+ * A pool takes chunks of the device. It keeps them after a free, until the stream of the free has passed it and the
+ * pool is trimmed. The driver's attribute of reserved bytes has both, so it is charged: it is read after each call that
+ * can change it. Before such a call, the growth that it may cause is charged.
+ *
+ * pools_allocation_charged.c has the same interface for APIs whose pools are charged by their allocations instead.
  */
 #ifndef HETERO_SHARED_POOLS_H
 #define HETERO_SHARED_POOLS_H
@@ -13,80 +15,81 @@
 
 struct pool;
 
-/* What a pool takes of the device at a time: measured on an NVIDIA H100, driver 580.159.04. */
+/* A pool grows by chunks of so many bytes: measured on an NVIDIA H100, driver 580.159.04. */
 #define POOL_CHUNK (UINT64_C(32) << 20)
 
-/* Stands for the pool that a device has for its graphs, for which the driver has no name. */
+/* Stands for a device's pool of graphs, for which the driver has no handle. */
 #define POOL_OF_GRAPHS(device) ((TYPE(memoryPool))(uintptr_t)((device) + 1))
 
-/* Whose memory a pool gives out, by which the device takes it: chunks of its own, or batches of managed memory. */
+/* The memory of a pool's allocations: the device's, in chunks, or managed memory, in batches. */
 enum pool_memory { POOL_OF_DEVICE, POOL_OF_MANAGED };
 
-/* The pool of this name, which allocates on `device`; NULL: it cannot be counted, as there is no memory to remember it
- * with, or the driver (before 11.3) does not say what it reserves. It is pinned: it and the driver's stay until it is
- * unpinned, even where the program destroys it. pool_grown and a pool_grow that fails unpin, and what says so below.
+/* The pool with this handle, which allocates on `device`, pinned. NULL: it cannot be charged, because there is no
+ * memory for its record, or the driver (before 11.3) does not report what it reserves. A pinned record and the driver's
+ * pool stay until it is unpinned, even if the program destroys the pool. pool_grown(), a failed pool_grow() and
+ * functions below that say so unpin it.
  */
 struct pool *pool_remember(TYPE(memoryPool) handle, int device, enum pool_memory memory);
 
-/* Whether there is one, which is not pinned. */
+/* Whether the pool can be charged; it is not left pinned. */
 bool pool_countable(TYPE(memoryPool) handle, int device, enum pool_memory memory);
 
-/* The pinned pool that a device allocates from when none is named; its name. */
+/* The device's current pool, pinned, from which calls without a pool allocate; a pool's handle. */
 struct pool *pool_current(int device);
 TYPE(memoryPool) pool_name(const struct pool *pool);
 
-/* Whether any pool was ever allocated from; the device of a pool that is known by name. */
+/* Whether any pool was ever used. Whether a pool is known, and its device. */
 bool pools_known(void);
 bool pool_known(TYPE(memoryPool) handle, int *device);
 
-/* One call that may make a pool grow: charge what it may add for `bytes` in the order of `stream`, of which `prepaid`
- * are charged already; then make it; then keep what it added. Out of memory: nothing is charged but what was prepaid,
- * and no call may be made. Growing is one call at a time on each device. */
+/* One call that may make a pool grow by an allocation of `bytes` in the order of `stream`, of which `prepaid_bytes` are
+ * charged already. pool_grow() charges the possible growth before the call, and pool_grown() corrects that after it.
+ * Out of memory: only the prepaid bytes are charged, and the call must not be made. On each device one such call is
+ * made at a time. */
 struct growth {
-    struct pool *pool;
-    uint64_t charged_bytes;
+    struct pool *pool;      /* NULL: none grows */
+    uint64_t charged_bytes; /* before the call */
 };
 result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream);
 
-/* False: the pool took more than was charged, and more than the limit leaves. It is charged all the same. */
+/* False: the pool grew by more than was charged, and beyond the limit. All of it is charged. */
 bool pool_grown(struct growth *growth);
 
-/* Free what is of a pool, in the order of a stream: of an API whose pools are charged by what they gave
+/* Free a pool's allocation in the order of a stream, for APIs whose pools are charged by their allocations
  * (pools_allocation_charged.c). */
 result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream);
 
 /* The same by a call that waits for the device. */
 result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer);
 
-/* Whether this was freed already, and a pool keeps it. */
+/* Whether an allocation was freed already, and a pool keeps it. */
 bool pool_keeps(pointer_t pointer);
 
-/* Something of a device's pools was freed, or will be used, in the order of this stream; a stream that ends. */
+/* Memory of a device's pools was freed, or will be used, in the order of this stream. A stream is about to end. */
 void pools_used(int device, stream_t stream);
 void pools_stream_ended(stream_t stream);
 
-/* Give back what the pools of a device do not reserve any more: as they are, or after asking them to keep nothing. */
+/* Give back charges for bytes that a device's pools do not reserve any more; the second trims the pools first. */
 void pools_settle(int device);
 void pools_trim(int device);
 
-/* What the pools of a device are charged for and do not reserve now: they gave it back by themselves, or others may
- * have it. Managed memory is no part of it. `exported`: of those that were exported alone. */
+/* The bytes that a device's pools are charged for and do not reserve now: the driver trimmed them, or other processes
+ * may have them open. Managed memory is left out. `only_exported`: only of exported pools. */
 uint64_t pools_idle_bytes(int device, bool only_exported);
 
-/* A context ended: pools may have ended with it. */
+/* A context ended, and pools may have ended with it. */
 void pools_context_ended(context_t context);
 
-/* Whether more may come back when a stream that freed something gets there. */
+/* Whether streams have frees ahead that may return more memory. */
 bool pools_pending(int device);
 
-/* The program destroys a pool. It goes when what it holds does. Unpins it. */
+/* The program destroys a pool. The driver's pool is destroyed with its last allocation. Unpins it. */
 void pool_destroy(struct pool *pool);
 
-/* A descriptor of the pool was made: others may have what it holds when it lets go of that. Unpins
- * it. */
+/* The pool was exported: other processes may have its memory open when it is freed here. Unpins it. */
 void pool_exported(struct pool *pool);
 
-/* What a pool of this many bytes reserves at most. */
+/* The chunks, in bytes, that a pool reserves for allocations of so many bytes at most. */
 uint64_t pool_chunk_bytes(uint64_t bytes);
 
 void pools_after_fork(void);

@@ -1,5 +1,5 @@
-/* Pools of an API that charges them by what they gave: they keep what is freed into them, and nothing of theirs comes
- * back when a stream gets there. What they hold stays charged until they give it back. */
+/* Charges pools by their allocations, for an API whose pools keep what is freed into them, also when the stream has
+ * passed the free. A freed allocation (a chunk) stays charged until the pool returns it to the device. */
 #include "pools.h"
 
 #include "blocks.h"
@@ -13,22 +13,23 @@
 
 #include <pthread.h>
 
-static __thread bool holds_pools_mutex; /* this thread has the lock */
+static __thread bool holds_pools_mutex; /* in this thread */
 
-/* The pools that memory was got from; NULL: no more. One that is over was destroyed by the program, and goes when the
- * runtime has nothing of it in use: destroyed before, it would not say any more when that goes. */
+/* The pools that were allocated from, up to the first NULL. One that the program destroyed is destroyed in the runtime
+ * when none of its memory is in use: the runtime does not report a destroyed pool's use. */
 #define POOLS 64u
 static TYPE(memoryPool) pools[POOLS];
 static bool is_destroyed[POOLS];
 static pthread_mutex_t pools_mutex =
-    PTHREAD_MUTEX_INITIALIZER; /* guards the list, and keeps what a pool reserves in step */
+    PTHREAD_MUTEX_INITIALIZER; /* guards the list, and pools' reserved bytes around calls */
 
-/* Under the lock: calls that changed what a pool has in use, or the list; and those under way that do so outside. */
+/* Under the mutex: how many calls changed a pool's used bytes, or the list; and how many frees are being made outside
+ * of the mutex. */
 static uint64_t change_count;
 static unsigned frees_outside;
 
-/* Own what was freed into a pool that is not known: while the call is under way, and for good where others changed what
- * pools have meanwhile. */
+/* Stand for the owner of a freed chunk whose pool is not known: while its free is being made; and for good, if other
+ * calls changed pools' used bytes meanwhile. */
 static char leaving_tag, uncertain_tag;
 
 void pools_after_fork(void)
@@ -39,7 +40,7 @@ void pools_after_fork(void)
         pools[index] = NULL, is_destroyed[index] = false;
 }
 
-/* What pools have in use changes between these, under the lock. */
+/* Around calls that change pools' used bytes: take and release the mutex. */
 static void change_begins(void)
 {
     pthread_mutex_lock(&pools_mutex);
@@ -91,7 +92,8 @@ static void give_back_all(const void *pool, bool (*matches)(const struct entry *
         give_back(&entry);
 }
 
-/* Take a pool off the list; what took its place there is looked at next. */
+/* Take a pool off the list. The last one takes its place, and `*index` is decremented, so that a loop visits it next.
+ */
 static void forget(unsigned *index)
 {
     unsigned last_index = *index;
@@ -105,8 +107,8 @@ static void forget(unsigned *index)
     --*index;
 }
 
-/* Give back what a pool has not any more: all, or what was freed if it keeps nothing. Freed at once, a chunk may count
- * as used for ever (pool_release_at_once). Whether it keeps something. */
+/* Give back charges of chunks that a pool does not have any more: all, or all freed ones if it keeps nothing. A chunk
+ * that was freed at once may count as used for ever (pool_release_at_once). Whether the pool keeps freed chunks. */
 static bool settle_pool(TYPE(memoryPool) pool)
 {
     uint64_t pool_bytes = reserved_bytes(pool);
@@ -157,7 +159,7 @@ void pools_trim(int device)
     settle_all(true);
 }
 
-/* With the lock held: where it is on the list, or where the list ends. */
+/* With the mutex held: a pool's index in the list, or the index of its end. */
 static unsigned index_of(TYPE(memoryPool) pool)
 {
     unsigned index = 0;
@@ -166,7 +168,7 @@ static unsigned index_of(TYPE(memoryPool) pool)
     return index;
 }
 
-/* The same, and it is there. POOLS: there are too many. */
+/* The same, and the pool is added if it is not in the list. POOLS: the list is full. */
 static unsigned remember(TYPE(memoryPool) pool)
 {
     unsigned index = index_of(pool);
@@ -180,7 +182,8 @@ static result_t undo_async(pointer_t pointer)
     return DRIVER(MemFreeAsync)(pointer, NULL);
 }
 
-/* A chunk that was freed is used again. One that cannot be told apart makes all of its pool count as used. */
+/* An allocation reuses a freed chunk. If the address tells no chunk, all chunks that the pool may keep count as used.
+ */
 static void reuse_chunk(pointer_t pointer, TYPE(memoryPool) pool)
 {
     struct entry chunk;
@@ -194,7 +197,8 @@ static void reuse_chunk(pointer_t pointer, TYPE(memoryPool) pool)
     }
 }
 
-/* What the pool took for an allocation: nothing, or a chunk that the allocation is. With the lock held. */
+/* With the mutex held: settle the charge of an allocation for which the pool grew by `grown_bytes`. With 0 it reuses a
+ * chunk, and its charge is given back. */
 static result_t settle_chunk(pointer_t pointer, TYPE(memoryPool) pool, int device, uint64_t charged_bytes,
                              uint64_t grown_bytes)
 {
@@ -209,7 +213,7 @@ static result_t settle_chunk(pointer_t pointer, TYPE(memoryPool) pool, int devic
     if (grown_bytes == 0 || chunk_bytes == 0)
         return grown_bytes == 0 ? RESULT_OK : settle_suballocation_of(HELD_CHUNK, pointer, device, pool, undo_async);
     bool is_over_limit = charge(device, extra_bytes) !=
-                         RESULT_OK; /* until the pool gives the chunk back it has what was charged */
+                         RESULT_OK; /* until the pool returns the chunk its charge stays */
     struct entry entry = {.key = (uintptr_t)pointer, .device = device, .owner = pool};
     entry.kind = is_over_limit ? HELD_FREED : HELD_CHUNK;
     entry.bytes = is_over_limit ? charged_bytes : charged_bytes + extra_bytes;
@@ -217,21 +221,21 @@ static result_t settle_chunk(pointer_t pointer, TYPE(memoryPool) pool, int devic
     return is_over_limit ? undo_async(pointer), ERROR(OUT_OF_MEMORY) : RESULT_OK;
 }
 
-/* With the lock held and the allocation charged. */
+/* With the mutex held and the allocation charged. */
 static result_t take_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
                                size_t bytes, TYPE(memoryPool) pool, stream_t stream, int device)
 {
     uint64_t charged_bytes = block_bytes_of(bytes), reserved_before = reserved_bytes(pool);
     result_t answer = remember(pool) < POOLS ? real(pointer, bytes, pool, stream) : ERROR(OUT_OF_MEMORY);
     uint64_t reserved_after = reserved_bytes(pool);
-    if (answer == RESULT_OK) /* less: a thread that waits for a stream had the pool give back what it kept */
+    if (answer == RESULT_OK) /* it shrank: a thread that waits for a stream made the pool return chunks */
         return settle_chunk(*pointer, pool, device, charged_bytes,
                             reserved_after < reserved_before ? bytes : reserved_after - reserved_before);
     refund(device, counted(device) ? charged_bytes : 0);
     return answer;
 }
 
-/* Charged as if the pool had nothing to reuse; what it did reuse is given back. */
+/* The allocation is charged as if the pool had no chunk to reuse. If it had one, the charge is given back. */
 static result_t charge_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPool), stream_t), pointer_t *pointer,
                                  size_t bytes, TYPE(memoryPool) pool, stream_t stream, int device)
 {
@@ -267,7 +271,7 @@ result_t allocate_async(result_t (*real)(pointer_t *, size_t, stream_t), pointer
     return charge_from_pool(DRIVER(MemAllocFromPoolAsync), pointer, bytes, pool, stream, device);
 }
 
-/* The pools of a device that was reset hold nothing any more. One that is not gone is known again with its next use. */
+/* A device was reset: forget pools without chunks. One that still exists is added again at its next use. */
 void pools_context_ended(context_t context)
 {
     struct entry chunk;
@@ -281,14 +285,14 @@ void pools_context_ended(context_t context)
 
 /* ----------------------------------------------------------------------------------------------- what is freed */
 
-/* With the lock held: what each pool has in use before a call that frees a chunk. */
+/* With the mutex held: read each pool's used bytes before a call that frees a chunk. */
 static void read_used(uint64_t used_before[POOLS])
 {
     for (unsigned index = 0; index < POOLS && pools[index] != NULL; index++)
         used_before[index] = used_bytes(pools[index]);
 }
 
-/* With the lock held: the pool that has less in use than before; NULL: none has. */
+/* With the mutex held: the pool whose used bytes are fewer than before; NULL: none. */
 static TYPE(memoryPool) pool_that_shrank(const uint64_t used_before[POOLS])
 {
     unsigned index = 0;
@@ -297,7 +301,7 @@ static TYPE(memoryPool) pool_that_shrank(const uint64_t used_before[POOLS])
     return index < POOLS ? pools[index] : NULL;
 }
 
-/* A chunk is of this kind and this owner's now. */
+/* Keep a chunk with another kind and owner. */
 static void keep_as(uint32_t kind, struct entry chunk, void *owner)
 {
     chunk.kind = kind;
@@ -305,10 +309,10 @@ static void keep_as(uint32_t kind, struct entry chunk, void *owner)
     keep_entry(&chunk);
 }
 
-/* Whether a pool keeps this, which was freed, and nothing else has its address by now. Freed again, AMD's runtime 5.2.3
- * says OK, gives the card back what the pool goes on to have, and ends by SIGSEGV when that is had again or trimmed: at
- * the limit, which trims, long before the card is full. So it is not asked. By its source (hip_mempool.cpp, 2026) 7
- * goes the same way. */
+/* Whether a pool keeps this freed chunk, and no other allocation has its address. A second free of such a chunk is not
+ * passed on to the runtime. AMD's runtime 5.2.3 returns OK, and frees the chunk on the card though the pool goes on to
+ * have it. Then it ends by SIGSEGV when the chunk is reused or trimmed, and the limiter trims at the limit. By its
+ * source (hip_mempool.cpp, 2026) version 7 does the same. */
 bool pool_keeps(pointer_t pointer)
 {
     struct entry entry;
@@ -328,9 +332,9 @@ bool pool_keeps(pointer_t pointer)
     return is_kept;
 }
 
-/* Whether a chunk is used again is told under the lock, too. AMD's runtime 5.2.3 looks for its address in one pool
- * after the other, and gives it to one that had another chunk there, which was freed at once and counts as used for
- * ever. */
+/* The mutex also guards whether a chunk is reused. AMD's runtime 5.2.3 searches the address in one pool after the
+ * other, and may free the chunk into a pool that had another chunk at that address, freed at once, which counts as used
+ * for ever. So the pool whose used bytes shrank is the receiver. */
 result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream)
 {
     struct entry chunk;
@@ -354,7 +358,7 @@ static bool is_leaving(const struct entry *entry, const void *pointer)
     return is_freed_of(entry, &leaving_tag) && entry->key == (uintptr_t)pointer;
 }
 
-/* With the lock held: a chunk was freed, unless it is used again by now. `sure`: by no other call did pools change. */
+/* With the mutex held: a chunk was freed, unless it is reused by now. `is_certain`: no other call changed pools. */
 static void settle_freed(pointer_t pointer, const uint64_t used_before[POOLS], bool is_certain)
 {
     struct entry chunk;
@@ -368,14 +372,15 @@ static void settle_freed(pointer_t pointer, const uint64_t used_before[POOLS], b
                 is_certain ? receiver : (void *)&uncertain_tag);
 }
 
-/* A free that is under way outside the lock: of what, and what was so when it began. */
+/* A free that is being made outside of the mutex: its chunk, and the state when it began. */
 struct departure {
     struct entry chunk;
     uint64_t used_before[POOLS], change_count;
     bool is_alone;
 };
 
-/* False: it is no pool's any more. The chunk is marked, for it may be used again before the call returns. */
+/* Begin such a free. The chunk is marked as leaving, for it may be reused before the call returns. False: the pointer
+ * is no chunk in use. */
 static bool begin_departure(pointer_t pointer, struct departure *departure)
 {
     pthread_mutex_lock(&pools_mutex);
@@ -390,8 +395,8 @@ static bool begin_departure(pointer_t pointer, struct departure *departure)
     return is_chunk;
 }
 
-/* AMD's runtime 5.2.3 gives the card back what of a pool is freed by hipFree, and the pool does not know: it counts as
- * used for ever. A pool that keeps it has less in use then. The call waits for the device, so others go on. */
+/* In AMD's runtime 5.2.3 hipFree returns a pool's chunk to the card, and the pool counts it as used for ever. If a pool
+ * keeps the chunk instead, its used bytes shrink. The call waits for the device, so the mutex is not held. */
 result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer)
 {
     struct departure departure;
@@ -409,7 +414,7 @@ result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer)
     return answer;
 }
 
-/* Under the lock: while another thread allocates, what a pool grows by would be too little. */
+/* Under the mutex: a trim while another thread allocates would make the pool's growth look too small. */
 result_t trim_pool(result_t (*real)(TYPE(memoryPool), size_t), TYPE(memoryPool) pool, size_t keep_bytes)
 {
     pthread_mutex_lock(&pools_mutex);
@@ -419,7 +424,7 @@ result_t trim_pool(result_t (*real)(TYPE(memoryPool), size_t), TYPE(memoryPool) 
     return answer;
 }
 
-/* A pool that is over is no device's any more. */
+/* A destroyed pool must not be a device's current pool any more. */
 static void leave_device(TYPE(memoryPool) pool, int ordinal)
 {
     TYPE(memoryPool) current_pool;
@@ -428,7 +433,7 @@ static void leave_device(TYPE(memoryPool) pool, int ordinal)
         DRIVER(DeviceSetMemPool)(ordinal, current_pool);
 }
 
-/* With the lock held: whether a pool that the program destroys has something in use. Else it is off the list. */
+/* With the mutex held: whether a pool that the program destroys has chunks, and so stays. Otherwise it is forgotten. */
 static bool has_chunks_in_use(TYPE(memoryPool) pool)
 {
     struct entry chunk;
@@ -468,7 +473,7 @@ bool pools_pending(int device)
     return false;
 }
 
-/* None is exported. */
+/* No pool of this API is exported. */
 uint64_t pools_idle_bytes(int device, bool only_exported)
 {
     (void)device, (void)only_exported;

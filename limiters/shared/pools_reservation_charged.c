@@ -1,5 +1,4 @@
-/* The pools, what is charged for each, and the streams that they wait for (pools.h). All of
- * it is one list under one lock. */
+/* Charges pools by the bytes that they reserve (pools.h). All pools are in one list under one lock. */
 #include "pools.h"
 
 #include "blocks.h"
@@ -19,37 +18,37 @@ struct pool {
     TYPE(memoryPool) handle;
     int device;
     enum pool_memory memory;
-    bool is_destroyed;      /* the program destroyed it */
-    bool is_exported;       /* others may have it; it stays charged with the most it was until it is destroyed */
-    bool is_gone;           /* the driver does not know it any more: its name may become another's */
-    unsigned pin_count;     /* by those that have it from pool_remember or pool_current */
-    uint64_t charged_bytes; /* bytes: what it reserved when it was last asked */
+    bool is_destroyed;      /* by the program */
+    bool is_exported;       /* others may have its memory open: its largest charge stays until it is destroyed */
+    bool is_gone;           /* the driver does not know it any more, and may reuse its handle */
+    unsigned pin_count;     /* threads that have it from pool_remember() or pool_current() */
+    uint64_t charged_bytes; /* that it reserved when its attribute was last read */
     struct pool *next;
 };
 
-/* Guards the list, what is charged for each pool, and the streams. Held while pools are asked what they hold, so that
- * none is destroyed meanwhile; never while the ledger is, nor around a call that waits. */
+/* Guards the list, the pools' charges, and the pending streams. Held while pools' attributes are read, so that none is
+ * destroyed meanwhile. Never held together with the ledger's lock, nor around a call that waits. */
 static pthread_mutex_t pools_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct pool *pools;
 static atomic_bool has_pools; /* set with the first pool, never cleared */
 
-/* Per device: what of exported pools others may have when they are gone here; what the region says of that and of the
- * pools themselves. */
+/* By device of the grant. */
 static struct {
-    uint64_t stuck_bytes, reported_bytes;
-    uint64_t managed_bytes; /* what is charged for pools of managed memory, which the process's figure does not have */
+    uint64_t stuck_bytes;    /* of ended exported pools, which others may still have open */
+    uint64_t reported_bytes; /* in the region: of all that others may have open */
+    uint64_t managed_bytes;  /* charged for pools of managed memory, which the driver's figure does not have */
 } device_pools[HETERO_MAX_DEVICES];
-static atomic_bool has_reported; /* set with the first such pool, never cleared */
+static atomic_bool has_reported; /* set with the first exported or managed pool, never cleared */
 
-/* Per device: held while a pool grows, from the charge to the answer, so that what it added is told apart. */
+/* By device: held while a pool grows, from the charge to the driver's answer, so that its growth is told apart. */
 static pthread_mutex_t growth_mutexes[HETERO_MAX_DEVICES] = {
     [0 ... HETERO_MAX_DEVICES - 1] = PTHREAD_MUTEX_INITIALIZER};
 
-/* Per device: the streams in whose order its pools' memory was freed, and which may not have come there yet. */
+/* By device: the streams in whose order its pools' memory was freed, and which may not have passed the free yet. */
 static struct {
     stream_t *streams;
     size_t stream_count, capacity;
-    bool has_lost; /* one of them could not be remembered, or ended */
+    bool has_lost; /* a stream could not be added, or ended before it had passed */
 } pending_streams[HETERO_MAX_DEVICES];
 
 bool pools_known(void)
@@ -80,7 +79,7 @@ uint64_t pool_chunk_bytes(uint64_t bytes)
     return round_up(bytes, POOL_CHUNK);
 }
 
-/* The same of one of this memory. */
+/* The units of a pool's memory that so many bytes take, in bytes. */
 static uint64_t pool_units_of(const struct pool *pool, uint64_t bytes)
 {
     return round_up(bytes, pool->memory == POOL_OF_MANAGED ? MANAGED_BATCH : POOL_CHUNK);
@@ -106,7 +105,8 @@ static bool read_reserved(const struct pool *pool, uint64_t *reserved_bytes)
     return true;
 }
 
-/* What a pool takes of its device: what others may have of an exported one counts until it is destroyed. */
+/* The bytes that a pool takes of its device. An exported pool takes its charge until it is destroyed, as others may
+ * have it open. */
 static bool read_taken(const struct pool *pool, uint64_t *taken_bytes)
 {
     bool is_known = read_reserved(pool, taken_bytes);
@@ -143,8 +143,7 @@ static struct pool *find_pool(TYPE(memoryPool) handle)
     return pool;
 }
 
-/* With `counting` held: a pool of this name on another device ended, and its name is another's now. What was charged,
- * which of an exported one others may have. */
+/* With `pools_mutex` held: the pool ended, and its handle is another pool's now. Returns its charge. */
 static uint64_t forget(struct pool *pool)
 {
     uint64_t refund_bytes = pool->charged_bytes;
@@ -153,7 +152,7 @@ static uint64_t forget(struct pool *pool)
     return refund_bytes;
 }
 
-/* With `counting` held: put one on the list; NULL: there is no memory for it. */
+/* With `pools_mutex` held: add a pool to the list; NULL: no memory. */
 static struct pool *add_pool(struct pool pool)
 {
     struct pool *added = malloc(sizeof *added);
@@ -168,8 +167,8 @@ static struct pool *add_pool(struct pool pool)
     return added;
 }
 
-/* With `counting` held: one on the list, pinned, or NULL. What is charged no more of one that had its name on another
- * device, `ended`, and what of that others may have. */
+/* With `pools_mutex` held: the pool of the list, pinned, or NULL. If a pool on another device had its handle, that one
+ * ended: `ended_device` is set, and either its charge to give back, or the bytes that others may have open. */
 static struct pool *find_pinned(struct pool wanted, int *ended_device, uint64_t *refund_bytes, uint64_t *kept_bytes)
 {
     uint64_t reserved_bytes;
@@ -187,7 +186,8 @@ static struct pool *find_pinned(struct pool wanted, int *ended_device, uint64_t 
     return pool;
 }
 
-/* `current`: the one that the device has now. The lock is held over both, so that it is not destroyed in between. */
+/* `is_current`: the device's current pool is meant. It is read under the lock, so that it is not destroyed before it is
+ * pinned. */
 static struct pool *remember(struct pool wanted, bool is_current)
 {
     uint64_t refund_bytes = 0, kept_bytes = 0;
@@ -243,8 +243,8 @@ bool pool_known(TYPE(memoryPool) handle, int *device)
     return pool != NULL;
 }
 
-/* With `counting` held: forget the pools that are gone, and those destroyed that hold nothing any more; but for those
- * that are pinned. */
+/* With `pools_mutex` held: free the records of pools that are gone, or that were destroyed and hold nothing, unless
+ * they are pinned. */
 static void free_ended_pools(void)
 {
     for (struct pool **link = &pools; *link != NULL;) {
@@ -261,7 +261,8 @@ static void free_ended_pools(void)
     }
 }
 
-/* With `counting` held: what a pool does not reserve any more; or, in `kept`, what others may have of that. */
+/* With `pools_mutex` held: the charged bytes that a pool does not reserve any more. Bytes that others may have open are
+ * added to `*kept_bytes` instead. */
 static uint64_t settle_pool(struct pool *pool, bool is_trimmed, uint64_t *kept_bytes)
 {
     uint64_t taken_bytes, refund_bytes = 0;
@@ -272,7 +273,7 @@ static uint64_t settle_pool(struct pool *pool, bool is_trimmed, uint64_t *kept_b
         trim(pool);
     pool->is_gone = pool->is_gone || !read_taken(pool, &taken_bytes);
     if (pool->is_gone)
-        taken_bytes = 0; /* it went with the last context, or with what kept it */
+        taken_bytes = 0; /* it ended with the last context, or with its last allocation */
     if (taken_bytes < pool->charged_bytes && !FAULT(pools_stay_charged)) {
         refund_bytes = pool->charged_bytes - taken_bytes;
         pool->charged_bytes = taken_bytes;
@@ -283,7 +284,7 @@ static uint64_t settle_pool(struct pool *pool, bool is_trimmed, uint64_t *kept_b
     return 0;
 }
 
-/* Say what others may have of the pools of a device, and what of them the process's figure does not have. */
+/* Report the bytes of a device's pools that others may have open, and count those that the driver's figure lacks. */
 static void report_pools(int device)
 {
     if (!atomic_load_explicit(&has_reported, memory_order_relaxed))
@@ -314,7 +315,7 @@ void pool_exported(struct pool *pool)
     report_pools(device);
 }
 
-/* Of the pools of a device, trimmed if so wished: give back what they do not reserve any more. */
+/* Give back charges for bytes that a device's pools do not reserve any more. `is_trimmed`: trim them first. */
 static void settle_all(int device, bool is_trimmed)
 {
     uint64_t refund_bytes = 0, kept_bytes = 0;
@@ -362,7 +363,7 @@ uint64_t pools_idle_bytes(int device, bool only_exported)
 
 void pools_context_ended(context_t context)
 {
-    (void)context; /* the driver tells which pools are gone */
+    (void)context; /* the driver's errors tell which pools are gone */
     for (int device = 0; pools_known() && device < (int)HETERO_MAX_DEVICES; device++)
         pools_settle(device);
 }
@@ -402,8 +403,8 @@ void pools_used(int device, stream_t stream)
     pthread_mutex_unlock(&pools_mutex);
 }
 
-/* Whether all streams but this one have come past what they freed. Asking is no part of anybody's capture. A thread's
- * own default stream is not told apart from another's. */
+/* Whether all streams but `except` have passed their frees. No query is made while there is a capture. Per-thread
+ * default streams have one handle and cannot be told apart, so they never count as passed. */
 static bool have_all_passed(int device, stream_t except)
 {
     if (capturing())
@@ -427,7 +428,7 @@ static bool have_all_passed(int device, stream_t except)
 void pools_stream_ended(stream_t stream)
 {
     for (int device = 0; pools_known() && device < (int)HETERO_MAX_DEVICES; device++) {
-        have_all_passed(device, NULL); /* forgets it, too, if it has */
+        have_all_passed(device, NULL); /* takes the stream off the list if it has passed */
         pthread_mutex_lock(&pools_mutex);
         typeof(&pending_streams[0]) pending = &pending_streams[device];
         for (size_t index = 0; index < pending->stream_count; index++)
@@ -446,7 +447,8 @@ bool pools_pending(int device)
 
 /* --------------------------------------------------------------------------------------------------------- growing */
 
-/* What the pool may add for `bytes`: all of it, or what it does not have idle where that is certain. */
+/* Compute the growth that an allocation may cause: all of it, or less its idle bytes if all streams have passed.
+ * Whether that fits. */
 static bool growth_fits(struct growth *growth, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream)
 {
     const struct pool *pool = growth->pool;

@@ -6,12 +6,12 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* The kernel copies the first byte of each page, and stops at one that is not there: nothing is signalled. */
+/* The kernel copies the first byte of each page, and stops at an unmapped one without a signal. */
 #define PAGE           4096
 #define PAGES_PER_CALL 64
 #define MAX_BYTES      (UINT64_C(1) << 30)
 
-/* Where the kernel does not answer (a filter of system calls), memory is taken to be there. */
+/* If the system call is not permitted (seccomp), pages count as readable. */
 static bool pages_readable(uintptr_t first_page, unsigned page_count)
 {
     char bytes[PAGES_PER_CALL];

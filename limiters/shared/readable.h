@@ -1,11 +1,11 @@
-/* Whether a program's memory is there before the limiter follows what the program says of it. */
+/* Checks a program's memory before the limiter follows a pointer or a size that the program wrote. */
 #ifndef HETERO_SHARED_READABLE_H
 #define HETERO_SHARED_READABLE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether so many bytes can be read. More than an image can have cannot. */
+/* Whether `size_bytes` from `start` on can be read. False, too, for more bytes than an image can have. */
 bool is_readable(const void *start, uint64_t size_bytes);
 
 #endif

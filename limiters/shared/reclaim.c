@@ -1,4 +1,4 @@
-/* What was freed in the order of a stream: an event in the stream tells when it is back (reclaim.h). */
+/* Gives back memory that was freed in the order of a stream, once an event in the stream has passed (reclaim.h). */
 #include "reclaim.h"
 
 #include "blocks.h"
@@ -18,17 +18,18 @@
 #define MAX_WAIT_NS UINT64_C(1000000000)
 #define POLL_NS     1000000
 
+/* One free that its stream has not passed yet. */
 struct freed {
-    struct entry entry;
-    event_t event;
-    context_t context; /* the stream's, which the event ends with, and the waiting */
-    stream_t stream;   /* NULL: it was destroyed before it had passed */
+    struct entry entry; /* of the freed memory, still charged */
+    event_t event;      /* recorded behind the free */
+    context_t context;  /* of the stream; the event ends with it */
+    stream_t stream;    /* NULL: it was destroyed before it had passed */
     struct freed *next;
 };
 
 static pthread_mutex_t freed_mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static struct freed *freed_list;
-static atomic_uint freed_count; /* how many are on it */
+static atomic_uint freed_count; /* length of the list */
 
 void reclaim_after_fork(void)
 {
@@ -37,7 +38,7 @@ void reclaim_after_fork(void)
     atomic_store(&freed_count, 0);
 }
 
-/* An event of the stream's own context, recorded there; NULL: none can be had. */
+/* An event of the stream's context, recorded in the stream; NULL: it cannot be made. */
 static event_t record_event(stream_t stream, context_t *context)
 {
     event_t event = NULL;
@@ -62,7 +63,7 @@ void free_in_order(const struct entry *entry, stream_t stream)
     struct freed *freed = malloc(sizeof *freed);
     context_t context = NULL;
     event_t event = FREES_WAIT || freed == NULL ? NULL : record_event(stream, &context);
-    if (event == NULL) { /* then it is waited for */
+    if (event == NULL) { /* without an event the stream is waited for */
         DRIVER(StreamSynchronize)(STREAM_NAMED(stream));
         give_back(entry);
         free(freed);
@@ -87,14 +88,14 @@ uint64_t freed_in_order_bytes(int device)
     return bytes;
 }
 
-/* Whether a stream has come past it. The driver itself keeps what cuMemAlloc took until somebody waits for the event or
- * its stream (measured on an NVIDIA H100, driver 580.159.04); such a wait ends at once. */
+/* Whether the stream has passed the free. The driver keeps memory of cuMemAlloc until a thread waits for the event or
+ * its stream (measured on an NVIDIA H100, driver 580.159.04). That wait returns at once. */
 static bool is_returned(const struct freed *freed)
 {
     return DRIVER(EventQuery)(freed->event) == RESULT_OK && DRIVER(EventSynchronize)(freed->event) == RESULT_OK;
 }
 
-/* Take out what is back: whose event has passed; whose context ended, or its stream's. */
+/* Take frees off the list: those of `ended_context`, or if it is NULL those whose event has passed. */
 static struct freed *take_returned(context_t ended_context)
 {
     struct freed *taken = NULL;
@@ -126,8 +127,8 @@ static void give_back_list(struct freed *taken, bool destroys_events)
     }
 }
 
-/* What waited for a stream that was destroyed may be on the card still (an NVIDIA H100 had 16 MiB then that nobody was
- * charged for, driver 580.159.04, 2026-11-25): the process's figure tells, and it is charged again. */
+/* Memory that waited for a destroyed stream may still be on the card (an NVIDIA H100 had 16 MiB then that nobody was
+ * charged for, driver 580.159.04, 2026-11-25). The driver's figure tells, and it is charged again. */
 void reclaim_settle(void)
 {
     unsigned device_bits = 0;
@@ -172,7 +173,7 @@ void reclaim_freed(int device, uint64_t bytes)
             return;
         if (pools_known())
             pools_trim(device);
-        blocks_trim(device); /* those that pools had */
+        blocks_trim(device); /* again, for blocks that pools had */
         if (charge_fits(device, bytes) ||
             (atomic_load_explicit(&freed_count, memory_order_relaxed) == 0 && !pools_pending(device)))
             return;

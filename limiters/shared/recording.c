@@ -1,15 +1,15 @@
-/* Launches that are captured, and ends of captures (recording.h). */
+/* Orders captured launches and ends of captures (recording.h). */
 #include "recording.h"
 
 #include "governors.h"
 
-/* Neither waits for the other for longer: a signal handler may end the capture of the launch that it interrupts. */
+/* The longest wait of one for the other. A signal handler may end the capture of the launch that it interrupts. */
 #define MAX_WAIT_NS (50 * MS)
 
-/* Launches that are captured, and calls that end captures. */
+/* How many captured launches, and calls that end captures, are being made. */
 static atomic_uint captured_launches, capture_ends;
 
-static atomic_uint abandoned_wait_count; /* waits of either for the other */
+static atomic_uint abandoned_wait_count; /* waits that ended after MAX_WAIT_NS */
 
 void recording_after_fork(void)
 {

@@ -1,4 +1,4 @@
-/* Launches to several devices in one call. */
+/* Launches on several devices in one call. */
 #include "bodies.h"
 
 #include "arguments.h"

@@ -1,4 +1,4 @@
-/* Getting in: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
+/* The entry points: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
 #include "array.h"
 #include "blocks.h"
 #include "bodies.h"
@@ -70,7 +70,7 @@ static void forget_parent(void)
     atomic_store(&first_call_made, false);
 }
 
-/* What is given back for each kind of what is held, and where room is had (charge.h). */
+/* Set the refund function of each kind of entry, and the reclaimer (charge.h). */
 static void prepare_charges(void)
 {
     set_refund_function(HELD_POINTER, pointer_freed);
@@ -92,8 +92,8 @@ static void prepare_charges(void)
     early_prepare();
 }
 
-/* What the program may not be able to open, and the loader not to find, at its first launch is opened and found here:
- * before the driver gets a call, and before there is a thread of ours. */
+/* Open files and find functions that a launch may need later, when the program may not be able to open files any more.
+ * This is done before the driver gets a call, and before the limiter has a thread. */
 static result_t prepare(void)
 {
     struct region *region = tenancy() == TENANCY_REFUSED ? NULL : tenant_region();
@@ -115,8 +115,7 @@ result_t initialise(result_t (*real)(unsigned), unsigned flags)
     return prepare_result != RESULT_OK ? prepare_result : real(flags);
 }
 
-/* Where no call is the first of all programs, what cannot be opened is asked for again by the calls that need it, and
- * refused. */
+/* At the first call of an API without a first function. If preparing fails, the calls that need it fail later. */
 static void first_call(void)
 {
     prepare();
@@ -127,7 +126,8 @@ AT_FIRST_CALL(first_call);
 
 /* ------------------------------------------------------------------------------------ the driver's lookup functions */
 
-/* Whether `name` is `family`, or that with a version, and this ending. */
+/* Whether `name` is `family` with or without a version suffix, and of the variant with or without per-thread streams.
+ */
 static bool is_version(const char *name, const char *family, bool is_per_thread)
 {
     static const char *const variants[] = {FUNCTION_VARIANTS};
@@ -143,7 +143,7 @@ static bool is_version(const char *name, const char *family, bool is_per_thread)
     return !is_per_thread && *suffix == '\0';
 }
 
-/* What we answer of a family of functions in this variant: how many versions, and the row of the last. */
+/* How many versions of a function the limiter answers in this variant, and the row of the last one. */
 static unsigned versions_of(const char *family, bool is_per_thread, unsigned *last_row)
 {
     unsigned version_count = 0;
@@ -155,7 +155,7 @@ static unsigned versions_of(const char *family, bool is_per_thread, unsigned *la
     return version_count;
 }
 
-/* The driver's versions of a family that it shows to dlsym: how many, and whether `function` is one of them. */
+/* The newest version of a function that the driver exports, and whether `function` is one of its exported versions. */
 static unsigned exported_versions(const char *family, const void *function, bool *is_exported)
 {
     static const char *const endings[] = {"", FUNCTION_VARIANTS};
@@ -172,22 +172,22 @@ static unsigned exported_versions(const char *family, const void *function, bool
     return newest;
 }
 
-/* A program built for a CUDA before this means the forms of 32 bits, where there were others. */
+/* A program built for a CUDA version before this means functions' 32-bit forms, of which there are two forms. */
 #define SECOND_FORMS 4000
 
-/* Ours for the driver's address of a function: it tells which variant and version the driver chose. What is not
- * answered stays the driver's. NULL: the driver shows this address under no name of the table. */
+/* The limiter's function for an address that the driver's lookup returned, which tells the chosen variant and version.
+ * For a function that the limiter does not answer it is the same address. NULL: the address is that of no row. */
 static void *answer_by_address(void *driver_function)
 {
     for (unsigned row = 0; row < ROWS; row++)
         if (driver_function == symbol_known(&driver_rows[row]) || driver_function == local_driver(row) ||
-            driver_function == answers[row]) /* whose names lead to us in itself, too */
+            driver_function == answers[row]) /* the driver's own lookup found the limiter's function */
             return answers[row] != NULL && !FAULT(raw_lookup_unanswered) ? answers[row] : driver_function;
     return NULL;
 }
 
-/* Ours for an address that the driver found under `name` and does not show to dlsym: the name decides, if it leaves no
- * choice. NULL: refused, since ours takes what another version does not. */
+/* The limiter's function for an address that the driver found under `name` and does not export. It is chosen by the
+ * name, if that leaves one version only. NULL: the lookup is refused, since versions differ in their arguments. */
 static void *answer_by_name(void *driver_function, const char *name, int version, uint64_t flags)
 {
     unsigned row = 0, other_row;
@@ -238,7 +238,7 @@ result_t proc_address_v2(result_t (*real)(const char *, void **, int, uint64_t, 
     return answer_code;
 }
 
-/* The newest version is meant. */
+/* This lookup returns the newest version. */
 result_t entry_point(result_t (*real)(const char *, void **, unsigned long long, TYPE(driverProcAddressQueryResult) *),
                      stream_t null_stream, const char *name, void **function, unsigned long long flags,
                      TYPE(driverProcAddressQueryResult) *status)

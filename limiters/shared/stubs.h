@@ -1,4 +1,4 @@
-/* The exported functions: one stub for every line of api.def. Included once, by each API's shim.c. */
+/* Defines the exported functions: one stub for every line of api.def. Included once for each API, by shim.c. */
 #include "launch.h"
 
 #include "arguments.h"
@@ -75,14 +75,14 @@
         call_ends();                                                                                                   \
         return answer;                                                                                                 \
     }
-/* A stream of a line of api.def whose call a fault lets past the gate. */
+/* The stream of a line of api.def. With the fault, its call does not pass the gate. */
 #define UNLESS_FAULT(fault, call, stream)                                                                              \
     ({                                                                                                                 \
         if (FAULT(fault))                                                                                              \
             return call;                                                                                               \
         stream;                                                                                                        \
     })
-/* While no device is limited in core the stub jumps to the driver's function, arguments and stack as they came. */
+/* While no device is limited in core the stub jumps to the driver's function with its arguments and stack unchanged. */
 #define GATED_IN(name, default_stream, parameters, arguments, stream)                                                  \
     static __attribute__((noinline)) result_t gated_##name parameters                                                  \
     {                                                                                                                  \

@@ -1,4 +1,4 @@
-/* The driver's own tables of functions (tables.def). */
+/* The driver's tables of functions, which programs get by an id (tables.def). */
 #include "bodies.h"
 
 #include "known.h"

@@ -1,4 +1,4 @@
-/* Sparse arrays: tiles of blocks of physical memory are mapped into them (virtual.h). */
+/* Sparse arrays, into which tiles of VMM blocks are mapped (virtual.h). */
 #include "arguments.h"
 #include "bodies.h"
 #include "held.h"
@@ -7,9 +7,9 @@
 
 #include "../core/fault.h"
 
-/* The tiles that an array has of a block count as one reference, which ends with the array: tiles are unmapped in the
- * order of a stream. The key is made of both, and of pairs that have the same one each has a key of its own beside it.
- */
+/* Note that an array has tiles of a block. All its tiles of one block are one reference, which ends with the array,
+ * because tiles are unmapped in the order of a stream. The key is a hash of both; pairs with equal hashes get
+ * consecutive keys. */
 static void remember_tiles(void *array, struct vmm_block *block)
 {
     struct entry existing,
@@ -19,7 +19,7 @@ static void remember_tiles(void *array, struct vmm_block *block)
             drop_reference(block);
             return;
         }
-    table_put(&entry, &existing); /* what another thread put there meanwhile stays charged */
+    table_put(&entry, &existing); /* an entry that another thread put there meanwhile stays charged */
 }
 
 static void remember_all(const TYPE(arrayMapInfo) *tiles, unsigned tile_count)

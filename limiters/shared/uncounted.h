@@ -1,9 +1,9 @@
-/* Device memory of this process that no call told the size of: what the driver says that it holds, less what is known.
+/* Uncounted memory: device memory of this process of which no call told the size. It is the driver's figure for the
+ * process (NVML) less the memory of its contexts, its charged memory and its code.
  *
  * NVML's figure for a process is exact on the hardware measured (an NVIDIA H100, driver 580.159.04, 2026-11-23): it
- * grows with each call by what the card gives, and takes 26 us to ask for. Known are the process's contexts, what is
- * charged, and code. What is beyond is charged when a call is looked at that can have taken it: streams, modules.
- * Where NVML is not there, or does not tell of this process, nothing is known to be beyond.
+ * grows with each call by what the card allocates, and takes 26 us to read. Uncounted memory is charged after calls
+ * that can have allocated it: streams, modules. Without NVML, or if it does not list this process, none is charged.
  */
 #ifndef HETERO_SHARED_UNCOUNTED_H
 #define HETERO_SHARED_UNCOUNTED_H
@@ -13,49 +13,50 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Around the making of a context: what the process holds without it, and the context it got. One at a time. */
+/* Measures what a call adds to the uncounted bytes, such as the making of a context. One thread measures at a time:
+ * each context_begins() is followed by context_made() or context_grew(). */
 struct driver_baseline {
     int device;
-    bool is_known;
-    int64_t before_bytes;
+    bool is_known;        /* before_bytes was measured */
+    int64_t before_bytes; /* the driver's figure less the charges, before the call */
 };
 struct driver_baseline context_begins(int device);
 void context_made(const struct driver_baseline *baseline, context_t context);
 
-/* The same of one that is charged: what it took, where that is known. */
+/* In place of context_made(), for memory that is charged: set `*bytes` to what the call took, if that is known. */
 void context_grew(const struct driver_baseline *baseline, uint64_t *bytes);
 
 /* A context ended. */
 void context_over(context_t context);
 
-/* An image was loaded whose code may take so many bytes of the device. */
+/* An image is loaded whose code may take so many bytes of the device. */
 void code_loaded(uint64_t bytes);
 
-/* What a context takes with the first image whose kernels call these: charged before it is loaded, and afterwards by
- * the figure. */
+/* The bytes of stacks that a context takes with the first image whose kernels call malloc or vprintf. They are charged
+ * before the load, and are part of the driver's figure afterwards. */
 uint64_t stack_bytes_of_calls(int device, bool calls_malloc, bool calls_printf);
 
-/* The driver did not load it after all. */
+/* An image was unloaded, or its load failed. */
 void code_refused(uint64_t bytes);
 
-/* Charge what is beyond what is known, or give back what no longer is. False: there is more, and the limit is passed.
- */
+/* Charge uncounted memory, or give back what is no longer used. False: it grew, and the limit is exceeded. */
 bool uncounted_settle(int device);
 
-/* Whether so much more that no call tells fits: into the limit, or into what contexts and code may take and do not.
- * True where that is not known. */
+/* Whether `bytes` of uncounted memory fit: into the limit, or into the part of contexts and code that is not used. True
+ * if that is not known. */
 bool uncounted_fits(int device, uint64_t bytes);
 
-/* The same as uncounted_settle(), where it was not looked at in the last 10 ms. */
+/* The same as uncounted_settle(), but at most once in 10 ms. */
 bool uncounted_check_rarely(int device);
 
-/* Bytes that are charged and that NVML's figure does not have, because others hold them, or pools of managed memory. */
+/* Add to the charged bytes that NVML's figure does not have, because other processes hold them, or pools of managed
+ * memory. */
 void unseen_add(int device, int64_t bytes);
 
-/* All that is charged and that it does not have. */
+/* All charged bytes that the figure does not have. */
 int64_t unseen_bytes(int device);
 
-/* Who tells how much is charged that the figure may not have: said once (early.h). */
+/* Set the function that returns the charged bytes that the figure may not have (early.h). */
 void set_hidden_bytes(uint64_t (*function)(int device));
 
 void uncounted_after_fork(void);

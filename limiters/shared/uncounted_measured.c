@@ -1,4 +1,4 @@
-/* The driver's figure for this process against what is charged (uncounted.h). */
+/* Compares the driver's figure for this process with the charges (uncounted.h). */
 #include "uncounted.h"
 
 #include "blocks.h"
@@ -14,34 +14,33 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Code is not charged: as far as images are known to have it, and up to so much in all. Chosen to be what frameworks
- * load of it where it is loaded as it is used, and not measured. What is beyond is charged. */
+/* Code that images are known to have is not charged, up to so many bytes in all. The number is chosen, not measured:
+ * what frameworks load if code is loaded when it is used. More is charged. */
 #define MAX_CODE_BYTES (UINT64_C(128) << 20)
 
 /* What a context takes for stacks when the first image is loaded whose kernels call malloc (138 MiB on an NVIDIA H100,
- * 132 x 2048 threads), or vprintf (64 MiB there; 2 more after malloc's). Driver 580.159.04, 2026-11-27. */
+ * for 132 x 2048 threads), or vprintf (64 MiB there; 2 MiB more after malloc's). Driver 580.159.04, 2026-11-27. */
 #define MALLOC_STACK_BYTES UINT64_C(512)
 #define MALLOC_EXTRA_BYTES (UINT64_C(6) << 20)
 #define PRINTF_BYTES       (UINT64_C(64) << 20)
 
 #define CHECK_INTERVAL_MS 10
 
-/* How often the figure is asked for again because other threads changed what is charged meanwhile. */
+/* How often the figure is read again because other threads changed the charges meanwhile. */
 #define MAX_RETRIES 8
 
-/* Guards what follows. Held around what is said in the region, never around a charge. */
+/* Guards what follows. Held around reports in the region, never around a charge. */
 static pthread_mutex_t figures_mutex = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t code_bytes;
+static uint64_t code_bytes; /* that loaded images may take, at most MAX_CODE_BYTES each */
 static struct {
-    uint64_t context_bytes;   /* bytes of all that stand, each with the block that is part of it, but for one that is
-                                 charged */
-    unsigned context_count;   /* of them */
-    uint64_t uncounted_bytes; /* bytes that are charged for being beyond */
-    _Atomic int64_t unseen_bytes; /* read without `measuring`, as pools are counted inside and outside of that */
-    uint64_t reported_bytes;      /* of contexts and code, what the region says */
+    uint64_t context_bytes; /* of all contexts, each with the block that is part of it, but for one that is charged */
+    unsigned context_count;
+    uint64_t uncounted_bytes;     /* charged for uncounted memory */
+    _Atomic int64_t unseen_bytes; /* as in unseen_add(); also changed without `figures_mutex` */
+    uint64_t reported_bytes;      /* of contexts and code, as the region has them */
 } device_figures[HETERO_MAX_DEVICES];
 
-/* Held from before a context is made until after. */
+/* Held from context_begins() to context_made() or context_grew(). */
 static pthread_mutex_t making_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 void uncounted_after_fork(void)
@@ -56,14 +55,14 @@ void uncounted_after_fork(void)
     }
 }
 
-/* The driver's figure has no managed memory. */
+/* The driver's figure does not have managed memory. */
 int64_t unseen_bytes(int device)
 {
     uint64_t managed_bytes = managed_charged_bytes(device);
     return (int64_t)managed_bytes + atomic_load(&device_figures[device].unseen_bytes);
 }
 
-/* What is charged and seen in the driver's figure. */
+/* The charged bytes that the driver's figure has. */
 static int64_t charged_and_seen(int device, uint64_t *returned_bytes)
 {
     return (int64_t)(ledger_own(tenant_region(), (unsigned)device, returned_bytes) -
@@ -71,10 +70,12 @@ static int64_t charged_and_seen(int device, uint64_t *returned_bytes)
            unseen_bytes(device);
 }
 
-/* What the driver says beyond that, at least; negative where more is charged than it holds yet. False: it does not say.
+/* The driver's figure less those bytes, at least; negative if more is charged than the driver holds yet. False: the
+ * driver has no figure.
  *
- * Other threads charge before the driver takes memory and give back after it has it again. So what it held for charges
- * when it was asked is at most what was charged afterwards, and what was given back meanwhile. */
+ * Other threads charge before the driver allocates, and give charges back after it has freed. So the charged memory
+ * that the driver held when the figure was read is at most what is charged afterwards, and what was returned meanwhile.
+ */
 static bool beyond_charges(int device, int64_t *bytes)
 {
     uint64_t driver_bytes, returned_before, returned_after;
@@ -104,14 +105,13 @@ struct driver_baseline context_begins(int device)
     if (!counted(device) || tenant_region() == NULL)
         return baseline;
     pthread_mutex_lock(&figures_mutex);
-    baseline.before_bytes = -charged_and_seen(device,
-                                              &returned_bytes); /* it is not on the card before its first context */
+    baseline.before_bytes = -charged_and_seen(device, &returned_bytes); /* a process without a context has no figure */
     baseline.is_known = beyond_charges(device, &baseline.before_bytes) || device_figures[device].context_count == 0;
     pthread_mutex_unlock(&figures_mutex);
     return baseline;
 }
 
-/* With `measuring` held: say in the region what the driver counts here that is nobody's to be charged. */
+/* With `figures_mutex` held: report the bytes in the region that the driver counts and that nobody is charged for. */
 static void report_uncharged(int device, uint64_t bytes)
 {
     int64_t change = (int64_t)(bytes - device_figures[device].reported_bytes);
@@ -120,7 +120,7 @@ static void report_uncharged(int device, uint64_t bytes)
         ledger_report(tenant_region(), HETERO_REPORT_UNCHARGED, (unsigned)device, change);
 }
 
-/* What a context adds to what is not charged: itself, but where the grant charges the first of a process. */
+/* The uncharged bytes of a context: all of it, unless the grant charges the first context of a process. */
 static uint64_t uncharged_context_bytes(int device, uint64_t bytes)
 {
     bool is_charged = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0 &&
@@ -171,7 +171,7 @@ void context_over(context_t context)
     uncounted_settle(entry.device);
 }
 
-/* What the code of one image may take. */
+/* The bytes that the code of one image counts for. */
 static uint64_t image_code_bytes(uint64_t bytes)
 {
     return bytes > MAX_CODE_BYTES ? MAX_CODE_BYTES : bytes;
@@ -203,14 +203,15 @@ uint64_t stack_bytes_of_calls(int device, bool calls_malloc, bool calls_printf)
     return calls_printf ? PRINTF_BYTES : 0;
 }
 
-/* What contexts and code may take. */
+/* The bytes that contexts and code may take without a charge. */
 static uint64_t expected_bytes(int device)
 {
     return device_figures[device].context_bytes + (code_bytes < MAX_CODE_BYTES ? code_bytes : MAX_CODE_BYTES);
 }
 
-/* What was charged becomes less only as far as that cannot be for what is charged and not in the figure: else an
- * allocation that another thread has begun, or a graph that was not launched, would make room for another. */
+/* The uncounted bytes to charge now. They only become fewer by bytes that are not charged memory which the figure
+ * lacks. Otherwise an allocation that another thread has begun, or a graph that was not launched, would lower the
+ * charge. */
 static uint64_t uncounted_now(int device, int64_t beyond_bytes, bool is_alone)
 {
     int64_t expected = (int64_t)expected_bytes(device);
@@ -225,15 +226,14 @@ static uint64_t uncounted_now(int device, int64_t beyond_bytes, bool is_alone)
                              : 0;
 }
 
-/* With `measuring` held: what is beyond what is known now, and how much more that is than was charged for it. False:
- * nothing is known. */
+/* With `figures_mutex` held: update the uncounted bytes, and set their growth. False: the driver has no figure. */
 static bool measure_growth(int device, int64_t *growth_bytes)
 {
     int64_t beyond_bytes;
     unsigned long begun_count;
     bool is_alone = no_other_thread_calls(&begun_count);
     uint64_t expected = expected_bytes(device), old_bytes = device_figures[device].uncounted_bytes;
-    if (device_figures[device].context_count == 0) { /* no context, and so none of what this is about */
+    if (device_figures[device].context_count == 0) { /* without a context there is no uncounted memory */
         device_figures[device].uncounted_bytes = 0;
         *growth_bytes = -(int64_t)old_bytes;
         return true;

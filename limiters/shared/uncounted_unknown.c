@@ -1,4 +1,4 @@
-/* Where no management library tells what a process holds, nothing is known beyond what is charged (uncounted.h). */
+/* Without a management library that tells a process's memory, no uncounted memory is charged (uncounted.h). */
 #include "early.h"
 #include "uncounted.h"
 

@@ -1,4 +1,4 @@
-/* Which of the grant's devices the driver's UUIDs name. */
+/* Finds the grant's device by the driver's UUID. */
 #include "device.h"
 
 #include "driver.h"
@@ -10,7 +10,7 @@ int device_by_uuid(device_t ordinal)
     TYPE(uuid) uuid;
     typeof(&FUNCTION(DeviceGetUuid_v2)) get_uuid = DRIVER(DeviceGetUuid_v2);
     if (get_uuid == NULL)
-        get_uuid = DRIVER(DeviceGetUuid); /* before 11.4: of the whole card, where _v2 names its MIG instance */
+        get_uuid = DRIVER(DeviceGetUuid); /* before CUDA 11.4: the whole card's UUID, not its MIG instance's */
     if (get_uuid == NULL || get_uuid(&uuid, ordinal) != RESULT_OK)
         return DEVICE_NONE;
     if (!UUID_IS_TEXT)

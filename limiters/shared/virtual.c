@@ -1,9 +1,8 @@
-/* Virtual memory management: a block of physical memory lives while a handle, a mapping or a sparse array refers to it,
- * so it is charged when it is created and given back with the last of them.
+/* Virtual memory management (VMM). A block of physical memory lives while a handle, a mapping or a sparse array refers
+ * to it. It is charged when it is created and given back with the last reference.
  *
- * One that was exported may live on in a descriptor or in who imported it, and the driver counts it for no process
- * while only descriptors have it. So it is given back when the card is seen to have it again, and stays charged
- * otherwise.
+ * An exported block may live on in a descriptor or in another process. The driver counts it for no process while only
+ * descriptors have it. So it is given back if the card is seen to have its memory back, and stays charged otherwise.
  */
 #include "virtual.h"
 
@@ -23,16 +22,16 @@
 
 struct vmm_block {
     int device;
-    uint64_t bytes;
-    _Atomic unsigned reference_count; /* one for every reference of a handle, one for every mapping, and sparse array */
+    uint64_t bytes;                   /* charged */
+    _Atomic unsigned reference_count; /* from handles, each of which has several, mappings and sparse arrays */
     _Atomic bool is_exported;
-    bool is_imported; /* another process made it, and is charged for it */
+    bool is_imported; /* another process created it and is charged for it */
 };
 
-/* Keeps a handle's count in the table and its block's references in step; never held across a driver call. */
+/* Guards handles' counts in the table together with their blocks' references. Never held across a driver call. */
 static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* Held around calls that map, unmap or look up mappings, so that those that are known are those that the driver has. */
+/* Held around calls that map, unmap or look up mappings, so that the table has the same mappings as the driver. */
 static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void virtual_after_fork(void)
@@ -40,14 +39,14 @@ void virtual_after_fork(void)
     handles_mutex = mapping_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* What is used of a block's card, before the driver is asked to let go of it; nothing where that tells nothing. */
+/* The card's use before the driver is asked to free an exported block; not read for other blocks. */
 static const struct card_use no_use = {0};
 static struct card_use use_before_drop(const struct vmm_block *block)
 {
     return block != NULL && atomic_load(&block->is_exported) ? card_use(block->device) : no_use;
 }
 
-/* One reference is gone. */
+/* Drop one reference. */
 static void drop_after_use(struct vmm_block *block, struct card_use use_before)
 {
     if (block == NULL || atomic_fetch_sub(&block->reference_count, 1) > 1)
@@ -74,7 +73,8 @@ void drop_reference_asked(struct vmm_block *block)
     drop_after_use(block, use_before_drop(block));
 }
 
-/* Add `change` to the references that the handle stands for; with none left it is forgotten. NULL: not one of ours. */
+/* Add `change` to the references that a handle stands for. With none left its entry is removed. NULL: it has no entry.
+ */
 static struct vmm_block *change_handle_count(TYPE(memGenericAllocationHandle) handle, int change)
 {
     struct entry entry = {0}, previous;
@@ -107,7 +107,7 @@ struct vmm_block *block_of_handle(TYPE(memGenericAllocationHandle) handle)
     return block;
 }
 
-/* Managed memory cannot be mapped by hand; a block of the host can, and the device reaches it as well. */
+/* Spill a block to host memory, which can be mapped like device memory; managed memory cannot. */
 static result_t create_with_host(typeof(&FUNCTION(MemCreate)) real, TYPE(memGenericAllocationHandle) *handle,
                                  size_t bytes, TYPE(memAllocationProp) properties, unsigned long long flags)
 {
@@ -116,7 +116,7 @@ static result_t create_with_host(typeof(&FUNCTION(MemCreate)) real, TYPE(memGene
     return real(handle, bytes, &properties, flags);
 }
 
-/* The properties say where: there may be no current context (a framework's worker thread). */
+/* The device is in the properties. There may be no current context, as in a framework's worker thread. */
 static int device_of_block(const TYPE(memAllocationProp) *properties)
 {
     bool is_on_device = properties != NULL && properties->location.type == VALUE(MEM_LOCATION_TYPE_DEVICE);
@@ -150,7 +150,7 @@ result_t create_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, size_
 
 result_t release_block(result_t (*real)(TYPE(memGenericAllocationHandle)), TYPE(memGenericAllocationHandle) handle)
 {
-    struct vmm_block *block = change_handle_count(handle, -1); /* before the driver can hand the value out again */
+    struct vmm_block *block = change_handle_count(handle, -1); /* before the driver can reuse the value */
     struct card_use use_before = use_before_drop(block);
     result_t answer = real(handle);
     if (answer == RESULT_OK)
@@ -179,7 +179,7 @@ result_t retain_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void 
         struct vmm_block *block = mapping.link;
         atomic_fetch_add(&block->reference_count, 1);
         if (change_handle_count(*handle, 1) == NULL)
-            add_handle(*handle, block); /* all earlier references were released, the mapping kept it alive */
+            add_handle(*handle, block); /* all handles were released, and the mapping kept the block alive */
     }
     pthread_mutex_unlock(&mapping_lock);
     return answer;
@@ -198,7 +198,7 @@ result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAl
         table_put(&entry, &previous);
     pthread_mutex_unlock(&mapping_lock);
     if (previous.kind != 0)
-        drop_after_use(previous.link, no_use); /* where unmapping gives nothing back, mapping something else does */
+        drop_after_use(previous.link, no_use); /* without an unmap that ends it, a new mapping replaces the old one */
     if (answer != RESULT_OK)
         drop_after_use(block, no_use);
     return answer;
@@ -214,8 +214,8 @@ static bool is_mapped_in(const struct entry *entry, const void *argument)
     return entry->kind == HELD_MAPPING && entry->key - range->start < range->bytes;
 }
 
-/* Take out the mappings of a range, which follow one another, or lie anywhere in what is reserved; what is not taken
- * stays charged. */
+/* Take out the mappings in a range, which are adjacent, or lie anywhere in a reserved range. Returns how many there
+ * are. Without memory for the list the rest stays charged. */
 static size_t take_mappings(pointer_t address, size_t bytes, struct entry **mappings)
 {
     const struct address_range range = {(uintptr_t)address, bytes};
@@ -237,7 +237,8 @@ static size_t take_mappings(pointer_t address, size_t bytes, struct entry **mapp
     return mapping_count;
 }
 
-/* Answers what ends mappings: unmapping, or where the driver holds their blocks longer, giving up the addresses. */
+/* The body of the call that ends mappings: unmapping, or with drivers that hold blocks longer, freeing the addresses.
+ */
 result_t unmap_blocks(result_t (*real)(pointer_t, size_t), pointer_t address, size_t bytes)
 {
     struct entry *mappings = NULL, previous;
@@ -274,7 +275,7 @@ void tiles_unmapped(const void *array)
 
 /* ------------------------------------------------------------------------------------------- beyond this process */
 
-/* One that was imported is charged to its maker, who knows that others have it. */
+/* An imported block is not noted: it is charged to the process that created it. */
 static void note_exported(struct vmm_block *block)
 {
     if (block != NULL && !block->is_imported && !atomic_exchange(&block->is_exported, true))
@@ -294,14 +295,14 @@ result_t export_block(result_t (*real)(void *, TYPE(memGenericAllocationHandle),
     return answer;
 }
 
-/* A descriptor of what lies at an address keeps that like one of a block. */
+/* A descriptor of an address range keeps its memory alive, as one of a block does. */
 result_t share_range(result_t (*real)(void *, pointer_t, size_t, TYPE(memRangeHandleType), unsigned long long),
                      void *descriptor, pointer_t address, size_t bytes, TYPE(memRangeHandleType) type,
                      unsigned long long flags)
 {
     const void *start = (const void *)(uintptr_t)address;
     struct entry entry;
-    pthread_mutex_lock(&mapping_lock); /* before anybody can have it */
+    pthread_mutex_lock(&mapping_lock); /* noted before another process can open it */
     struct vmm_block *block = table_find(maps_address, start, &entry) ? entry.link : NULL;
     note_exported(block);
     pthread_mutex_unlock(&mapping_lock);
@@ -314,7 +315,8 @@ result_t share_range(result_t (*real)(void *, pointer_t, size_t, TYPE(memRangeHa
                : charge_result;
 }
 
-/* What is imported is charged where it was made. When that lets go of it, the driver counts it for who imported it. */
+/* An imported block is charged to the process that created it. When that one frees it, the driver counts it for this
+ * process. */
 result_t import_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void *, TYPE(memAllocationHandleType)),
                       TYPE(memGenericAllocationHandle) *handle, void *descriptor, TYPE(memAllocationHandleType) type)
 {
