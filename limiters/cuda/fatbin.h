@@ -21,8 +21,8 @@ struct fatbin_wrapper {
 
 struct fatbin_header {
     uint32_t magic;
-    uint16_t version, header_bytes;
-    uint64_t entries_bytes; /* of the entries */
+    uint16_t version, header_bytes; /* header_bytes: of this struct */
+    uint64_t entries_bytes;         /* of all entries, which follow it */
 };
 
 enum { FATBIN_PTX = 1, FATBIN_ELF = 2 }; /* kinds of entries */
@@ -34,14 +34,15 @@ enum { FATBIN_PTX = 1, FATBIN_ELF = 2 }; /* kinds of entries */
 
 struct fatbin_entry {
     uint16_t kind, version;
-    uint32_t header_bytes; /* bytes of the entry before its image */
-    uint64_t image_bytes;  /* to the next entry, with padding */
-    uint32_t compressed_bytes;
-    uint32_t
-        options_offset; /* of PTX: where in the entry its fatbin_options are. The driver looks there without a check. */
+    uint32_t header_bytes;     /* of the entry before its image */
+    uint64_t image_bytes;      /* with padding up to the next entry */
+    uint32_t compressed_bytes; /* of the image, if it is compressed */
+    uint32_t options_offset;   /* of PTX's fatbin_options in the entry; the driver reads there without a check */
     uint16_t minor, major;
-    uint32_t processor, name_offset, name_bytes;
-    uint64_t flags, zero, expanded_bytes;
+    uint32_t processor; /* compute capability as major * 10 + minor */
+    uint32_t name_offset, name_bytes;
+    uint64_t flags, zero;
+    uint64_t expanded_bytes; /* of the image, if it is compressed */
 };
 
 /* The compiler's options for PTX: a text with a NUL, at so many bytes from the entry's start. */

@@ -1,4 +1,4 @@
-/* Holds a stream by a word of the host that it waits for (holds.h). */
+/* Stalls a stream by a wait for a word in host memory (holds.h). */
 #include "holds.h"
 
 #include "../shared/capturing.h"
@@ -7,16 +7,17 @@
 
 #include <stdlib.h>
 
-/* A word in memory of the host that the device reads, and the events on both sides of what is held. */
+/* Stalls of one context's streams, one at a time. A stalled stream waits for the number of its stall in a word of host
+ * memory. Events before and behind the stalled work tell how long it ran. */
 struct held_stream {
-    CUcontext context;
-    CUevent begun_event, ended_event;
-    _Atomic uint32_t *released_count;
-    CUdeviceptr device_address;
-    _Atomic uint32_t hold_count;
+    CUcontext context;                /* in which all calls are made */
+    CUevent begun_event, ended_event; /* recorded behind the wait, and behind the stalled work */
+    _Atomic uint32_t *released_count; /* in host memory: the number of the last stall that may go on */
+    CUdeviceptr device_address;       /* of released_count, as the device has it */
+    _Atomic uint32_t hold_count;      /* stalls so far: the number of the last one */
 };
 
-struct thread_state {
+struct thread_state { /* of the calling thread, to be restored */
     CUcontext context;
     CUstreamCaptureMode capture_mode;
 };
@@ -35,7 +36,7 @@ static void leave(const struct thread_state *state)
     leave_context(state->context);
 }
 
-/* The word's memory can be used in all contexts, and mapped. */
+/* The word's memory can be used in all contexts, and is mapped for the device. */
 #define WORD_FLAGS (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
 
 static bool make_parts(struct held_stream *hold)
@@ -98,7 +99,8 @@ bool hold_stream(void *argument, void *stream)
     struct held_stream *hold = argument;
     if (!enter(hold, &state))
         return false;
-    uint32_t hold_number = atomic_fetch_add(&hold->hold_count, 1) + 1; /* before it, so that a release is of this one */
+    uint32_t hold_number = atomic_fetch_add(&hold->hold_count, 1) +
+                           1; /* before the wait, so that a release includes this stall */
     bool is_held = !stream_is_capturing(stream) &&
                    DRIVER(StreamWaitValue32_v2)(stream, hold->device_address, hold_number, CU_STREAM_WAIT_VALUE_GEQ) ==
                        CUDA_SUCCESS;

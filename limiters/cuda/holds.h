@@ -1,4 +1,4 @@
-/* Streams that wait for a word of the host, for the time sharing (../timeshare/engine.h). */
+/* Stalls streams for the time sharing (../timeshare/engine.h). */
 #ifndef HETERO_CUDA_HOLDS_H
 #define HETERO_CUDA_HOLDS_H
 

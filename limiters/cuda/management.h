@@ -1,4 +1,4 @@
-/* What the bodies of ../shared ask NVML. */
+/* The management library that the bodies of ../shared call: NVML. */
 #ifndef HETERO_CUDA_MANAGEMENT_H
 #define HETERO_CUDA_MANAGEMENT_H
 

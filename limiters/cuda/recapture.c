@@ -1,4 +1,4 @@
-/* Captures that CUDA alone has: into a graph that is there, and of graphics. */
+/* Captures that only CUDA has: into an existing graph, and for graphics. */
 #include "../core/fault.h"
 #include "../shared/bodies.h"
 #include "../shared/capture.h"

@@ -1,4 +1,4 @@
-/* What the bodies of ../shared call the things of CUDA. */
+/* CUDA's names for the types and values that the bodies of ../shared use. */
 #ifndef HETERO_CUDA_TYPES_H
 #define HETERO_CUDA_TYPES_H
 
@@ -23,8 +23,8 @@ typedef CUdeviceptr pointer_t;
     output(CUdeviceptr) output(void *) output(CUarray) output(CUmipmappedArray) output(CUmemoryPool)                   \
         output(CUgraphExec) output(CUcontext) output(CUgreenCtx) output(CUstream) output(CUmodule) output(CUlibrary)
 
-/* What the driver does, where one condition tells it apart from others; features.mk chooses whole bodies. */
-#define CALLS_NEST           0 /* no launch of the driver's calls another by its exported name */
+/* Properties of the driver that the bodies test; features.mk chooses whole bodies. */
+#define CALLS_NEST           0 /* the driver's launch functions do not call each other by their exported names */
 #define ANY_CALL_IS_FIRST    0
 #define CONTEXTS_HAVE_BLOCKS 1 /* blocks.h */
 #define BLOCKS_ARE_KEPT      0
@@ -32,7 +32,7 @@ typedef CUdeviceptr pointer_t;
 #define FREES_WAIT           0
 #define UUID_IS_TEXT         0
 
-/* In what sizes it takes memory. */
+/* The sizes in which it takes memory, in bytes. */
 #define SUBALLOCATED_BELOW   (UINT64_C(1) << 20) /* blocks.h */
 #define ARRAYS_SHARE_UP_TO   SUBALLOCATED_BELOW
 #define PITCH_STEP           512u

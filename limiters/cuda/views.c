@@ -1,6 +1,6 @@
-/* Textures and surfaces: views of memory, of which the driver keeps something on the card that no call tells: 42 and 63
- * bytes each on an NVIDIA H100, driver 580.159.04, where 100,000 were made. So its figure tells, after the call; one
- * for which a block more may be taken is made only where that fits.
+/* Charges textures and surfaces (views of memory). The driver keeps 42 and 63 bytes for each on the card, which no call
+ * tells (measured on an NVIDIA H100, driver 580.159.04, with 100,000 of each). So the driver's figure is read after the
+ * call. A view for which the driver may take one more block is made only if that block fits.
  */
 #include "../core/fault.h"
 #include "../shared/blocks.h"
@@ -12,7 +12,7 @@
 
 #define VIEWS_PER_BLOCK 32768 /* fewer than lie in one */
 
-/* Of each device: those that there are, which contexts may have taken along, and the most that there were. */
+/* By device: views that were made and not destroyed, also if their context ended; and the largest number so far. */
 static struct {
     atomic_long live_count, peak_count;
 } views[HETERO_MAX_DEVICES];
@@ -25,7 +25,7 @@ static bool view_fits(int device)
            FAULT(views_unsettled);
 }
 
-/* Whether the view that was made may stay. */
+/* After a view was made: whether it may stay. */
 static bool settle_view(int device)
 {
     long live_count = atomic_fetch_add(&views[device].live_count, 1) + 1,

@@ -1,4 +1,4 @@
-/* Calls that have memory in forms of HIP's own. */
+/* Memory calls that only HIP has. */
 #include "tiles.h"
 
 #include "../shared/arguments.h"
@@ -44,14 +44,14 @@ hipError_t allocate_3d(hipError_t (*real)(hipPitchedPtr *, hipExtent), hipPitche
                      pointer->pitch * extent.height * extent.depth, real(pointer, extent));
 }
 
-/* AMD's runtime 5.2.3 gives memory of the card here, which its header calls another name of hipHostMalloc. */
+/* Its header says that this is the same as hipHostMalloc, but AMD's runtime 5.2.3 allocates memory of the card here. */
 hipError_t allocate_host(hipError_t (*real)(void **, size_t, unsigned), void **pointer, size_t bytes, unsigned flags)
 {
     return (DRIVER(HostMalloc) != NULL && !FAULT(host_memory_of_the_card) ? DRIVER(HostMalloc) : real)(pointer, bytes,
                                                                                                        flags);
 }
 
-/* An array whose elements have so many bits in each of four channels. */
+/* The bytes of an array, whose format has the bits of each of four channels. */
 static uint64_t formatted_bytes(const hipChannelFormatDesc *format, hipExtent extent, unsigned levels)
 {
     int element_bits = format == NULL ? 0 : format->x + format->y + format->z + format->w;

@@ -1,11 +1,11 @@
-/* What AMD's runtime takes of a card for an array. */
+/* The bytes that AMD's runtime takes of a card for an array. */
 #include "tiles.h"
 
 #include "../shared/array.h"
 #include "../shared/pitch.h"
 
-/* Bytes of an element; formats are CUDA's: 1, 2, 3 and 8, 9, 10 unsigned and signed of 1, 2 and 4 bytes, 16 half, 32
- * float. */
+/* The bytes of an element. Formats are CUDA's: 1, 2 and 3 are unsigned, 8, 9 and 10 are signed integers of 1, 2 and 4
+ * bytes, 16 is half, 32 is float. */
 static size_t element_bytes_of(const HIP_ARRAY3D_DESCRIPTOR *shape)
 {
     static const uint8_t channel_bytes[33] = {[1] = 1, [2] = 2,  [3] = 4,  [8] = 1,
@@ -14,8 +14,8 @@ static size_t element_bytes_of(const HIP_ARRAY3D_DESCRIPTOR *shape)
     return (format < 33 && channel_bytes[format] ? channel_bytes[format] : 8u) * (channel_count ? channel_count : 1);
 }
 
-/* The bytes of an array that is made of tiles of 2^bits bytes, of elements of 2^element bytes; a tile is about as deep
- * as it is wide where `thick`. */
+/* The bytes of an array in tiles of 2^tile_bits bytes, with elements of 2^element_bits bytes. A thick tile is about as
+ * deep as it is wide. Variables that end in _bits are powers of two. */
 static uint64_t tiled_bytes(hipExtent extent, unsigned tile_bits, unsigned element_bits, bool is_thick)
 {
     unsigned width_bits = is_thick ? (tile_bits - element_bits + 2) / 3 : (tile_bits - element_bits + 1) / 2;
@@ -32,10 +32,10 @@ static uint64_t tiled_bytes(hipExtent extent, unsigned tile_bits, unsigned eleme
 
 #define ALIGNMENT 65536u
 
-/* What an array takes: whole blocks, since its address is not told, of tiles as AMD's address library has them on
- * gfx906. Larger tiles are taken where they are about twice what smaller ones would be at most, deep ones likewise.
- * Their alignment comes on top, and all levels together take less than twice the first. Measured with AMD's runtime
- * 5.2.3 (docs/hip.md). */
+/* The bytes of an array's first level: whole blocks, since its address is not known, of tiles as AMD's address library
+ * places them on gfx906. Large tiles are used if they take at most about twice the bytes of small ones, and thick ones
+ * likewise. The tiles' alignment is added. All levels together take less than twice the first. Measured with AMD's
+ * runtime 5.2.3 (docs/hip.md). */
 static uint64_t level_bytes(size_t element_bytes, hipExtent extent)
 {
     unsigned element_bits = 0;

@@ -1,4 +1,4 @@
-/* What an array takes whose elements have so many bytes, and with so many mipmap levels. */
+/* The bytes that an array takes, by the bytes of an element, its extent and its mipmap levels. */
 #ifndef HETERO_HIP_TILES_H
 #define HETERO_HIP_TILES_H
 

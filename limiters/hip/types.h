@@ -1,4 +1,4 @@
-/* What the bodies that all driver APIs share call the things of HIP (../shared). */
+/* HIP's names for the types and values that the bodies of ../shared use. */
 #ifndef HETERO_HIP_TYPES_H
 #define HETERO_HIP_TYPES_H
 
@@ -22,11 +22,11 @@ typedef void *context_t, *pointer_t;
     output(void *) output(hipArray_t) output(hipMipmappedArray_t) output(hipMemPool_t)                                 \
         output(hipMemGenericAllocationHandle_t) output(hipModule_t) output(hipLibrary_t) output(hipPitchedPtr)
 
-/* What stands for the context of a device: its ordinal and one more. */
+/* A device's ordinal + 1 stands for its context. */
 #define CONTEXT_OF(ordinal) ((context_t)(intptr_t)((ordinal) + 1))
 #define ORDINAL_OF(context) ((int)(intptr_t)(context) - 1)
 
-/* What CUDA calls otherwise. */
+/* HIP's names where CUDA's differ by more than the prefix. */
 #define hipDeviceGetCount        hipGetDeviceCount
 #define hipEventCreate           hipEventCreateWithFlags
 #define hipEventDestroy_v2       hipEventDestroy
@@ -75,16 +75,16 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED  hipErrorStreamCaptureUnsupported
 #define HIP_ERROR_CAPTURED_EVENT              hipErrorCapturedEvent
 
-/* What the runtime does, where one condition tells it apart from others; features.mk chooses whole bodies. */
+/* Properties of the runtime that the bodies test; features.mk chooses whole bodies. */
 #define CALLS_NEST           1 /* hipMemAllocPitch calls hipMallocPitch */
 #define ANY_CALL_IS_FIRST    1
 #define CONTEXTS_HAVE_BLOCKS 0 /* blocks.h */
 #define BLOCKS_ARE_KEPT      1
 #define MANAGED_IN_BATCHES   0
-#define FREES_WAIT           1 /* of what is no pool's, as the runtime itself does */
+#define FREES_WAIT           1 /* a stream-ordered free of memory of no pool waits for the stream, as in the runtime */
 #define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
 
-/* In what sizes it takes memory. */
+/* The sizes in which it takes memory, in bytes. */
 #define SUBALLOCATED_BELOW   (BLOCK + 1) /* blocks.h */
 #define ARRAYS_SHARE_UP_TO   0
 #define PITCH_STEP           256u

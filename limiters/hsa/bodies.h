@@ -1,5 +1,5 @@
-/* What answers in place of the HSA runtime, one for each line of api.def that names it: a body gets the runtime's own
- * function first. */
+/* Declares the bodies: the limiter's functions that answer in place of the HSA runtime's, named in the lines of
+ * api.def. A body's first argument is the runtime's own function (`real`). */
 #ifndef HETERO_HSA_BODIES_H
 #define HETERO_HSA_BODIES_H
 

@@ -1,4 +1,4 @@
-/* The names of the HSA runtime's functions, and what they were found to be (driver.h). */
+/* The table of the HSA runtime's functions (driver.h). */
 #include "driver.h"
 
 struct symbol hsa_rows[ROWS] = {

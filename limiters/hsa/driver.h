@@ -16,10 +16,10 @@ enum {
 extern struct symbol hsa_rows[ROWS];
 extern struct library hsa_library;
 
-/* The runtime's own function; NULL in one too old to have it. */
+/* The runtime's own function; NULL: the runtime is too old to have it. */
 #define REAL(name) ((typeof(&name))symbol_real(&hsa_library, &hsa_rows[ROW_##name]))
 
-/* The grant's device that an agent is. A card's number is HIP's; its unique id is known here, too. */
+/* The grant's device of an agent, by its unique id; agents have no ordinal. */
 int device_of_agent(hsa_agent_t agent);
 
 #endif

@@ -1,5 +1,5 @@
-/* What AMD's libraries ask the kernel's driver for by ioctl, as far as it tells of memory: our own declarations. The
- * public reference is Linux's kfd_ioctl.h; tests/limiters compares them with it. */
+/* Our own declarations of the ioctls by which AMD's libraries allocate memory from the kernel's driver. The public
+ * reference is Linux's kfd_ioctl.h; tests/limiters compares them with it. */
 #ifndef HETERO_KFD_H
 #define HETERO_KFD_H
 

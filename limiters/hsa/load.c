@@ -1,7 +1,7 @@
-/* What a program brings along (hipcc's fat binaries), HIP's runtime has the HSA runtime load, within whatever call
- * needs it first. So it is charged here: before it is on the card, and until its executable is destroyed.
+/* Charges the code that is part of a program (hipcc's fat binaries). HIP's runtime has the HSA runtime load it within
+ * the first call that needs it. So it is charged here, from before the load until its executable is destroyed.
  *
- * HIP's runtime holds locks meanwhile: none of its functions is called, so what is kept of freed memory stays there.
+ * HIP's runtime holds locks meanwhile. So none of its functions may be called, and no memory is reclaimed.
  */
 #include "bodies.h"
 #include "driver.h"
@@ -48,7 +48,7 @@ hsa_status_t destroy_reader(typeof(&hsa_code_object_reader_destroy) real, hsa_co
     return real(reader);
 }
 
-/* The runtime has a block for its own kernels: small images that fit into that cost nothing. */
+/* Whether a small image fits into the block that the runtime has for its own kernels, where it takes nothing. */
 static bool is_in_first_block(int device, uint64_t bytes)
 {
     static _Atomic uint64_t filled_bytes[HETERO_MAX_DEVICES];
@@ -58,7 +58,7 @@ static bool is_in_first_block(int device, uint64_t bytes)
     return has_room;
 }
 
-/* What an image takes beyond what the call that loads it is charged for. */
+/* The bytes that an image takes beyond those that are charged for the call that loads it. */
 static uint64_t chargeable_image_bytes(uint64_t image_bytes, int device)
 {
     uint64_t block_bytes = block_bytes_of(image_bytes);
@@ -69,7 +69,7 @@ static uint64_t chargeable_image_bytes(uint64_t image_bytes, int device)
     return FAULT_VALUE(small_images_uncharged, (image_bytes + PAGE - 1) / PAGE * PAGE, 0);
 }
 
-/* An executable's images are charged together, on each device. */
+/* The key of an executable on a device, whose images there are one entry. */
 static uint64_t key_of(hsa_executable_t executable, int device)
 {
     return executable.handle ^ (uint64_t)(device + 1) << 56;
@@ -83,7 +83,7 @@ static void keep_loaded(hsa_executable_t executable, int device, uint64_t bytes)
         keep_entry(&(struct entry){.kind = HELD_LOADED, .key = key, .device = device, .bytes = bytes});
 }
 
-/* Images are read where HIP's runtime has its own; a program that calls HSA itself is not held (docs/hip.md). */
+/* HIP's runtime loads all images by this call. A program that calls HSA directly is not limited (docs/hip.md). */
 hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_executable_t executable,
                        hsa_agent_t agent, hsa_code_object_reader_t reader, const char *options,
                        hsa_loaded_code_object_t *loaded)
@@ -103,7 +103,7 @@ hsa_status_t load_code(typeof(&hsa_executable_load_agent_code_object) real, hsa_
     return answer;
 }
 
-/* Forgotten before the runtime is asked, for it may hand the name out again at once. */
+/* The entries are taken out before the runtime is called, because it may reuse the name at once. */
 hsa_status_t destroy_executable(typeof(&hsa_executable_destroy) real, hsa_executable_t executable)
 {
     struct entry entries[HETERO_MAX_DEVICES], previous;

@@ -1,10 +1,10 @@
-/* Scratch: what a kernel's threads have of their own, arrays and spills. The HSA runtime takes it of a card when a
- * queue meets a kernel that needs more than the queue has, in a thread of the runtime's, and may keep it. No function
- * of HIP or HSA tells of it: the library below, which AMD links into the runtime, asks the kernel's driver by ioctl. So
- * it is charged there. Where it does not fit the driver is not asked, and the runtime does as on a full card: it gives
- * back what no kernel uses, then runs fewer of the kernel's threads at a time.
+/* Charges scratch: the private memory of a kernel's threads, which has arrays and spilled registers. The HSA runtime
+ * allocates it when a queue gets a kernel that needs more than the queue has. It does so in a thread of its own, and
+ * may keep it. No function of HIP or HSA tells of it: the library below, which AMD links into the runtime, allocates it
+ * by ioctl. So it is charged there. If it does not fit, the ioctl fails, and the runtime does as on a full card: it
+ * frees scratch that no kernel uses, then runs fewer of the kernel's threads at a time.
  *
- * All other memory of a card has other addresses, and is charged by the call that it is for.
+ * All other memory of a card has other addresses, and is charged by the call that allocates it.
  */
 #include "bodies.h"
 #include "driver.h"
@@ -26,10 +26,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Addresses of one die: 8 GiB from gfx12 on (MaxScratchDevice of late ROCr). */
+/* The bytes of scratch addresses of one die; twice as many from gfx12 on (MaxScratchDevice of new ROCr versions). */
 #define SCRATCH_SPAN_OF_DIE (UINT64_C(4) << 30)
 
-/* The device that this thread makes a queue of, and its addresses of scratch. */
+/* The device on which this thread is making a queue, and the bytes of its scratch addresses. */
 static __thread int queue_device = DEVICE_NONE;
 static __thread uint64_t queue_scratch_span;
 
@@ -37,7 +37,7 @@ static __thread uint64_t queue_scratch_span;
  * what else was loaded in front of it */
 
 typedef int (*ioctl_function)(int, unsigned long, void *);
-static ioctl_function next_ioctl; /* written while this library is loaded; until then the kernel is asked at once */
+static ioctl_function next_ioctl; /* set when this library is loaded; NULL before that: the system call is made */
 
 __attribute__((constructor)) static void find_next_ioctl(void)
 {
@@ -52,13 +52,13 @@ static int call_next(int fd, unsigned long request, void *argument)
 /* ------------------------------------------------------------------------------------------ the driver's own numbers
  */
 
-/* No other driver's request has all of these bits. */
+/* Whether this is the request, whatever its size. No other driver's request has all of these bits. */
 static bool is_request(unsigned long request, uint32_t known_request)
 {
     return request_kind(request) == request_kind(known_request);
 }
 
-/* What is known of a card by the driver's number of it. */
+/* The entry of a card, by the kernel driver's number of it. */
 static struct entry card_of(uint32_t gpu_id)
 {
     struct entry card = {.kind = CARD_SCRATCH, .key = gpu_id, .device = DEVICE_NONE};
@@ -89,7 +89,7 @@ static uint64_t scratch_span_of(hsa_agent_t agent)
     typeof(&hsa_agent_get_info) get_info = REAL(hsa_agent_get_info);
     if (get_info == NULL || get_info(agent, HSA_AMD_AGENT_INFO_NUM_XCC, &die_count) != HSA_STATUS_SUCCESS ||
         die_count == 0)
-        die_count = 1; /* a runtime of before there were several */
+        die_count = 1; /* an older runtime, for cards with one die */
     bool is_gfx12 = get_info != NULL && get_info(agent, HSA_AGENT_INFO_NAME, name) == HSA_STATUS_SUCCESS &&
                     strncmp(name, "gfx12", strlen("gfx12")) == 0;
     return die_count * (is_gfx12 ? 2 * SCRATCH_SPAN_OF_DIE : SCRATCH_SPAN_OF_DIE);
@@ -109,8 +109,8 @@ hsa_status_t create_queue(typeof(&hsa_queue_create) real, hsa_agent_t agent, uin
 /* ------------------------------------------------------------------------------------------------------ what is asked
  */
 
-/* The device that scratch is asked of; DEVICE_NONE: other memory, or a card that no queue was made of. A queue may be
- * made with scratch. */
+/* The device on which scratch is allocated; DEVICE_NONE: it is other memory, or the card has no queue. Scratch may be
+ * allocated while the first queue is being made. */
 static int scratch_device(const struct kfd_ioctl_alloc_memory_of_gpu_args *arguments)
 {
     struct entry card = card_of(arguments->gpu_id);
@@ -123,8 +123,8 @@ static int scratch_device(const struct kfd_ioctl_alloc_memory_of_gpu_args *argum
     return is_scratch ? card.device : DEVICE_NONE;
 }
 
-/* The program is refused nothing, it is slower; unless not even one group of threads for each of the card's units fits,
- * which ends it. Its user is told once. */
+/* The program becomes slower. If not even one group of threads for each of the card's units fits, it ends. A notice
+ * tells its user once. */
 static void log_scratch_refused(int device, uint64_t bytes)
 {
     static atomic_flag is_noticed = ATOMIC_FLAG_INIT;
@@ -153,7 +153,7 @@ static int allocate_memory(int fd, unsigned long request, struct kfd_ioctl_alloc
     return answer;
 }
 
-/* Forgotten before the driver is asked, for it may hand the name out again at once. */
+/* The entry is taken out before the driver is called, because it may reuse the handle at once. */
 static int free_memory(int fd, unsigned long request, struct kfd_ioctl_free_memory_of_gpu_args *arguments)
 {
     struct entry entry, previous;
@@ -168,7 +168,7 @@ static int free_memory(int fd, unsigned long request, struct kfd_ioctl_free_memo
     return answer;
 }
 
-/* What tells of a card is noted when the driver has taken it. */
+/* A request that describes a card is noted after the driver has accepted it. */
 static int call_next_and_note(int fd, unsigned long request, void *argument)
 {
     int answer = call_next(fd, request, argument), error_number = errno;

@@ -1,4 +1,4 @@
-/* Getting in: the exported functions, one for every line of api.def. HIP's runtime calls them by their names. */
+/* The entry points: one exported function for every line of api.def. HIP's runtime calls them by their names. */
 #include "bodies.h"
 #include "driver.h"
 

@@ -1,5 +1,5 @@
-/* What answers in place of NVML under a grant: each body gets the library's own function first. They are in the files
- * that api.def names.
+/* Declares the bodies: the limiter's functions that answer in place of NVML's under a grant. A body's first argument is
+ * the library's own function (`real`). They are in the files that api.def names.
  */
 #ifndef HETERO_NVML_BODIES_H
 #define HETERO_NVML_BODIES_H

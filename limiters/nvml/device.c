@@ -1,5 +1,5 @@
-/* Which cards there are. A card that is not granted is hidden in one way: no function hands out a handle of it, so
- * whatever takes a handle tells of granted cards alone. A card is shown, too, of which a MIG instance is granted.
+/* Hides cards that are not granted: no function returns a handle of one, so functions that take a handle only tell of
+ * granted cards. A card is shown, too, if a MIG instance of it is granted.
  */
 #include "device.h"
 
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The driver's handle of one of the grant's devices. */
+/* NVML's handle of one of the grant's devices. */
 static nvmlReturn_t handle_of_device(unsigned device, nvmlDevice_t *handle)
 {
     typeof(&nvmlDeviceGetHandleByUUID) get_by_uuid = REAL(nvmlDeviceGetHandleByUUID);
@@ -40,8 +40,7 @@ static unsigned index_in(const nvmlDevice_t *list, unsigned count, nvmlDevice_t 
     return index;
 }
 
-/* The cards that are shown. One that the driver knows and has no handle of is NULL: those behind it keep their index.
- */
+/* The cards that are shown; returns how many. A card that is lost is NULL, so that later ones keep their index. */
 static unsigned list_cards(nvmlDevice_t cards[HETERO_MAX_DEVICES])
 {
     unsigned count = 0;
@@ -49,7 +48,7 @@ static unsigned list_cards(nvmlDevice_t cards[HETERO_MAX_DEVICES])
         nvmlDevice_t handle;
         nvmlReturn_t answer = handle_of_device(device, &handle);
         if (answer == NVML_ERROR_NOT_FOUND || answer == NVML_ERROR_INVALID_ARGUMENT)
-            continue; /* another vendor's */
+            continue; /* a device of another vendor */
         nvmlDevice_t card = answer == NVML_SUCCESS ? card_of(handle) : NULL;
         if (card == NULL || index_in(cards, count, card) == count)
             cards[count++] = card;
@@ -57,7 +56,7 @@ static unsigned list_cards(nvmlDevice_t cards[HETERO_MAX_DEVICES])
     return count;
 }
 
-/* The MIG instances of a card that are granted. */
+/* The MIG instances of a card that are granted; returns how many. */
 static unsigned list_instances(nvmlDevice_t card, nvmlDevice_t instances[HETERO_MAX_DEVICES])
 {
     unsigned count = 0;
@@ -69,7 +68,7 @@ static unsigned list_instances(nvmlDevice_t card, nvmlDevice_t instances[HETERO_
     return count;
 }
 
-/* The grant's devices that a handle stands for, as bits. 0: it is not granted. */
+/* A bit for each of the grant's devices that a handle stands for. 0: it is not granted. */
 static uint32_t devices_of(nvmlDevice_t handle)
 {
     char uuid[96];
@@ -96,7 +95,7 @@ uint32_t device_limits(nvmlDevice_t handle)
     return device_bits;
 }
 
-/* ------------------------------------------------------------------------------------------------------- one handle */
+/* ----------------------------------------------------------------------------------------- functions of one handle */
 
 nvmlReturn_t device_count(nvmlReturn_t (*real)(unsigned *), unsigned *count)
 {
@@ -110,7 +109,7 @@ nvmlReturn_t device_count(nvmlReturn_t (*real)(unsigned *), unsigned *count)
 nvmlReturn_t handle_by_index(nvmlReturn_t (*real)(unsigned, nvmlDevice_t *), unsigned index, nvmlDevice_t *handle)
 {
     nvmlDevice_t cards[HETERO_MAX_DEVICES], unused;
-    nvmlReturn_t not_found_answer = real(UINT32_MAX, &unused); /* what the driver says of a card that does not exist */
+    nvmlReturn_t not_found_answer = real(UINT32_MAX, &unused); /* the error for a card that does not exist */
     if (not_found_answer != NVML_ERROR_INVALID_ARGUMENT || handle == NULL || index >= list_cards(cards))
         return not_found_answer;
     *handle = cards[index];
@@ -161,9 +160,9 @@ nvmlReturn_t device_index(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *), nvmlDe
     return answer;
 }
 
-/* ------------------------------------------------------------------------------------------------------- no handles */
+/* ---------------------------------------------------------------------------------------- functions without handles */
 
-/* Cards that an administrator took away from everybody. */
+/* Excluded cards are those that an administrator hid from all programs. */
 nvmlReturn_t excluded_count(nvmlReturn_t (*real)(unsigned *), unsigned *count)
 {
     nvmlReturn_t answer = real(count);
@@ -192,7 +191,7 @@ nvmlReturn_t drain_state(nvmlReturn_t (*real)(nvmlPciInfo_t *, nvmlEnableState_t
     return is_granted ? real(pci, state) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* -------------------------------------------------------------------------------------------------- several handles */
+/* ------------------------------------------------------------------------------------ functions of several handles */
 
 enum { MAX_CARDS = 256 }; /* of a machine */
 
@@ -205,7 +204,7 @@ static unsigned keep_granted(nvmlDevice_t *handles, unsigned count)
     return granted_count;
 }
 
-/* As the two below have it: as many as there is room for, and without room their number alone. */
+/* Write granted handles as the two functions below do: as many as `*count` allows, or only their number if it is 0. */
 static nvmlReturn_t write_granted(nvmlReturn_t answer, nvmlDevice_t *driver_handles, unsigned driver_count,
                                   unsigned *count, nvmlDevice_t *handles)
 {

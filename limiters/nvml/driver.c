@@ -1,4 +1,4 @@
-/* The names of NVML's functions, and what they were found to be (driver.h). */
+/* The table of NVML's functions (driver.h). */
 #include "driver.h"
 
 struct symbol nvml_rows[ROWS] = {

@@ -19,13 +19,13 @@ enum {
 extern struct symbol nvml_rows[ROWS];
 extern struct library nvml_library;
 
-/* The library's own function; NULL in one too old to have it. */
+/* The library's own function; NULL: the library is too old to have it. */
 #define REAL(name) ((typeof(&name))symbol_real(&nvml_library, &nvml_rows[ROW_##name]))
 
-/* The same, if it was found when the program began to use the device: threads of ours ask no more. */
+/* The same, if it was found by nvml_prepare(). The limiter's threads make no lookups. */
 #define KNOWN(name) ((typeof(&name))symbol_known(&nvml_rows[ROW_##name]))
 
-/* NVML's stamps are of CLOCK_REALTIME. In ns. */
+/* The time of a clock. NVML's time stamps are of CLOCK_REALTIME. */
 static inline uint64_t nvml_clock_ns(clockid_t clock)
 {
     struct timespec time;

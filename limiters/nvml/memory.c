@@ -1,4 +1,4 @@
-/* What NVML says of memory, for programs that size themselves by it and for those that show it: the grant. */
+/* NVML's memory figures are the grant's, for programs that size themselves by them and for those that show them. */
 #include "bodies.h"
 #include "device.h"
 #include "driver.h"
@@ -10,7 +10,7 @@ struct memory_figures { /* bytes */
     uint64_t total_bytes, used_bytes, free_bytes;
 };
 
-/* The grant's figures, where the whole card has `card_free` left; false where the library's own answer stands. */
+/* The grant's figures, if the whole card has `card_free_bytes` free. False: NVML's own answer is passed on. */
 static bool read_grant_figures(nvmlDevice_t handle, uint64_t card_free_bytes, struct memory_figures *figures)
 {
     uint32_t device_bits = device_limits(handle);
@@ -23,7 +23,7 @@ static bool read_grant_figures(nvmlDevice_t handle, uint64_t card_free_bytes, st
             figures->total_bytes += limit_bytes;
             figures->used_bytes += used_bytes < limit_bytes
                                        ? used_bytes
-                                       : limit_bytes; /* the limit may be less now than what was allocated */
+                                       : limit_bytes; /* the limit may have been lowered below the use */
             may_spill = may_spill || (terms_flags(terms) & HETERO_FLAG_SPILL) != 0;
         }
     uint64_t remaining_bytes = figures->total_bytes - figures->used_bytes;
@@ -31,7 +31,7 @@ static bool read_grant_figures(nvmlDevice_t handle, uint64_t card_free_bytes, st
     return device_bits != 0;
 }
 
-/* Without a figure of what is reserved, NVML counts that as used. */
+/* This form has no figure of reserved memory, so NVML counts it as used. */
 nvmlReturn_t granted_memory(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_t *), nvmlDevice_t handle,
                             nvmlMemory_t *memory)
 {
@@ -53,7 +53,7 @@ nvmlReturn_t granted_memory_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlMemory_v2_
         memory->used = grant.used_bytes;
         memory->free = grant.free_bytes;
         memory->reserved = grant.total_bytes - grant.used_bytes -
-                           grant.free_bytes; /* what the card has no room for now */
+                           grant.free_bytes; /* granted, but other programs use it now */
     }
     return answer;
 }

@@ -1,5 +1,5 @@
-/* The processes that NVML lists: the grant's own, as the region knows them. Of those a driver may not say the memory,
- * or lists them under the pids of another namespace; then the ledger's figure is shown.
+/* NVML lists the grant's own processes only, as the region has them. If the driver does not tell a process's memory, or
+ * lists it under a pid of another namespace, the charged bytes are shown.
  */
 #include "processes.h"
 
@@ -81,7 +81,7 @@ nvmlReturn_t rows_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *
 
 /* --------------------------------------------------------------------------------------------------- memory in use */
 
-/* Each form of a process's row begins as the one before it. */
+/* Each version of a process's struct begins as the one before it. */
 _Static_assert(offsetof(nvmlProcessInfo_v2_t, usedGpuMemory) == offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) &&
                    offsetof(nvmlProcessDetail_v1_t, usedGpuMemory) == offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) &&
                    offsetof(nvmlProcessDetail_v1_t, computeInstanceId) ==
@@ -106,7 +106,7 @@ static void fill_memory(struct process_rows *rows)
     }
 }
 
-/* Those that hold memory and that the driver lists under no pid of theirs. */
+/* Add processes that hold memory and that the driver does not list under their pid. */
 static void add_unlisted(struct process_rows *rows, nvmlDevice_t handle)
 {
     nvmlProcessDetail_v1_t unlisted = {.gpuInstanceId = ~0u, .computeInstanceId = ~0u};
@@ -182,7 +182,7 @@ nvmlReturn_t accounting_pids(nvmlReturn_t (*real)(nvmlDevice_t, unsigned *, unsi
     return rows_end(&rows, real(handle, &rows.row_count, (unsigned *)rows.structs), count, pids);
 }
 
-/* Whether what is asked of this process may be told: it is of the grant, or the whole card is not limited. */
+/* Whether a process's figures may be read: it is of the grant, or the card is not limited. */
 static bool may_read_pid(nvmlDevice_t handle, unsigned pid)
 {
     struct process_rows rows;
@@ -205,7 +205,7 @@ nvmlReturn_t accounting_stats_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlAccounti
     return stats == NULL || may_read_pid(handle, stats->pid) ? real(handle, stats) : NVML_ERROR_NOT_FOUND;
 }
 
-/* Asked without room, NVML tells the number of sessions and succeeds. */
+/* If `*out_count` is 0, NVML sets it to the number of sessions and succeeds. */
 static nvmlReturn_t sessions_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs)
 {
     bool asks_count_only = out_count != NULL && *out_count == 0;

@@ -1,4 +1,4 @@
-/* What NVML lists by process, of which a grant is shown its own. */
+/* NVML's lists of processes, of which a grant is shown its own. */
 #ifndef HETERO_NVML_PROCESSES_H
 #define HETERO_NVML_PROCESSES_H
 
@@ -8,24 +8,27 @@
 
 #include <stdbool.h>
 
-enum { MAX_ROWS = 1024 }; /* that are asked of the library at once */
+enum { MAX_ROWS = 1024 }; /* that the library may write in one call */
+
+/* A list that NVML writes: an array of structs, one for each process. */
 
 struct process_rows {
-    char *structs;      /* an array of structs, which the library fills */
-    unsigned row_count; /* how many it may fill; then, how many there are */
-    size_t row_bytes;   /* of each */
-    size_t pid_offset;  /* where in it the pid is */
-    uint32_t device_bits;
-    struct region_process *own_processes; /* the grant's processes */
+    char *structs;      /* of row_bytes each, which the library writes */
+    unsigned row_count; /* how many it may write; then, how many there are */
+    size_t row_bytes;
+    size_t pid_offset;                    /* of the pid in a struct */
+    uint32_t device_bits;                 /* of the grant's devices, as from device_limits() */
+    struct region_process *own_processes; /* the grant's, own_count of them */
     unsigned own_count;
 };
 
-/* Room for what the library lists of a device. False: its own answer stands. */
+/* Allocate memory for a list of a device. False: NVML's own answer is passed on. */
 bool rows_begin(struct process_rows *rows, nvmlDevice_t handle, size_t row_bytes, size_t pid_offset);
 
+/* Remove the structs of other grants' processes. */
 void rows_keep_own(struct process_rows *rows);
 
-/* Hand out what the library answered, as it does: `count` is how many there is room for, then how many there are. */
+/* Copy the list to the program as NVML does. `*out_count` is how many structs fit, then how many there are. */
 nvmlReturn_t rows_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs);
 
 void rows_free(struct process_rows *rows);

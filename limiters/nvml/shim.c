@@ -1,6 +1,6 @@
-/* Getting in: the exported functions, one per line of api.def. Also what the limiter itself asks of NVML (shim.h).
+/* The entry points: one exported function per line of api.def. Also the limiter's own calls of NVML (shim.h).
  *
- * A grant that cannot be understood changes nothing: observation fails open.
+ * A grant that cannot be read changes nothing here: observation fails open.
  */
 #include "shim.h"
 
@@ -19,8 +19,8 @@
 #define EXPORT      __attribute__((visibility("default")))
 #define UNWRAP(...) __VA_ARGS__
 
-/* What dlsym gives of this library's name, and what a program that was linked to it calls; one that was linked to
- * another vendor's library of the same names calls that. */
+/* own_##name is what dlsym returns. The exported function is what a linked program calls; if it was linked to another
+ * vendor's library of the same names, that library's function is called. */
 #define OWN(name, parameters, arguments, body)                                                                         \
     static nvmlReturn_t own_##name parameters                                                                          \
     {                                                                                                                  \
@@ -48,14 +48,15 @@ static void *const answers[ROWS] = {
 
 SYMBOLS(nvml, &nvml_library, answers);
 
-/* ------------------------------------------------------------------------------------------- what the limiter asks */
+/* ------------------------------------------------------------------------------------------ the limiter's own calls */
 
 void nvml_prepare(void)
 {
     library_resolve(&nvml_library);
 }
 
-/* The process that has NVML open for us, for good: opening takes it milliseconds. A child of fork opens its own. */
+/* The process that opened NVML for the limiter. It stays open, because opening takes milliseconds. A child of fork
+ * opens it anew. */
 static _Atomic pid_t opened_by_pid;
 
 static bool find_known_device(const char *uuid, nvmlDevice_t *handle)
@@ -72,7 +73,7 @@ static bool find_known_device(const char *uuid, nvmlDevice_t *handle)
     return get_by_uuid(uuid, handle) == NVML_SUCCESS;
 }
 
-/* Not every driver keeps samples, and none are missed much (power.h). */
+/* Some drivers keep no samples, which are optional (power.h). */
 static void read_samples(nvmlDevice_t handle, struct power_reading *reading)
 {
     typeof(&nvmlDeviceGetSamples) get_samples = KNOWN(nvmlDeviceGetSamples);

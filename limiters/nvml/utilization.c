@@ -1,5 +1,5 @@
-/* How busy a card is with the grant. Where the grant's core is limited that is the device time it is charged, and else
- * what the driver says of its processes. What the driver knows of the whole card alone is not said.
+/* NVML's utilization is the grant's. If the grant's core is limited it is the charged device time; otherwise it is the
+ * driver's figure for the grant's processes. Figures that the driver only has for the whole card are not supported.
  */
 #include "bodies.h"
 #include "device.h"
@@ -11,12 +11,12 @@
 #include <pthread.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------------- what was charged */
+/* --------------------------------------------------------------------------------------------- charged device time */
 
 /* NVML's own figure is of the last second or less, too. */
-#define NEWER_AGE_NS  UINT64_C(500000000)  /* what is older is a beginning to measure from */
-#define MAX_AGE_NS    UINT64_C(3000000000) /* what is older says nothing of now: measured anew */
-#define FIRST_SPAN_NS 100000000            /* measured for so long: several time slices (timeshare/budget.h) */
+#define NEWER_AGE_NS  UINT64_C(500000000)  /* an older reading becomes the beginning of the measured span */
+#define MAX_AGE_NS    UINT64_C(3000000000) /* an older beginning is too old: a new span is measured */
+#define FIRST_SPAN_NS 100000000            /* of a new span: several time slices (timeshare/budget.h) */
 
 struct charge_reading {
     uint64_t time_ns;
@@ -40,7 +40,7 @@ static struct charge_reading read_now(void)
     return now;
 }
 
-/* The first to ask waits, since nothing was measured before. */
+/* The share of time that was charged. The first call waits for FIRST_SPAN_NS, since nothing was measured before. */
 static unsigned charged_percent(unsigned device)
 {
     tenancy_in_child(forget_parent);
@@ -60,14 +60,13 @@ static unsigned charged_percent(unsigned device)
     return charged_ns >= span_ns ? 100 : (unsigned)(charged_ns * 100 / span_ns);
 }
 
-/* -------------------------------------------------------------------------------------------- what the driver sampled
- */
+/* ------------------------------------------------------------------------------------------------- driver's samples */
 
-/* The newest sample of each process, of a second or less. */
+/* How old samples may be; each is of a second or less. */
 #define SAMPLE_AGE_NS UINT64_C(1500000000)
 
-/* The sum over the grant's processes. NOT_SUPPORTED: the driver does not say, or not under the pids that they have
- * here: drivers before r570 give those of the host in a container. */
+/* The sum over the grant's processes. NOT_SUPPORTED: the driver has no samples, or not under the pids of this
+ * namespace: in a container, drivers before r570 return the host's pids. */
 static nvmlReturn_t read_sampled_rates(nvmlDevice_t handle, nvmlUtilization_t *rates)
 {
     struct process_rows rows;
@@ -121,7 +120,7 @@ static bool is_utilization(nvmlSamplingType_t type)
            type == NVML_JPG_UTILIZATION_SAMPLES || type == NVML_OFA_UTILIZATION_SAMPLES;
 }
 
-/* Of the grant's utilization there is one sample: now. */
+/* The grant's utilization has one sample: the current one. */
 nvmlReturn_t recent_samples(nvmlReturn_t (*real)(nvmlDevice_t, nvmlSamplingType_t, unsigned long long,
                                                  nvmlValueType_t *, unsigned *, nvmlSample_t *),
                             nvmlDevice_t handle, nvmlSamplingType_t type, unsigned long long since_us,
@@ -145,7 +144,7 @@ nvmlReturn_t recent_samples(nvmlReturn_t (*real)(nvmlDevice_t, nvmlSamplingType_
     return answer;
 }
 
-/* Where nobody has a sample, NVML finds none. */
+/* Without samples NVML returns NOT_FOUND. */
 static nvmlReturn_t samples_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs)
 {
     if (answer == NVML_SUCCESS)
@@ -182,7 +181,7 @@ nvmlReturn_t processes_utilization(nvmlReturn_t (*real)(nvmlDevice_t, nvmlProces
     return samples_end(&rows, answer, &info->processSamplesCount, info->procUtilArray);
 }
 
-/* Clients then ask for utilization. */
+/* GPM's samples are of the whole card. Without them clients read the utilization. */
 nvmlReturn_t sampler_support(nvmlReturn_t (*real)(nvmlDevice_t, nvmlGpmSupport_t *), nvmlDevice_t handle,
                              nvmlGpmSupport_t *support)
 {
