@@ -68,29 +68,29 @@ enum state { FREE, WAITS, RUNS, ASTRAY };
 struct task {
     enum state state;
     int process, thread; /* thread 0: it has not begun */
-    pthread_t handle;
-    uint64_t wakes_ns, order; /* when it goes on, and the order of those that do so together */
-    const void *word;         /* what it waits for in its process */
-    bool woken;
-    uint32_t round; /* how often it went on: a futex */
+    pthread_t thread_handle;
+    uint64_t wakes_ns, wake_order; /* when it goes on, and the order of those that do so together */
+    const void *awaited_word;      /* what it waits for in its process */
+    bool is_woken;
+    uint32_t run_count; /* how often it went on: a futex */
 };
 
 /* The file. */
 static struct clock {
-    uint32_t lock, joined; /* joined: processes, counted for the start; a futex */
-    int32_t runs;          /* the task that runs; -1: none does */
-    uint64_t now_ns, to_realtime_ns, orders, rounds, random;
+    uint32_t lock_word, joined_processes; /* joined: processes, counted for the start; a futex */
+    int32_t running_task;                 /* the task that runs; -1: none does */
+    uint64_t now_ns, to_realtime_ns, last_wake_order, run_changes, random_state;
     struct task tasks[TASKS];
 } *shared;
 
-static pid_t process;
+static pid_t own_pid;
 /* How far the time of day of this process is ahead of the others. */
 static uint64_t skew_ns;
-static __thread int own = -1;       /* this thread's task */
-static __thread uint64_t looked_ns; /* looks at the clock since it moved last */
-static __thread unsigned looks;     /* since this thread waited last */
-static __thread bool is_let;        /* another was let run, and is to be woken */
-static pthread_key_t ending;
+static __thread int own_task = -1;    /* this thread's task */
+static __thread uint64_t looks_ns;    /* looks at the clock since it moved last */
+static __thread unsigned look_count;  /* since this thread waited last */
+static __thread bool has_woken_other; /* another was let run, and is to be woken */
+static pthread_key_t thread_end_key;
 
 #define REAL(X)                                                                                                        \
     X(clock_gettime)                                                                                                   \
@@ -142,68 +142,68 @@ static struct timespec time_of(uint64_t ns)
 
 static uint64_t real_ns(clockid_t clock)
 {
-    struct timespec now;
-    real.clock_gettime(clock, &now);
-    return ns_of(&now);
+    struct timespec time;
+    real.clock_gettime(clock, &time);
+    return ns_of(&time);
 }
 
 /* --------------------------------------------------------------------------------------------------------- who runs */
 
 static void lock(void)
 {
-    while (__atomic_exchange_n(&shared->lock, 1, __ATOMIC_ACQUIRE))
+    while (__atomic_exchange_n(&shared->lock_word, 1, __ATOMIC_ACQUIRE))
         real.sched_yield();
 }
 
 /* And wake the one that was let run meanwhile: any sooner, and it would find the lock taken. */
 static void unlock(void)
 {
-    uint32_t *round = is_let ? &shared->tasks[shared->runs].round : NULL;
-    is_let = false;
-    __atomic_store_n(&shared->lock, 0, __ATOMIC_RELEASE);
+    uint32_t *round = has_woken_other ? &shared->tasks[shared->running_task].run_count : NULL;
+    has_woken_other = false;
+    __atomic_store_n(&shared->lock_word, 0, __ATOMIC_RELEASE);
     if (round != NULL)
         real.syscall(SYS_futex, round, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 static uint64_t wake_latency(void)
 {
-    shared->random = shared->random * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return WAKE_NS + (shared->random >> 33) % MORE_NS;
+    shared->random_state = shared->random_state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return WAKE_NS + (shared->random_state >> 33) % MORE_NS;
 }
 
 /* Nobody runs: let the one that is due next. Lock held. */
 static void pass_on(void)
 {
-    struct task *next = NULL;
+    struct task *next_task = NULL;
     for (struct task *task = shared->tasks; task < shared->tasks + TASKS; task++)
         if (task->state == WAITS && task->wakes_ns != NEVER &&
-            (next == NULL || task->wakes_ns < next->wakes_ns ||
-             (task->wakes_ns == next->wakes_ns && task->order < next->order)))
-            next = task;
-    shared->runs = next == NULL ? -1 : (int32_t)(next - shared->tasks);
-    if (next == NULL)
+            (next_task == NULL || task->wakes_ns < next_task->wakes_ns ||
+             (task->wakes_ns == next_task->wakes_ns && task->wake_order < next_task->wake_order)))
+            next_task = task;
+    shared->running_task = next_task == NULL ? -1 : (int32_t)(next_task - shared->tasks);
+    if (next_task == NULL)
         return;
-    shared->now_ns = next->wakes_ns > shared->now_ns ? next->wakes_ns : shared->now_ns;
-    shared->rounds++;
-    next->state = RUNS;
-    next->word = NULL;
-    __atomic_add_fetch(&next->round, 1, __ATOMIC_RELEASE);
-    is_let = shared->runs != own;
+    shared->now_ns = next_task->wakes_ns > shared->now_ns ? next_task->wakes_ns : shared->now_ns;
+    shared->run_changes++;
+    next_task->state = RUNS;
+    next_task->awaited_word = NULL;
+    __atomic_add_fetch(&next_task->run_count, 1, __ATOMIC_RELEASE);
+    has_woken_other = shared->running_task != own_task;
 }
 
 /* As /proc says; 'Z' if it is gone. */
-static char state_of(int its_process, int thread)
+static char state_of(int process, int thread)
 {
-    char path[64], text[512] = "";
+    char path[64], status_text[512] = "";
     if (thread == 0)
         return 'R';
-    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", its_process, thread);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = file < 0 ? 0 : read(file, text, sizeof text - 1);
-    if (file >= 0)
-        close(file);
-    const char *name_ends = size > 0 ? strrchr(text, ')') : NULL;
-    return name_ends == NULL ? 'Z' : name_ends[2];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", process, thread);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t byte_count = fd < 0 ? 0 : read(fd, status_text, sizeof status_text - 1);
+    if (fd >= 0)
+        close(fd);
+    const char *name_end = byte_count > 0 ? strrchr(status_text, ')') : NULL;
+    return name_end == NULL ? 'Z' : name_end[2];
 }
 
 /* Lock held. */
@@ -215,105 +215,109 @@ static void forget_dead(void)
 }
 
 /* One that is killed says nothing, and one that reads from a pipe waits for somebody outside. */
-static void watch(uint64_t *rounds, unsigned *looks)
+static void check_running(uint64_t *last_run_changes, unsigned *unchanged_looks)
 {
     lock();
-    const struct task *task = shared->runs < 0 ? NULL : &shared->tasks[shared->runs];
+    const struct task *task = shared->running_task < 0 ? NULL : &shared->tasks[shared->running_task];
     char state = task == NULL ? 'R' : state_of(task->process, task->thread);
-    *looks = state != 'R' && state != 'D' && *rounds == shared->rounds ? *looks + 1 : 0;
-    *rounds = shared->rounds;
-    if (*looks >= STUCK || state == 'Z') {
-        shared->tasks[shared->runs].state = ASTRAY;
+    *unchanged_looks = state != 'R' && state != 'D' && *last_run_changes == shared->run_changes ? *unchanged_looks + 1
+                                                                                                : 0;
+    *last_run_changes = shared->run_changes;
+    if (*unchanged_looks >= STUCK || state == 'Z') {
+        shared->tasks[shared->running_task].state = ASTRAY;
         forget_dead();
         pass_on();
     }
     unlock();
 }
 
-static void wait_to_run(uint32_t before)
+static void wait_to_run(uint32_t run_count_before)
 {
-    uint32_t *round = &shared->tasks[own].round;
+    uint32_t *run_count = &shared->tasks[own_task].run_count;
     const struct timespec timeout = {.tv_nsec = WATCH_NS};
-    uint64_t rounds = 0;
-    unsigned looks = 0;
-    while (__atomic_load_n(round, __ATOMIC_ACQUIRE) == before)
-        if (real.syscall(SYS_futex, round, FUTEX_WAIT, before, &timeout, NULL, 0) != 0 && errno == ETIMEDOUT)
-            watch(&rounds, &looks);
+    uint64_t run_changes = 0;
+    unsigned unchanged_looks = 0;
+    while (__atomic_load_n(run_count, __ATOMIC_ACQUIRE) == run_count_before)
+        if (real.syscall(SYS_futex, run_count, FUTEX_WAIT, run_count_before, &timeout, NULL, 0) != 0 &&
+            errno == ETIMEDOUT)
+            check_running(&run_changes, &unchanged_looks);
 }
 
 /* Let the others run until then, or until somebody wakes those who wait for the word; whether somebody did. */
-static bool wait_until(uint64_t until_ns, const void *word)
+static bool wait_until(uint64_t until_ns, const void *awaited_word)
 {
-    int error = errno;
-    struct task *task = &shared->tasks[own];
+    int saved_errno = errno;
+    struct task *task = &shared->tasks[own_task];
     lock();
-    uint32_t before = task->round;
-    bool ran = task->state == RUNS;
+    uint32_t run_count_before = task->run_count;
+    bool was_running = task->state == RUNS;
     task->wakes_ns = until_ns;
-    task->order = ++shared->orders;
-    task->word = word;
-    task->woken = false;
+    task->wake_order = ++shared->last_wake_order;
+    task->awaited_word = awaited_word;
+    task->is_woken = false;
     task->state = WAITS;
-    looked_ns = looks = 0;
-    if (ran || shared->runs < 0)
+    looks_ns = look_count = 0;
+    if (was_running || shared->running_task < 0)
         pass_on();
     unlock();
-    wait_to_run(before);
-    errno = error;
-    return task->woken;
+    wait_to_run(run_count_before);
+    errno = saved_errno;
+    return task->is_woken;
 }
 
 /* Whether this thread's time is the clock's; then it runs. */
 static bool is_task(void)
 {
     find_real();
-    if (own < 0)
+    if (own_task < 0)
         return false;
-    if (shared->tasks[own].state != RUNS)
+    if (shared->tasks[own_task].state != RUNS)
         wait_until(shared->now_ns, NULL);
     return true;
 }
 
-static uint64_t now(void)
+static uint64_t virtual_now_ns(void)
 {
-    return shared->now_ns + looked_ns;
+    return shared->now_ns + looks_ns;
 }
 
 /* Wake so many of this process that wait for the word. */
-static void wake(const void *word, int most)
+static void wake(const void *awaited_word, int max_count)
 {
     if (shared == NULL)
         return;
     lock();
-    for (struct task *task = shared->tasks; task < shared->tasks + TASKS && most > 0; task++)
-        if (task->state == WAITS && task->word == word && task->process == process) {
-            uint64_t at_ns = now() + wake_latency();
+    for (struct task *task = shared->tasks; task < shared->tasks + TASKS && max_count > 0; task++)
+        if (task->state == WAITS && task->awaited_word == awaited_word && task->process == own_pid) {
+            uint64_t at_ns = virtual_now_ns() + wake_latency();
             task->wakes_ns = at_ns < task->wakes_ns ? at_ns : task->wakes_ns;
-            task->word = NULL;
-            task->woken = true;
-            most--;
+            task->awaited_word = NULL;
+            task->is_woken = true;
+            max_count--;
         }
-    if (shared->runs < 0)
+    if (shared->running_task < 0)
         pass_on();
     unlock();
 }
 
-static void rest(uint64_t ns)
+static void sleep_for(uint64_t ns)
 {
-    wait_until(now() + ns, NULL);
+    wait_until(virtual_now_ns() + ns, NULL);
 }
 
 /* Sleep as the kernel lets this thread: the timers of most are late, so that they come together. */
 static void sleep_until(uint64_t until_ns)
 {
-    int late_ns = prctl(PR_GET_TIMERSLACK);
-    wait_until((until_ns > now() ? until_ns : now()) + (uint64_t)(late_ns > 0 ? late_ns : 0) + 2000, NULL);
+    int slack_ns = prctl(PR_GET_TIMERSLACK);
+    wait_until((until_ns > virtual_now_ns() ? until_ns : virtual_now_ns()) + (uint64_t)(slack_ns > 0 ? slack_ns : 0) +
+                   2000,
+               NULL);
 }
 
 /* What is locked, and never waited for by name, is tried until it can be had. */
 #define TRY(attempt)                                                                                                   \
     for (uint64_t ns = TRY_NS; (attempt) == EBUSY; ns = ns < TRY_MOST_NS ? 2 * ns : ns)                                \
-    rest(ns)
+    sleep_for(ns)
 
 /* -------------------------------------------------------------------------------------------------------- who joins */
 
@@ -323,11 +327,11 @@ static int new_task(int thread, uint64_t wakes_ns)
     for (unsigned slot = 0; slot < TASKS; slot++)
         if (shared->tasks[slot].state == FREE) {
             shared->tasks[slot] = (struct task){.state = WAITS,
-                                                .process = process,
+                                                .process = own_pid,
                                                 .thread = thread,
                                                 .wakes_ns = wakes_ns,
-                                                .order = ++shared->orders,
-                                                .round = shared->tasks[slot].round};
+                                                .wake_order = ++shared->last_wake_order,
+                                                .run_count = shared->tasks[slot].run_count};
             return (int)slot;
         }
     return -1;
@@ -340,8 +344,8 @@ static void end_task(void *unused)
     if (!is_task())
         return;
     lock();
-    shared->tasks[own].state = FREE;
-    own = -1;
+    shared->tasks[own_task].state = FREE;
+    own_task = -1;
     pass_on();
     unlock();
 }
@@ -353,9 +357,9 @@ static void begin(void)
     for (unsigned slot = 0; slot < TASKS; slot++)
         if (shared->tasks[slot].state != FREE)
             return;
-    shared->joined = 0;
-    shared->runs = -1;
-    shared->random = 1;
+    shared->joined_processes = 0;
+    shared->running_task = -1;
+    shared->random_state = 1;
 }
 
 /* All have come: go on where those before left the clock, or now. A driver that was asked in the machine's time while
@@ -369,46 +373,49 @@ static void set_off(void)
 }
 
 /* Wait until so many have. */
-static void join(uint32_t parties)
+static void join(uint32_t process_count)
 {
     lock();
     begin();
-    own = new_task(getpid(), shared->now_ns);
-    uint32_t before = shared->tasks[own].round, joined = __atomic_add_fetch(&shared->joined, 1, __ATOMIC_RELEASE);
-    if (joined == parties)
+    own_task = new_task(getpid(), shared->now_ns);
+    uint32_t run_count_before = shared->tasks[own_task].run_count,
+             joined_count = __atomic_add_fetch(&shared->joined_processes, 1, __ATOMIC_RELEASE);
+    if (joined_count == process_count)
         set_off();
     unlock();
-    real.syscall(SYS_futex, &shared->joined, FUTEX_WAKE, TASKS, NULL, NULL, 0);
-    while ((joined = __atomic_load_n(&shared->joined, __ATOMIC_ACQUIRE)) < parties)
-        real.syscall(SYS_futex, &shared->joined, FUTEX_WAIT, joined, NULL, NULL, 0);
-    wait_to_run(before);
+    real.syscall(SYS_futex, &shared->joined_processes, FUTEX_WAKE, TASKS, NULL, NULL, 0);
+    while ((joined_count = __atomic_load_n(&shared->joined_processes, __ATOMIC_ACQUIRE)) < process_count)
+        real.syscall(SYS_futex, &shared->joined_processes, FUTEX_WAIT, joined_count, NULL, NULL, 0);
+    wait_to_run(run_count_before);
 }
 
-static uint64_t look(uint64_t ns)
+static uint64_t look_at_clock(uint64_t look_ns)
 {
-    unsigned doublings = looks < PATIENT_LOOKS ? 0 : (looks - PATIENT_LOOKS) / 8, before = looks + 1;
-    uint64_t longer_ns = LOOK_NS << (doublings < 16 ? doublings : 16);
+    unsigned doubling_count = look_count < PATIENT_LOOKS ? 0 : (look_count - PATIENT_LOOKS) / 8,
+             next_look_count = look_count + 1;
+    uint64_t longer_ns = LOOK_NS << (doubling_count < 16 ? doubling_count : 16);
     longer_ns = longer_ns < LOOK_MOST_NS ? longer_ns : LOOK_MOST_NS;
-    looked_ns += ns > longer_ns ? ns : longer_ns;
-    if (looked_ns >= LOOKS_NS)
-        rest(0);
-    looks = before;
-    return now();
+    looks_ns += look_ns > longer_ns ? look_ns : longer_ns;
+    if (looks_ns >= LOOKS_NS)
+        sleep_for(0);
+    look_count = next_look_count;
+    return virtual_now_ns();
 }
 
 /* The processor's counter is the clock, too: loops that wait by it would never end. */
 #ifdef __x86_64__
-static void count(int number, siginfo_t *unused, void *context)
+static void count(int signal_number, siginfo_t *unused, void *context)
 {
     greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
-    const unsigned char *at = (const unsigned char *)registers[REG_RIP];
-    bool is_short = at[0] == 0x0f && at[1] == 0x31, is_long = at[0] == 0x0f && at[1] == 0x01 && at[2] == 0xf9;
+    const unsigned char *instruction = (const unsigned char *)registers[REG_RIP];
+    bool is_short = instruction[0] == 0x0f && instruction[1] == 0x31,
+         is_long = instruction[0] == 0x0f && instruction[1] == 0x01 && instruction[2] == 0xf9;
     (void)unused;
     if (!is_short && !is_long) {
-        signal(number, SIG_DFL); /* it is tried again, and means what it did */
+        signal(signal_number, SIG_DFL); /* it is tried again, and means what it did */
         return;
     }
-    uint64_t counter = is_task() ? look(COUNTER_NS) : 0;
+    uint64_t counter = is_task() ? look_at_clock(COUNTER_NS) : 0;
     registers[REG_RAX] = (greg_t)(counter & UINT32_MAX);
     registers[REG_RDX] = (greg_t)(counter >> 32);
     registers[REG_RIP] += is_short ? 2 : 3;
@@ -437,34 +444,34 @@ static void leave_counter(void)
 /* A forked child's time is the machine's. */
 static void leave_in_child(void)
 {
-    own = -1;
+    own_task = -1;
     shared = NULL;
     leave_counter();
 }
 
 __attribute__((constructor)) static void start(void)
 {
-    uint32_t parties;
+    uint32_t process_count;
     char path[4096];
-    const char *text = getenv("VIRTUAL_CLOCK"), *skew = getenv("VIRTUAL_SKEW");
+    const char *setting = getenv("VIRTUAL_CLOCK"), *skew_setting = getenv("VIRTUAL_SKEW");
     find_real();
-    if (text == NULL || sscanf(text, "%u:%4095s", &parties, path) != 2)
+    if (setting == NULL || sscanf(setting, "%u:%4095s", &process_count, path) != 2)
         return;
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    void *mapped = MAP_FAILED;
-    if (file >= 0 && ftruncate(file, sizeof *shared) == 0)
-        mapped = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED || pthread_key_create(&ending, end_task) != 0) {
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    void *mapping = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, sizeof *shared) == 0)
+        mapping = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapping == MAP_FAILED || pthread_key_create(&thread_end_key, end_task) != 0) {
         fprintf(stderr, "%s: no virtual clock: %s\n", path, strerror(errno));
         abort();
     }
-    close(file);
+    close(fd);
     unsetenv("VIRTUAL_CLOCK"); /* for what it starts */
-    skew_ns = skew != NULL ? strtoull(skew, NULL, 10) : 0;
+    skew_ns = skew_setting != NULL ? strtoull(skew_setting, NULL, 10) : 0;
     pthread_atfork(NULL, NULL, leave_in_child);
-    shared = mapped;
-    process = getpid();
-    join(parties);
+    shared = mapping;
+    own_pid = getpid();
+    join(process_count);
     take_counter();
 }
 
@@ -490,24 +497,24 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
 {
     if (is_of_processor(clock) || !is_task())
         return real.clock_gettime(clock, time);
-    *time = time_of(look(LOOK_NS) + (is_of_day(clock) ? to_realtime() : 0));
+    *time = time_of(look_at_clock(LOOK_NS) + (is_of_day(clock) ? to_realtime() : 0));
     return 0;
 }
 
 EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone)
 {
-    struct timespec found;
+    struct timespec current;
     (void)zone;
-    clock_gettime(CLOCK_REALTIME, &found);
-    *time = (struct timeval){found.tv_sec, found.tv_nsec / 1000};
+    clock_gettime(CLOCK_REALTIME, &current);
+    *time = (struct timeval){current.tv_sec, current.tv_nsec / 1000};
     return 0;
 }
 
-EXPORT int nanosleep(const struct timespec *time, struct timespec *left)
+EXPORT int nanosleep(const struct timespec *time, struct timespec *remaining)
 {
     if (!is_task())
-        return real.nanosleep(time, left);
-    sleep_until(now() + ns_of(time));
+        return real.nanosleep(time, remaining);
+    sleep_until(virtual_now_ns() + ns_of(time));
     return 0;
 }
 
@@ -523,11 +530,11 @@ static uint64_t absolute(const struct timespec *time)
     return ns > to_realtime() / 2 ? ns - to_realtime() : ns;
 }
 
-EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time, struct timespec *left)
+EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time, struct timespec *remaining)
 {
     if (!is_task())
-        return real.clock_nanosleep(clock, flags, time, left);
-    sleep_until(flags & TIMER_ABSTIME ? absolute(time) : now() + ns_of(time));
+        return real.clock_nanosleep(clock, flags, time, remaining);
+    sleep_until(flags & TIMER_ABSTIME ? absolute(time) : virtual_now_ns() + ns_of(time));
     return 0;
 }
 
@@ -535,7 +542,7 @@ EXPORT int sched_yield(void)
 {
     if (!is_task())
         return real.sched_yield();
-    rest(TRY_NS);
+    sleep_for(TRY_NS);
     return 0;
 }
 
@@ -548,59 +555,59 @@ EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
     return answer;
 }
 
-EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t *it)
+EXPORT int pthread_rwlock_rdlock(pthread_rwlock_t *rwlock)
 {
     int answer;
     if (!is_task())
-        return real.pthread_rwlock_rdlock(it);
-    TRY(answer = pthread_rwlock_tryrdlock(it));
+        return real.pthread_rwlock_rdlock(rwlock);
+    TRY(answer = pthread_rwlock_tryrdlock(rwlock));
     return answer;
 }
 
-EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t *it)
+EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t *rwlock)
 {
     int answer;
     if (!is_task())
-        return real.pthread_rwlock_wrlock(it);
-    TRY(answer = pthread_rwlock_trywrlock(it));
+        return real.pthread_rwlock_wrlock(rwlock);
+    TRY(answer = pthread_rwlock_trywrlock(rwlock));
     return answer;
 }
 
 /* Locks of files are waited for in the clock's time, too: who has one may be waiting for the clock. */
-EXPORT int fcntl64(int file, int command, ...)
+EXPORT int fcntl64(int fd, int command, ...)
 {
     va_list arguments;
     va_start(arguments, command);
     void *argument = va_arg(arguments, void *);
     va_end(arguments);
     find_real();
-    bool waits = command == F_OFD_SETLKW || command == F_SETLKW;
-    if (!waits || !is_task())
-        return real.fcntl64(file, command, argument);
-    int at_once = command == F_SETLKW ? F_SETLK : F_OFD_SETLK, answer;
-    while ((answer = real.fcntl64(file, at_once, argument)) != 0 && (errno == EAGAIN || errno == EACCES))
-        rest(TRY_MOST_NS);
+    bool is_blocking = command == F_OFD_SETLKW || command == F_SETLKW;
+    if (!is_blocking || !is_task())
+        return real.fcntl64(fd, command, argument);
+    int nonblocking_command = command == F_SETLKW ? F_SETLK : F_OFD_SETLK, answer;
+    while ((answer = real.fcntl64(fd, nonblocking_command, argument)) != 0 && (errno == EAGAIN || errno == EACCES))
+        sleep_for(TRY_MOST_NS);
     return answer;
 }
 
 EXPORT int fcntl(int file, int command, ...) __attribute__((alias("fcntl64")));
 
-EXPORT int flock(int file, int operation)
+EXPORT int flock(int fd, int operation)
 {
     int answer;
     if (!is_task() || (operation & LOCK_NB))
-        return real.flock(file, operation);
-    while ((answer = real.flock(file, operation | LOCK_NB)) != 0 && errno == EWOULDBLOCK)
-        rest(TRY_MOST_NS);
+        return real.flock(fd, operation);
+    while ((answer = real.flock(fd, operation | LOCK_NB)) != 0 && errno == EWOULDBLOCK)
+        sleep_for(TRY_MOST_NS);
     return answer;
 }
 
 static int wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until_ns)
 {
     pthread_mutex_unlock(mutex); /* nobody else runs before this one waits */
-    bool woken = wait_until(until_ns, condition);
+    bool is_woken = wait_until(until_ns, condition);
     pthread_mutex_lock(mutex);
-    return woken ? 0 : ETIMEDOUT;
+    return is_woken ? 0 : ETIMEDOUT;
 }
 
 EXPORT int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
@@ -663,50 +670,50 @@ EXPORT int sem_post(sem_t *semaphore)
 }
 
 /* The signal of the processor's counter is never held back: it would end the process. */
-EXPORT int pthread_sigmask(int how, const sigset_t *restrict set, sigset_t *restrict before)
+EXPORT int pthread_sigmask(int how, const sigset_t *restrict set, sigset_t *restrict old_set)
 {
-    sigset_t without;
+    sigset_t set_without_segv;
     find_real();
     if (set != NULL && how != SIG_UNBLOCK) {
-        without = *set;
-        sigdelset(&without, SIGSEGV);
-        set = &without;
+        set_without_segv = *set;
+        sigdelset(&set_without_segv, SIGSEGV);
+        set = &set_without_segv;
     }
-    return real.pthread_sigmask(how, set, before);
+    return real.pthread_sigmask(how, set, old_set);
 }
 
-struct beginning {
+struct thread_start {
     void *(*run)(void *);
     void *argument;
     int task;
-    uint32_t round;
+    uint32_t run_count;
 };
 
-static void *begin_thread(void *beginning)
+static void *begin_thread(void *argument)
 {
-    struct beginning it = *(struct beginning *)beginning;
-    free(beginning);
-    own = it.task;
-    shared->tasks[own].thread = (int)real.syscall(SYS_gettid);
-    pthread_setspecific(ending, shared);
-    wait_to_run(it.round);
-    return it.run(it.argument);
+    struct thread_start start = *(struct thread_start *)argument;
+    free(argument);
+    own_task = start.task;
+    shared->tasks[own_task].thread = (int)real.syscall(SYS_gettid);
+    pthread_setspecific(thread_end_key, shared);
+    wait_to_run(start.run_count);
+    return start.run(start.argument);
 }
 
 EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
 {
-    struct beginning *it = is_task() ? malloc(sizeof *it) : NULL;
-    if (it == NULL)
+    struct thread_start *start = is_task() ? malloc(sizeof *start) : NULL;
+    if (start == NULL)
         return real.pthread_create(thread, attributes, run, argument);
     lock();
-    int task = new_task(0, now() + wake_latency());
+    int task = new_task(0, virtual_now_ns() + wake_latency());
     unlock();
     if (task < 0)
         abort();
-    *it = (struct beginning){run, argument, task, shared->tasks[task].round};
-    int answer = real.pthread_create(thread, attributes, begin_thread, it);
+    *start = (struct thread_start){run, argument, task, shared->tasks[task].run_count};
+    int answer = real.pthread_create(thread, attributes, begin_thread, start);
     if (answer == 0)
-        shared->tasks[task].handle = *thread;
+        shared->tasks[task].thread_handle = *thread;
     else
         shared->tasks[task].state = FREE;
     return answer;
@@ -716,7 +723,7 @@ static bool is_alive(pthread_t thread)
 {
     for (unsigned slot = 0; slot < TASKS; slot++) {
         const struct task *task = &shared->tasks[slot];
-        if (task->state != FREE && task->process == process && pthread_equal(task->handle, thread))
+        if (task->state != FREE && task->process == own_pid && pthread_equal(task->thread_handle, thread))
             return true;
     }
     return false;
@@ -725,35 +732,36 @@ static bool is_alive(pthread_t thread)
 EXPORT int pthread_join(pthread_t thread, void **result)
 {
     while (is_task() && is_alive(thread))
-        rest(TRY_MOST_NS);
+        sleep_for(TRY_MOST_NS);
     return real.pthread_join(thread, result);
 }
 
 /* Who waits for a word that other processes have, too, looks again: it may be woken for nothing. */
 static long wait_for_word(const uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
-    uint64_t until_ns = timeout == NULL ? NEVER : now() + ns_of(timeout);
-    bool is_shared = !(operation & FUTEX_PRIVATE_FLAG), waits = __atomic_load_n(word, __ATOMIC_SEQ_CST) == value;
-    if (is_shared && until_ns > now() + TRY_MOST_NS)
-        until_ns = now() + TRY_MOST_NS;
-    if (waits && (wait_until(until_ns, word) || is_shared))
+    uint64_t until_ns = timeout == NULL ? NEVER : virtual_now_ns() + ns_of(timeout);
+    bool is_shared = !(operation & FUTEX_PRIVATE_FLAG), must_wait = __atomic_load_n(word, __ATOMIC_SEQ_CST) == value;
+    if (is_shared && until_ns > virtual_now_ns() + TRY_MOST_NS)
+        until_ns = virtual_now_ns() + TRY_MOST_NS;
+    if (must_wait && (wait_until(until_ns, word) || is_shared))
         return 0;
-    errno = waits ? ETIMEDOUT : EAGAIN;
+    errno = must_wait ? ETIMEDOUT : EAGAIN;
     return -1;
 }
 
 EXPORT long syscall(long number, ...)
 {
-    long a[6];
+    long values[6];
     va_list arguments;
     va_start(arguments, number);
-    for (unsigned i = 0; i < sizeof a / sizeof *a; i++)
-        a[i] = va_arg(arguments, long);
+    for (unsigned index = 0; index < sizeof values / sizeof *values; index++)
+        values[index] = va_arg(arguments, long);
     va_end(arguments);
     find_real();
-    if (number == SYS_futex && (a[1] & FUTEX_CMD_MASK) == FUTEX_WAIT && is_task())
-        return wait_for_word((const uint32_t *)a[0], (int)a[1], (uint32_t)a[2], (const struct timespec *)a[3]);
-    if (number == SYS_futex && (a[1] & FUTEX_CMD_MASK) == FUTEX_WAKE)
-        wake((const void *)a[0], (int)a[2]);
-    return real.syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (number == SYS_futex && (values[1] & FUTEX_CMD_MASK) == FUTEX_WAIT && is_task())
+        return wait_for_word((const uint32_t *)values[0], (int)values[1], (uint32_t)values[2],
+                             (const struct timespec *)values[3]);
+    if (number == SYS_futex && (values[1] & FUTEX_CMD_MASK) == FUTEX_WAKE)
+        wake((const void *)values[0], (int)values[2]);
+    return real.syscall(number, values[0], values[1], values[2], values[3], values[4], values[5]);
 }

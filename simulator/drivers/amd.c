@@ -9,9 +9,9 @@
 uint64_t amd_unique_id(const struct nvidia_device *device)
 {
     unsigned long long id;
-    int used = 0;
-    if (sscanf(device->uuid, UUID_PREFIX "%16llx%n", &id, &used) == 1 && used == 16 + (int)strlen(UUID_PREFIX) &&
-        !device->uuid[used])
+    int parsed_length = 0;
+    if (sscanf(device->uuid, UUID_PREFIX "%16llx%n", &id, &parsed_length) == 1 &&
+        parsed_length == 16 + (int)strlen(UUID_PREFIX) && !device->uuid[parsed_length])
         return id;
     return rack_hash(0, device->uuid, strlen(device->uuid));
 }

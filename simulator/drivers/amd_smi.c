@@ -183,21 +183,21 @@ EXPORT amdsmi_status_t amdsmi_get_gpu_driver_info(amdsmi_processor_handle handle
 }
 
 EXPORT amdsmi_status_t amdsmi_get_gpu_memory_total(amdsmi_processor_handle handle, rsmi_memory_type_t type,
-                                                   uint64_t *total)
+                                                   uint64_t *total_bytes)
 {
-    return ASK(rsmi_dev_memory_total_get, handle, type, total);
+    return ASK(rsmi_dev_memory_total_get, handle, type, total_bytes);
 }
 
 EXPORT amdsmi_status_t amdsmi_get_gpu_memory_usage(amdsmi_processor_handle handle, rsmi_memory_type_t type,
-                                                   uint64_t *used)
+                                                   uint64_t *used_bytes)
 {
-    return ASK(rsmi_dev_memory_usage_get, handle, type, used);
+    return ASK(rsmi_dev_memory_usage_get, handle, type, used_bytes);
 }
 
 EXPORT amdsmi_status_t amdsmi_get_gpu_vram_info(amdsmi_processor_handle handle, amdsmi_vram_info_t *info)
 {
     ANSWER(handle, info);
-    info->vram_size = card->memory >> 20;
+    info->vram_size = card->memory_bytes >> 20;
     info->vram_bit_width = UNKNOWN;
     info->vram_max_bandwidth = UINT64_MAX;
     return AMDSMI_STATUS_SUCCESS;
@@ -205,12 +205,13 @@ EXPORT amdsmi_status_t amdsmi_get_gpu_vram_info(amdsmi_processor_handle handle, 
 
 EXPORT amdsmi_status_t amdsmi_get_gpu_vram_usage(amdsmi_processor_handle handle, amdsmi_vram_usage_t *usage)
 {
-    uint64_t total, used;
-    amdsmi_status_t status = amdsmi_get_gpu_memory_total(handle, RSMI_MEM_TYPE_VRAM, &total);
+    uint64_t total_bytes, used_bytes;
+    amdsmi_status_t status = amdsmi_get_gpu_memory_total(handle, RSMI_MEM_TYPE_VRAM, &total_bytes);
     if (status == AMDSMI_STATUS_SUCCESS)
-        status = amdsmi_get_gpu_memory_usage(handle, RSMI_MEM_TYPE_VRAM, &used);
+        status = amdsmi_get_gpu_memory_usage(handle, RSMI_MEM_TYPE_VRAM, &used_bytes);
     if (status == AMDSMI_STATUS_SUCCESS)
-        *usage = (amdsmi_vram_usage_t){.vram_total = (uint32_t)(total >> 20), .vram_used = (uint32_t)(used >> 20)};
+        *usage = (amdsmi_vram_usage_t){.vram_total = (uint32_t)(total_bytes >> 20),
+                                       .vram_used = (uint32_t)(used_bytes >> 20)};
     return status;
 }
 
@@ -233,14 +234,14 @@ EXPORT amdsmi_status_t amdsmi_get_temp_metric(amdsmi_processor_handle handle, ui
 EXPORT amdsmi_status_t amdsmi_get_power_info(amdsmi_processor_handle handle, amdsmi_power_info_t *info)
 {
     ANSWER(handle, info);
-    uint64_t power, limit;
+    uint64_t power_uw, limit_uw;
     info->gfx_voltage = info->soc_voltage = info->mem_voltage = NOT_MEASURED;
     info->current_socket_power = NOT_MEASURED; /* MI300's alone have it */
-    bool measured = ASK(rsmi_dev_power_ave_get, handle, 0, &power) == AMDSMI_STATUS_SUCCESS;
-    bool limited = ASK(rsmi_dev_power_cap_get, handle, 0, &limit) == AMDSMI_STATUS_SUCCESS;
-    info->average_socket_power = measured ? (uint32_t)(power / 1000000) : NOT_MEASURED;
+    bool is_measured = ASK(rsmi_dev_power_ave_get, handle, 0, &power_uw) == AMDSMI_STATUS_SUCCESS;
+    bool is_limited = ASK(rsmi_dev_power_cap_get, handle, 0, &limit_uw) == AMDSMI_STATUS_SUCCESS;
+    info->average_socket_power = is_measured ? (uint32_t)(power_uw / 1000000) : NOT_MEASURED;
     info->socket_power = info->average_socket_power;
-    info->power_limit = limited ? (uint32_t)(limit / 1000000) : NOT_MEASURED;
+    info->power_limit = is_limited ? (uint32_t)(limit_uw / 1000000) : NOT_MEASURED;
     return AMDSMI_STATUS_SUCCESS;
 }
 
@@ -287,14 +288,15 @@ EXPORT amdsmi_status_t amdsmi_get_gpu_process_list(amdsmi_processor_handle handl
     struct fake_process processes[64];
     if (!max_processes || (*max_processes && !list))
         return AMDSMI_STATUS_INVAL;
-    uint32_t room = *max_processes;
+    uint32_t capacity = *max_processes;
     ANSWER(handle, max_processes);
     *max_processes = processes_on(index_of(handle), card, processes, 64);
-    for (uint32_t i = 0; i < *max_processes && i < room; i++) {
-        list[i] = (amdsmi_proc_info_t){.pid = processes[i].pid, .mem = processes[i].memory, .cu_occupancy = UNKNOWN};
-        list[i].memory_usage.vram_mem = processes[i].memory;
+    for (uint32_t i = 0; i < *max_processes && i < capacity; i++) {
+        list[i] =
+            (amdsmi_proc_info_t){.pid = processes[i].pid, .mem = processes[i].memory_bytes, .cu_occupancy = UNKNOWN};
+        list[i].memory_usage.vram_mem = processes[i].memory_bytes;
     }
-    return room > 0 && room < *max_processes ? AMDSMI_STATUS_OUT_OF_RESOURCES : AMDSMI_STATUS_SUCCESS;
+    return capacity > 0 && capacity < *max_processes ? AMDSMI_STATUS_OUT_OF_RESOURCES : AMDSMI_STATUS_SUCCESS;
 }
 
 /* All other names that the binding takes; they must be there, and this library answers none of them. */

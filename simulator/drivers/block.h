@@ -10,28 +10,28 @@ struct context;
 
 #define MIB   (UINT64_C(1) << 20)
 #define BLOCK (2 * MIB)     /* what a card's memory comes in, and what its addresses are aligned to */
-#define GRAIN UINT64_C(512) /* what small pieces, pitches and managed memory are rounded up to */
+#define GRAIN UINT64_C(512) /* bytes of a slot; small pieces, pitches and managed memory are rounded up to it */
 
 struct block { /* of a card's memory: BLOCK for small pieces, or a large one's own */
     struct context *context;
     uintptr_t start;
-    uint64_t size, offset; /* offset: in this process's device memory file */
-    unsigned live;         /* slots in use; a large block has one */
-    bool shared;           /* an IPC handle names it */
-    struct engine_share share;
-    bool taken[BLOCK / GRAIN];
+    uint64_t size_bytes, file_offset; /* offset: in this process's device memory file */
+    unsigned live_slots;              /* slots in use; a large block has one */
+    bool is_shared;                   /* an IPC handle names it */
+    struct engine_share share_handle;
+    bool is_taken[BLOCK / GRAIN];
     struct block *next; /* in context->blocks, the small ones */
 };
 
 struct piece { /* what an allocation takes of a card's blocks */
     struct block *block;
-    unsigned first, count; /* slots of the block */
+    unsigned first_slot, slot_count; /* slots of the block */
     uintptr_t start;
-    size_t length;
+    size_t length_bytes;
 };
 
-void *address_room(size_t size, uint64_t grain, void *wanted); /* addresses alone; NULL: none are left */
-bool piece_take(struct context *context, uint64_t size, bool small, struct piece *piece);
+void *address_room(size_t size_bytes, uint64_t grain, void *address_hint); /* addresses alone; NULL: none are left */
+bool piece_take(struct context *context, uint64_t size_bytes, bool is_small, struct piece *piece);
 void piece_give(const struct piece *piece);
 bool block_share(struct block *block);     /* for an IPC handle: others may have it open when it is freed */
 void blocks_free(struct context *context); /* whose pieces are all given back */

@@ -68,7 +68,7 @@ EXPORT cndevRet_t cndevGetDeviceHandleByIndex(int32_t index, cndevDevice_t *hand
         return CNDEV_ERROR_UNINITIALIZED;
     if (!card)
         return CNDEV_ERROR_INVALID_DEVICE_ID;
-    *handle = (int32_t)card->place;
+    *handle = (int32_t)card->position;
     return CNDEV_SUCCESS;
 }
 
@@ -80,7 +80,7 @@ EXPORT cndevRet_t cndevGetDeviceHandleByUUID(const char *uuid, cndevDevice_t *ha
         return CNDEV_ERROR_UNINITIALIZED;
     for (unsigned i = 0; (card = fake_card(i)); i++)
         if (!strcmp(card->uuid, uuid)) {
-            *handle = (int32_t)card->place;
+            *handle = (int32_t)card->position;
             return CNDEV_SUCCESS;
         }
     return CNDEV_ERROR_NOT_FOUND;
@@ -115,10 +115,10 @@ EXPORT cndevRet_t cndevGetCardSN(cndevCardSN_t *cardSN, cndevDevice_t device)
 EXPORT cndevRet_t cndevGetMemoryUsageV2(cndevMemoryInfoV2_t *memInfo, cndevDevice_t device)
 {
     CARD(memInfo);
-    *memInfo = (cndevMemoryInfoV2_t){.physicalMemoryTotal = (int64_t)(card->memory >> 20),
-                                     .physicalMemoryUsed = (int64_t)(card->used >> 20),
+    *memInfo = (cndevMemoryInfoV2_t){.physicalMemoryTotal = (int64_t)(card->memory_bytes >> 20),
+                                     .physicalMemoryUsed = (int64_t)(card->used_bytes >> 20),
                                      .virtualMemoryTotal = 1 << 20,
-                                     .globalMemory = card->memory};
+                                     .globalMemory = card->memory_bytes};
     return CNDEV_SUCCESS;
 }
 
@@ -142,14 +142,14 @@ EXPORT cndevRet_t cndevGetPCIeInfoV2(cndevPCIeInfoV2_t *deviceInfo, cndevDevice_
                                       .bus = card->bus,
                                       .device = card->device,
                                       .function = card->function,
-                                      .slotId = (uint16_t)card->place};
+                                      .slotId = (uint16_t)card->position};
     return CNDEV_SUCCESS;
 }
 
 EXPORT cndevRet_t cndevGetNUMANodeIdByDevId(cndevNUMANodeId_t *numaNodeId, cndevDevice_t device)
 {
     VERSIONED(numaNodeId);
-    numaNodeId->nodeId = card->numa; /* -1: the machine has no NUMA */
+    numaNodeId->nodeId = card->numa_node; /* -1: the machine has no NUMA */
     return CNDEV_SUCCESS;
 }
 
@@ -166,36 +166,37 @@ EXPORT cndevRet_t cndevGetCardHealthState(cndevCardHealthState_t *cardHealthStat
 EXPORT cndevRet_t cndevGetDeviceUtilizationInfo(cndevUtilizationInfo_t *utilInfo, cndevDevice_t device)
 {
     VERSIONED(utilInfo);
-    utilInfo->averageCoreUtilization = (int32_t)card->busy;
+    utilInfo->averageCoreUtilization = (int32_t)card->busy_percent;
     for (unsigned i = 0; i < 80; i++)
-        utilInfo->coreUtilization[i] = i < card->core ? (int32_t)card->busy : 0;
+        utilInfo->coreUtilization[i] = i < card->core_units ? (int32_t)card->busy_percent : 0;
     return CNDEV_SUCCESS;
 }
 
 EXPORT cndevRet_t cndevGetTemperatureInfo(cndevTemperatureInfo_t *tempInfo, cndevDevice_t device)
 {
     VERSIONED(tempInfo);
-    tempInfo->chip = tempInfo->board = (int32_t)card->temperature;
-    return card->temperature ? CNDEV_SUCCESS : CNDEV_ERROR_NOT_SUPPORTED;
+    tempInfo->chip = tempInfo->board = (int32_t)card->temperature_c;
+    return card->temperature_c ? CNDEV_SUCCESS : CNDEV_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT cndevRet_t cndevGetDevicePowerInfo(cndevDevicePowerInfo_t *powerInfo, cndevDevice_t device)
 {
     CARD(powerInfo);
-    *powerInfo = (cndevDevicePowerInfo_t){.usage = (int32_t)card->power, .cap = (int32_t)card->power_limit};
-    return card->power ? CNDEV_SUCCESS : CNDEV_ERROR_NOT_SUPPORTED;
+    *powerInfo = (cndevDevicePowerInfo_t){.usage = (int32_t)card->power_w, .cap = (int32_t)card->power_limit_w};
+    return card->power_w ? CNDEV_SUCCESS : CNDEV_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT cndevRet_t cndevGetProcessInfo(uint32_t *infoCount, cndevProcessInfo_t *procInfo, cndevDevice_t device)
 {
     CARD(infoCount);
     struct fake_process processes[64];
-    uint32_t room = *infoCount;
+    uint32_t capacity = *infoCount;
     *infoCount = fake_processes(card, processes, 64);
-    if (*infoCount > room)
+    if (*infoCount > capacity)
         return CNDEV_ERROR_INSUFFICIENT_SPACE;
     for (uint32_t i = 0; i < *infoCount; i++)
-        procInfo[i] = (cndevProcessInfo_t){6, processes[i].pid, processes[i].memory >> 10, processes[i].memory >> 10};
+        procInfo[i] = (cndevProcessInfo_t){6, processes[i].pid, processes[i].memory_bytes >> 10,
+                                           processes[i].memory_bytes >> 10};
     return CNDEV_SUCCESS;
 }
 
@@ -207,13 +208,13 @@ EXPORT cndevRet_t cndevTopologyGetRelationship(cndevTopologyRelationship_t *rela
         cndevTopologyRelationshipEnum_t relation;
     } words[] = {{"PIX", SINGLE}, {"PXB", MULTIPLE}, {"PHB", HOST_BRIDGE}, {"NODE", CPU}};
     VERSIONED(relationship);
-    const struct fake_card *other = fake_at((unsigned)device2);
+    const struct fake_card *peer = fake_at((unsigned)device2);
     char word[16];
-    if (!other)
+    if (!peer)
         return CNDEV_ERROR_INVALID_DEVICE_ID;
-    relationship->relation = other == card ? SELF : SYSTEM;
-    fake_link(card, other, word);
-    for (unsigned i = 0; other != card && i < sizeof words / sizeof *words; i++)
+    relationship->relation = peer == card ? SELF : SYSTEM;
+    fake_link(card, peer, word);
+    for (unsigned i = 0; peer != card && i < sizeof words / sizeof *words; i++)
         if (!strcmp(words[i].word, word))
             relationship->relation = words[i].relation;
     return CNDEV_SUCCESS;

@@ -18,16 +18,16 @@ static bool smlu(const struct fake_card *card)
 }
 
 /* Whether the card has this much left beside the instances, but for one of them. Under the lock. */
-static bool fits(const struct fake_card *card, uint32_t core, uint64_t memory, const struct fake_slice *but)
+static bool fits(const struct fake_card *card, uint32_t core, uint64_t memory, const struct fake_slice *excluded)
 {
     unsigned count = 1;
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, INSTANCE, slice));)
-        if (slice != but) {
+        if (slice != excluded) {
             core += slice->core;
             memory += slice->memory;
             count++;
         }
-    return core <= 100 && memory <= card->memory && count <= INSTANCES;
+    return core <= 100 && memory <= card->memory_bytes && count <= INSTANCES;
 }
 
 /* The instance that a handle names: its id, then its card's slot. Under the lock. */
@@ -67,7 +67,8 @@ static void describe(cndevSMluInfo_t *info, const struct fake_card *card, const 
     snprintf((char *)info->uuid, sizeof info->uuid, "%.24s%012x", card->uuid, slice->id);
     snprintf(info->profileName, sizeof info->profileName, "%s", profile ? profile->name : "");
     snprintf(info->instanceName, sizeof info->instanceName, "%s", slice->name);
-    snprintf(info->devNodeName, sizeof info->devNodeName, "/dev/cambricon-caps/cap_dev%u_mi%u", card->place, slice->id);
+    snprintf(info->devNodeName, sizeof info->devNodeName, "/dev/cambricon-caps/cap_dev%u_mi%u", card->position,
+             slice->id);
 }
 
 EXPORT cndevRet_t cndevGetSMLUMode(cndevSMLUMode_t *mode, cndevDevice_t device)
@@ -83,11 +84,11 @@ EXPORT cndevRet_t cndevSetSMLUMode(cndevSMLUMode_t *mode, cndevDevice_t device)
 {
     VERSIONED(mode);
     fake_lock();
-    bool used = fake_next(card, INSTANCE, NULL);
-    if (!used)
+    bool is_used = fake_next(card, INSTANCE, NULL);
+    if (!is_used)
         fake_set_switch(card, SMLU_MODE, mode->smluMode);
     fake_unlock();
-    return used ? CNDEV_ERROR_IN_USE : CNDEV_SUCCESS;
+    return is_used ? CNDEV_ERROR_IN_USE : CNDEV_SUCCESS;
 }
 
 EXPORT cndevRet_t cndevGetSMluProfileIdInfo(cndevSMluProfileIdInfo_t *profileId, cndevDevice_t device)
@@ -107,15 +108,17 @@ EXPORT cndevRet_t cndevGetSMluProfileInfo(cndevSMluProfileInfo_t *profileInfo, i
     fake_lock();
     const struct fake_slice *slice = fake_find(card, PROFILE, (uint32_t)profile);
     if (slice) {
-        uint32_t made = 0;
-        for (const struct fake_slice *one = NULL; (one = fake_next(card, INSTANCE, one));)
-            made += one->parent == slice->id;
+        uint32_t instance_count = 0;
+        for (const struct fake_slice *instance = NULL; (instance = fake_next(card, INSTANCE, instance));)
+            instance_count += instance->parent == slice->id;
         *profileInfo = (cndevSMluProfileInfo_t){.version = profileInfo->version,
                                                 .profileId = profile,
                                                 .totalCapacity = 100 / slice->core,
                                                 .mluQuota = {slice->core},
                                                 .memorySize = {slice->memory}};
-        profileInfo->remainCapacity = profileInfo->totalCapacity > made ? profileInfo->totalCapacity - made : 0;
+        profileInfo->remainCapacity = profileInfo->totalCapacity > instance_count
+                                          ? profileInfo->totalCapacity - instance_count
+                                          : 0;
         snprintf(profileInfo->name, sizeof profileInfo->name, "%s", slice->name);
     }
     fake_unlock();
@@ -127,7 +130,7 @@ EXPORT cndevRet_t cndevCreateSMluProfileInfo(cndevSMluSet_t *profileInfo, int32_
     VERSIONED(profileInfo);
     cndevRet_t outcome = CNDEV_ERROR_NOT_SUPPORTED;
     if (!profileId || !profileInfo->mluQuota || profileInfo->mluQuota > 100 || !profileInfo->memorySize ||
-        profileInfo->memorySize > card->memory)
+        profileInfo->memorySize > card->memory_bytes)
         return CNDEV_ERROR_INVALID_ARGUMENT;
     fake_lock();
     if (smlu(card)) {
@@ -181,7 +184,7 @@ EXPORT cndevRet_t cndevCreateSMluInstanceByProfileId(cndevMluInstance_t *miHandl
             strcpy(slice->name, instanceName);
         else
             snprintf(slice->name, sizeof slice->name, "mi%u", slice->id);
-        *miHandle = (cndevMluInstance_t)(slice->id << 8 | card->place);
+        *miHandle = (cndevMluInstance_t)(slice->id << 8 | card->position);
         outcome = CNDEV_SUCCESS;
     }
     fake_unlock();
@@ -272,12 +275,12 @@ EXPORT cndevRet_t cndevGetAllSMluInstanceInfo(int32_t *count, cndevSMluInfo_t *m
     VERSIONED(miInfo);
     if (!count)
         return CNDEV_ERROR_INVALID_ARGUMENT;
-    int32_t room = *count;
+    int32_t capacity = *count;
     fake_lock();
     *count = 0;
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, INSTANCE, slice)); ++*count)
-        if (*count < room)
+        if (*count < capacity)
             describe(&miInfo[*count], card, slice);
     fake_unlock();
-    return *count > room ? CNDEV_ERROR_INSUFFICIENT_SPACE : CNDEV_SUCCESS;
+    return *count > capacity ? CNDEV_ERROR_INSUFFICIENT_SPACE : CNDEV_SUCCESS;
 }

@@ -14,7 +14,7 @@ struct mipmap {
 
 struct tile {      /* a place in a sparse array that has memory */
     unsigned type; /* of what, and where */
-    unsigned long long place[4];
+    unsigned long long position[4];
     struct physical *physical;
     struct tile *next;
 };
@@ -38,42 +38,42 @@ static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
  * one row takes whole ones is assumed. */
 #define GOB_BYTES 64u
 #define GOB_ROWS  8u
-static size_t taken_by(const CUDA_ARRAY3D_DESCRIPTOR *shape, size_t pitch)
+static size_t taken_by(const CUDA_ARRAY3D_DESCRIPTOR *shape, size_t pitch_bytes)
 {
     size_t rows = shape->Height ? round_up(shape->Height, GOB_ROWS) : 1;
-    return (shape->Height ? round_up(pitch, GOB_BYTES) : pitch) * rows * (shape->Depth ? shape->Depth : 1);
+    return (shape->Height ? round_up(pitch_bytes, GOB_BYTES) : pitch_bytes) * rows * (shape->Depth ? shape->Depth : 1);
 }
 
 static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **result)
 {
     WITH_CONTEXT(context);
-    size_t element = element_size(shape);
-    if (!element || !shape->Width || (shape->NumChannels & (shape->NumChannels - 1)) || shape->NumChannels > 4)
+    size_t element_bytes = element_size(shape);
+    if (!element_bytes || !shape->Width || (shape->NumChannels & (shape->NumChannels - 1)) || shape->NumChannels > 4)
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(capture_guard());
-    size_t pitch = shape->Width * element;
-    size_t size = pitch * (shape->Height ? shape->Height : 1) * (shape->Depth ? shape->Depth : 1);
-    size_t taken = taken_by(shape, pitch);
+    size_t pitch_bytes = shape->Width * element_bytes;
+    size_t size_bytes = pitch_bytes * (shape->Height ? shape->Height : 1) * (shape->Depth ? shape->Depth : 1);
+    size_t taken_bytes = taken_by(shape, pitch_bytes);
     struct piece piece = {0};
-    bool later = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
-    bool sparse = shape->Flags & CUDA_ARRAY3D_SPARSE;
-    if (sparse ? !tables_take_sparse(context->device, size)
-               : !later && !piece_take(context, taken, taken <= MIB, &piece))
+    bool is_mapped_later = shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+    bool is_sparse = shape->Flags & CUDA_ARRAY3D_SPARSE;
+    if (is_sparse ? !tables_take_sparse(context->device, size_bytes)
+                  : !is_mapped_later && !piece_take(context, taken_bytes, taken_bytes <= MIB, &piece))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    char *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *bytes = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (bytes == MAP_FAILED) {
         if (piece.block)
             piece_give(&piece);
-        if (sparse)
-            tables_give_sparse(context->device, size);
+        if (is_sparse)
+            tables_give_sparse(context->device, size_bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct array *array = object_new(OBJECT_ARRAY);
     array->context = context;
     array->shape = *shape;
     array->piece = piece;
-    array->pitch = pitch;
-    array->size = size;
+    array->pitch = pitch_bytes;
+    array->size = size_bytes;
     array->bytes = bytes;
     *result = array;
     return CUDA_SUCCESS;
@@ -81,10 +81,10 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
 
 static void tile_free(struct tile **link)
 {
-    struct tile *it = *link;
-    *link = it->next;
-    physical_unmap(it->physical);
-    free(it);
+    struct tile *tile = *link;
+    *link = tile->next;
+    physical_unmap(tile->physical);
+    free(tile);
 }
 
 static void array_free(struct array *array)
@@ -165,17 +165,17 @@ static void mipmap_free(struct mipmap *mipmap)
 
 void arrays_free_of(const struct context *context)
 {
-    for (struct mipmap *it = NULL; (it = object_next(it, OBJECT_MIPMAP));)
-        if (it->level[0]->context == context)
-            mipmap_free(it);
-    for (struct array *it = NULL; (it = object_next(it, OBJECT_ARRAY));)
-        if (it->context == context)
-            array_free(it);
+    for (struct mipmap *mipmap = NULL; (mipmap = object_next(mipmap, OBJECT_MIPMAP));)
+        if (mipmap->level[0]->context == context)
+            mipmap_free(mipmap);
+    for (struct array *array = NULL; (array = object_next(array, OBJECT_ARRAY));)
+        if (array->context == context)
+            array_free(array);
 }
 
-static size_t halved(size_t extent, unsigned times)
+static size_t halved(size_t extent, unsigned halvings)
 {
-    return !extent ? 0 : extent >> times ? extent >> times : 1;
+    return !extent ? 0 : extent >> halvings ? extent >> halvings : 1;
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
@@ -227,11 +227,11 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 
 static struct tile **tiles_of(const CUarrayMapInfo *info)
 {
-    bool mipmapped = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-    struct array *array = mipmapped ? NULL : object_find(info->resource.array, OBJECT_ARRAY);
-    struct mipmap *mipmap = mipmapped ? object_find(info->resource.mipmap, OBJECT_MIPMAP) : NULL;
-    const struct array *any = mipmap ? mipmap->level[0] : array;
-    if (!any || !(any->shape.Flags & CUDA_ARRAY3D_SPARSE))
+    bool is_mipmapped = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+    struct array *array = is_mipmapped ? NULL : object_find(info->resource.array, OBJECT_ARRAY);
+    struct mipmap *mipmap = is_mipmapped ? object_find(info->resource.mipmap, OBJECT_MIPMAP) : NULL;
+    const struct array *resource = mipmap ? mipmap->level[0] : array;
+    if (!resource || !(resource->shape.Flags & CUDA_ARRAY3D_SPARSE))
         return NULL;
     return mipmap ? &mipmap->tiles : &array->tiles;
 }
@@ -239,26 +239,26 @@ static struct tile **tiles_of(const CUarrayMapInfo *info)
 /* A place is mapped or unmapped as a whole; what is mapped over loses its reference. */
 static CUresult map_tile(const CUarrayMapInfo *info)
 {
-    struct tile **link = tiles_of(info), *made = NULL;
-    bool maps = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
-    if (!link || info->flags || (!maps && info->memOperationType != CU_MEM_OPERATION_TYPE_UNMAP))
+    struct tile **link = tiles_of(info), *new_tile = NULL;
+    bool is_map = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
+    if (!link || info->flags || (!is_map && info->memOperationType != CU_MEM_OPERATION_TYPE_UNMAP))
         return CUDA_ERROR_INVALID_VALUE;
-    if (maps) {
+    if (is_map) {
         struct physical *physical = physical_map(info->memHandle.memHandle);
         if (!physical)
             return CUDA_ERROR_INVALID_VALUE;
-        made = malloc(sizeof *made);
-        *made = (struct tile){.type = info->subresourceType, .physical = physical};
-        memcpy(made->place, &info->subresource, sizeof made->place);
+        new_tile = malloc(sizeof *new_tile);
+        *new_tile = (struct tile){.type = info->subresourceType, .physical = physical};
+        memcpy(new_tile->position, &info->subresource, sizeof new_tile->position);
     }
-    while (*link && (memcmp((*link)->place, &info->subresource, sizeof(*link)->place) != 0 ||
+    while (*link && (memcmp((*link)->position, &info->subresource, sizeof(*link)->position) != 0 ||
                      (*link)->type != info->subresourceType))
         link = &(*link)->next;
     if (*link)
         tile_free(link);
-    if (made) {
-        made->next = *link;
-        *link = made;
+    if (new_tile) {
+        new_tile->next = *link;
+        *link = new_tile;
     }
     return CUDA_SUCCESS;
 }

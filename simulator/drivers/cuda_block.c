@@ -11,15 +11,17 @@
 
 #define SLOTS (unsigned)(BLOCK / GRAIN)
 
-void *address_room(size_t size, uint64_t grain, void *wanted)
+void *address_room(size_t size_bytes, uint64_t grain, void *address_hint)
 {
     /* Room to align in, given back on both sides. */
-    char *room = mmap(wanted, size + grain, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
+    char *reserved = mmap(address_hint, size_bytes + grain, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                          0);
+    if (reserved == MAP_FAILED)
         return NULL;
-    uintptr_t start = round_up((uintptr_t)room, grain), end = start + size, limit = (uintptr_t)room + size + grain;
-    if (start > (uintptr_t)room)
-        munmap(room, start - (uintptr_t)room);
+    uintptr_t start = round_up((uintptr_t)reserved, grain), end = start + size_bytes,
+              limit = (uintptr_t)reserved + size_bytes + grain;
+    if (start > (uintptr_t)reserved)
+        munmap(reserved, start - (uintptr_t)reserved);
     if (limit > end)
         munmap((void *)end, limit - end);
     return (void *)start;
@@ -28,25 +30,25 @@ void *address_room(size_t size, uint64_t grain, void *wanted)
 static void block_free(struct block *block)
 {
     struct account *account = block->context->device->account;
-    munmap((void *)block->start, block->size);
-    if (!block->shared)
-        engine_release(account, block->size);
-    if (!block->shared || !engine_unshare(account, block->share.number))
-        memory_discard(block->offset, block->size);
+    munmap((void *)block->start, block->size_bytes);
+    if (!block->is_shared)
+        engine_release(account, block->size_bytes);
+    if (!block->is_shared || !engine_unshare(account, block->share_handle.number))
+        memory_discard(block->file_offset, block->size_bytes);
     free(block);
 }
 
-static struct block *block_new(struct context *context, uint64_t size)
+static struct block *block_new(struct context *context, uint64_t size_bytes)
 {
-    if (!engine_charge(context->device->account, size))
+    if (!engine_charge(context->device->account, size_bytes))
         return NULL;
     struct block *block = calloc(1, sizeof *block);
-    *block = (struct block){.context = context, .size = size};
-    void *start = address_room(size, BLOCK, NULL);
+    *block = (struct block){.context = context, .size_bytes = size_bytes};
+    void *start = address_room(size_bytes, BLOCK, NULL);
     block->start = (uintptr_t)start;
-    if (start && memory_map(size, &block->offset, start, &start))
+    if (start && memory_map(size_bytes, &block->file_offset, start, &start))
         return block;
-    engine_release(context->device->account, size);
+    engine_release(context->device->account, size_bytes);
     free(block);
     return NULL;
 }
@@ -54,12 +56,12 @@ static struct block *block_new(struct context *context, uint64_t size)
 /* The first of so many free slots in a row; SLOTS: there are none. */
 static unsigned free_slots(const struct block *block, unsigned count)
 {
-    if (SLOTS - block->live < count)
+    if (SLOTS - block->live_slots < count)
         return SLOTS;
-    for (unsigned at = 0, run = 0; at < SLOTS; at++) {
-        run = block->taken[at] ? 0 : run + 1;
-        if (run == count)
-            return at + 1 - count;
+    for (unsigned slot = 0, free_run = 0; slot < SLOTS; slot++) {
+        free_run = block->is_taken[slot] ? 0 : free_run + 1;
+        if (free_run == count)
+            return slot + 1 - count;
     }
     return SLOTS;
 }
@@ -73,29 +75,30 @@ static struct block *block_with(struct context *context, unsigned count)
     return *link = block_new(context, BLOCK);
 }
 
-bool piece_take(struct context *context, uint64_t size, bool small, struct piece *piece)
+bool piece_take(struct context *context, uint64_t size_bytes, bool is_small, struct piece *piece)
 {
-    *piece = (struct piece){.count = small ? (unsigned)(round_up(size, GRAIN) / GRAIN) : 1};
-    struct block *block = small ? block_with(context, piece->count) : block_new(context, round_up(size, BLOCK));
+    *piece = (struct piece){.slot_count = is_small ? (unsigned)(round_up(size_bytes, GRAIN) / GRAIN) : 1};
+    struct block *block = is_small ? block_with(context, piece->slot_count)
+                                   : block_new(context, round_up(size_bytes, BLOCK));
     if (!block)
         return false;
     piece->block = block;
-    piece->first = small ? free_slots(block, piece->count) : 0;
-    piece->start = block->start + piece->first * GRAIN;
-    piece->length = small ? piece->count * GRAIN : block->size;
-    block->live += piece->count;
-    for (unsigned i = 0; small && i < piece->count; i++)
-        block->taken[piece->first + i] = true;
+    piece->first_slot = is_small ? free_slots(block, piece->slot_count) : 0;
+    piece->start = block->start + piece->first_slot * GRAIN;
+    piece->length_bytes = is_small ? piece->slot_count * GRAIN : block->size_bytes;
+    block->live_slots += piece->slot_count;
+    for (unsigned slot = 0; is_small && slot < piece->slot_count; slot++)
+        block->is_taken[piece->first_slot + slot] = true;
     return true;
 }
 
 void piece_give(const struct piece *piece)
 {
     struct block *block = piece->block, **link = &block->context->blocks;
-    for (unsigned i = 0; i < piece->count; i++)
-        block->taken[piece->first + i] = false;
-    block->live -= piece->count;
-    if (block->live || block == *link) /* the first small one */
+    for (unsigned slot = 0; slot < piece->slot_count; slot++)
+        block->is_taken[piece->first_slot + slot] = false;
+    block->live_slots -= piece->slot_count;
+    if (block->live_slots || block == *link) /* the first small one */
         return;
     while (*link && *link != block)
         link = &(*link)->next;
@@ -107,8 +110,9 @@ void piece_give(const struct piece *piece)
 bool block_share(struct block *block)
 {
     struct account *account = block->context->device->account;
-    block->shared = block->shared || engine_share(account, block->size, block->size, true, &block->share);
-    return block->shared;
+    block->is_shared = block->is_shared ||
+                       engine_share(account, block->size_bytes, block->size_bytes, true, &block->share_handle);
+    return block->is_shared;
 }
 
 void blocks_free(struct context *context)

@@ -16,12 +16,13 @@ CUresult capture_spoil(struct capture *capture)
 CUresult capture_guard(void)
 {
     CUresult result = CUDA_SUCCESS;
-    for (struct capture *it = driver.captures; it; it = it->next) {
-        bool own = pthread_equal(it->thread, pthread_self());
-        if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || it->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+    for (struct capture *capture = driver.captures; capture; capture = capture->next) {
+        bool is_own_thread = pthread_equal(capture->thread, pthread_self());
+        if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
             continue;
-        if (own || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && it->mode == CU_STREAM_CAPTURE_MODE_GLOBAL))
-            result = capture_spoil(it);
+        if (is_own_thread ||
+            (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL))
+            result = capture_spoil(capture);
     }
     return result;
 }
@@ -30,9 +31,9 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
     if (!mode || (unsigned)*mode > CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
-    CUstreamCaptureMode before = thread_mode;
+    CUstreamCaptureMode old_mode = thread_mode;
     thread_mode = *mode;
-    *mode = before;
+    *mode = old_mode;
     return CUDA_SUCCESS;
 }
 
@@ -65,12 +66,12 @@ EXPORT CUresult cuStreamBeginCapture(CUstream handle)
 /* Nothing records into it any more. */
 static void detach(struct capture *capture)
 {
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->capture == capture)
-            it->capture = NULL;
-    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
-        if (it->capture == capture)
-            it->capture = NULL;
+    for (struct stream *stream = NULL; (stream = object_next(stream, OBJECT_STREAM));)
+        if (stream->capture == capture)
+            stream->capture = NULL;
+    for (struct event *event = NULL; (event = object_next(event, OBJECT_EVENT));)
+        if (event->capture == capture)
+            event->capture = NULL;
     struct capture **link = &driver.captures;
     while (*link != capture)
         link = &(*link)->next;
@@ -104,12 +105,12 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *result)
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     detach(capture);
-    bool spoilt = capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    *result = spoilt ? NULL : (CUgraph)capture->graph;
-    if (spoilt)
+    bool is_spoilt = capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *result = is_spoilt ? NULL : (CUgraph)capture->graph;
+    if (is_spoilt)
         graph_free(capture->graph);
     free(capture);
-    return spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    return is_spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
 /* The legacy stream would wait for a stream that is captured and blocks. Asking spoils nothing (cuda.h). */
@@ -127,7 +128,8 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *stat
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-                                          const CUgraphNode **needs, const CUgraphEdgeData **edges, size_t *count)
+                                          const CUgraphNode **dependencies, const CUgraphEdgeData **edges,
+                                          size_t *count)
 {
     WITH_STREAM(stream, handle);
     CHECK(implied(stream));
@@ -139,8 +141,8 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus
         *id = capture->id;
     if (graph)
         *graph = (CUgraph)capture->graph;
-    if (needs)
-        *needs = (const CUgraphNode *)&capture->last;
+    if (dependencies)
+        *dependencies = (const CUgraphNode *)&capture->last;
     if (edges)
         *edges = NULL;
     if (count)
@@ -149,9 +151,9 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
-                                          const CUgraphNode **needs, size_t *count)
+                                          const CUgraphNode **dependencies, size_t *count)
 {
-    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, needs, NULL, count);
+    return cuStreamGetCaptureInfo_v3(handle, status, id, graph, dependencies, NULL, count);
 }
 
 EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id)
@@ -159,13 +161,14 @@ EXPORT CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *s
     return cuStreamGetCaptureInfo_v3(handle, status, id, NULL, NULL, NULL, NULL);
 }
 
-EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *needs, size_t count, unsigned flags)
+EXPORT CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, size_t count,
+                                                  unsigned flags)
 {
     WITH_STREAM(stream, handle);
     (void)flags;
     if (!stream->capture)
         return CUDA_ERROR_ILLEGAL_STATE;
     if (count)
-        stream->capture->last = object_find(needs[count - 1], OBJECT_NODE);
+        stream->capture->last = object_find(dependencies[count - 1], OBJECT_NODE);
     return CUDA_SUCCESS;
 }

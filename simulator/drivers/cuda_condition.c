@@ -9,125 +9,132 @@
 
 struct condition { /* in the list until it is met */
     enum { CONDITION_BOTH, CONDITION_HOST, CONDITION_VALUE } kind;
-    uint64_t number, after, also; /* after, also: the conditions that come first, by number; 0: none */
-    uint64_t fence;               /* of the card's work before it */
+    uint64_t number, first_awaited,
+        second_awaited; /* after, also: the conditions that come first, by number; 0: none */
+    uint64_t fence;     /* of the card's work before it */
     struct account *account;
     struct work call;
     CUdeviceptr address;
     uint64_t value;
-    unsigned size, flags;
+    unsigned value_bytes, flags;
     struct condition *next;
 };
 
 /* All under driver.lock. */
-static struct condition *first, **last = &first; /* oldest first */
-static uint64_t numbers;
-static unsigned values; /* how many wait for memory, which has to be looked at */
+static struct condition *conditions, **conditions_end = &conditions; /* oldest first */
+static uint64_t last_number;
+static unsigned value_condition_count; /* how many wait for memory, which has to be looked at */
 
-static const long look_period = 1000000; /* ns between looks at the memory that a stream waits for */
+static const long look_period_ns = 1000000; /* ns between looks at the memory that a stream waits for */
 
-static struct condition *add(const struct condition *from)
+static struct condition *add_condition(const struct condition *template)
 {
-    struct condition *it = malloc(sizeof *it);
-    *it = *from;
-    it->number = ++numbers;
-    it->next = NULL;
-    *last = it;
-    last = &it->next;
-    values += it->kind == CONDITION_VALUE;
-    return it;
+    struct condition *condition = malloc(sizeof *condition);
+    *condition = *template;
+    condition->number = ++last_number;
+    condition->next = NULL;
+    *conditions_end = condition;
+    conditions_end = &condition->next;
+    value_condition_count += condition->kind == CONDITION_VALUE;
+    return condition;
 }
 
-static void drop(struct condition *it)
+static void remove_condition(struct condition *condition)
 {
-    struct condition **link = &first;
-    while (*link != it)
+    struct condition **link = &conditions;
+    while (*link != condition)
         link = &(*link)->next;
-    *link = it->next;
-    if (last == &it->next)
-        last = link;
-    values -= it->kind == CONDITION_VALUE;
-    free(it);
+    *link = condition->next;
+    if (conditions_end == &condition->next)
+        conditions_end = link;
+    value_condition_count -= condition->kind == CONDITION_VALUE;
+    free(condition);
     pthread_cond_broadcast(&driver.host_change);
 }
 
 /* Memory that is gone holds nobody. */
-static bool value_there(const struct condition *it)
+static bool is_value_met(const struct condition *condition)
 {
-    uint64_t mask = it->size == 8 ? UINT64_MAX : UINT32_MAX;
-    if (memory_check((void *)(uintptr_t)it->address, it->size) != CUDA_SUCCESS)
+    uint64_t mask = condition->value_bytes == 8 ? UINT64_MAX : UINT32_MAX;
+    if (memory_check((void *)(uintptr_t)condition->address, condition->value_bytes) != CUDA_SUCCESS)
         return true;
     /* as the device does, in one piece, whatever the program writes there meanwhile */
-    const void *there = (const void *)(uintptr_t)it->address;
-    uint64_t now = it->size == 8 ? atomic_load((const _Atomic uint64_t *)there)
-                                 : atomic_load((const _Atomic uint32_t *)there);
-    switch (it->flags & 3) {
-    case 0: return ((now - it->value) & mask) <= mask / 2; /* CU_STREAM_WAIT_VALUE_GEQ, of a counter that wraps */
-    case 1: return now == it->value;                       /* EQ */
-    case 2: return (now & it->value) != 0;                 /* AND */
-    default: return (~(now | it->value) & mask) != 0;      /* NOR */
+    const void *address = (const void *)(uintptr_t)condition->address;
+    uint64_t current = condition->value_bytes == 8 ? atomic_load((const _Atomic uint64_t *)address)
+                                                   : atomic_load((const _Atomic uint32_t *)address);
+    switch (condition->flags & 3) {
+    case 0:
+        return ((current - condition->value) & mask) <=
+               mask / 2;                                         /* CU_STREAM_WAIT_VALUE_GEQ, of a counter that wraps */
+    case 1: return current == condition->value;                  /* EQ */
+    case 2: return (current & condition->value) != 0;            /* AND */
+    default: return (~(current | condition->value) & mask) != 0; /* NOR */
     }
 }
 
 bool condition_met(uint64_t number)
 {
-    struct condition *it = number ? first : NULL;
-    while (it && it->number != number)
-        it = it->next;
-    if (!it)
+    struct condition *condition = number ? conditions : NULL;
+    while (condition && condition->number != number)
+        condition = condition->next;
+    if (!condition)
         return true;
-    if (it->kind == CONDITION_HOST || !condition_met(it->after) || !condition_met(it->also))
+    if (condition->kind == CONDITION_HOST || !condition_met(condition->first_awaited) ||
+        !condition_met(condition->second_awaited))
         return false;
-    if (it->kind == CONDITION_VALUE && !value_there(it))
+    if (condition->kind == CONDITION_VALUE && !is_value_met(condition))
         return false;
-    drop(it);
+    remove_condition(condition);
     return true;
 }
 
-uint64_t condition_both(uint64_t one, uint64_t other)
+uint64_t condition_both(uint64_t first_number, uint64_t second_number)
 {
-    if (one == other || condition_met(other))
-        return one;
-    return condition_met(one) ? other
-                              : add(&(struct condition){.kind = CONDITION_BOTH, .after = one, .also = other})->number;
+    if (first_number == second_number || condition_met(second_number))
+        return first_number;
+    return condition_met(first_number) ? second_number
+                                       : add_condition(&(struct condition){.kind = CONDITION_BOTH,
+                                                                           .first_awaited = first_number,
+                                                                           .second_awaited = second_number})
+                                             ->number;
 }
 
 /* Until something may have changed. */
-static void doze(void)
+static void wait_for_change(void)
 {
-    struct timespec until;
-    if (!values) {
+    struct timespec deadline;
+    if (!value_condition_count) {
         pthread_cond_wait(&driver.host_change, &driver.lock);
         return;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += look_period;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&driver.host_change, &driver.lock, &until);
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_nsec += look_period_ns;
+    deadline.tv_sec += deadline.tv_nsec / 1000000000;
+    deadline.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&driver.host_change, &driver.lock, &deadline);
 }
 
-void wait_for(struct device *device, struct position at)
+void wait_for(struct device *device, struct position position)
 {
     struct account *account = device->account;
     pthread_mutex_unlock(&driver.lock);
-    engine_wait(account, at.fence);
+    engine_wait(account, position.fence);
     pthread_mutex_lock(&driver.lock);
-    while (!condition_met(at.condition))
-        doze();
+    while (!condition_met(position.condition))
+        wait_for_change();
 }
 
-bool reached(struct device *device, struct position at)
+bool reached(struct device *device, struct position position)
 {
-    return condition_met(at.condition) && engine_done(device->account, at.fence);
+    return condition_met(position.condition) && engine_done(device->account, position.fence);
 }
 
 /* The oldest host function whose stream is there but for the card's work. */
-static struct condition *next_call(void)
+static struct condition *next_host_call(void)
 {
-    for (struct condition *it = first; it; it = it->next)
-        if (it->kind == CONDITION_HOST && condition_met(it->after))
-            return it;
+    for (struct condition *condition = conditions; condition; condition = condition->next)
+        if (condition->kind == CONDITION_HOST && condition_met(condition->first_awaited))
+            return condition;
     return NULL;
 }
 
@@ -136,69 +143,70 @@ static void *run_host_calls(void *unused)
 {
     pthread_mutex_lock(&driver.lock);
     for (;;) {
-        struct condition *it = next_call();
-        if (!it) {
-            doze();
+        struct condition *condition = next_host_call();
+        if (!condition) {
+            wait_for_change();
             continue;
         }
         pthread_mutex_unlock(&driver.lock);
-        engine_wait(it->account, it->fence);
-        if (it->call.host.callback)
-            it->call.host.callback(it->call.host.stream, CUDA_SUCCESS, it->call.host.argument);
+        engine_wait(condition->account, condition->fence);
+        if (condition->call.host.callback)
+            condition->call.host.callback(condition->call.host.stream, CUDA_SUCCESS, condition->call.host.argument);
         else
-            it->call.host.call(it->call.host.argument);
+            condition->call.host.call(condition->call.host.argument);
         pthread_mutex_lock(&driver.lock);
-        drop(it);
+        remove_condition(condition);
     }
     return unused;
 }
 
-static void stand_behind(struct stream *stream, struct condition it)
+static void wait_in_stream(struct stream *stream, struct condition condition)
 {
     submit(stream, 0);
-    it.after = stream->last.condition;
-    it.fence = stream->last.fence;
-    it.account = stream->context->device->account;
-    stream->last.condition = add(&it)->number;
+    condition.first_awaited = stream->last.condition;
+    condition.fence = stream->last.fence;
+    condition.account = stream->context->device->account;
+    stream->last.condition = add_condition(&condition)->number;
     legacy_follows(stream);
     pthread_cond_broadcast(&driver.host_change);
 }
 
 CUresult host_call(struct stream *stream, const struct work *work)
 {
-    static bool started; /* under driver.lock */
+    static bool is_started; /* under driver.lock */
     pthread_t thread;
-    if (!started && (pthread_create(&thread, NULL, run_host_calls, NULL) || pthread_detach(thread)))
+    if (!is_started && (pthread_create(&thread, NULL, run_host_calls, NULL) || pthread_detach(thread)))
         return CUDA_ERROR_OPERATING_SYSTEM;
-    started = true;
-    stand_behind(stream, (struct condition){.kind = CONDITION_HOST, .call = *work});
+    is_started = true;
+    wait_in_stream(stream, (struct condition){.kind = CONDITION_HOST, .call = *work});
     return CUDA_SUCCESS;
 }
 
 /* Values in memory. */
 
-static CUresult wait_value(CUstream handle, CUdeviceptr address, uint64_t value, unsigned flags, unsigned size)
+static CUresult wait_value(CUstream handle, CUdeviceptr address, uint64_t value, unsigned flags, unsigned value_bytes)
 {
     WITH_STREAM(stream, handle);
-    if (address % size || memory_check((void *)(uintptr_t)address, size) != CUDA_SUCCESS)
+    if (address % value_bytes || memory_check((void *)(uintptr_t)address, value_bytes) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return capture_spoil(stream->capture);
-    stand_behind(
+    wait_in_stream(
         stream,
-        (struct condition){.kind = CONDITION_VALUE, .address = address, .value = value, .flags = flags, .size = size});
+        (struct condition){
+            .kind = CONDITION_VALUE, .address = address, .value = value, .flags = flags, .value_bytes = value_bytes});
     return CUDA_SUCCESS;
 }
 
 /* Written when the call is made, as all data is. */
-static CUresult write_value(CUstream handle, CUdeviceptr address, uint64_t value, unsigned size)
+static CUresult write_value(CUstream handle, CUdeviceptr address, uint64_t value, unsigned value_bytes)
 {
     WITH_STREAM(stream, handle);
-    if (address % size || memory_check((void *)(uintptr_t)address, size) != CUDA_SUCCESS)
+    if (address % value_bytes || memory_check((void *)(uintptr_t)address, value_bytes) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return capture_spoil(stream->capture);
-    memcpy((void *)(uintptr_t)address, &value, size);
+    memcpy((void *)(uintptr_t)address, &value, value_bytes);
     submit(stream, 0);
     pthread_cond_broadcast(&driver.host_change);
     return CUDA_SUCCESS;

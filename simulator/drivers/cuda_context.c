@@ -6,8 +6,8 @@
 #define STACK 32u
 #define QUEUE 1024u /* launches in flight before the launcher waits, about the real driver's depth */
 
-static __thread void *stack[STACK]; /* this thread's contexts, green or not, the current one last */
-static __thread unsigned depth;
+static __thread void *context_stack[STACK]; /* this thread's contexts, green or not, the current one last */
+static __thread unsigned stack_depth;
 
 static struct context *context_of(void *handle)
 {
@@ -17,7 +17,7 @@ static struct context *context_of(void *handle)
 
 struct context *current_context(void)
 {
-    return depth ? context_of(stack[depth - 1]) : NULL;
+    return stack_depth ? context_of(context_stack[stack_depth - 1]) : NULL;
 }
 
 CUresult device_join(struct device *device)
@@ -50,41 +50,41 @@ void device_leave(struct device *device)
     device->account = NULL;
 }
 
-void submit(struct stream *stream, uint64_t ns)
+void submit(struct stream *stream, uint64_t work_ns)
 {
-    stream->asked_ns += ns;
+    stream->asked_ns += work_ns;
     struct device *device = stream->context->device;
-    uint64_t *oldest = &device->launches[device->launched++ % QUEUE];
-    if (!engine_done(device->account, *oldest))
-        wait_for(device, (struct position){.fence = *oldest});
-    stream->last.fence = *oldest = engine_submit(device->account, ns);
+    uint64_t *oldest_fence = &device->launches[device->launched++ % QUEUE];
+    if (!engine_done(device->account, *oldest_fence))
+        wait_for(device, (struct position){.fence = *oldest_fence});
+    stream->last.fence = *oldest_fence = engine_submit(device->account, work_ns);
     legacy_follows(stream);
 }
 
 void legacy_follows(struct stream *stream)
 {
-    struct position *last = &stream->context->legacy->last;
+    struct position *legacy_position = &stream->context->legacy->last;
     if (stream->flags & CU_STREAM_NON_BLOCKING)
         return;
-    last->fence = stream->last.fence;
-    last->condition = condition_both(last->condition, stream->last.condition);
+    legacy_position->fence = stream->last.fence;
+    legacy_position->condition = condition_both(legacy_position->condition, stream->last.condition);
 }
 
-static CUresult context_new(struct device *device, unsigned flags, unsigned api, struct context **context)
+static CUresult context_new(struct device *device, unsigned flags, unsigned api_version, struct context **context)
 {
     CHECK(device_join(device));
     if (!engine_charge(device->account, device->slot->context)) {
         device_leave(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    struct context *it = object_new(OBJECT_CONTEXT);
-    it->device = device;
-    it->flags = flags;
-    it->api = api;
-    limits_start(it);
-    it->legacy = stream_new(it, 0, 0);
-    it->per_thread = stream_new(it, 0, 0);
-    *context = it;
+    struct context *new_context = object_new(OBJECT_CONTEXT);
+    new_context->device = device;
+    new_context->flags = flags;
+    new_context->api = api_version;
+    limits_start(new_context);
+    new_context->legacy = stream_new(new_context, 0, 0);
+    new_context->per_thread = stream_new(new_context, 0, 0);
+    *context = new_context;
     return CUDA_SUCCESS;
 }
 
@@ -108,9 +108,9 @@ static void context_free(struct context *context)
 
 static CUresult push(void *context)
 {
-    if (depth == STACK)
+    if (stack_depth == STACK)
         return CUDA_ERROR_INVALID_VALUE;
-    stack[depth++] = context;
+    context_stack[stack_depth++] = context;
     return CUDA_SUCCESS;
 }
 
@@ -216,16 +216,16 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *handle, unsigned flags, CUdevice ordin
     return create(handle, flags, ordinal, 3020);
 }
 
-EXPORT CUresult cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity, int count, unsigned flags,
+EXPORT CUresult cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity, int affinity_count, unsigned flags,
                                CUdevice ordinal)
 {
     (void)affinity;
-    return count ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3030);
+    return affinity_count ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3030);
 }
 
-EXPORT CUresult cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *with, unsigned flags, CUdevice ordinal)
+EXPORT CUresult cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *params, unsigned flags, CUdevice ordinal)
 {
-    return with ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3040);
+    return params ? CUDA_ERROR_NOT_SUPPORTED : create(handle, flags, ordinal, 3040);
 }
 
 EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
@@ -235,7 +235,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle)
     if (!context || context == context->device->primary)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (current_context() == context)
-        depth--;
+        stack_depth--;
     context_free(context);
     return CUDA_SUCCESS;
 }
@@ -261,9 +261,9 @@ EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *handle)
     LOCKED;
     WITH_CONTEXT(context);
     (void)context;
-    depth--;
+    stack_depth--;
     if (handle)
-        *handle = stack[depth];
+        *handle = context_stack[stack_depth];
     return CUDA_SUCCESS;
 }
 
@@ -277,8 +277,8 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
     LOCKED;
     if (handle && !context_of(handle))
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (depth)
-        depth--;
+    if (stack_depth)
+        stack_depth--;
     return handle ? push(handle) : CUDA_SUCCESS;
 }
 
@@ -286,7 +286,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
 {
     LOCKED;
     NEEDS(handle);
-    *handle = depth ? stack[depth - 1] : NULL; /* looked up once: counts of a launch have it */
+    *handle = stack_depth ? context_stack[stack_depth - 1] : NULL; /* looked up once: counts of a launch have it */
     *handle = context_of(*handle) ? *handle : NULL;
     return CUDA_SUCCESS;
 }
@@ -364,14 +364,14 @@ static CUresult synchronize(CUcontext handle)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     CHECK(capture_guard());
-    struct position all = context->legacy->last;
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));) {
-        if (it->context != context)
+    struct position last_position = context->legacy->last;
+    for (struct stream *stream = NULL; (stream = object_next(stream, OBJECT_STREAM));) {
+        if (stream->context != context)
             continue;
-        all.fence = it->last.fence > all.fence ? it->last.fence : all.fence;
-        all.condition = condition_both(all.condition, it->last.condition);
+        last_position.fence = stream->last.fence > last_position.fence ? stream->last.fence : last_position.fence;
+        last_position.condition = condition_both(last_position.condition, stream->last.condition);
     }
-    wait_for(context->device, all);
+    wait_for(context->device, last_position);
     pools_settle(context->device, FOR_A_CONTEXT);
     return CUDA_SUCCESS;
 }

@@ -10,10 +10,10 @@ uint64_t copy_time(const struct device *device, uint64_t bytes)
 
 void copy_box(const struct copy *copy)
 {
-    for (size_t z = 0; z < copy->depth; z++)
-        for (size_t y = 0; y < copy->height; y++)
-            memmove(copy->to.start + z * copy->to.slice + y * copy->to.pitch,
-                    copy->from.start + z * copy->from.slice + y * copy->from.pitch, copy->width);
+    for (size_t slice = 0; slice < copy->depth; slice++)
+        for (size_t row = 0; row < copy->height; row++)
+            memmove(copy->to.start + slice * copy->to.slice + row * copy->to.pitch,
+                    copy->from.start + slice * copy->from.slice + row * copy->from.pitch, copy->width);
 }
 
 void fill_box(const struct fill *fill)
@@ -143,88 +143,90 @@ static CUresult side_of(struct side *side, CUmemorytype type, const void *host, 
     return CUDA_SUCCESS;
 }
 
-CUresult copy_node(const CUDA_MEMCPY3D *it, struct device *device, struct work *work)
+CUresult copy_node(const CUDA_MEMCPY3D *this_copy, struct device *device, struct work *work)
 {
-    struct copy copy = {.width = it->WidthInBytes, .height = it->Height, .depth = it->Depth};
+    struct copy copy = {.width = this_copy->WidthInBytes, .height = this_copy->Height, .depth = this_copy->Depth};
     if (!copy.width || !copy.height || !copy.depth)
         return CUDA_ERROR_INVALID_VALUE;
-    CHECK(side_of(&copy.to, it->dstMemoryType, it->dstHost, it->dstDevice, it->dstArray, it->dstPitch, it->dstHeight,
-                  (size_t[]){it->dstXInBytes, it->dstY, it->dstZ}, &copy));
-    CHECK(side_of(&copy.from, it->srcMemoryType, it->srcHost, it->srcDevice, it->srcArray, it->srcPitch, it->srcHeight,
-                  (size_t[]){it->srcXInBytes, it->srcY, it->srcZ}, &copy));
+    CHECK(side_of(&copy.to, this_copy->dstMemoryType, this_copy->dstHost, this_copy->dstDevice, this_copy->dstArray,
+                  this_copy->dstPitch, this_copy->dstHeight,
+                  (size_t[]){this_copy->dstXInBytes, this_copy->dstY, this_copy->dstZ}, &copy));
+    CHECK(side_of(&copy.from, this_copy->srcMemoryType, this_copy->srcHost, this_copy->srcDevice, this_copy->srcArray,
+                  this_copy->srcPitch, this_copy->srcHeight,
+                  (size_t[]){this_copy->srcXInBytes, this_copy->srcY, this_copy->srcZ}, &copy));
     *work = copy_work(device, &copy);
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_space(const CUDA_MEMCPY3D *it, CUstream stream, bool asynchronous)
+static CUresult copy_space(const CUDA_MEMCPY3D *copy, CUstream stream, bool asynchronous)
 {
     LOCKED;
     WITH_CONTEXT(context);
     struct work work;
-    if (!it->WidthInBytes || !it->Height || !it->Depth)
+    if (!copy->WidthInBytes || !copy->Height || !copy->Depth)
         return CUDA_SUCCESS;
-    CHECK(copy_node(it, context->device, &work));
+    CHECK(copy_node(copy, context->device, &work));
     return on_stream(stream, asynchronous, &work);
 }
 
-static CUresult copy_plane(const CUDA_MEMCPY2D *it, CUstream stream, bool asynchronous)
+static CUresult copy_plane(const CUDA_MEMCPY2D *copy, CUstream stream, bool asynchronous)
 {
-    if (!it)
+    if (!copy)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D space = {
-        .srcXInBytes = it->srcXInBytes,
-        .srcY = it->srcY,
-        .srcMemoryType = it->srcMemoryType,
-        .srcHost = it->srcHost,
-        .srcDevice = it->srcDevice,
-        .srcArray = it->srcArray,
-        .srcPitch = it->srcPitch,
-        .dstXInBytes = it->dstXInBytes,
-        .dstY = it->dstY,
-        .dstMemoryType = it->dstMemoryType,
-        .dstHost = it->dstHost,
-        .dstDevice = it->dstDevice,
-        .dstArray = it->dstArray,
-        .dstPitch = it->dstPitch,
-        .WidthInBytes = it->WidthInBytes,
-        .Height = it->Height,
+        .srcXInBytes = copy->srcXInBytes,
+        .srcY = copy->srcY,
+        .srcMemoryType = copy->srcMemoryType,
+        .srcHost = copy->srcHost,
+        .srcDevice = copy->srcDevice,
+        .srcArray = copy->srcArray,
+        .srcPitch = copy->srcPitch,
+        .dstXInBytes = copy->dstXInBytes,
+        .dstY = copy->dstY,
+        .dstMemoryType = copy->dstMemoryType,
+        .dstHost = copy->dstHost,
+        .dstDevice = copy->dstDevice,
+        .dstArray = copy->dstArray,
+        .dstPitch = copy->dstPitch,
+        .WidthInBytes = copy->WidthInBytes,
+        .Height = copy->Height,
         .Depth = 1,
     };
     return copy_space(&space, stream, asynchronous);
 }
 
-EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *it)
+EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
 {
-    return copy_plane(it, NULL, false);
+    return copy_plane(copy, NULL, false);
 }
-EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *it)
+EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
 {
-    return copy_plane(it, NULL, false);
+    return copy_plane(copy, NULL, false);
 }
-EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *it, CUstream stream)
+EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
-    return copy_plane(it, stream, true);
-}
-
-EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *it)
-{
-    return it ? copy_space(it, NULL, false) : CUDA_ERROR_INVALID_VALUE;
+    return copy_plane(copy, stream, true);
 }
 
-EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *it, CUstream stream)
+EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
 {
-    return it ? copy_space(it, stream, true) : CUDA_ERROR_INVALID_VALUE;
+    return copy ? copy_space(copy, NULL, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    return copy ? copy_space(copy, stream, true) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* The peer's form has contexts where the plain one has nothing; here there is one address space. */
-EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *it)
+EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *copy)
 {
-    return cuMemcpy3D_v2((const CUDA_MEMCPY3D *)it);
+    return cuMemcpy3D_v2((const CUDA_MEMCPY3D *)copy);
 }
 
-EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *it, CUstream stream)
+EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *copy, CUstream stream)
 {
-    return cuMemcpy3DAsync_v2((const CUDA_MEMCPY3D *)it, stream);
+    return cuMemcpy3DAsync_v2((const CUDA_MEMCPY3D *)copy, stream);
 }
 
 EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
@@ -293,21 +295,21 @@ EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *pointers, size_t 
 }
 
 static CUresult copy_array(CUarray to, size_t to_offset, CUarray from, size_t from_offset, CUdeviceptr device,
-                           void *host, size_t size, CUstream stream, bool asynchronous)
+                           void *host, size_t bytes, CUstream stream, bool asynchronous)
 {
-    CUmemorytype other = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    CUmemorytype linear_type = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     CUDA_MEMCPY3D space = {
         .srcXInBytes = from ? from_offset : 0,
-        .srcMemoryType = from ? CU_MEMORYTYPE_ARRAY : other,
+        .srcMemoryType = from ? CU_MEMORYTYPE_ARRAY : linear_type,
         .srcArray = from,
         .srcDevice = device,
         .srcHost = host,
         .dstXInBytes = to ? to_offset : 0,
-        .dstMemoryType = to ? CU_MEMORYTYPE_ARRAY : other,
+        .dstMemoryType = to ? CU_MEMORYTYPE_ARRAY : linear_type,
         .dstArray = to,
         .dstDevice = device,
         .dstHost = host,
-        .WidthInBytes = size,
+        .WidthInBytes = bytes,
         .Height = 1,
         .Depth = 1,
     };
@@ -353,16 +355,16 @@ EXPORT CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size
 
 /* Fills. */
 
-CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *it, struct device *device, struct work *work)
+CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *params, struct device *device, struct work *work)
 {
-    size_t width = it->width * it->elementSize, pitch = it->height > 1 ? it->pitch : width;
-    if (!it->width || !it->height || pitch < width || it->dst % it->elementSize)
+    size_t width = params->width * params->elementSize, pitch = params->height > 1 ? params->pitch : width;
+    if (!params->width || !params->height || pitch < width || params->dst % params->elementSize)
         return CUDA_ERROR_INVALID_VALUE;
-    CHECK(memory_check(AT(it->dst), width + (it->height - 1) * pitch));
+    CHECK(memory_check(AT(params->dst), width + (params->height - 1) * pitch));
     *work = (struct work){
         .type = CU_GRAPH_NODE_TYPE_MEMSET,
-        .fill = {AT(it->dst), pitch, it->width, it->height, it->value, it->elementSize},
-        .ns = copy_time(device, width * it->height),
+        .fill = {AT(params->dst), pitch, params->width, params->height, params->value, params->elementSize},
+        .ns = copy_time(device, width * params->height),
     };
     return CUDA_SUCCESS;
 }

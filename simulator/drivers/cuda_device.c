@@ -58,9 +58,10 @@ void object_free(void *handle)
 
 void *object_next(const void *object, enum object_kind kind)
 {
-    for (uint64_t at = object ? (uint64_t)((const char *)object - arena) + CELL : 0; at < arena_used; at += CELL)
-        if (((struct object *)(arena + at))->kind == kind)
-            return arena + at;
+    for (uint64_t offset = object ? (uint64_t)((const char *)object - arena) + CELL : 0; offset < arena_used;
+         offset += CELL)
+        if (((struct object *)(arena + offset))->kind == kind)
+            return arena + offset;
     return NULL;
 }
 
@@ -80,45 +81,45 @@ static void after_fork(void)
  * a process, as CUDA has it. */
 static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_CARDS])
 {
-    unsigned whole[ENGINE_CARDS], all = 0, count = 0;
+    unsigned usable_cards[ENGINE_CARDS], usable_count = 0, count = 0;
     for (unsigned i = 0; i < rack->device_count; i++) /* a MIG device without instances offers nothing */
         if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards && !rack->devices[i].mig)
-            whole[all++] = rack->devices[i].first_card;
-    for (unsigned i = 0; i < rack->device_count && !all; i++)
+            usable_cards[usable_count++] = rack->devices[i].first_card;
+    for (unsigned i = 0; i < rack->device_count && !usable_count; i++)
         if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards)
-            whole[all++] = rack->devices[i].first_card;
-    const char *at = getenv(VISIBLE_DEVICES);
-    if (!at) {
-        memcpy(cards, whole, all * sizeof *cards);
-        return all;
+            usable_cards[usable_count++] = rack->devices[i].first_card;
+    const char *cursor = getenv(VISIBLE_DEVICES);
+    if (!cursor) {
+        memcpy(cards, usable_cards, usable_count * sizeof *cards);
+        return usable_count;
     }
-    bool mig = false;
-    while (*at) {
-        at += strspn(at, " ");
-        size_t length = strcspn(at, ",");
-        unsigned found = ENGINE_CARDS, matches = 0;
-        if (isdigit((unsigned char)*at)) {
-            char *end;
-            unsigned long index = strtoul(at, &end, 10);
-            if ((*end == ',' || *end == ' ' || !*end) && index < all)
-                found = whole[index], matches = 1;
+    bool has_instance = false;
+    while (*cursor) {
+        cursor += strspn(cursor, " ");
+        size_t length = strcspn(cursor, ",");
+        unsigned card = ENGINE_CARDS, match_count = 0;
+        if (isdigit((unsigned char)*cursor)) {
+            char *number_end;
+            unsigned long index = strtoul(cursor, &number_end, 10);
+            if ((*number_end == ',' || *number_end == ' ' || !*number_end) && index < usable_count)
+                card = usable_cards[index], match_count = 1;
         } else if (length >= 4) {
             for (unsigned i = 0; i < rack->card_count; i++)
-                if (!strncasecmp(rack->cards[i].uuid, at, length) &&
+                if (!strncasecmp(rack->cards[i].uuid, cursor, length) &&
                     !strcmp(rack->devices[rack->cards[i].device].health, "ok"))
-                    found = i, matches++;
+                    card = i, match_count++;
         }
-        if (matches != 1)
+        if (match_count != 1)
             break;
         for (unsigned i = 0; i < count; i++)
-            if (cards[i] == found)
+            if (cards[i] == card)
                 return count;
-        if (rack->cards[found].slices && mig)
+        if (rack->cards[card].slices && has_instance)
             break;
-        mig |= rack->cards[found].slices > 0;
-        cards[count++] = found;
-        at += length;
-        at += *at == ',';
+        has_instance |= rack->cards[card].slices > 0;
+        cards[count++] = card;
+        cursor += length;
+        cursor += *cursor == ',';
     }
     return count;
 }
@@ -176,9 +177,9 @@ EXPORT CUresult cuDeviceGetCount(int *count)
 
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
-    WITH_DEVICE(it, ordinal);
+    WITH_DEVICE(found_device, ordinal);
     NEEDS(device);
-    *device = (CUdevice)(it - driver.devices);
+    *device = (CUdevice)(found_device - driver.devices);
     return CUDA_SUCCESS;
 }
 
@@ -195,13 +196,13 @@ EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 
 static void uuid_bytes(const char *text, CUuuid *uuid)
 {
-    unsigned digits = 0;
+    unsigned digit_count = 0;
     memset(uuid, 0, sizeof *uuid);
-    for (text += text[8] == '-' ? 0 : 4; *text && digits < 32; text++) /* with "GPU-" in front, or without */
+    for (text += text[8] == '-' ? 0 : 4; *text && digit_count < 32; text++) /* with "GPU-" in front, or without */
         if (isxdigit((unsigned char)*text)) {
             unsigned nibble = (unsigned)(isdigit((unsigned char)*text) ? *text - '0' : (*text | 32) - 'a' + 10);
-            uuid->bytes[digits / 2] |= (char)(nibble << (digits % 2 ? 0 : 4));
-            digits++;
+            uuid->bytes[digit_count / 2] |= (char)(nibble << (digit_count % 2 ? 0 : 4));
+            digit_count++;
         }
 }
 
@@ -248,8 +249,9 @@ struct device *device_of_card(unsigned card)
 
 unsigned multiprocessors(const struct device *device)
 {
-    unsigned all = device->slot->multiprocessors;
-    return device->card->slices ? all / 8 * device->card->slices : all; /* an H100's 1g has 16 of 132 */
+    unsigned device_count = device->slot->multiprocessors;
+    return device->card->slices ? device_count / 8 * device->card->slices
+                                : device_count; /* an H100's 1g has 16 of 132 */
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal)
@@ -340,34 +342,35 @@ EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *address)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-bool device_peers(const struct device *one, const struct device *other)
+bool device_peers(const struct device *device, const struct device *peer)
 {
-    const struct nvidia_link *link = &one->slot->links[other->slot - driver.rack->devices];
-    return one != other && !one->card->slices && !other->card->slices &&
+    const struct nvidia_link *link = &device->slot->links[peer->slot - driver.rack->devices];
+    return device != peer && !device->card->slices && !peer->card->slices &&
            (link->nvlinks || link->path == PATH_PIX || link->path == PATH_PXB);
 }
 
-EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice ordinal, CUdevice other)
+EXPORT CUresult cuDeviceCanAccessPeer(int *can_access, CUdevice ordinal, CUdevice peer_ordinal)
 {
     WITH_DEVICE(device, ordinal);
-    struct device *peer = device_at(other);
+    struct device *peer = device_at(peer_ordinal);
     if (!peer)
         return CUDA_ERROR_INVALID_DEVICE;
-    NEEDS(can);
-    *can = device_peers(device, peer);
+    NEEDS(can_access);
+    *can_access = device_peers(device, peer);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice ordinal, CUdevice other)
+EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice ordinal,
+                                        CUdevice peer_ordinal)
 {
     WITH_DEVICE(device, ordinal);
-    struct device *peer = device_at(other);
+    struct device *peer = device_at(peer_ordinal);
     if (!peer || peer == device)
         return CUDA_ERROR_INVALID_DEVICE;
     NEEDS(value);
-    bool near = device->slot->links[peer->slot - driver.rack->devices].nvlinks;
-    *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK          ? !near
-             : attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? near
+    bool is_nvlinked = device->slot->links[peer->slot - driver.rack->devices].nvlinks;
+    *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK          ? !is_nvlinked
+             : attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? is_nvlinked
                                                                             : device_peers(device, peer);
     return CUDA_SUCCESS;
 }

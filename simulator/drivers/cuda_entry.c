@@ -34,9 +34,9 @@ EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f
 {
     if (!config)
         return CUDA_ERROR_INVALID_VALUE;
-    CUlaunchConfig own = *config;
-    own.hStream = OWN(own.hStream);
-    return cuLaunchKernelEx(&own, f, params, extra);
+    CUlaunchConfig own_config = *config;
+    own_config.hStream = OWN(own_config.hStream);
+    return cuLaunchKernelEx(&own_config, f, params, extra);
 }
 PTSZ(cuLaunchHostFunc, (CUstream s, CUhostFn fn, void *argument), (OWN(s), fn, argument))
 PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream s), (exec, OWN(s)))
@@ -215,45 +215,46 @@ extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 /* Where an exported name lives. Not dlsym: a library preloaded in front of the driver may stand in its way. */
 void *entry_exported(const char *name)
 {
-    uintptr_t base = (uintptr_t)__ehdr_start, at[DT_NUM] = {0};
+    uintptr_t load_address = (uintptr_t)__ehdr_start, addresses[DT_NUM] = {0};
     for (const ElfW(Dyn) *entry = _DYNAMIC; entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag < DT_NUM) /* the loader may or may not have added the base already */
-            at[entry->d_tag] = entry->d_un.d_ptr < base ? entry->d_un.d_ptr + base : entry->d_un.d_ptr;
-    const ElfW(Sym) *symbols = (const ElfW(Sym) *)at[DT_SYMTAB];
-    const char *names = (const char *)at[DT_STRTAB];
-    uint32_t count = ((const uint32_t *)at[DT_HASH])[1];
+            addresses[entry->d_tag] = entry->d_un.d_ptr < load_address ? entry->d_un.d_ptr + load_address
+                                                                       : entry->d_un.d_ptr;
+    const ElfW(Sym) *symbols = (const ElfW(Sym) *)addresses[DT_SYMTAB];
+    const char *names = (const char *)addresses[DT_STRTAB];
+    uint32_t count = ((const uint32_t *)addresses[DT_HASH])[1];
     for (uint32_t i = 1; i < count; i++)
         if (symbols[i].st_shndx != SHN_UNDEF && !strcmp(names + symbols[i].st_name, name))
-            return (void *)(base + symbols[i].st_value);
+            return (void *)(load_address + symbols[i].st_value);
     return NULL;
 }
 
 /* The exported name for a plain one; NULL when it is younger than the version asked for. */
-static const char *form_of(const char *name, int version, char second[128])
+static const char *form_of(const char *name, int version, char second_name[128])
 {
-    bool listed = false;
+    bool is_listed = false;
     for (unsigned i = 0; i < sizeof forms / sizeof *forms; i++)
         if (!strcmp(forms[i].name, name)) {
-            listed = true;
+            is_listed = true;
             if (version >= forms[i].since)
                 return forms[i].exported;
         }
-    snprintf(second, 128, "%s_v2", name);
-    return listed ? NULL : version >= 4000 && entry_exported(second) ? second : name;
+    snprintf(second_name, 128, "%s_v2", name);
+    return is_listed ? NULL : version >= 4000 && entry_exported(second_name) ? second_name : name;
 }
 
 static CUresult resolve(const char *name, int version, uint64_t flags, void **function,
                         CUdriverProcAddressQueryResult *status)
 {
-    char second[128], own[136];
+    char second_name[128], variant_name[136];
     if (!name || !function || flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
-    const char *form = form_of(name, version, second);
+    const char *form = form_of(name, version, second_name);
     *function = NULL;
     if (form && flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         for (int i = 0; i < 2 && !*function; i++) {
-            snprintf(own, sizeof own, "%s%s", form, i ? "_ptds" : "_ptsz");
-            *function = entry_exported(own);
+            snprintf(variant_name, sizeof variant_name, "%s%s", form, i ? "_ptds" : "_ptsz");
+            *function = entry_exported(variant_name);
         }
     if (form && !*function)
         *function = entry_exported(form);

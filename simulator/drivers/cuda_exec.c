@@ -11,9 +11,9 @@ struct exec {
 
 void execs_leave(const struct context *context)
 {
-    for (struct exec *it = NULL; (it = object_next(it, OBJECT_EXEC));)
-        if (it->context == context)
-            it->context = NULL;
+    for (struct exec *this_exec = NULL; (this_exec = object_next(this_exec, OBJECT_EXEC));)
+        if (this_exec->context == context)
+            this_exec->context = NULL;
     engine_release(context->device->account, context->node_bytes);
 }
 
@@ -87,67 +87,69 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle)
     return CUDA_SUCCESS;
 }
 
-static CUgraphExecUpdateResult compare(const struct graph *now, const struct graph *then);
+static CUgraphExecUpdateResult compare(const struct graph *old_graph, const struct graph *new_graph);
 
-static CUgraphExecUpdateResult compare_nodes(const struct work *now, const struct work *then)
+static CUgraphExecUpdateResult compare_nodes(const struct work *old_work, const struct work *new_work)
 {
     CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
-    if (now->type != then->type)
+    if (old_work->type != new_work->type)
         return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
-    if (now->type == CU_GRAPH_NODE_TYPE_GRAPH)
-        return compare(now->graph, then->graph);
-    if (now->type != CU_GRAPH_NODE_TYPE_CONDITIONAL)
+    if (old_work->type == CU_GRAPH_NODE_TYPE_GRAPH)
+        return compare(old_work->graph, new_work->graph);
+    if (old_work->type != CU_GRAPH_NODE_TYPE_CONDITIONAL)
         return result;
-    if (now->branch.type != then->branch.type || now->branch.count != then->branch.count)
+    if (old_work->branch.type != new_work->branch.type || old_work->branch.count != new_work->branch.count)
         return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
-    for (unsigned i = 0; i < now->branch.count && !result; i++)
-        result = compare(now->branch.bodies[i], then->branch.bodies[i]);
+    for (unsigned i = 0; i < old_work->branch.count && !result; i++)
+        result = compare(old_work->branch.bodies[i], new_work->branch.bodies[i]);
     return result;
 }
 
 /* Whether an executable can be brought up to a graph: all of it is the same but for what its nodes are told. */
-static CUgraphExecUpdateResult compare(const struct graph *now, const struct graph *then)
+static CUgraphExecUpdateResult compare(const struct graph *old_graph, const struct graph *new_graph)
 {
     CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
-    const struct node *one = now->first, *other = then->first;
-    for (; one && other && !result; one = one->next, other = other->next)
-        result = compare_nodes(&one->work, &other->work);
-    return !result && (one || other) ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED : result;
+    const struct node *old_node = old_graph->first, *new_node = new_graph->first;
+    for (; old_node && new_node && !result; old_node = old_node->next, new_node = new_node->next)
+        result = compare_nodes(&old_node->work, &new_node->work);
+    return !result && (old_node || new_node) ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED : result;
 }
 
 /* The nodes of an executable go by the names of those that it was made of. */
-static void keep_origins(struct graph *now, const struct graph *before)
+static void keep_origins(struct graph *new_graph, const struct graph *old_graph)
 {
-    struct node *node = now->first;
-    for (const struct node *old = before->first; old; old = old->next, node = node->next) {
-        node->origin = old->origin;
-        if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
-            keep_origins(node->work.graph, old->work.graph);
-        for (unsigned i = 0; node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < node->work.branch.count; i++)
-            keep_origins(node->work.branch.bodies[i], old->work.branch.bodies[i]);
+    struct node *new_node = new_graph->first;
+    for (const struct node *old_node = old_graph->first; old_node;
+         old_node = old_node->next, new_node = new_node->next) {
+        new_node->origin = old_node->origin;
+        if (new_node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
+            keep_origins(new_node->work.graph, old_node->work.graph);
+        for (unsigned i = 0; new_node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < new_node->work.branch.count;
+             i++)
+            keep_origins(new_node->work.branch.bodies[i], old_node->work.branch.bodies[i]);
     }
 }
 
-static void take_over(struct graph **graph, const struct graph *then)
+static void take_over(struct graph **graph, const struct graph *new_graph)
 {
-    struct graph *before = *graph;
-    *graph = graph_copy(then, true);
-    keep_origins(*graph, before);
-    graph_free(before);
+    struct graph *old_graph = *graph;
+    *graph = graph_copy(new_graph, true);
+    keep_origins(*graph, old_graph);
+    graph_free(old_graph);
 }
 
 static struct node *made_of(const struct graph *graph, const void *origin)
 {
-    struct node *found = NULL;
-    for (struct node *node = graph->first; node && !found; node = node->next) {
+    struct node *match = NULL;
+    for (struct node *node = graph->first; node && !match; node = node->next) {
         if (node->origin == origin)
             return node;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
-            found = made_of(node->work.graph, origin);
+            match = made_of(node->work.graph, origin);
         for (unsigned i = 0; node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < node->work.branch.count; i++)
-            found = found ? found : made_of(node->work.branch.bodies[i], origin);
+            match = match ? match : made_of(node->work.branch.bodies[i], origin);
     }
-    return found;
+    return match;
 }
 
 EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node_handle,
@@ -162,8 +164,8 @@ EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode nod
                                                const CUDA_KERNEL_NODE_PARAMS_v1 *params)
 {
     NEEDS(params);
-    CUDA_KERNEL_NODE_PARAMS now = kernel_of_v1(params);
-    return cuGraphExecKernelNodeSetParams_v2(exec, node, &now);
+    CUDA_KERNEL_NODE_PARAMS current_params = kernel_of_v1(params);
+    return cuGraphExecKernelNodeSetParams_v2(exec, node, &current_params);
 }
 
 EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node_handle, CUgraph child_handle)
@@ -208,12 +210,12 @@ EXPORT CUresult cuGraphExecUpdate(CUgraphExec handle, CUgraph graph, CUgraphNode
                                   CUgraphExecUpdateResult *result)
 {
     CUgraphExecUpdateResultInfo info = {.result = CU_GRAPH_EXEC_UPDATE_ERROR};
-    CUresult worked = cuGraphExecUpdate_v2(handle, graph, &info);
+    CUresult answer = cuGraphExecUpdate_v2(handle, graph, &info);
     if (error)
         *error = NULL;
     if (result)
         *result = info.result;
-    return worked;
+    return answer;
 }
 
 EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
@@ -224,14 +226,14 @@ EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
 }
 
 /* A launch that finds memory of the last one still allocated frees it first, or is refused, as the flag says. */
-static CUresult free_first(const struct graph *graph, const struct stream *stream, bool may)
+static CUresult free_first(const struct graph *graph, const struct stream *stream, bool may_free)
 {
     for (const struct node *node = graph->first; node; node = node->next) {
         if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
             continue;
         struct memory *memory = memory_find(node->work.alloc.dptr);
-        if (memory && memory->live) {
-            if (!may)
+        if (memory && memory->is_live) {
+            if (!may_free)
                 return CUDA_ERROR_INVALID_VALUE;
             memory_retire(memory, stream);
         }
@@ -257,20 +259,20 @@ static CUresult run_node(struct stream *stream, const struct work *work, uint64_
 /* Kernels that follow one another go to the card as one piece: a replay costs one submission, not one a node. */
 static CUresult run(struct stream *stream, const struct graph *graph, uint64_t exec)
 {
-    uint64_t together = 0;
+    uint64_t kernels_ns = 0;
     for (const struct node *node = graph->first; node; node = node->next) {
         if (node->work.type == CU_GRAPH_NODE_TYPE_KERNEL) {
             CHECK(kernel_ready(node->work.kernel.func, stream->context));
-            together += node->work.ns;
+            kernels_ns += node->work.ns;
             continue;
         }
-        if (together)
-            submit(stream, together);
-        together = 0;
+        if (kernels_ns)
+            submit(stream, kernels_ns);
+        kernels_ns = 0;
         CHECK(run_node(stream, &node->work, exec));
     }
-    if (together)
-        submit(stream, together);
+    if (kernels_ns)
+        submit(stream, kernels_ns);
     return CUDA_SUCCESS;
 }
 

@@ -19,23 +19,24 @@ bool image_is_fat(const void *image)
 /* How well an image suits a processor; 0: it does not. */
 static unsigned suits(const struct fatbin_entry *entry, const struct nvidia_device *slot)
 {
-    unsigned here = (unsigned)(slot->major * 10 + slot->minor);
-    if (entry->processor > here || (entry->kind == FATBIN_ELF && entry->processor / 10 != here / 10))
+    unsigned device_capability = (unsigned)(slot->major * 10 + slot->minor);
+    if (entry->processor > device_capability ||
+        (entry->kind == FATBIN_ELF && entry->processor / 10 != device_capability / 10))
         return 0;
     return entry->processor + (entry->kind == FATBIN_ELF ? 1000 : 1);
 }
 
-static bool expand(const struct fatbin_entry *entry, const char *from, char *to)
+static bool expand(const struct fatbin_entry *entry, const char *source, char *destination)
 {
     if (entry->flags & FATBIN_LZ4) {
         void *library = dlopen("liblz4.so.1", RTLD_NOW);
         int (*lz4)(const char *, char *, int, int) = library ? dlsym(library, "LZ4_decompress_safe") : NULL;
-        return lz4 &&
-               lz4(from, to, (int)entry->compressed_bytes, (int)entry->expanded_bytes) == (int)entry->expanded_bytes;
+        return lz4 && lz4(source, destination, (int)entry->compressed_bytes, (int)entry->expanded_bytes) ==
+                          (int)entry->expanded_bytes;
     }
     void *library = dlopen("libzstd.so.1", RTLD_NOW);
     size_t (*zstd)(void *, size_t, const void *, size_t) = library ? dlsym(library, "ZSTD_decompress") : NULL;
-    return zstd && zstd(to, entry->expanded_bytes, from, entry->compressed_bytes) == entry->expanded_bytes;
+    return zstd && zstd(destination, entry->expanded_bytes, source, entry->compressed_bytes) == entry->expanded_bytes;
 }
 
 /* The options of PTX are read where the entry says that they are, whatever is there: in NVIDIA's reader a strlen() ends
@@ -60,22 +61,22 @@ CUresult image_of_fat(const void *image, const struct device *device, char **cho
     memcpy(&fat, image, sizeof fat);
     if (fat.magic != FATBIN_MAGIC)
         return CUDA_ERROR_INVALID_IMAGE;
-    const char *chosen_at = NULL, *end = (const char *)image + fat.header_bytes + fat.entries_bytes;
-    unsigned suited = 0;
-    for (const char *at = (const char *)image + fat.header_bytes; at + sizeof entry <= end;
-         at += entry.header_bytes + entry.image_bytes) {
-        memcpy(&entry, at, sizeof entry);
-        if ((entry.kind != FATBIN_PTX && entry.kind != FATBIN_ELF) || suits(&entry, device->slot) <= suited)
+    const char *best_entry = NULL, *end = (const char *)image + fat.header_bytes + fat.entries_bytes;
+    unsigned best_score = 0;
+    for (const char *cursor = (const char *)image + fat.header_bytes; cursor + sizeof entry <= end;
+         cursor += entry.header_bytes + entry.image_bytes) {
+        memcpy(&entry, cursor, sizeof entry);
+        if ((entry.kind != FATBIN_PTX && entry.kind != FATBIN_ELF) || suits(&entry, device->slot) <= best_score)
             continue;
-        suited = suits(&entry, device->slot);
+        best_score = suits(&entry, device->slot);
         best = entry;
-        chosen_at = at;
+        best_entry = cursor;
     }
-    if (!chosen_at)
+    if (!best_entry)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (best.kind == FATBIN_PTX)
-        read_options(chosen_at, best.options_offset);
-    const char *data = chosen_at + best.header_bytes;
+        read_options(best_entry, best.options_offset);
+    const char *data = best_entry + best.header_bytes;
     bool is_packed = best.flags & (FATBIN_LZ4 | FATBIN_ZSTD);
     *chosen = calloc(1, (is_packed ? best.expanded_bytes : best.image_bytes) + 16);
     if (!is_packed)

@@ -26,17 +26,17 @@ static struct function *find(struct module *module, const char *name, bool of_li
     return function;
 }
 
-static CUresult get(const void *handle, const char *name, bool of_library, struct function **found)
+static CUresult get(const void *handle, const char *name, bool of_library, struct function **function)
 {
     LOCKED;
     struct module *module = object_find(handle, OBJECT_MODULE);
     if (!module)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!name || !*name || !found)
+    if (!name || !*name || !function)
         return CUDA_ERROR_INVALID_VALUE;
     if (!image_declares(module, name))
         return CUDA_ERROR_NOT_FOUND;
-    *found = find(module, name, of_library);
+    *function = find(module, name, of_library);
     return CUDA_SUCCESS;
 }
 
@@ -68,7 +68,7 @@ EXPORT CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary handle)
     if (!module)
         return CUDA_ERROR_INVALID_HANDLE;
     *count = 0;
-    for (const char *at = module->ptx; at && (at = strstr(at, ".entry")); at++)
+    for (const char *cursor = module->ptx; cursor && (cursor = strstr(cursor, ".entry")); cursor++)
         ++*count;
     return CUDA_SUCCESS;
 }
@@ -151,37 +151,37 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attri
 
 /* What a launch is as a piece of work: how long it takes is its kernel's time, and so much more for each of what its
  * first parameter counts. dims: grid, block, shared memory. */
-CUresult launch_work(struct work *work, CUfunction handle, const unsigned dims[7], void **params, void **extra)
+CUresult launch_work(struct work *work, CUfunction handle, const unsigned dimensions[7], void **params, void **extra)
 {
     struct function *function = object_find(handle, OBJECT_FUNCTION);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     for (unsigned i = 0; i < 6; i++)
-        if (!dims[i])
+        if (!dimensions[i])
             return CUDA_ERROR_INVALID_VALUE;
-    if ((uint64_t)dims[3] * dims[4] * dims[5] > 1024)
+    if ((uint64_t)dimensions[3] * dimensions[4] * dimensions[5] > 1024)
         return CUDA_ERROR_INVALID_VALUE;
     *work = (struct work){
         .type = CU_GRAPH_NODE_TYPE_KERNEL,
         .ns = function->kernel->time,
         .kernel = {.func = handle,
-                   .gridDimX = dims[0],
-                   .gridDimY = dims[1],
-                   .gridDimZ = dims[2],
-                   .blockDimX = dims[3],
-                   .blockDimY = dims[4],
-                   .blockDimZ = dims[5],
-                   .sharedMemBytes = dims[6]},
+                   .gridDimX = dimensions[0],
+                   .gridDimY = dimensions[1],
+                   .gridDimZ = dimensions[2],
+                   .blockDimX = dimensions[3],
+                   .blockDimY = dimensions[4],
+                   .blockDimZ = dimensions[5],
+                   .sharedMemBytes = dimensions[6]},
     };
-    const void *first = params ? params[0] : NULL;
-    for (; !first && extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
+    const void *first_argument = params ? params[0] : NULL;
+    for (; !first_argument && extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
         if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
-            first = extra[1];
+            first_argument = extra[1];
     if (function->kernel->per_arg0) {
         uint32_t argument;
-        if (!first)
+        if (!first_argument)
             return CUDA_ERROR_INVALID_VALUE;
-        memcpy(&argument, first, sizeof argument);
+        memcpy(&argument, first_argument, sizeof argument);
         work->ns += function->kernel->per_arg0 * argument;
     }
     return CUDA_SUCCESS;
@@ -250,11 +250,12 @@ EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launche
     if (!launches || !count || flags > 3)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned i = 0; i < count; i++) {
-        const CUDA_LAUNCH_PARAMS *each = &launches[i];
-        CHECK(launch(each->hStream, each->function,
-                     (unsigned[]){each->gridDimX, each->gridDimY, each->gridDimZ, each->blockDimX, each->blockDimY,
-                                  each->blockDimZ, each->sharedMemBytes},
-                     each->kernelParams, NULL));
+        const CUDA_LAUNCH_PARAMS *launch_params = &launches[i];
+        CHECK(launch(launch_params->hStream, launch_params->function,
+                     (unsigned[]){launch_params->gridDimX, launch_params->gridDimY, launch_params->gridDimZ,
+                                  launch_params->blockDimX, launch_params->blockDimY, launch_params->blockDimZ,
+                                  launch_params->sharedMemBytes},
+                     launch_params->kernelParams, NULL));
     }
     return CUDA_SUCCESS;
 }

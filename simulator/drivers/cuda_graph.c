@@ -12,25 +12,25 @@ struct graph *graph_new(bool owned)
     return graph;
 }
 
-struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count)
+struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *dependencies, size_t count)
 {
     struct node *node = object_new(OBJECT_NODE);
     node->graph = graph;
     node->work = *work;
-    node->need_count = count;
-    node->needs = count ? calloc(count, sizeof *node->needs) : NULL;
+    node->dependency_count = count;
+    node->dependencies = count ? calloc(count, sizeof *node->dependencies) : NULL;
     for (size_t i = 0; i < count; i++)
-        node->needs[i] = (struct node *)needs[i];
+        node->dependencies[i] = (struct node *)dependencies[i];
     *(graph->last ? &graph->last->next : &graph->first) = node;
     graph->last = node;
     graph->count++;
     return node;
 }
 
-struct graph *graph_copy(const struct graph *from, bool owned)
+struct graph *graph_copy(const struct graph *source, bool owned)
 {
     struct graph *graph = graph_new(owned);
-    for (struct node *node = from->first; node; node = node->next) {
+    for (struct node *node = source->first; node; node = node->next) {
         struct work work = node->work;
         if (work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             work.graph = graph_copy(work.graph, true);
@@ -39,18 +39,18 @@ struct graph *graph_copy(const struct graph *from, bool owned)
             for (unsigned i = 0; i < work.branch.count; i++)
                 work.branch.bodies[i] = graph_copy(node->work.branch.bodies[i], true);
         }
-        node->twin = graph_add(graph, &work, (const CUgraphNode *)node->needs, node->need_count);
-        node->twin->origin = node;
-        for (size_t i = 0; i < node->need_count; i++)
-            node->twin->needs[i] = node->needs[i]->twin;
+        node->copied_node = graph_add(graph, &work, (const CUgraphNode *)node->dependencies, node->dependency_count);
+        node->copied_node->origin = node;
+        for (size_t i = 0; i < node->dependency_count; i++)
+            node->copied_node->dependencies[i] = node->dependencies[i]->copied_node;
     }
     return graph;
 }
 
 void graph_free(struct graph *graph)
 {
-    for (struct node *node = graph->first, *next; node; node = next) {
-        next = node->next;
+    for (struct node *node = graph->first, *next_node; node; node = next_node) {
+        next_node = node->next;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             graph_free(node->work.graph);
         if (node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
@@ -58,7 +58,7 @@ void graph_free(struct graph *graph)
                 graph_free(node->work.branch.bodies[i]);
             free(node->work.branch.bodies);
         }
-        free(node->needs);
+        free(node->dependencies);
         object_free(node);
     }
     object_free(graph);
@@ -67,8 +67,9 @@ void graph_free(struct graph *graph)
 static CUresult reserve(struct context *context, struct pool *pool, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     struct memory *memory;
-    CHECK(memory_new(&(struct memory){.context = context, .size = params->bytesize, .kind = MEMORY_GRAPH, .pool = pool},
-                     NULL, &memory));
+    CHECK(memory_new(
+        &(struct memory){.context = context, .size_bytes = params->bytesize, .kind = MEMORY_GRAPH, .pool = pool}, NULL,
+        &memory));
     params->dptr = memory->start;
     params->accessDescs = NULL;
     params->accessDescCount = 0;
@@ -115,32 +116,32 @@ EXPORT CUresult cuGraphClone(CUgraph *clone, CUgraph handle)
 /* What the body of a condition may have, at any level. */
 static bool in_body(const struct work *work)
 {
-    bool may = work->type == CU_GRAPH_NODE_TYPE_KERNEL || work->type == CU_GRAPH_NODE_TYPE_EMPTY ||
-               work->type == CU_GRAPH_NODE_TYPE_MEMSET || work->type == CU_GRAPH_NODE_TYPE_MEMCPY ||
-               work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL || work->type == CU_GRAPH_NODE_TYPE_GRAPH;
+    bool is_allowed = work->type == CU_GRAPH_NODE_TYPE_KERNEL || work->type == CU_GRAPH_NODE_TYPE_EMPTY ||
+                      work->type == CU_GRAPH_NODE_TYPE_MEMSET || work->type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+                      work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL || work->type == CU_GRAPH_NODE_TYPE_GRAPH;
     const struct node *node = work->type == CU_GRAPH_NODE_TYPE_GRAPH ? work->graph->first : NULL;
-    for (; may && node; node = node->next)
-        may = in_body(&node->work);
-    return may;
+    for (; is_allowed && node; node = node->next)
+        is_allowed = in_body(&node->work);
+    return is_allowed;
 }
 
-static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode *needs, size_t count,
+static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode *dependencies, size_t count,
                     const struct work *work)
 {
-    if (!handle || (count && !needs))
+    if (!handle || (count && !dependencies))
         return CUDA_ERROR_INVALID_VALUE;
     if (graph->body && !in_body(work))
         return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++) {
-        const struct node *need = object_find(needs[i], OBJECT_NODE);
+        const struct node *need = object_find(dependencies[i], OBJECT_NODE);
         if (!need || need->graph != graph)
             return CUDA_ERROR_INVALID_VALUE;
     }
-    *handle = (CUgraphNode)graph_add(graph, work, needs, count);
+    *handle = (CUgraphNode)graph_add(graph, work, dependencies, count);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
                                         size_t count, const CUDA_KERNEL_NODE_PARAMS *params)
 {
     WITH_GRAPH(graph, graph_handle);
@@ -148,17 +149,17 @@ EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *handle, CUgraph graph_handl
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(kernel_work(&work, params));
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+EXPORT CUresult cuGraphAddKernelNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                      const CUDA_KERNEL_NODE_PARAMS_v1 *params)
 {
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
-    CUDA_KERNEL_NODE_PARAMS now = {0};
-    memcpy(&now, params, sizeof *params);
-    return cuGraphAddKernelNode_v2(handle, graph, needs, count, &now);
+    CUDA_KERNEL_NODE_PARAMS current_params = {0};
+    memcpy(&current_params, params, sizeof *params);
+    return cuGraphAddKernelNode_v2(handle, graph, dependencies, count, &current_params);
 }
 
 static struct device *of_context(CUcontext handle)
@@ -167,8 +168,8 @@ static struct device *of_context(CUcontext handle)
     return context ? context->device : NULL;
 }
 
-EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
-                                     const CUDA_MEMCPY3D *params, CUcontext context)
+EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
+                                     size_t count, const CUDA_MEMCPY3D *params, CUcontext context)
 {
     WITH_GRAPH(graph, graph_handle);
     struct work work;
@@ -176,11 +177,11 @@ EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *handle, CUgraph graph_handle, 
     if (!params || !device)
         return params ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
     CHECK(copy_node(params, device, &work));
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
-                                     const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
+EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
+                                     size_t count, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext context)
 {
     WITH_GRAPH(graph, graph_handle);
     struct work work;
@@ -188,20 +189,20 @@ EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *handle, CUgraph graph_handle, 
     if (!params || !device)
         return params ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
     CHECK(fill_node(params, device, &work));
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddHostNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
-                                   const CUDA_HOST_NODE_PARAMS *params)
+EXPORT CUresult cuGraphAddHostNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
+                                   size_t count, const CUDA_HOST_NODE_PARAMS *params)
 {
     WITH_GRAPH(graph, graph_handle);
     if (!params || !params->fn)
         return CUDA_ERROR_INVALID_VALUE;
     struct work work = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {.call = params->fn, .argument = params->userData}};
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
                                          size_t count, CUgraph child_handle)
 {
     WITH_GRAPH(graph, graph_handle);
@@ -209,38 +210,39 @@ EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph_hand
     if (!child || child == graph || graph_branches(child))
         return CUDA_ERROR_INVALID_VALUE;
     struct work work = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = graph_copy(child, true)};
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count)
+EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
+                                    size_t count)
 {
     WITH_GRAPH(graph, graph_handle);
-    return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
+    return add(handle, graph, dependencies, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_EMPTY});
 }
 
-static CUresult add_event(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+static CUresult add_event(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies, size_t count,
                           CUevent event_handle, CUgraphNodeType type)
 {
     WITH_GRAPH(graph, graph_handle);
     struct event *event = object_find(event_handle, OBJECT_EVENT);
     if (!event)
         return CUDA_ERROR_INVALID_VALUE;
-    return add(handle, graph, needs, count, &(struct work){.type = type, .event = event});
+    return add(handle, graph, dependencies, count, &(struct work){.type = type, .event = event});
 }
 
-EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
-                                          CUevent event)
+EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *dependencies,
+                                          size_t count, CUevent event)
 {
-    return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+    return add_event(handle, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
 }
 
-EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
-                                        CUevent event)
+EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *dependencies,
+                                        size_t count, CUevent event)
 {
-    return add_event(handle, graph, needs, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+    return add_event(handle, graph, dependencies, count, event, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
 }
 
-EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs,
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
                                        size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     WITH_GRAPH(graph, graph_handle);
@@ -255,57 +257,63 @@ EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph_handle
     struct work work = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC, .alloc = *params};
     CHECK(reserve(context, device->graph_pool, &work.alloc));
     params->dptr = work.alloc.dptr;
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
-                                      CUdeviceptr pointer)
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies,
+                                      size_t count, CUdeviceptr pointer)
 {
     WITH_GRAPH(graph, graph_handle);
     struct memory *memory = memory_find(pointer);
     if (!memory || memory->kind != MEMORY_GRAPH || memory->start != pointer)
         return CUDA_ERROR_INVALID_VALUE;
-    return add(handle, graph, needs, count, &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
+    return add(handle, graph, dependencies, count,
+               &(struct work){.type = CU_GRAPH_NODE_TYPE_MEM_FREE, .free = pointer});
 }
 
-static CUresult add_branch(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *needs, size_t count,
+static CUresult add_branch(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *dependencies, size_t count,
                            CUDA_CONDITIONAL_NODE_PARAMS *params)
 {
     WITH_GRAPH(graph, graph_handle);
     struct work work;
     CHECK(branch_node(params, &work));
-    return add(handle, graph, needs, count, &work);
+    return add(handle, graph, dependencies, count, &work);
 }
 
-EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs, size_t count,
+EXPORT CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                                CUgraphNodeParams *params)
 {
     if (!params)
         return CUDA_ERROR_INVALID_VALUE;
     switch (params->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(handle, graph, needs, count, &params->kernel);
+    case CU_GRAPH_NODE_TYPE_KERNEL: return cuGraphAddKernelNode_v2(handle, graph, dependencies, count, &params->kernel);
     case CU_GRAPH_NODE_TYPE_MEMCPY:
-        return cuGraphAddMemcpyNode(handle, graph, needs, count, &params->memcpy.copyParams, params->memcpy.copyCtx);
-    case CU_GRAPH_NODE_TYPE_MEMSET: return cuGraphAddMemsetNode(handle, graph, needs, count, &params->memset, NULL);
-    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(handle, graph, needs, count, &params->host);
-    case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(handle, graph, needs, count, params->graph.graph);
-    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(handle, graph, needs, count);
+        return cuGraphAddMemcpyNode(handle, graph, dependencies, count, &params->memcpy.copyParams,
+                                    params->memcpy.copyCtx);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return cuGraphAddMemsetNode(handle, graph, dependencies, count, &params->memset, NULL);
+    case CU_GRAPH_NODE_TYPE_HOST: return cuGraphAddHostNode(handle, graph, dependencies, count, &params->host);
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphAddChildGraphNode(handle, graph, dependencies, count, params->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return cuGraphAddEmptyNode(handle, graph, dependencies, count);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-        return cuGraphAddEventWaitNode(handle, graph, needs, count, params->eventWait.event);
+        return cuGraphAddEventWaitNode(handle, graph, dependencies, count, params->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        return cuGraphAddEventRecordNode(handle, graph, needs, count, params->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuGraphAddMemAllocNode(handle, graph, needs, count, &params->alloc);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(handle, graph, needs, count, params->free.dptr);
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return add_branch(handle, graph, needs, count, &params->conditional);
+        return cuGraphAddEventRecordNode(handle, graph, dependencies, count, params->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return cuGraphAddMemAllocNode(handle, graph, dependencies, count, &params->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(handle, graph, dependencies, count, params->free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return add_branch(handle, graph, dependencies, count, &params->conditional);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
-EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *handle, CUgraph graph, const CUgraphNode *needs,
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *handle, CUgraph graph, const CUgraphNode *dependencies,
                                   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params)
 {
     (void)edges;
-    return cuGraphAddNode(handle, graph, needs, count, params);
+    return cuGraphAddNode(handle, graph, dependencies, count, params);
 }
 
 /* Fills up to *count handles, NULL beyond what there is; asks for the number when nodes is NULL. */
@@ -314,17 +322,17 @@ static CUresult list(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roo
     WITH_GRAPH(graph, handle);
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
-    size_t found = 0;
+    size_t node_count = 0;
     for (struct node *node = graph->first; node; node = node->next) {
-        if (roots && node->need_count)
+        if (roots && node->dependency_count)
             continue;
-        if (nodes && found < *count)
-            nodes[found] = (CUgraphNode)node;
-        found++;
+        if (nodes && node_count < *count)
+            nodes[node_count] = (CUgraphNode)node;
+        node_count++;
     }
-    for (size_t i = found; nodes && i < *count; i++)
+    for (size_t i = node_count; nodes && i < *count; i++)
         nodes[i] = NULL;
-    *count = found;
+    *count = node_count;
     return CUDA_SUCCESS;
 }
 
@@ -344,16 +352,16 @@ EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNod
     WITH_GRAPH(graph, handle);
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
-    size_t found = 0;
+    size_t edge_count = 0;
     for (struct node *node = graph->first; node; node = node->next)
-        for (size_t i = 0; i < node->need_count; i++, found++)
-            if (from && to && found < *count) {
-                from[found] = (CUgraphNode)node->needs[i];
-                to[found] = (CUgraphNode)node;
+        for (size_t i = 0; i < node->dependency_count; i++, edge_count++)
+            if (from && to && edge_count < *count) {
+                from[edge_count] = (CUgraphNode)node->dependencies[i];
+                to[edge_count] = (CUgraphNode)node;
                 if (edges)
-                    memset(&edges[found], 0, sizeof *edges);
+                    memset(&edges[edge_count], 0, sizeof *edges);
             }
-    *count = found;
+    *count = edge_count;
     return CUDA_SUCCESS;
 }
 

@@ -6,9 +6,9 @@
 
 void memory_free_host(struct memory *memory)
 {
-    tables_give(memory->device, TABLES_OF_HOST, memory->start, memory->size);
+    tables_give(memory->device, TABLES_OF_HOST, memory->start, memory->size_bytes);
     if (memory->kind == MEMORY_HOST)
-        munmap((void *)memory->start, memory->length);
+        munmap((void *)memory->start, memory->mapped_bytes);
     memory_remove(memory);
 }
 
@@ -32,13 +32,13 @@ static CUresult host_new(void *fixed, void **result, size_t size, unsigned flags
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memory_insert(&(struct memory){.start = (uintptr_t)start,
-                                   .size = size,
-                                   .length = fixed ? size : round_up(size, PAGE),
+                                   .size_bytes = size,
+                                   .mapped_bytes = fixed ? size : round_up(size, PAGE),
                                    .kind = fixed ? MEMORY_REGISTERED : MEMORY_HOST,
                                    .context = context,
                                    .device = context->device,
                                    .flags = flags,
-                                   .live = true});
+                                   .is_live = true});
     if (result)
         *result = start;
     return CUDA_SUCCESS;
@@ -128,7 +128,7 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)value = (int)(memory->device - driver.devices); break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)value = memory->kind == MEMORY_DEVICE; break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)value = memory->start; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = memory->size; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)value = memory->size_bytes; break;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)value = 1; break;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)value = 0; break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(unsigned *)value = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; break;

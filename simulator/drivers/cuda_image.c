@@ -49,82 +49,82 @@ static void read_elf(struct module *module, const char *image)
 
 /* PTX. */
 
-static const char *blank(const char *at)
+static const char *skip_blank(const char *text)
 {
-    return at + strspn(at, " \t\r\n\f\v");
+    return text + strspn(text, " \t\r\n\f\v");
 }
 
-static size_t word(const char *at) /* the length of the name or directive that starts here */
+static size_t word_length(const char *text) /* the length of the name or directive that starts here */
 {
-    size_t length = strspn(at, ".%");
-    while (isalnum((unsigned char)at[length]) || (at[length] && strchr("_$", at[length])))
+    size_t length = strspn(text, ".%");
+    while (isalnum((unsigned char)text[length]) || (text[length] && strchr("_$", text[length])))
         length++;
     return length;
 }
 
-static bool is(const char *at, size_t length, const char *what)
+static bool is_word(const char *text, size_t length, const char *expected)
 {
-    return length == strlen(what) && !strncmp(at, what, length);
+    return length == strlen(expected) && !strncmp(text, expected, length);
 }
 
 static char *without_comments(const char *text)
 {
-    char *clean = strdup(text), *to = clean;
-    for (const char *from = text; *from; from++) {
-        if (!strncmp(from, "//", 2))
-            from += strcspn(from, "\n") - 1;
-        else if (!strncmp(from, "/*", 2) && strstr(from + 2, "*/"))
-            from = strstr(from + 2, "*/") + 1;
+    char *clean = strdup(text), *output = clean;
+    for (const char *input = text; *input; input++) {
+        if (!strncmp(input, "//", 2))
+            input += strcspn(input, "\n") - 1;
+        else if (!strncmp(input, "/*", 2) && strstr(input + 2, "*/"))
+            input = strstr(input + 2, "*/") + 1;
         else
-            *to++ = *from;
+            *output++ = *input;
     }
-    *to = '\0';
+    *output = '\0';
     return clean;
 }
 
-static uint64_t times(uint64_t one, uint64_t other)
+static uint64_t multiply(uint64_t left, uint64_t right)
 {
     uint64_t product;
-    return __builtin_mul_overflow(one, other, &product) ? UINT64_MAX / 2 : product;
+    return __builtin_mul_overflow(left, right, &product) ? UINT64_MAX / 2 : product;
 }
 
-static uint64_t expression(const char **at, unsigned level);
+static uint64_t parse_expression(const char **cursor, unsigned level);
 
-static uint64_t number(const char **at)
+static uint64_t parse_number(const char **cursor)
 {
-    *at = blank(*at);
+    *cursor = skip_blank(*cursor);
     uint64_t value;
-    if (**at == '(') {
-        ++*at;
-        value = expression(at, 0);
-        *at = blank(*at);
-        *at += **at == ')';
+    if (**cursor == '(') {
+        ++*cursor;
+        value = parse_expression(cursor, 0);
+        *cursor = skip_blank(*cursor);
+        *cursor += **cursor == ')';
         return value;
     }
-    bool binary = (*at)[0] == '0' && ((*at)[1] | 0x20) == 'b';
-    char *end;
-    value = binary ? strtoull(*at + 2, &end, 2) : strtoull(*at, &end, 0);
-    *at = end + (*end == 'U');
+    bool is_binary = (*cursor)[0] == '0' && ((*cursor)[1] | 0x20) == 'b';
+    char *number_end;
+    value = is_binary ? strtoull(*cursor + 2, &number_end, 2) : strtoull(*cursor, &number_end, 0);
+    *cursor = number_end + (*number_end == 'U');
     return value;
 }
 
 /* A constant expression: shifts bind least, then sums, then products. */
-static uint64_t expression(const char **at, unsigned level)
+static uint64_t parse_expression(const char **cursor, unsigned level)
 {
     static const char *const operators[] = {"<>", "+-", "*/%"};
     if (level == sizeof operators / sizeof *operators)
-        return number(at);
-    uint64_t left = expression(at, level + 1);
-    for (*at = blank(*at); **at && strchr(operators[level], **at); *at = blank(*at)) {
-        char sign = **at;
-        *at += level ? 1 : 2;
-        uint64_t right = expression(at, level + 1);
+        return parse_number(cursor);
+    uint64_t left = parse_expression(cursor, level + 1);
+    for (*cursor = skip_blank(*cursor); **cursor && strchr(operators[level], **cursor); *cursor = skip_blank(*cursor)) {
+        char sign = **cursor;
+        *cursor += level ? 1 : 2;
+        uint64_t right = parse_expression(cursor, level + 1);
         switch (sign) {
         case '<': left <<= right & 63; break;
         case '>': left >>= right & 63; break;
         case '+': left += right; break;
         case '-': left -= right; break;
-        case '*': left = times(left, right); break;
+        case '*': left = multiply(left, right); break;
         default: left = !right ? 0 : sign == '/' ? left / right : left % right;
         }
     }
@@ -132,49 +132,49 @@ static uint64_t expression(const char **at, unsigned level)
 }
 
 /* The elements of the outermost list of an initialiser, which starts here; each stands for `inner` if it is no list. */
-static uint64_t listed(const char *at, uint64_t inner)
+static uint64_t listed(const char *cursor, uint64_t inner)
 {
     uint64_t count = 0;
     unsigned depth = 0;
-    at = blank(at);
-    bool lists = *at == '{' && *blank(at + 1) == '{';
-    for (; *at && *at != ';'; at++) {
-        if (*at == '{' && ++depth == 1 && *blank(at + 1) != '}')
+    cursor = skip_blank(cursor);
+    bool lists = *cursor == '{' && *skip_blank(cursor + 1) == '{';
+    for (; *cursor && *cursor != ';'; cursor++) {
+        if (*cursor == '{' && ++depth == 1 && *skip_blank(cursor + 1) != '}')
             count++;
-        if (*at == '}' && --depth == 0)
+        if (*cursor == '}' && --depth == 0)
             break;
-        count += *at == ',' && depth == 1;
+        count += *cursor == ',' && depth == 1;
     }
     return lists ? count : (count + inner - 1) / inner;
 }
 
-static const char *skip_initialiser(const char *at)
+static const char *skip_initialiser(const char *cursor)
 {
-    for (unsigned depth = 0; *at && *at != ';' && (depth || *at != ','); at++)
-        depth += (*at == '{') - (*at == '}');
-    return at;
+    for (unsigned depth = 0; *cursor && *cursor != ';' && (depth || *cursor != ','); cursor++)
+        depth += (*cursor == '{') - (*cursor == '}');
+    return cursor;
 }
 
 /* The elements that "<count>[n][m] = {...}" after a name stands for; at is moved behind it. */
-static uint64_t elements(const char **at)
+static uint64_t elements(const char **cursor)
 {
     uint64_t count = 1;
     bool open = false; /* the first dimension is the initialiser's */
-    *at = blank(*at);
-    if (**at == '<') {
-        ++*at;
-        count = number(at);
-        *at += strcspn(*at, ">") + 1;
+    *cursor = skip_blank(*cursor);
+    if (**cursor == '<') {
+        ++*cursor;
+        count = parse_number(cursor);
+        *cursor += strcspn(*cursor, ">") + 1;
     }
-    for (*at = blank(*at); **at == '['; *at = blank(*at)) {
-        *at = blank(*at + 1);
-        open |= **at == ']';
-        count = **at == ']' ? count : times(count, expression(at, 0));
-        *at += strcspn(*at, "]") + 1;
+    for (*cursor = skip_blank(*cursor); **cursor == '['; *cursor = skip_blank(*cursor)) {
+        *cursor = skip_blank(*cursor + 1);
+        open |= **cursor == ']';
+        count = **cursor == ']' ? count : multiply(count, parse_expression(cursor, 0));
+        *cursor += strcspn(*cursor, "]") + 1;
     }
     if (open)
-        count = **at == '=' ? times(count, listed(*at + 1, count)) : 0;
-    *at = skip_initialiser(*at);
+        count = **cursor == '=' ? multiply(count, listed(*cursor + 1, count)) : 0;
+    *cursor = skip_initialiser(*cursor);
     return count;
 }
 
@@ -183,14 +183,14 @@ struct kind {                         /* of the variables of a declaration */
 };
 
 /* ".v4", ".align 8", ".f16x2": what one directive of a declaration adds. */
-static const char *qualify(struct kind *kind, const char *at, size_t length)
+static const char *qualify(struct kind *kind, const char *cursor, size_t length)
 {
-    const char *end = at + length, *digits = at + strcspn(at, "0123456789");
-    if (is(at, length, ".align")) {
-        kind->alignment = number(&end);
-    } else if (is(at, length, ".attribute")) {
+    const char *end = cursor + length, *digits = cursor + strcspn(cursor, "0123456789");
+    if (is_word(cursor, length, ".align")) {
+        kind->alignment = parse_number(&end);
+    } else if (is_word(cursor, length, ".attribute")) {
         end += strcspn(end, ")") + 1;
-    } else if (digits < end && at[1] == 'v') {
+    } else if (digits < end && cursor[1] == 'v') {
         kind->width = strtoull(digits, NULL, 10);
     } else if (digits < end) {
         char *rest;
@@ -201,65 +201,67 @@ static const char *qualify(struct kind *kind, const char *at, size_t length)
 }
 
 /* A variable's name, dimensions and initialiser. */
-static const char *read_variable(struct module *module, const char *at, const struct kind *kind, bool elsewhere)
+static const char *read_variable(struct module *module, const char *cursor, const struct kind *kind, bool elsewhere)
 {
-    const char *name = at;
-    size_t length = word(at);
-    at += length;
-    uint64_t each = kind->width * kind->bytes, size = times(each, elements(&at));
+    const char *name = cursor;
+    size_t length = word_length(cursor);
+    cursor += length;
+    uint64_t element_bytes = kind->width * kind->bytes, size = multiply(element_bytes, elements(&cursor));
     if (elsewhere)
-        return at;
-    module->global_bytes = round_up(module->global_bytes, kind->alignment ? kind->alignment : each ? each : 1);
+        return cursor;
+    module->global_bytes = round_up(module->global_bytes, kind->alignment ? kind->alignment
+                                                          : element_bytes ? element_bytes
+                                                                          : 1);
     declare(module, name, length, module->global_bytes, size);
     module->global_bytes += size;
-    return at;
+    return cursor;
 }
 
 /* The rest of a declaration, behind its ".global" or ".const". Opaque kinds (.texref) take nothing. */
-static const char *read_variables(struct module *module, const char *at, bool elsewhere)
+static const char *read_variables(struct module *module, const char *cursor, bool elsewhere)
 {
     struct kind kind = {.width = 1};
-    for (at = blank(at); *at && *at != ';'; at = blank(at)) {
-        size_t length = word(at);
-        if (*at == '.')
-            at = qualify(&kind, at, length);
+    for (cursor = skip_blank(cursor); *cursor && *cursor != ';'; cursor = skip_blank(cursor)) {
+        size_t length = word_length(cursor);
+        if (*cursor == '.')
+            cursor = qualify(&kind, cursor, length);
         else if (length)
-            at = read_variable(module, at, &kind, elsewhere);
+            cursor = read_variable(module, cursor, &kind, elsewhere);
         else
-            at++;
+            cursor++;
     }
-    return at;
+    return cursor;
 }
 
 static void read_ptx(struct module *module)
 {
     unsigned depth = 0;     /* in functions and in lists of parameters */
     bool elsewhere = false; /* the statement is ".extern" */
-    for (const char *at = module->ptx; *at;) {
-        size_t length = word(at);
-        if (!depth && *at == '.' && (is(at, length, ".global") || is(at, length, ".const"))) {
-            at = read_variables(module, at + length, elsewhere);
+    for (const char *cursor = module->ptx; *cursor;) {
+        size_t length = word_length(cursor);
+        if (!depth && *cursor == '.' && (is_word(cursor, length, ".global") || is_word(cursor, length, ".const"))) {
+            cursor = read_variables(module, cursor + length, elsewhere);
             continue;
         }
-        elsewhere |= is(at, length, ".extern");
-        depth += *at == '{' || *at == '(';
-        depth -= depth && (*at == '}' || *at == ')');
-        elsewhere &= depth || (*at != ';' && *at != '}');
-        at += length ? length : 1;
+        elsewhere |= is_word(cursor, length, ".extern");
+        depth += *cursor == '{' || *cursor == '(';
+        depth -= depth && (*cursor == '}' || *cursor == ')');
+        elsewhere &= depth || (*cursor != ';' && *cursor != '}');
+        cursor += length ? length : 1;
     }
 }
 
 /* Whether a "call" between the two names the function. */
-static bool calls(const char *at, const char *end, const char *function)
+static bool calls(const char *cursor, const char *end, const char *function)
 {
-    if (!strstr(at, function)) /* long texts have neither */
+    if (!strstr(cursor, function)) /* long texts have neither */
         return false;
-    for (bool in_call = false; at < end && *at;) {
-        size_t length = word(at);
-        in_call = is(at, length, "call") || (in_call && *at != ';');
-        if (in_call && is(at, length, function))
+    for (bool in_call = false; cursor < end && *cursor;) {
+        size_t length = word_length(cursor);
+        in_call = is_word(cursor, length, "call") || (in_call && *cursor != ';');
+        if (in_call && is_word(cursor, length, function))
             return true;
-        at += length ? length : 1;
+        cursor += length ? length : 1;
     }
     return false;
 }
@@ -279,10 +281,10 @@ void image_read(struct module *module, const char *image, bool binary)
 /* The function's name where the text declares it; NULL: it does not. */
 static const char *entry(const char *ptx, const char *name)
 {
-    for (const char *at = ptx; (at = strstr(at, ".entry"));) {
-        at = blank(at + strlen(".entry"));
-        if (is(at, word(at), name))
-            return at;
+    for (const char *cursor = ptx; (cursor = strstr(cursor, ".entry"));) {
+        cursor = skip_blank(cursor + strlen(".entry"));
+        if (is_word(cursor, word_length(cursor), name))
+            return cursor;
     }
     return NULL;
 }
@@ -308,10 +310,12 @@ static const char *body_of(const struct module *module, const char *name, const 
 /* What the arrays of a thread in .local take. */
 uint64_t image_local(const struct module *module, const char *name)
 {
-    const char *end, *at = body_of(module, name, &end);
+    const char *end, *cursor = body_of(module, name, &end);
     struct module arrays = {0};
-    while (at && (at = strstr(at, ".local")) && at < end)
-        at = is(at, word(at), ".local") ? read_variables(&arrays, at + word(at), false) : at + word(at);
+    while (cursor && (cursor = strstr(cursor, ".local")) && cursor < end)
+        cursor = is_word(cursor, word_length(cursor), ".local")
+                     ? read_variables(&arrays, cursor + word_length(cursor), false)
+                     : cursor + word_length(cursor);
     for (unsigned i = 0; i < arrays.global_count; i++)
         free(arrays.globals[i].name);
     free(arrays.globals);
@@ -321,12 +325,13 @@ uint64_t image_local(const struct module *module, const char *name)
 /* What its parameters take: arrays of bytes as they say, others eight bytes each. */
 uint64_t image_parameters(const struct module *module, const char *name)
 {
-    const char *at = module->ptx ? entry(module->ptx, name) : NULL;
+    const char *cursor = module->ptx ? entry(module->ptx, name) : NULL;
     uint64_t bytes = 0;
-    for (const char *end = at ? at + strcspn(at, ")") : NULL; at && (at = strstr(at, ".param")) && at < end;) {
-        const char *size = at + strcspn(at, "[,)");
+    for (const char *end = cursor ? cursor + strcspn(cursor, ")") : NULL;
+         cursor && (cursor = strstr(cursor, ".param")) && cursor < end;) {
+        const char *size = cursor + strcspn(cursor, "[,)");
         bytes += *size == '[' ? strtoull(size + 1, NULL, 10) : 8;
-        at = size;
+        cursor = size;
     }
     return bytes;
 }

@@ -24,15 +24,15 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     struct block *block = memory->piece.block;
     if (!block_share(block))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct ipc_handle it = {.magic = IPC_MAGIC,
-                            .offset = block->offset,
-                            .start = memory->start - block->start,
-                            .size = memory->size,
-                            .block = block->share,
-                            .pid = getpid(),
-                            .fd = memory_file()};
+    struct ipc_handle this_ipc_handle = {.magic = IPC_MAGIC,
+                                         .offset = block->file_offset,
+                                         .start = memory->start - block->start,
+                                         .size = memory->size_bytes,
+                                         .block = block->share_handle,
+                                         .pid = getpid(),
+                                         .fd = memory_file()};
     memset(handle, 0, sizeof *handle);
-    memcpy(handle, &it, sizeof it);
+    memcpy(handle, &this_ipc_handle, sizeof this_ipc_handle);
     return CUDA_SUCCESS;
 }
 
@@ -61,37 +61,38 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
 {
     LOCKED;
     WITH_CONTEXT(context);
-    struct ipc_handle it;
-    memcpy(&it, &handle, sizeof it);
-    if (!pointer || flags > 1 || it.magic != IPC_MAGIC)
+    struct ipc_handle this_ipc_handle;
+    memcpy(&this_ipc_handle, &handle, sizeof this_ipc_handle);
+    if (!pointer || flags > 1 || this_ipc_handle.magic != IPC_MAGIC)
         return CUDA_ERROR_INVALID_VALUE;
-    if (it.pid == getpid()) /* the driver opens only what others made */
+    if (this_ipc_handle.pid == getpid()) /* the driver opens only what others made */
         return CUDA_ERROR_INVALID_CONTEXT;
-    struct device *owner = device_of_card(it.block.card);
-    if (!owner || !owner->account || !engine_share_open(owner->account, &it.block))
+    struct device *owner = device_of_card(this_ipc_handle.block.card);
+    if (!owner || !owner->account || !engine_share_open(owner->account, &this_ipc_handle.block))
         return CUDA_ERROR_MAP_FAILED;
-    char *start = map_of(it.pid, it.fd, it.offset, it.block.length);
+    char *start = map_of(this_ipc_handle.pid, this_ipc_handle.fd, this_ipc_handle.offset,
+                         this_ipc_handle.block.length_bytes);
     if (!start) {
-        unmap_block(owner->account, it.block.number, NULL, 0);
+        unmap_block(owner->account, this_ipc_handle.block.number, NULL, 0);
         return CUDA_ERROR_MAP_FAILED;
     }
-    *pointer = (uintptr_t)start + it.start;
+    *pointer = (uintptr_t)start + this_ipc_handle.start;
     memory_insert(&(struct memory){.start = (uintptr_t)*pointer,
-                                   .size = it.size,
-                                   .length = it.block.length - it.start,
-                                   .offset = it.start,
+                                   .size_bytes = this_ipc_handle.size,
+                                   .mapped_bytes = this_ipc_handle.block.length_bytes - this_ipc_handle.start,
+                                   .offset = this_ipc_handle.start,
                                    .kind = MEMORY_IPC,
                                    .device = owner,
                                    .context = context,
-                                   .share = it.block.number,
-                                   .live = true});
+                                   .share_number = this_ipc_handle.block.number,
+                                   .is_live = true});
     return CUDA_SUCCESS;
 }
 
 void memory_close(struct memory *memory)
 {
-    unmap_block(memory->device->account, memory->share, (char *)(memory->start - memory->offset),
-                memory->length + memory->offset);
+    unmap_block(memory->device->account, memory->share_number, (char *)(memory->start - memory->offset),
+                memory->mapped_bytes + memory->offset);
     memory_remove(memory);
 }
 
@@ -123,10 +124,10 @@ EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryPool h
 {
     LOCKED;
     struct pool *pool = pool_find(handle);
-    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !pool || !pool->shared ||
-        pool->imported)
+    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !pool || !pool->is_shared ||
+        pool->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
-    int fd = engine_share_export(pool->share);
+    int fd = engine_share_export(pool->share_number);
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     *(int *)shareable = fd;
@@ -147,8 +148,8 @@ EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, void *s
     if (!engine_share_open(device->account, &share))
         return CUDA_ERROR_INVALID_VALUE;
     struct pool *pool = pool_new(device, 0);
-    pool->shared = pool->imported = true;
-    pool->share = share.number;
+    pool->is_shared = pool->is_imported = true;
+    pool->share_number = share.number;
     *handle = (CUmemoryPool)pool;
     return CUDA_SUCCESS;
 }
@@ -157,16 +158,16 @@ EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr
 {
     LOCKED;
     const struct memory *memory = memory_find(pointer);
-    if (!data || !memory || memory->kind != MEMORY_POOL || !memory->pool->shared)
+    if (!data || !memory || memory->kind != MEMORY_POOL || !memory->pool->is_shared)
         return CUDA_ERROR_INVALID_VALUE;
-    struct pool_pointer it = {.magic = IPC_MAGIC,
-                              .share = (uint64_t)memory->pool->share,
-                              .offset = memory->offset,
-                              .size = memory->size,
-                              .pid = getpid(),
-                              .fd = memory_file()};
+    struct pool_pointer this_pool_pointer = {.magic = IPC_MAGIC,
+                                             .share = (uint64_t)memory->pool->share_number,
+                                             .offset = memory->offset,
+                                             .size = memory->size_bytes,
+                                             .pid = getpid(),
+                                             .fd = memory_file()};
     memset(data, 0, sizeof *data);
-    memcpy(data, &it, sizeof it);
+    memcpy(data, &this_pool_pointer, sizeof this_pool_pointer);
     return CUDA_SUCCESS;
 }
 
@@ -175,25 +176,25 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool handle
     LOCKED;
     WITH_CONTEXT(context);
     struct pool *pool = pool_find(handle);
-    struct pool_pointer it;
-    if (!pointer || !data || !pool || !pool->imported)
+    struct pool_pointer this_pool_pointer;
+    if (!pointer || !data || !pool || !pool->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&it, data, sizeof it);
-    size_t length = round_up(it.size, PAGE);
-    if (it.magic != IPC_MAGIC || it.share != (uint64_t)pool->share)
+    memcpy(&this_pool_pointer, data, sizeof this_pool_pointer);
+    size_t length = round_up(this_pool_pointer.size, PAGE);
+    if (this_pool_pointer.magic != IPC_MAGIC || this_pool_pointer.share != (uint64_t)pool->share_number)
         return CUDA_ERROR_INVALID_VALUE;
-    char *start = map_of(it.pid, it.fd, it.offset, length);
+    char *start = map_of(this_pool_pointer.pid, this_pool_pointer.fd, this_pool_pointer.offset, length);
     if (!start)
         return CUDA_ERROR_MAP_FAILED;
-    engine_share_again(pool->device->account, pool->share);
+    engine_share_again(pool->device->account, pool->share_number);
     *pointer = (uintptr_t)start;
     memory_insert(&(struct memory){.start = (uintptr_t)start,
-                                   .size = it.size,
-                                   .length = length,
+                                   .size_bytes = this_pool_pointer.size,
+                                   .mapped_bytes = length,
                                    .kind = MEMORY_IMPORTED,
                                    .device = pool->device,
                                    .context = context,
-                                   .share = pool->share,
-                                   .live = true});
+                                   .share_number = pool->share_number,
+                                   .is_live = true});
     return CUDA_SUCCESS;
 }

@@ -15,24 +15,24 @@
 
 /* All under driver.lock. */
 static struct memory **ranges; /* by address */
-static size_t range_count, range_room;
-static int file = -1;
-static uint64_t file_used; /* offsets are never used again: the file is sparse */
+static size_t range_count, range_capacity;
+static int memory_fd = -1;
+static uint64_t file_used_bytes; /* offsets are never used again: the file is sparse */
 static uint64_t numbers;
 
 int memory_file(void)
 {
-    if (file < 0) {
-        file = memfd_create("hetero-device-memory", MFD_CLOEXEC);
-        if (file >= 0 && ftruncate(file, INT64_C(1) << 60)) {
-            close(file);
-            file = -1;
+    if (memory_fd < 0) {
+        memory_fd = memfd_create("hetero-device-memory", MFD_CLOEXEC);
+        if (memory_fd >= 0 && ftruncate(memory_fd, INT64_C(1) << 60)) {
+            close(memory_fd);
+            memory_fd = -1;
         }
     }
-    return file;
+    return memory_fd;
 }
 
-static size_t place(uintptr_t address) /* of the first range that starts above it */
+static size_t position_of(uintptr_t address) /* of the first range that starts above it */
 {
     size_t low = 0, high = range_count;
     while (low < high) {
@@ -47,39 +47,40 @@ static size_t place(uintptr_t address) /* of the first range that starts above i
 
 struct memory *memory_find(CUdeviceptr pointer)
 {
-    size_t at = place((uintptr_t)pointer);
-    if (!at || (uintptr_t)pointer - ranges[at - 1]->start >= ranges[at - 1]->length)
+    size_t position = position_of((uintptr_t)pointer);
+    if (!position || (uintptr_t)pointer - ranges[position - 1]->start >= ranges[position - 1]->mapped_bytes)
         return NULL;
-    return ranges[at - 1];
+    return ranges[position - 1];
 }
 
 CUresult memory_check(const void *pointer, size_t size)
 {
-    uintptr_t at = (uintptr_t)pointer, end = at + size;
-    for (const struct memory *memory; at < end; at = memory->start + memory->length) /* mapped pieces may adjoin */
-        if (!(memory = memory_find(at)))
+    uintptr_t address = (uintptr_t)pointer, end_address = address + size;
+    for (const struct memory *memory; address < end_address;
+         address = memory->start + memory->mapped_bytes) /* mapped pieces may adjoin */
+        if (!(memory = memory_find(address)))
             return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
 }
 
 struct memory *memory_insert(const struct memory *range)
 {
-    if (range_count == range_room)
-        ranges = realloc(ranges, (range_room = range_room ? 2 * range_room : 64) * sizeof *ranges);
+    if (range_count == range_capacity)
+        ranges = realloc(ranges, (range_capacity = range_capacity ? 2 * range_capacity : 64) * sizeof *ranges);
     struct memory *memory = malloc(sizeof *memory);
     *memory = *range;
     memory->number = ++numbers;
-    size_t at = place(memory->start);
-    memmove(&ranges[at + 1], &ranges[at], (range_count - at) * sizeof *ranges);
-    ranges[at] = memory;
+    size_t position = position_of(memory->start);
+    memmove(&ranges[position + 1], &ranges[position], (range_count - position) * sizeof *ranges);
+    ranges[position] = memory;
     range_count++;
     return memory;
 }
 
 void memory_remove(struct memory *memory)
 {
-    size_t at = place(memory->start) - 1;
-    memmove(&ranges[at], &ranges[at + 1], (--range_count - at) * sizeof *ranges);
+    size_t position = position_of(memory->start) - 1;
+    memmove(&ranges[position], &ranges[position + 1], (--range_count - position) * sizeof *ranges);
     free(memory);
 }
 
@@ -87,18 +88,19 @@ bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start)
 {
     if (memory_file() < 0)
         return false;
-    *offset = file_used;
-    *start = mmap(fixed, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (fixed ? MAP_FIXED : 0), file,
-                  (off_t)*offset);
+    *offset = file_used_bytes;
+    *start = mmap(fixed, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (fixed ? MAP_FIXED : 0),
+                  memory_fd, (off_t)*offset);
     if (*start == MAP_FAILED)
         return false;
-    file_used += length;
+    file_used_bytes += length;
     return true;
 }
 
 void memory_discard(uint64_t offset, size_t length)
 {
-    if (fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) && errno != EINTR)
+    if (fallocate(memory_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)length) &&
+        errno != EINTR)
         return; /* the pages stay until the process ends */
 }
 
@@ -108,9 +110,9 @@ static uint64_t graph_share(const struct memory *memory)
 {
     uint64_t others = 0;
     for (size_t i = 0; i < range_count; i++)
-        if (ranges[i]->exec == memory->exec && ranges[i]->live && ranges[i] != memory)
-            others += ranges[i]->size;
-    return round_up(others + memory->size, CHUNK) - round_up(others, CHUNK);
+        if (ranges[i]->exec_number == memory->exec_number && ranges[i]->is_live && ranges[i] != memory)
+            others += ranges[i]->size_bytes;
+    return round_up(others + memory->size_bytes, CHUNK) - round_up(others, CHUNK);
 }
 
 static bool in_blocks(const struct memory *memory)
@@ -123,12 +125,12 @@ static bool charge(struct memory *memory, const struct stream *stream)
     if (memory->kind == MEMORY_GRAPH)
         return pool_take(memory->pool, stream, graph_share(memory));
     if (in_blocks(memory))
-        return piece_take(memory->context, memory->size, memory->size < MIB, &memory->piece);
-    memory->charged = memory->pool ? memory->size : round_up(memory->size, GRAIN);
+        return piece_take(memory->context, memory->size_bytes, memory->size_bytes < MIB, &memory->piece);
+    memory->charged_bytes = memory->pool ? memory->size_bytes : round_up(memory->size_bytes, GRAIN);
     if (memory->pool)
-        return pool_take(memory->pool, stream, memory->charged);
-    if (!engine_charge_managed(memory->device->account, memory->charged))
-        memory->charged = 0; /* managed memory may exceed the card: what does not fit stays with the host */
+        return pool_take(memory->pool, stream, memory->charged_bytes);
+    if (!engine_charge_managed(memory->device->account, memory->charged_bytes))
+        memory->charged_bytes = 0; /* managed memory may exceed the card: what does not fit stays with the host */
     return true;
 }
 
@@ -139,39 +141,39 @@ static void discharge(struct memory *memory, const struct stream *stream)
     else if (memory->kind == MEMORY_GRAPH)
         pool_give(memory->pool, stream, graph_share(memory));
     else if (memory->pool)
-        pool_give(memory->pool, stream, memory->charged);
+        pool_give(memory->pool, stream, memory->charged_bytes);
     else
-        engine_release_managed(memory->device->account, memory->charged);
-    memory->charged = 0;
+        engine_release_managed(memory->device->account, memory->charged_bytes);
+    memory->charged_bytes = 0;
 }
 
 static bool place_in_memory(struct memory *memory)
 {
     void *start;
     memory->start = memory->piece.start;
-    memory->length = in_blocks(memory) ? memory->piece.length : round_up(memory->size, PAGE);
+    memory->mapped_bytes = in_blocks(memory) ? memory->piece.length_bytes : round_up(memory->size_bytes, PAGE);
     if (in_blocks(memory))
         return true;
-    if (!memory_map(memory->length, &memory->offset, NULL, &start))
+    if (!memory_map(memory->mapped_bytes, &memory->offset, NULL, &start))
         return false;
     memory->start = (uintptr_t)start;
     return true;
 }
 
-CUresult memory_new(const struct memory *wanted, const struct stream *stream, struct memory **result)
+CUresult memory_new(const struct memory *template, const struct stream *stream, struct memory **result)
 {
-    struct memory memory = *wanted;
+    struct memory memory = *template;
     memory.device = memory.pool ? memory.pool->device : memory.context->device;
-    memory.live = memory.kind != MEMORY_GRAPH;
-    if (!memory.size)
+    memory.is_live = memory.kind != MEMORY_GRAPH;
+    if (!memory.size_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    if (memory.size > memory.device->card->memory && memory.kind != MEMORY_MANAGED)
+    if (memory.size_bytes > memory.device->card->memory && memory.kind != MEMORY_MANAGED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     settle(NULL);
-    if (memory.live && !charge(&memory, stream))
+    if (memory.is_live && !charge(&memory, stream))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!place_in_memory(&memory)) {
-        if (memory.live)
+        if (memory.is_live)
             discharge(&memory, NULL);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -185,24 +187,24 @@ void memory_free(struct memory *memory, const struct stream *stream)
         memory_close(memory);
         return;
     }
-    if (memory->live)
+    if (memory->is_live)
         discharge(memory, stream);
     if (!in_blocks(memory)) {
-        munmap((void *)memory->start, memory->length);
-        memory_discard(memory->offset, memory->length);
+        munmap((void *)memory->start, memory->mapped_bytes);
+        memory_discard(memory->offset, memory->mapped_bytes);
     }
     memory_remove(memory);
 }
 
 CUresult memory_revive(struct memory *memory, const struct stream *stream, uint64_t exec)
 {
-    if (!memory || memory->kind != MEMORY_GRAPH || memory->live)
+    if (!memory || memory->kind != MEMORY_GRAPH || memory->is_live)
         return CUDA_ERROR_INVALID_VALUE;
     settle(NULL);
-    memory->exec = exec;
+    memory->exec_number = exec;
     if (!charge(memory, stream))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    memory->live = true;
+    memory->is_live = true;
     return CUDA_SUCCESS;
 }
 
@@ -212,10 +214,10 @@ void memory_retire(struct memory *memory, const struct stream *stream)
         return;
     if (memory->kind != MEMORY_GRAPH) {
         memory_free(memory, stream);
-    } else if (memory->live) {
+    } else if (memory->is_live) {
         discharge(memory, stream);
-        memory->live = false;
-        memory_discard(memory->offset, memory->length);
+        memory->is_live = false;
+        memory_discard(memory->offset, memory->mapped_bytes);
     }
 }
 
@@ -256,7 +258,7 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, enum memory_kind kin
         return CUDA_ERROR_INVALID_VALUE;
     CHECK(capture_guard());
     struct memory *memory;
-    CHECK(memory_new(&(struct memory){.context = context, .size = size, .kind = kind}, NULL, &memory));
+    CHECK(memory_new(&(struct memory){.context = context, .size_bytes = size, .kind = kind}, NULL, &memory));
     *pointer = memory->start;
     return CUDA_SUCCESS;
 }
@@ -288,7 +290,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
         return CUDA_SUCCESS;
     CHECK(capture_guard());
     struct memory *memory = memory_find(pointer);
-    if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED || !memory->live)
+    if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED || !memory->is_live)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *device = memory->device;
     wait_for(device, memory->context->legacy->last); /* a free waits for the work that may use it */
@@ -306,6 +308,6 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *size, CUdevi
     if (start)
         *start = memory->start;
     if (size)
-        *size = memory->size;
+        *size = memory->size_bytes;
     return CUDA_SUCCESS;
 }

@@ -15,34 +15,35 @@ static bool eager(void)
 
 CUresult module_enter(struct module *module, struct context *context, struct residence **result)
 {
-    struct residence *it = module->residences;
-    while (it && it->context != context)
-        it = it->next;
-    if (!it) {
+    struct residence *residence = module->residences;
+    while (residence && residence->context != context)
+        residence = residence->next;
+    if (!residence) {
         struct memory *memory = NULL;
         if (module->prints)
             CHECK(limits_need_printf(context));
         if (module->mallocs)
             CHECK(limits_need_calls(context));
         if (module->global_bytes)
-            CHECK(memory_new(&(struct memory){.context = context, .size = module->global_bytes, .kind = MEMORY_MODULE},
-                             NULL, &memory));
-        it = malloc(sizeof *it);
-        *it = (struct residence){context, memory, module->residences};
-        module->residences = it;
+            CHECK(memory_new(
+                &(struct memory){.context = context, .size_bytes = module->global_bytes, .kind = MEMORY_MODULE}, NULL,
+                &memory));
+        residence = malloc(sizeof *residence);
+        *residence = (struct residence){context, memory, module->residences};
+        module->residences = residence;
     }
     if (result)
-        *result = it;
+        *result = residence;
     return CUDA_SUCCESS;
 }
 
 static void leave(struct residence **link)
 {
-    struct residence *it = *link;
-    *link = it->next;
-    if (it->globals)
-        memory_free(it->globals, NULL);
-    free(it);
+    struct residence *residence = *link;
+    *link = residence->next;
+    if (residence->globals)
+        memory_free(residence->globals, NULL);
+    free(residence);
 }
 
 void modules_leave(const struct context *context)
@@ -59,10 +60,10 @@ static void module_free(struct module *module)
 {
     while (module->residences)
         leave(&module->residences);
-    for (struct function *it = NULL; (it = object_next(it, OBJECT_FUNCTION));)
-        if (it->module == module) {
-            free(it->name);
-            object_free(it);
+    for (struct function *function = NULL; (function = object_next(function, OBJECT_FUNCTION));)
+        if (function->module == module) {
+            free(function->name);
+            object_free(function);
         }
     for (unsigned i = 0; i < module->global_count; i++)
         free(module->globals[i].name);
@@ -97,8 +98,8 @@ static CUresult load(const void *image, struct context *context, struct module *
     if (!image || !image_is_fat(image))
         return load_one(image, context, loaded);
     char *chosen;
-    struct context *here = context ? context : current_context();
-    CHECK(image_of_fat(image, here ? here->device : &driver.devices[0], &chosen));
+    struct context *image_context = context ? context : current_context();
+    CHECK(image_of_fat(image, image_context ? image_context->device : &driver.devices[0], &chosen));
     CUresult result = load_one(chosen, context, loaded);
     free(chosen);
     return result;
@@ -197,13 +198,13 @@ static CUresult global_of(CUdeviceptr *pointer, size_t *size, const void *handle
         return name ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     CHECK(module_enter(module, context, &residence));
     for (unsigned i = 0; i < module->global_count; i++) {
-        const struct global *it = &module->globals[i];
-        if (strcmp(it->name, name) != 0)
+        const struct global *global = &module->globals[i];
+        if (strcmp(global->name, name) != 0)
             continue;
         if (pointer)
-            *pointer = residence->globals ? residence->globals->start + it->offset : 0;
+            *pointer = residence->globals ? residence->globals->start + global->offset : 0;
         if (size)
-            *size = it->size;
+            *size = global->size;
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;

@@ -59,11 +59,11 @@ CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params)
 
 CUresult node_set_kernel(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params)
 {
-    struct work now;
+    struct work new_work;
     if (work->type != CU_GRAPH_NODE_TYPE_KERNEL)
         return CUDA_ERROR_INVALID_VALUE;
-    CHECK(kernel_work(&now, params));
-    *work = now;
+    CHECK(kernel_work(&new_work, params));
+    *work = new_work;
     return CUDA_SUCCESS;
 }
 
@@ -75,16 +75,16 @@ EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle, const CUDA_KER
 
 CUDA_KERNEL_NODE_PARAMS kernel_of_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *params)
 {
-    CUDA_KERNEL_NODE_PARAMS now = {0};
-    memcpy(&now, params, sizeof *params);
-    return now;
+    CUDA_KERNEL_NODE_PARAMS current_params = {0};
+    memcpy(&current_params, params, sizeof *params);
+    return current_params;
 }
 
 EXPORT CUresult cuGraphKernelNodeSetParams(CUgraphNode handle, const CUDA_KERNEL_NODE_PARAMS_v1 *params)
 {
     NEEDS(params);
-    CUDA_KERNEL_NODE_PARAMS now = kernel_of_v1(params);
-    return cuGraphKernelNodeSetParams_v2(handle, &now);
+    CUDA_KERNEL_NODE_PARAMS current_params = kernel_of_v1(params);
+    return cuGraphKernelNodeSetParams_v2(handle, &current_params);
 }
 
 EXPORT CUresult cuGraphNodeSetParams(CUgraphNode handle, CUgraphNodeParams *params)
@@ -112,10 +112,10 @@ EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle,
 
 CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work)
 {
-    unsigned most = params->type == CU_GRAPH_COND_TYPE_WHILE ? 1
-                    : params->type == CU_GRAPH_COND_TYPE_IF  ? 2
-                                                             : UINT32_MAX;
-    if (!(params->handle & IS_CONDITION) || params->size == 0 || params->size > most)
+    unsigned max_bodies = params->type == CU_GRAPH_COND_TYPE_WHILE ? 1
+                          : params->type == CU_GRAPH_COND_TYPE_IF  ? 2
+                                                                   : UINT32_MAX;
+    if (!(params->handle & IS_CONDITION) || params->size == 0 || params->size > max_bodies)
         return CUDA_ERROR_INVALID_VALUE;
     struct graph **bodies = calloc(params->size, sizeof *bodies);
     for (unsigned i = 0; i < params->size; i++) {
@@ -130,11 +130,11 @@ CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work)
 
 bool graph_branches(const struct graph *graph)
 {
-    bool any = false;
-    for (const struct node *node = graph->first; node && !any; node = node->next)
-        any = node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL ||
-              (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH && graph_branches(node->work.graph));
-    return any;
+    bool has_branch = false;
+    for (const struct node *node = graph->first; node && !has_branch; node = node->next)
+        has_branch = node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL ||
+                     (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH && graph_branches(node->work.graph));
+    return has_branch;
 }
 
 const struct graph *branch_taken(const struct work *work)

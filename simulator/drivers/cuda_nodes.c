@@ -30,28 +30,28 @@ static uint64_t taken(const struct graph *graph)
         size_t i = 0;
         if (node->work.type == CU_GRAPH_NODE_TYPE_EMPTY)
             continue;
-        while (i < node->need_count && node->needs[i]->continued)
+        while (i < node->dependency_count && node->dependencies[i]->continued)
             i++;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             bytes += taken(node->work.graph);
         else
-            bytes += of_node(&node->work) + (i == node->need_count ? OF_BRANCH : 0);
-        if (i < node->need_count)
-            node->needs[i]->continued = true;
+            bytes += of_node(&node->work) + (i == node->dependency_count ? OF_BRANCH : 0);
+        if (i < node->dependency_count)
+            node->dependencies[i]->continued = true;
     }
     return bytes;
 }
 
-CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *had)
+CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *held_bytes)
 {
-    uint64_t bytes = taken(graph), blocks = round_up(context->nodes + bytes - *had, BLOCK);
-    uint64_t wanted = blocks > BLOCK ? blocks - BLOCK : 0;
-    if (wanted > context->node_bytes) {
-        if (!engine_charge(context->device->account, wanted - context->node_bytes))
+    uint64_t bytes = taken(graph), blocks = round_up(context->nodes + bytes - *held_bytes, BLOCK);
+    uint64_t needed_bytes = blocks > BLOCK ? blocks - BLOCK : 0;
+    if (needed_bytes > context->node_bytes) {
+        if (!engine_charge(context->device->account, needed_bytes - context->node_bytes))
             return CUDA_ERROR_OUT_OF_MEMORY;
-        context->node_bytes = wanted;
+        context->node_bytes = needed_bytes;
     }
-    context->nodes += bytes - *had;
-    *had = bytes;
+    context->nodes += bytes - *held_bytes;
+    *held_bytes = bytes;
     return CUDA_SUCCESS;
 }

@@ -7,7 +7,7 @@ struct pool *pool_new(struct device *device, uint64_t threshold)
 {
     struct pool *pool = object_new(OBJECT_POOL);
     pool->device = device;
-    pool->threshold = threshold;
+    pool->threshold_bytes = threshold;
     pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     return pool;
@@ -21,16 +21,16 @@ static bool is_managed(const struct pool *pool)
 static bool pool_charge(struct pool *pool, uint64_t bytes)
 {
     struct account *account = pool->device->account;
-    if (pool->shared)
-        return engine_share_resize(account, pool->share, pool->reserved + bytes);
+    if (pool->is_shared)
+        return engine_share_resize(account, pool->share_number, pool->reserved_bytes + bytes);
     return is_managed(pool) ? engine_charge_managed(account, bytes) : engine_charge(account, bytes);
 }
 
 static void pool_release(struct pool *pool, uint64_t bytes)
 {
     struct account *account = pool->device->account;
-    if (pool->shared)
-        engine_share_resize(account, pool->share, pool->reserved - bytes);
+    if (pool->is_shared)
+        engine_share_resize(account, pool->share_number, pool->reserved_bytes - bytes);
     else if (is_managed(pool))
         engine_release_managed(account, bytes);
     else
@@ -40,7 +40,7 @@ static void pool_release(struct pool *pool, uint64_t bytes)
 struct departure { /* freed in the order of a stream that is not there yet: still the card's */
     const struct context *context;
     struct device *device;
-    struct position at;
+    struct position position;
     uint64_t stream; /* its number; it may be destroyed meanwhile */
     struct pool *pool;
     uint64_t bytes;     /* of the pool */
@@ -50,16 +50,16 @@ struct departure { /* freed in the order of a stream that is not there yet: stil
 };
 static struct departure *departures; /* under driver.lock */
 
-static void depart_at(const struct stream *stream, const struct departure *what)
+static void depart_at(const struct stream *stream, const struct departure *template)
 {
-    struct departure *it = malloc(sizeof *it);
-    *it = *what;
-    it->context = stream->context;
-    it->device = stream->context->device;
-    it->at = stream->last;
-    it->stream = stream->object.number;
-    it->next = departures;
-    departures = it;
+    struct departure *this_departure = malloc(sizeof *this_departure);
+    *this_departure = *template;
+    this_departure->context = stream->context;
+    this_departure->device = stream->context->device;
+    this_departure->position = stream->last;
+    this_departure->stream = stream->object.number;
+    this_departure->next = departures;
+    departures = this_departure;
 }
 
 /* An H100 has memory without a pool back when the program next waits for the stream, an event or the context, however
@@ -75,67 +75,69 @@ void depart(const struct stream *stream, const struct piece *piece)
 
 void departures_alone(const struct stream *stream)
 {
-    for (struct departure *it = departures; it; it = it->next)
-        it->alone = it->alone || (!it->pool && it->stream == stream->object.number);
+    for (struct departure *this_departure = departures; this_departure; this_departure = this_departure->next)
+        this_departure->alone = this_departure->alone ||
+                                (!this_departure->pool && this_departure->stream == stream->object.number);
 }
 
 void pool_free(struct pool *pool)
 {
-    if (pool->imported)
-        engine_share_close(pool->device->account, pool->share);
-    else if (pool->shared)
-        engine_unshare(pool->device->account, pool->share);
+    if (pool->is_imported)
+        engine_share_close(pool->device->account, pool->share_number);
+    else if (pool->is_shared)
+        engine_unshare(pool->device->account, pool->share_number);
     object_free(pool);
 }
 
-static void pool_trim(struct pool *pool, uint64_t keep)
+static void pool_trim(struct pool *pool, uint64_t keep_bytes)
 {
-    uint64_t held = pool->used + pool->leaving;
-    if (keep < held)
-        keep = round_up(held, CHUNK);
-    if (pool->reserved > keep) {
-        pool_release(pool, pool->reserved - keep);
-        pool->reserved = keep;
+    uint64_t held_bytes = pool->used_bytes + pool->leaving_bytes;
+    if (keep_bytes < held_bytes)
+        keep_bytes = round_up(held_bytes, CHUNK);
+    if (pool->reserved_bytes > keep_bytes) {
+        pool_release(pool, pool->reserved_bytes - keep_bytes);
+        pool->reserved_bytes = keep_bytes;
     }
-    if (pool->destroyed && !pool->reserved)
+    if (pool->is_destroyed && !pool->reserved_bytes)
         pool_free(pool);
 }
 
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
 {
-    pool->used -= bytes;
+    pool->used_bytes -= bytes;
     if (stream && !reached(stream->context->device, stream->last)) {
-        pool->leaving += bytes;
+        pool->leaving_bytes += bytes;
         depart_at(stream, &(struct departure){.pool = pool, .bytes = bytes});
-    } else if (pool->destroyed) {
+    } else if (pool->is_destroyed) {
         pool_trim(pool, 0);
     }
 }
 
-static bool is_free(const struct departure *it, const struct context *ending, enum waited waited)
+static bool is_free(const struct departure *this_departure, const struct context *ending, enum waited waited)
 {
-    const struct block *block = it->piece.block;
-    return (ending && (it->context == ending || (block && block->context == ending))) ||
-           (it->pool && !it->pool->device->contexts) ||
-           ((it->pool || waited > it->alone) && reached(it->device, it->at));
+    const struct block *block = this_departure->piece.block;
+    return (ending && (this_departure->context == ending || (block && block->context == ending))) ||
+           (this_departure->pool && !this_departure->pool->device->contexts) ||
+           ((this_departure->pool || waited > this_departure->alone) &&
+            reached(this_departure->device, this_departure->position));
 }
 
 static void settle_after(const struct context *ending, enum waited waited)
 {
-    for (struct departure **link = &departures, *it; (it = *link);) {
-        if (!is_free(it, ending, waited)) {
-            link = &it->next;
+    for (struct departure **link = &departures, *this_departure; (this_departure = *link);) {
+        if (!is_free(this_departure, ending, waited)) {
+            link = &this_departure->next;
             continue;
         }
-        *link = it->next;
-        if (it->pool) {
-            it->pool->leaving -= it->bytes;
-            if (it->pool->destroyed)
-                pool_trim(it->pool, 0);
+        *link = this_departure->next;
+        if (this_departure->pool) {
+            this_departure->pool->leaving_bytes -= this_departure->bytes;
+            if (this_departure->pool->is_destroyed)
+                pool_trim(this_departure->pool, 0);
         } else {
-            piece_give(&it->piece);
+            piece_give(&this_departure->piece);
         }
-        free(it);
+        free(this_departure);
     }
 }
 
@@ -145,50 +147,53 @@ void settle(const struct context *ending)
 }
 
 /* So many bytes of what the stream itself freed may be its next allocation's: nobody else's, before it is there. */
-static uint64_t own_departures(const struct pool *pool, const struct stream *stream, uint64_t most)
+static uint64_t own_departures(const struct pool *pool, const struct stream *stream, uint64_t max_bytes)
 {
-    uint64_t own = 0;
-    for (const struct departure *it = departures; it; it = it->next)
-        if (it->pool == pool && it->stream == stream->object.number)
-            own += it->bytes;
-    return own < most ? own : most;
+    uint64_t own_bytes = 0;
+    for (const struct departure *this_departure = departures; this_departure; this_departure = this_departure->next)
+        if (this_departure->pool == pool && this_departure->stream == stream->object.number)
+            own_bytes += this_departure->bytes;
+    return own_bytes < max_bytes ? own_bytes : max_bytes;
 }
 
 static void reuse(struct pool *pool, const struct stream *stream, uint64_t bytes)
 {
-    pool->leaving -= bytes;
-    for (struct departure *it = departures; it && bytes; it = it->next) {
-        uint64_t part = it->bytes < bytes ? it->bytes : bytes;
-        if (it->pool == pool && it->stream == stream->object.number) {
-            it->bytes -= part;
-            bytes -= part;
+    pool->leaving_bytes -= bytes;
+    for (struct departure *this_departure = departures; this_departure && bytes;
+         this_departure = this_departure->next) {
+        uint64_t part_bytes = this_departure->bytes < bytes ? this_departure->bytes : bytes;
+        if (this_departure->pool == pool && this_departure->stream == stream->object.number) {
+            this_departure->bytes -= part_bytes;
+            bytes -= part_bytes;
         }
     }
 }
 
 static bool reserve(struct pool *pool, uint64_t bytes)
 {
-    uint64_t more = round_up(bytes, CHUNK) - pool->reserved;
-    if (!pool_charge(pool, more)) {
-        more = bytes - pool->reserved;
-        if (!pool_charge(pool, more))
+    uint64_t growth_bytes = round_up(bytes, CHUNK) - pool->reserved_bytes;
+    if (!pool_charge(pool, growth_bytes)) {
+        growth_bytes = bytes - pool->reserved_bytes;
+        if (!pool_charge(pool, growth_bytes))
             return false;
     }
-    pool->reserved += more;
-    pool->reserved_high = pool->reserved > pool->reserved_high ? pool->reserved : pool->reserved_high;
+    pool->reserved_bytes += growth_bytes;
+    pool->peak_reserved_bytes = pool->reserved_bytes > pool->peak_reserved_bytes ? pool->reserved_bytes
+                                                                                 : pool->peak_reserved_bytes;
     return true;
 }
 
 bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes)
 {
-    uint64_t own = own_departures(pool, stream, bytes), held = pool->used + pool->leaving + bytes - own;
-    if (pool->props.maxSize && pool->used + bytes > pool->props.maxSize)
+    uint64_t own_bytes = own_departures(pool, stream, bytes),
+             held_bytes = pool->used_bytes + pool->leaving_bytes + bytes - own_bytes;
+    if (pool->props.maxSize && pool->used_bytes + bytes > pool->props.maxSize)
         return false;
-    if (held > pool->reserved && !reserve(pool, held))
+    if (held_bytes > pool->reserved_bytes && !reserve(pool, held_bytes))
         return false;
-    reuse(pool, stream, own);
-    pool->used += bytes;
-    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
+    reuse(pool, stream, own_bytes);
+    pool->used_bytes += bytes;
+    pool->peak_used_bytes = pool->used_bytes > pool->peak_used_bytes ? pool->used_bytes : pool->peak_used_bytes;
     return true;
 }
 
@@ -197,13 +202,13 @@ void pools_settle(struct device *device, enum waited waited)
     settle_after(NULL, waited);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
-            pool_trim(pool, pool->threshold);
+            pool_trim(pool, pool->threshold_bytes);
 }
 
 struct pool *pool_find(CUmemoryPool handle)
 {
     struct pool *pool = object_find(handle, OBJECT_POOL);
-    return pool && !pool->destroyed ? pool : NULL;
+    return pool && !pool->is_destroyed ? pool : NULL;
 }
 
 static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPool pool_handle, CUstream handle)
@@ -213,13 +218,14 @@ static CUresult allocate_in_order(CUdeviceptr *pointer, size_t size, CUmemoryPoo
     if (!stream)
         return current_context() ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_CONTEXT;
     struct pool *pool = pool_handle ? pool_find(pool_handle) : stream->context->device->current_pool;
-    if (!pool || pool->imported || !pointer || !size)
+    if (!pool || pool->is_imported || !pointer || !size)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture)
         return captured_alloc(stream, pool, size, pointer);
     struct memory *memory;
-    CHECK(memory_new(&(struct memory){.context = stream->context, .size = size, .kind = MEMORY_POOL, .pool = pool},
-                     stream, &memory));
+    CHECK(
+        memory_new(&(struct memory){.context = stream->context, .size_bytes = size, .kind = MEMORY_POOL, .pool = pool},
+                   stream, &memory));
     *pointer = memory->start;
     return CUDA_SUCCESS;
 }
@@ -278,8 +284,8 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *prop
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct pool *pool = pool_new(device, 0);
     pool->props = *props;
-    pool->shared = props->handleTypes != 0;
-    pool->share = share.number;
+    pool->is_shared = props->handleTypes != 0;
+    pool->share_number = share.number;
     *handle = (CUmemoryPool)pool;
     return CUDA_SUCCESS;
 }
@@ -292,20 +298,20 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
     if (pool->device->current_pool == pool)
         pool->device->current_pool = pool->device->default_pool;
     settle(NULL);
-    if (pool->imported) {
+    if (pool->is_imported) {
         pool_free(pool);
         return CUDA_SUCCESS;
     }
-    pool->destroyed = true;
+    pool->is_destroyed = true;
     pool_trim(pool, 0);
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
 {
     WITH_POOL(pool, handle);
     settle(NULL);
-    pool_trim(pool, keep);
+    pool_trim(pool, keep_bytes);
     return CUDA_SUCCESS;
 }
 
@@ -317,11 +323,11 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = pool->reuse[attribute - 1]; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = pool->threshold; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *wide = pool->reserved; break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *wide = pool->reserved_high; break;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *wide = pool->used; break;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *wide = pool->used_high; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = pool->threshold_bytes; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *wide = pool->reserved_bytes; break;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *wide = pool->peak_reserved_bytes; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *wide = pool->used_bytes; break;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *wide = pool->peak_used_bytes; break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
@@ -334,12 +340,12 @@ EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute a
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse[attribute - 1] = *(int *)value; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold_bytes = *(uint64_t *)value; break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
         if (*(uint64_t *)value)
             return CUDA_ERROR_INVALID_VALUE;
-        *(attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->used_high : &pool->reserved_high) = 0;
+        *(attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? &pool->peak_used_bytes : &pool->peak_reserved_bytes) = 0;
         break;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
@@ -396,7 +402,8 @@ EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attrib
     struct pool *pool = graph_pool(ordinal);
     if (!pool || !value || (unsigned)attribute > 3)
         return pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
-    *(uint64_t *)value = (uint64_t[]){pool->used, pool->used_high, pool->reserved, pool->reserved_high}[attribute];
+    *(uint64_t *)value = (uint64_t[]){pool->used_bytes, pool->peak_used_bytes, pool->reserved_bytes,
+                                      pool->peak_reserved_bytes}[attribute];
     return CUDA_SUCCESS;
 }
 

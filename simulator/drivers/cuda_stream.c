@@ -50,10 +50,10 @@ CUresult perform(struct stream *stream, const struct work *work)
 
 struct capture *capture_implied(const struct stream *stream)
 {
-    struct capture *it = stream == stream->context->legacy ? driver.captures : NULL;
-    while (it && (it->origin->context != stream->context || it->origin->flags & CU_STREAM_NON_BLOCKING))
-        it = it->next;
-    return it;
+    struct capture *capture = stream == stream->context->legacy ? driver.captures : NULL;
+    while (capture && (capture->origin->context != stream->context || capture->origin->flags & CU_STREAM_NON_BLOCKING))
+        capture = capture->next;
+    return capture;
 }
 
 CUresult enqueue(struct stream *stream, const struct work *work)
@@ -86,8 +86,8 @@ CUresult do_now(struct context *context, const struct work *work)
  * H100 does, where 255 streams took 140 MiB. */
 static bool room_for_stream(struct context *context)
 {
-    unsigned more = context->streams < 2 ? 0 : context->streams - 1;
-    uint64_t bytes = (more + 3) / 4 * BLOCK;
+    unsigned growth_bytes = context->streams < 2 ? 0 : context->streams - 1;
+    uint64_t bytes = (growth_bytes + 3) / 4 * BLOCK;
     if (bytes <= context->stream_bytes)
         return true;
     if (!engine_charge(context->device->account, bytes - context->stream_bytes))
@@ -316,8 +316,8 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
 
 static uint64_t time_of(const struct event *event)
 {
-    uint64_t when = engine_when(event->context->device->account, event->at.fence);
-    return when > event->recorded_at ? when : event->recorded_at; /* an idle card stamps it at once */
+    uint64_t time_ns = engine_when(event->context->device->account, event->at.fence);
+    return time_ns > event->recorded_at ? time_ns : event->recorded_at; /* an idle card stamps it at once */
 }
 
 EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start_handle, CUevent end_handle)
@@ -349,10 +349,10 @@ EXPORT CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end)
 
 void streams_leave(const struct context *context)
 {
-    for (struct stream *it = NULL; (it = object_next(it, OBJECT_STREAM));)
-        if (it->context == context)
-            object_free(it);
-    for (struct event *it = NULL; (it = object_next(it, OBJECT_EVENT));)
-        if (it->context == context)
-            object_free(it);
+    for (struct stream *stream = NULL; (stream = object_next(stream, OBJECT_STREAM));)
+        if (stream->context == context)
+            object_free(stream);
+    for (struct event *event = NULL; (event = object_next(event, OBJECT_EVENT));)
+        if (event->context == context)
+            object_free(event);
 }

@@ -23,31 +23,33 @@ static uint32_t *pages_of(struct device *device, unsigned level, uint64_t stretc
 
 static void add(struct device *device, unsigned level, uintptr_t start, uint64_t size, int sign)
 {
-    uint64_t end = ((start + size - 1) >> PAGE_BITS) + 1;
-    for (uint64_t at = start >> PAGE_BITS, next; at < end; at = next) {
-        uint64_t stretch = at >> (reaches[level] - PAGE_BITS);
-        next = (stretch + 1) << (reaches[level] - PAGE_BITS);
-        next = next < end ? next : end;
-        uint32_t *pages = pages_of(device, level, stretch), before = *pages;
-        *pages = sign < 0 && before < next - at ? 0 : before + (uint32_t)(sign * (int64_t)(next - at));
-        device->table_count += (uint64_t)((*pages > 0) - (before > 0));
+    uint64_t end_page = ((start + size - 1) >> PAGE_BITS) + 1;
+    for (uint64_t page = start >> PAGE_BITS, next_page; page < end_page; page = next_page) {
+        uint64_t table_number = page >> (reaches[level] - PAGE_BITS);
+        next_page = (table_number + 1) << (reaches[level] - PAGE_BITS);
+        next_page = next_page < end_page ? next_page : end_page;
+        uint32_t *pages = pages_of(device, level, table_number), pages_before = *pages;
+        *pages = sign < 0 && pages_before < next_page - page
+                     ? 0
+                     : pages_before + (uint32_t)(sign * (int64_t)(next_page - page));
+        device->table_count += (uint64_t)((*pages > 0) - (pages_before > 0));
     }
 }
 
-static bool settle_blocks(struct device *device, uint64_t before)
+static bool settle_blocks(struct device *device, uint64_t count_before)
 {
-    int64_t blocks = (int64_t)(device->table_count / TABLES_OF_A_BLOCK - before / TABLES_OF_A_BLOCK);
+    int64_t blocks = (int64_t)(device->table_count / TABLES_OF_A_BLOCK - count_before / TABLES_OF_A_BLOCK);
     return engine_change_tables(device->account, blocks * (int64_t)BLOCK);
 }
 
-static bool change(struct device *device, enum tables lowest, uintptr_t start, uint64_t size, int sign)
+static bool change(struct device *device, enum tables lowest, uintptr_t start, uint64_t size_bytes, int sign)
 {
-    uint64_t before = device->table_count;
-    if (!device->account || !size || start >> ADDRESS_BITS || (start + size - 1) >> ADDRESS_BITS)
+    uint64_t count_before = device->table_count;
+    if (!device->account || !size_bytes || start >> ADDRESS_BITS || (start + size_bytes - 1) >> ADDRESS_BITS)
         return true;
     for (unsigned level = lowest; level < TABLE_LEVELS; level++)
-        add(device, level, start, size, sign);
-    return settle_blocks(device, before);
+        add(device, level, start, size_bytes, sign);
+    return settle_blocks(device, count_before);
 }
 
 bool tables_take(struct device *device, enum tables lowest, uintptr_t start, uint64_t size)
@@ -71,19 +73,19 @@ static uint64_t of_sparse(uint64_t size)
 
 bool tables_take_sparse(struct device *device, uint64_t size)
 {
-    uint64_t before = device->table_count;
+    uint64_t count_before = device->table_count;
     device->table_count += of_sparse(size);
-    if (settle_blocks(device, before))
+    if (settle_blocks(device, count_before))
         return true;
-    device->table_count = before;
+    device->table_count = count_before;
     return false;
 }
 
 void tables_give_sparse(struct device *device, uint64_t size)
 {
-    uint64_t before = device->table_count;
+    uint64_t count_before = device->table_count;
     device->table_count -= of_sparse(size);
-    settle_blocks(device, before);
+    settle_blocks(device, count_before);
 }
 
 void tables_leave(struct device *device)

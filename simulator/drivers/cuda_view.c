@@ -5,19 +5,19 @@
 
 #define VIEW_BYTES 64u
 
-static CUresult view_new(unsigned long long *handle, const void *of)
+static CUresult view_new(unsigned long long *handle, const void *resource)
 {
-    static unsigned long long made;
+    static unsigned long long view_number;
     LOCKED;
     WITH_CONTEXT(context);
-    if (!handle || !of)
+    if (!handle || !resource)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes = context->views * VIEW_BYTES / BLOCK * BLOCK;
     if (bytes > context->view_bytes && !engine_charge(context->device->account, bytes - context->view_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->view_bytes = bytes > context->view_bytes ? bytes : context->view_bytes;
     context->views++;
-    *handle = ++made;
+    *handle = ++view_number;
     return CUDA_SUCCESS;
 }
 
@@ -31,11 +31,11 @@ static CUresult view_free(unsigned long long handle)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuTexObjectCreate(CUtexObject *handle, const CUDA_RESOURCE_DESC *of, const CUDA_TEXTURE_DESC *how,
-                                  const CUDA_RESOURCE_VIEW_DESC *view)
+EXPORT CUresult cuTexObjectCreate(CUtexObject *handle, const CUDA_RESOURCE_DESC *resource,
+                                  const CUDA_TEXTURE_DESC *description, const CUDA_RESOURCE_VIEW_DESC *view)
 {
-    (void)how, (void)view;
-    return view_new(handle, of);
+    (void)description, (void)view;
+    return view_new(handle, resource);
 }
 
 EXPORT CUresult cuTexObjectDestroy(CUtexObject handle)
@@ -43,9 +43,9 @@ EXPORT CUresult cuTexObjectDestroy(CUtexObject handle)
     return view_free(handle);
 }
 
-EXPORT CUresult cuSurfObjectCreate(CUsurfObject *handle, const CUDA_RESOURCE_DESC *of)
+EXPORT CUresult cuSurfObjectCreate(CUsurfObject *handle, const CUDA_RESOURCE_DESC *resource)
 {
-    return view_new(handle, of);
+    return view_new(handle, resource);
 }
 
 EXPORT CUresult cuSurfObjectDestroy(CUsurfObject handle)

@@ -9,8 +9,8 @@ struct physical {
     struct device *device;
     CUmemAllocationProp prop;
     uint64_t size, offset, charged;
-    int share;     /* its number when it can be given to others, else -1: a piece of the memory file */
-    bool imported; /* made by somebody else, or from a descriptor of our own */
+    int share_number; /* its number when it can be given to others, else -1: a piece of the memory file */
+    bool imported;    /* made by somebody else, or from a descriptor of our own */
     unsigned handles, maps;
 };
 
@@ -50,7 +50,7 @@ static struct physical *physical_new(struct device *device, uint64_t size)
     struct physical *physical = object_new(OBJECT_PHYSICAL);
     physical->device = device;
     physical->size = size;
-    physical->share = -1;
+    physical->share_number = -1;
     physical->handles = 1;
     return physical;
 }
@@ -60,13 +60,13 @@ static void drop_if_unused(struct physical *physical)
     if (physical->handles || physical->maps)
         return;
     struct account *account = physical->device->account;
-    if (physical->share < 0) {
+    if (physical->share_number < 0) {
         memory_discard(physical->offset, physical->size);
         engine_release(account, physical->charged);
     } else if (physical->imported) {
-        engine_share_close(account, physical->share);
+        engine_share_close(account, physical->share_number);
     } else {
-        engine_unshare(account, physical->share);
+        engine_unshare(account, physical->share_number);
     }
     device_leave(physical->device);
     object_free(physical);
@@ -81,7 +81,7 @@ static bool take(struct physical *physical, uint64_t bytes)
     if (physical->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         if (!engine_share(account, bytes, physical->size, false, &share))
             return false;
-        physical->share = share.number;
+        physical->share_number = share.number;
         physical->offset = engine_share_offset(share.number);
         return true;
     }
@@ -167,9 +167,9 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
                                              CUmemAllocationHandleType type, unsigned long long flags)
 {
     WITH_PHYSICAL(physical, handle);
-    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical->share < 0)
+    if (!shareable || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || physical->share_number < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    int fd = engine_share_export(physical->share);
+    int fd = engine_share_export(physical->share_number);
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     *(int *)shareable = fd;
@@ -180,8 +180,8 @@ static struct physical *import(struct device *device, const struct engine_share 
 {
     if (!engine_share_open(device->account, share))
         return NULL;
-    struct physical *physical = physical_new(device, share->length);
-    physical->share = share->number;
+    struct physical *physical = physical_new(device, share->length_bytes);
+    physical->share_number = share->number;
     physical->imported = true;
     physical->offset = engine_share_offset(share->number);
     physical->prop = (CUmemAllocationProp){
@@ -211,19 +211,19 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr wanted,
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr address_hint,
                                     unsigned long long flags)
 {
     LOCKED;
     uint64_t grain = alignment > BLOCK ? alignment : BLOCK;
     if (!pointer || !size || size % BLOCK || (alignment & (alignment - 1)) || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    uintptr_t start = (uintptr_t)address_room(size, grain, (void *)(uintptr_t)wanted);
+    uintptr_t start = (uintptr_t)address_room(size, grain, (void *)(uintptr_t)address_hint);
     if (!start)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct reservation *it = malloc(sizeof *it);
-    *it = (struct reservation){start, size, reservations};
-    reservations = it;
+    struct reservation *this_reservation = malloc(sizeof *this_reservation);
+    *this_reservation = (struct reservation){start, size, reservations};
+    reservations = this_reservation;
     *pointer = start;
     return CUDA_SUCCESS;
 }
@@ -232,15 +232,15 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 {
     LOCKED;
     for (struct reservation **link = &reservations; *link; link = &(*link)->next) {
-        struct reservation *it = *link;
-        if (it->start != pointer || it->size != size)
+        struct reservation *this_reservation = *link;
+        if (this_reservation->start != pointer || this_reservation->size != size)
             continue;
-        for (uintptr_t at = it->start; at < it->start + size; at += BLOCK)
-            if (memory_find(at))
+        for (uintptr_t address = this_reservation->start; address < this_reservation->start + size; address += BLOCK)
+            if (memory_find(address))
                 return CUDA_ERROR_INVALID_VALUE; /* still mapped into */
-        munmap((void *)it->start, size);
-        *link = it->next;
-        free(it);
+        munmap((void *)this_reservation->start, size);
+        *link = this_reservation->next;
+        free(this_reservation);
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
@@ -251,24 +251,26 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
 {
     WITH_PHYSICAL(physical, handle);
     bool reserved = false;
-    for (const struct reservation *it = reservations; it; it = it->next)
-        reserved |= it->start <= pointer && pointer + size <= it->start + it->size;
+    for (const struct reservation *this_reservation = reservations; this_reservation;
+         this_reservation = this_reservation->next)
+        reserved |= this_reservation->start <= pointer &&
+                    pointer + size <= this_reservation->start + this_reservation->size;
     if (!reserved || !size || size % BLOCK || offset || size > physical->size || flags)
         return CUDA_ERROR_INVALID_VALUE; /* an offset is refused by the real driver too */
     for (uintptr_t at = pointer; at < pointer + size; at += BLOCK)
         if (memory_find(at))
             return CUDA_ERROR_INVALID_VALUE;
     void *start = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
-                       physical->share >= 0 ? engine_file() : memory_file(), (off_t)physical->offset);
+                       physical->share_number >= 0 ? engine_file() : memory_file(), (off_t)physical->offset);
     if (start == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
     memory_insert(&(struct memory){.start = (uintptr_t)pointer,
-                                   .size = size,
-                                   .length = size,
+                                   .size_bytes = size,
+                                   .mapped_bytes = size,
                                    .kind = MEMORY_MAPPED,
                                    .device = physical->device,
                                    .physical = physical,
-                                   .live = true});
+                                   .is_live = true});
     physical->maps++;
     return CUDA_SUCCESS;
 }
@@ -278,18 +280,18 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
     LOCKED;
     for (uintptr_t at = pointer; at < pointer + size;) { /* whole mappings only */
         const struct memory *memory = memory_find(at);
-        if (!memory || memory->kind != MEMORY_MAPPED || memory->start != at || at + memory->size > pointer + size)
+        if (!memory || memory->kind != MEMORY_MAPPED || memory->start != at || at + memory->size_bytes > pointer + size)
             return CUDA_ERROR_INVALID_VALUE;
-        at += memory->size;
+        at += memory->size_bytes;
     }
     for (uintptr_t at = pointer; at < pointer + size;) {
         struct memory *memory = memory_find(at);
         struct physical *physical = memory->physical;
-        mmap((void *)at, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        mmap((void *)at, memory->size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         for (unsigned i = 0; i < driver.device_count; i++)
             if (memory->flags & 1u << i)
-                tables_give(&driver.devices[i], TABLES_OF_BLOCKS, at, memory->size);
-        at += memory->size;
+                tables_give(&driver.devices[i], TABLES_OF_BLOCKS, at, memory->size_bytes);
+        at += memory->size_bytes;
         memory_remove(memory);
         physical_unmap(physical);
     }
@@ -303,10 +305,11 @@ static CUresult let_at(CUdevice ordinal, uintptr_t start, size_t size)
     struct memory *memory;
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
-    for (uintptr_t at = start; at < start + size && (memory = memory_find(at)); at = memory->start + memory->size) {
+    for (uintptr_t address = start; address < start + size && (memory = memory_find(address));
+         address = memory->start + memory->size_bytes) {
         if (memory->flags & 1u << ordinal || !device->account)
             continue;
-        if (!tables_take(device, TABLES_OF_BLOCKS, memory->start, memory->size))
+        if (!tables_take(device, TABLES_OF_BLOCKS, memory->start, memory->size_bytes))
             return CUDA_ERROR_OUT_OF_MEMORY;
         memory->flags |= 1u << ordinal;
     }

@@ -16,11 +16,11 @@ EXPORT int dcmi_init(void)
     return fake_open() ? DCMI_OK : DCMI_ERR_CODE_INNER_ERR;
 }
 
-static int text(char *out, int room, const char *value)
+static int text(char *out, int capacity, const char *value)
 {
-    if (!out || room <= 0)
+    if (!out || capacity <= 0)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
-    return snprintf(out, (size_t)room, "%s", value) < room ? DCMI_OK : DCMI_ERR_CODE_INVALID_PARAMETER;
+    return snprintf(out, (size_t)capacity, "%s", value) < capacity ? DCMI_OK : DCMI_ERR_CODE_INVALID_PARAMETER;
 }
 
 EXPORT int dcmi_get_dcmi_version(char *dcmi_ver, int buf_size)
@@ -91,14 +91,14 @@ EXPORT int dcmi_get_device_phyid_from_logicid(unsigned int logicid, unsigned int
     FAULTS(card, phyid, sizeof *phyid);
     if (!card || !phyid)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
-    *phyid = card->place;
+    *phyid = card->position;
     return DCMI_OK;
 }
 
 EXPORT int dcmi_get_device_chip_info_v2(int card_id, int device_id, struct dcmi_chip_info_v2 *chip_info)
 {
     DEVICE(chip_info);
-    *chip_info = (struct dcmi_chip_info_v2){.chip_type = "Ascend", .chip_ver = "V1", .aicore_cnt = card->core};
+    *chip_info = (struct dcmi_chip_info_v2){.chip_type = "Ascend", .chip_ver = "V1", .aicore_cnt = card->core_units};
     snprintf((char *)chip_info->npu_name, sizeof chip_info->npu_name, "%s", card->model);
     return text((char *)chip_info->chip_name, sizeof chip_info->chip_name, card->model);
 }
@@ -140,11 +140,12 @@ EXPORT int dcmi_get_device_memory_info_v3(int card_id, int device_id, struct dcm
     DEVICE(memory_info);
     if (has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *memory_info = (struct dcmi_get_memory_info_stru){.memory_size = mebibytes(card->memory),
-                                                      .freq = 1600,
-                                                      .memory_available = mebibytes(card->memory - card->used),
-                                                      .hugepagesize = 2048,
-                                                      .utiliza = (unsigned)(card->used * 100 / card->memory)};
+    *memory_info =
+        (struct dcmi_get_memory_info_stru){.memory_size = mebibytes(card->memory_bytes),
+                                           .freq = 1600,
+                                           .memory_available = mebibytes(card->memory_bytes - card->used_bytes),
+                                           .hugepagesize = 2048,
+                                           .utiliza = (unsigned)(card->used_bytes * 100 / card->memory_bytes)};
     return DCMI_OK;
 }
 
@@ -153,10 +154,10 @@ EXPORT int dcmi_get_device_hbm_info(int card_id, int device_id, struct dcmi_hbm_
     DEVICE(hbm_info);
     if (!has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *hbm_info = (struct dcmi_hbm_info){.memory_size = mebibytes(card->memory),
-                                       .memory_usage = mebibytes(card->used),
+    *hbm_info = (struct dcmi_hbm_info){.memory_size = mebibytes(card->memory_bytes),
+                                       .memory_usage = mebibytes(card->used_bytes),
                                        .freq = 1600,
-                                       .temp = (int)card->temperature};
+                                       .temp = (int)card->temperature_c};
     return DCMI_OK;
 }
 
@@ -165,7 +166,8 @@ EXPORT int dcmi_get_device_utilization_rate(int card_id, int device_id, int inpu
     DEVICE(utilization_rate);
     if (input_type != UTILIZATION_AICORE && input_type != (has_hbm(card) ? UTILIZATION_HBM : UTILIZATION_MEMORY))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *utilization_rate = input_type == UTILIZATION_AICORE ? card->busy : (unsigned)(card->used * 100 / card->memory);
+    *utilization_rate = input_type == UTILIZATION_AICORE ? card->busy_percent
+                                                         : (unsigned)(card->used_bytes * 100 / card->memory_bytes);
     return DCMI_OK;
 }
 
@@ -173,22 +175,23 @@ EXPORT int dcmi_get_device_multi_utilization_rate(int card_id, int device_id,
                                                   struct dcmi_multi_utilization_info *util_info)
 {
     DEVICE(util_info);
-    *util_info = (struct dcmi_multi_utilization_info){.aicore_util = card->busy, .npu_util = card->busy};
+    *util_info = (struct dcmi_multi_utilization_info){.aicore_util = card->busy_percent,
+                                                      .npu_util = card->busy_percent};
     return DCMI_OK;
 }
 
 EXPORT int dcmi_get_device_power_info(int card_id, int device_id, int *power)
 {
     DEVICE(power);
-    *power = (int)card->power * 10;
-    return card->power ? DCMI_OK : DCMI_ERR_CODE_NOT_SUPPORT;
+    *power = (int)card->power_w * 10;
+    return card->power_w ? DCMI_OK : DCMI_ERR_CODE_NOT_SUPPORT;
 }
 
 EXPORT int dcmi_get_device_temperature(int card_id, int device_id, int *temperature)
 {
     DEVICE(temperature);
-    *temperature = (int)card->temperature;
-    return card->temperature ? DCMI_OK : DCMI_ERR_CODE_NOT_SUPPORT;
+    *temperature = (int)card->temperature_c;
+    return card->temperature_c ? DCMI_OK : DCMI_ERR_CODE_NOT_SUPPORT;
 }
 
 /* A chip that is not well has errors that its memory could not correct. */
@@ -222,7 +225,7 @@ EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi
         return DCMI_ERR_CODE_INVALID_PARAMETER;
     *proc_num = (int)fake_processes(card, processes, 32);
     for (int i = 0; i < *proc_num; i++)
-        proc_info[i] = (struct dcmi_proc_mem_info){(int)processes[i].pid, processes[i].memory};
+        proc_info[i] = (struct dcmi_proc_mem_info){(int)processes[i].pid, processes[i].memory_bytes};
     return DCMI_OK;
 }
 
@@ -247,13 +250,13 @@ EXPORT int dcmi_get_topo_info_by_device_id(int card_id, int device_id, int card_
                  {"PIX", DCMI_TOPO_TYPE_PIX},   {"PXB", DCMI_TOPO_TYPE_PXB},         {"PHB", DCMI_TOPO_TYPE_PHB},
                  {"NODE", DCMI_TOPO_TYPE_PHB}};
     DEVICE(topo);
-    const struct fake_card *other = device(card_id2, device_id2);
+    const struct fake_card *peer = device(card_id2, device_id2);
     char word[16];
-    if (!other)
+    if (!peer)
         return DCMI_ERR_CODE_DEVICE_NOT_EXIST;
-    *topo = other == card ? DCMI_TOPO_TYPE_SELF : DCMI_TOPO_TYPE_SYS;
-    fake_link(card, other, word);
-    for (unsigned i = 0; other != card && i < sizeof words / sizeof *words; i++)
+    *topo = peer == card ? DCMI_TOPO_TYPE_SELF : DCMI_TOPO_TYPE_SYS;
+    fake_link(card, peer, word);
+    for (unsigned i = 0; peer != card && i < sizeof words / sizeof *words; i++)
         if (!strcmp(words[i].word, word))
             *topo = words[i].topology;
     return DCMI_OK;

@@ -16,7 +16,7 @@ static inline unsigned number(const struct fake_card *card, const char *key, uns
 
 static inline unsigned card_of(const struct fake_card *card)
 {
-    return number(card, "card", card->place);
+    return number(card, "card", card->position);
 }
 static inline unsigned chip_of(const struct fake_card *card)
 {

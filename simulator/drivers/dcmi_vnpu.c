@@ -46,22 +46,24 @@ static const struct shape *shape_of(const struct fake_card *card, const char *na
 static struct shape free_of(const struct fake_card *card)
 {
     const struct menu *menu = menu_of(card);
-    struct shape left = {"", card->core, menu ? number(card, "aicpu", menu->aicpu) : 0, mebibytes(card->memory)};
+    struct shape remaining = {"", card->core_units, menu ? number(card, "aicpu", menu->aicpu) : 0,
+                              mebibytes(card->memory_bytes)};
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, 0, slice));) {
         const struct shape *shape = shape_of(card, slice->name);
-        left.aicore -= shape->aicore;
-        left.aicpu -= shape->aicpu;
-        left.memory -= shape->memory;
+        remaining.aicore -= shape->aicore;
+        remaining.aicpu -= shape->aicpu;
+        remaining.memory -= shape->memory;
     }
-    return left;
+    return remaining;
 }
 
 EXPORT int dcmi_create_vdevice(int card_id, int device_id, struct dcmi_create_vdev_res_stru *vdev,
                                struct dcmi_create_vdev_out *out)
 {
     DEVICE(out);
-    unsigned first = 100 + 16 * card->place, id = vdev ? vdev->vdev_id : 0; /* sixteen ids a chip, as documented */
-    if (!vdev || strnlen(vdev->template_name, 32) == 32 || (id != UINT32_MAX && (id < first || id >= first + 16)))
+    unsigned first_id = 100 + 16 * card->position,
+             id = vdev ? vdev->vdev_id : 0; /* sixteen ids a chip, as documented */
+    if (!vdev || strnlen(vdev->template_name, 32) == 32 || (id != UINT32_MAX && (id < first_id || id >= first_id + 16)))
         return DCMI_ERR_CODE_INVALID_PARAMETER;
     if (!menu_of(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
@@ -69,19 +71,19 @@ EXPORT int dcmi_create_vdevice(int card_id, int device_id, struct dcmi_create_vd
     if (!shape)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
     fake_lock();
-    struct shape left = free_of(card);
+    struct shape remaining = free_of(card);
     for (unsigned i = 0; id == UINT32_MAX && i < 16; i++)
-        if (!fake_find(card, 0, first + i))
-            id = first + i;
+        if (!fake_find(card, 0, first_id + i))
+            id = first_id + i;
     struct fake_slice *slice = NULL;
-    if (id != UINT32_MAX && !fake_find(card, 0, id) && left.aicore >= shape->aicore && left.aicpu >= shape->aicpu &&
-        left.memory >= shape->memory)
+    if (id != UINT32_MAX && !fake_find(card, 0, id) && remaining.aicore >= shape->aicore &&
+        remaining.aicpu >= shape->aicpu && remaining.memory >= shape->memory)
         slice = fake_cut(card, 0, id);
     if (slice)
         snprintf(slice->name, sizeof slice->name, "%s", shape->name);
     fake_unlock();
     *out = (struct dcmi_create_vdev_out){
-        .vdev_id = id, .pcie_bus = card->bus, .pcie_device = card->device, .pcie_func = id - first + 1};
+        .vdev_id = id, .pcie_bus = card->bus, .pcie_device = card->device, .pcie_func = id - first_id + 1};
     return slice ? DCMI_OK : DCMI_ERR_CODE_RESOURCE_OCCUPIED;
 }
 
@@ -90,11 +92,11 @@ EXPORT int dcmi_set_destroy_vdevice(int card_id, int device_id, unsigned int vde
     DEVICE_NOISE(&vdevid, 0);
     fake_lock();
     struct fake_slice *slice = fake_find(card, 0, vdevid);
-    bool used = slice && fake_in_use(slice);
-    if (slice && !used)
+    bool is_used = slice && fake_in_use(slice);
+    if (slice && !is_used)
         fake_drop(slice);
     fake_unlock();
-    return !slice ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : used ? DCMI_ERR_CODE_RESOURCE_OCCUPIED : DCMI_OK;
+    return !slice ? DCMI_ERR_CODE_DEVICE_NOT_EXIST : is_used ? DCMI_ERR_CODE_RESOURCE_OCCUPIED : DCMI_OK;
 }
 
 static struct dcmi_computing_resource computing(const struct shape *shape)
@@ -134,19 +136,20 @@ EXPORT int dcmi_get_device_info(int card_id, int device_id, enum dcmi_main_cmd m
     if (sub_cmd == VDEV_RESOURCE || sub_cmd == VDEV_ACTIVITY)
         return *size < sizeof(struct dcmi_vdev_query_stru) ? DCMI_ERR_CODE_INVALID_PARAMETER : query_vdevice(card, buf);
     fake_lock();
-    struct shape left = free_of(card);
+    struct shape remaining = free_of(card);
     struct dcmi_soc_total_resource total = {0};
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, 0, slice)) && total.vdev_num < 32;)
         total.vdev_id[total.vdev_num++] = slice->id;
     fake_unlock();
     if (sub_cmd == VDEV_TOTAL && *size >= sizeof total) {
-        left = (struct shape){"", card->core, number(card, "aicpu", menu->aicpu), mebibytes(card->memory)};
-        total.computing = computing(&left);
+        remaining = (struct shape){"", card->core_units, number(card, "aicpu", menu->aicpu),
+                                   mebibytes(card->memory_bytes)};
+        total.computing = computing(&remaining);
         memcpy(buf, &total, *size = sizeof total);
         return DCMI_OK;
     }
     if (sub_cmd == VDEV_FREE && *size >= sizeof(struct dcmi_soc_free_resource)) {
-        *(struct dcmi_soc_free_resource *)buf = (struct dcmi_soc_free_resource){.computing = computing(&left)};
+        *(struct dcmi_soc_free_resource *)buf = (struct dcmi_soc_free_resource){.computing = computing(&remaining)};
         *size = sizeof(struct dcmi_soc_free_resource);
         return DCMI_OK;
     }

@@ -51,13 +51,13 @@ struct pool { /* memory taken from the card in chunks, given out in pieces */
     struct object object;
     struct device *device;
     CUmemPoolProps props;
-    uint64_t reserved, used, reserved_high, used_high, threshold;
-    uint64_t leaving; /* freed in the order of streams that are not there yet */
+    uint64_t reserved_bytes, used_bytes, peak_reserved_bytes, peak_used_bytes, threshold_bytes;
+    uint64_t leaving_bytes; /* freed in the order of streams that are not there yet */
     int reuse[3];
-    bool destroyed; /* found by nobody, and gone with what it holds */
-    bool shared;    /* may be exported, or was imported: `share` is its number */
-    bool imported;
-    int share;
+    bool is_destroyed; /* found by nobody, and gone with what it holds */
+    bool is_shared;    /* may be exported, or was imported: `share` is its number */
+    bool is_imported;
+    int share_number;
 };
 
 #define TABLE_LEVELS 3u
@@ -221,8 +221,8 @@ struct node {
     struct object object;
     struct graph *graph;
     struct work work;
-    struct node *next, **needs, *twin; /* twin: this node in the copy last made of its graph */
-    size_t need_count;
+    struct node *next, **dependencies, *copied_node; /* twin: this node in the copy last made of its graph */
+    size_t dependency_count;
     bool continued;     /* what cuda_nodes.c counts by */
     const void *origin; /* in an executable: the node that it was made of */
 };
@@ -261,19 +261,19 @@ enum memory_kind {
 
 struct memory { /* an address range */
     uintptr_t start;
-    size_t size;   /* as asked for */
-    size_t length; /* as mapped */
+    size_t size_bytes;   /* as asked for */
+    size_t mapped_bytes; /* as mapped */
     enum memory_kind kind;
     struct device *device;
     struct context *context;
     struct pool *pool;
     struct physical *physical;
-    struct piece piece;       /* of device memory; the bytes of the rest are in `charged` */
-    uint64_t charged, offset; /* offset: in this process's device memory file; of another's: in the block */
+    struct piece piece;             /* of device memory; the bytes of the rest are in `charged` */
+    uint64_t charged_bytes, offset; /* offset: in this process's device memory file; of another's: in the block */
     unsigned flags;
-    int share;     /* the number of another process's block */
-    bool live;     /* of a graph's allocation: whether a launch has given it memory */
-    uint64_t exec; /* and the number of the executable that did */
+    int share_number;     /* the number of another process's block */
+    bool is_live;         /* of a graph's allocation: whether a launch has given it memory */
+    uint64_t exec_number; /* and the number of the executable that did */
     uint64_t number;
 };
 
@@ -338,7 +338,7 @@ struct device *device_of_card(unsigned card); /* NULL: the process does not see 
 unsigned multiprocessors(const struct device *device);
 CUresult device_join(struct device *device); /* counts one context more */
 void device_leave(struct device *device);
-bool device_peers(const struct device *one, const struct device *other);
+bool device_peers(const struct device *device, const struct device *peer);
 
 /* Streams. */
 
@@ -354,11 +354,11 @@ CUresult enqueue(struct stream *stream, const struct work *work);  /* does it, o
 CUresult do_now(struct context *context, const struct work *work); /* on the default stream, and waits */
 CUresult perform(struct stream *stream, const struct work *work);
 void submit(struct stream *stream, uint64_t ns);
-void legacy_follows(struct stream *stream);               /* a blocking stream's work is the legacy stream's too */
-void wait_for(struct device *device, struct position at); /* gives the lock away meanwhile */
-bool reached(struct device *device, struct position at);
+void legacy_follows(struct stream *stream); /* a blocking stream's work is the legacy stream's too */
+void wait_for(struct device *device, struct position position); /* gives the lock away meanwhile */
+bool reached(struct device *device, struct position position);
 bool condition_met(uint64_t number);
-uint64_t condition_both(uint64_t one, uint64_t other); /* met when both are */
+uint64_t condition_both(uint64_t first_number, uint64_t second_number); /* met when both are */
 CUresult host_call(struct stream *stream, const struct work *work);
 CUresult launch_work(struct work *work, CUfunction function, const unsigned dims[7], void **params, void **extra);
 
@@ -377,12 +377,12 @@ void capture_abandon(struct capture *capture);
 struct graph *graph_new(bool owned);
 struct graph *graph_copy(const struct graph *from, bool owned);
 void graph_free(struct graph *graph);
-struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *needs, size_t count);
+struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *dependencies, size_t count);
 bool graph_branches(const struct graph *graph); /* it has a conditional node, or a child of it has */
 CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work);
 const struct graph *branch_taken(const struct work *work); /* NULL: none */
 /* Have the card take what a graph's nodes need, in place of `*had`; executable graphs leave a context that ends. */
-CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *had);
+CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *held_bytes);
 void execs_leave(const struct context *context);
 void streams_leave(const struct context *context); /* and its events */
 CUresult kernel_work(struct work *work, const CUDA_KERNEL_NODE_PARAMS *params);
@@ -399,7 +399,7 @@ CUresult captured_alloc(struct stream *stream, struct pool *pool, size_t size, C
 struct memory *memory_find(CUdeviceptr pointer); /* the range it lies in, or NULL */
 CUresult memory_check(const void *pointer, size_t size);
 /* Of this context, kind, size and pool; pooled memory for the stream. */
-CUresult memory_new(const struct memory *wanted, const struct stream *stream, struct memory **memory);
+CUresult memory_new(const struct memory *template, const struct stream *stream, struct memory **memory);
 void memory_free(struct memory *memory, const struct stream *stream); /* in its order; NULL: at once */
 void memory_close(struct memory *memory);                             /* another process's */
 void memory_free_host(struct memory *memory);

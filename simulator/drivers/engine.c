@@ -25,53 +25,53 @@
 #define MAGIC     UINT64_C(0x3645474e45544848) /* layout 6 */
 #define BATCH     (UINT64_C(128) << 20)        /* of managed memory; measured on an H100, driver 580.159.04 */
 
-static const uint64_t sample_period = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
-static const uint64_t look_period = 5000000;     /* ns between looks for dead neighbours while waiting */
-static const uint64_t sleep_margin = 100000;     /* ns a sleep may overshoot: the rest is spun, as a driver's wait is */
+static const uint64_t sample_period_ns = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
+static const uint64_t look_period_ns = 5000000;     /* ns between looks for dead neighbours while waiting */
+static const uint64_t sleep_margin_ns = 100000; /* ns a sleep may overshoot: the rest is spun, as a driver's wait is */
 
-struct stretch { /* an unbroken run of one process on its card: served grows one ns a ns */
-    uint64_t start, served, length;
+struct stretch { /* an unbroken run of one process on its card, in which served_ns grows by one ns each ns */
+    uint64_t start_ns, served_before_ns, length_ns;
 };
 
 struct account {
     uint32_t card;
-    struct process_number process; /* to be shown, never to decide */
-    _Atomic uint64_t served;       /* written under the card's lock, read without it */
-    uint64_t submitted, memory;    /* under the card's lock */
-    uint64_t managed;              /* the same; not in memory */
-    uint64_t tables;               /* the same; not in memory */
-    uint64_t stretches;            /* how many there were, the last STRETCHES are kept */
-    struct stretch stretch[STRETCHES];
+    struct process_number process;       /* to be shown, never to decide */
+    _Atomic uint64_t served_ns;          /* written under the card's lock, read without it */
+    uint64_t submitted_ns, memory_bytes; /* under the card's lock, as the next two */
+    uint64_t managed_bytes;              /* of managed memory, beside memory_bytes */
+    uint64_t table_bytes;                /* of page tables, beside memory_bytes */
+    uint64_t stretch_count;              /* of all stretches so far; the last STRETCHES are kept */
+    struct stretch stretches[STRETCHES];
 };
 
 struct share {            /* a block that processes share; under its card's lock */
     uint32_t card, maker; /* maker: an account, or NOBODY when it ended */
-    bool made;            /* the maker holds it as such */
-    uint64_t id, bytes, length;
-    uint64_t wanted;              /* of bytes, what its maker has; the rest goes when nobody has it open */
-    uint64_t open[ACCOUNTS / 64]; /* a bit for each account that opened it */
+    bool has_maker;       /* the maker has not freed it */
+    uint64_t id, charged_bytes, length_bytes;
+    uint64_t maker_bytes; /* of charged_bytes, those that its maker has; the rest is freed when nobody has it open */
+    uint64_t open_bits[ACCOUNTS / 64]; /* a bit for each account that opened it */
 };
 
 /* Who has the time slice. Plain numbers, so that a wait can play the future on a copy. */
 struct wheel {
-    uint64_t clock;            /* the time until which everything is worked out */
-    uint32_t holder;           /* index in tenants, or NOBODY */
-    uint64_t slice_left, swap; /* what is left of its slice, and of the change to it */
+    uint64_t clock_ns;                    /* the time up to which the simulation has run */
+    uint32_t holder;                      /* index in tenants, or NOBODY */
+    uint64_t slice_left_ns, swap_left_ns; /* of the holder's slice, and of the change to it */
 };
 
 struct card {
     pthread_mutex_t lock; /* robust, across processes: guards the card and its accounts */
     struct wheel wheel;
-    uint64_t looked;
-    uint32_t count, tenants[ENGINE_TENANTS]; /* accounts, in the wheel's order */
+    uint64_t looked_ns;
+    uint32_t tenant_count, tenants[ENGINE_TENANTS]; /* accounts, in the wheel's order */
 };
 
 struct state { /* the file */
     uint64_t magic, fingerprint;
     pthread_mutex_t lock; /* robust, across processes: guards taken */
-    uint8_t taken[ACCOUNTS], shared[SHARES];
+    uint8_t is_account_taken[ACCOUNTS], is_share_taken[SHARES];
     uint32_t share_limit; /* above the highest number ever shared */
-    uint64_t share_ids;
+    uint64_t last_share_id;
     struct share shares[SHARES];
     struct card cards[ENGINE_CARDS];
     struct account accounts[ACCOUNTS];
@@ -82,19 +82,20 @@ struct engine {
     int fd;      /* the lock byte of account i is byte i */
     pid_t owner; /* a forked child is not */
     struct state *state;
-    unsigned count;
+    unsigned card_count;
     struct engine_card cards[ENGINE_CARDS];
-    unsigned opened[SHARES];     /* how often this process has a shared block open; under its card's lock */
-    _Atomic bool mine[ACCOUNTS]; /* written by the thread that joins or leaves; our own locks never show in a look */
+    unsigned open_counts[SHARES]; /* how often this process has each shared block open; under its card's lock */
+    _Atomic bool
+        is_own_account[ACCOUNTS]; /* written by the thread that joins or leaves; our own locks never show in a look */
 };
 
 static struct engine engine; /* one rack a process; set by engine_open, emptied by engine_forget */
 
 uint64_t engine_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
 static void lock(pthread_mutex_t *mutex)
@@ -116,29 +117,29 @@ static void make_lock(pthread_mutex_t *mutex)
 static bool byte_lock(int command, unsigned account, short *type)
 {
     struct flock range = {.l_type = *type, .l_whence = SEEK_SET, .l_start = account, .l_len = 1};
-    bool worked = fcntl(engine.fd, command, &range) == 0;
+    bool is_done = fcntl(engine.fd, command, &range) == 0;
     *type = range.l_type;
-    return worked;
+    return is_done;
 }
 
-static bool alive(unsigned account)
+static bool is_alive(unsigned account)
 {
-    short type = F_WRLCK;
-    return engine.mine[account] || !byte_lock(F_OFD_GETLK, account, &type) || type != F_UNLCK;
+    short lock_type = F_WRLCK;
+    return engine.is_own_account[account] || !byte_lock(F_OFD_GETLK, account, &lock_type) || lock_type != F_UNLCK;
 }
 
-static bool same_file(int fd, const char *path)
+static bool is_same_file(int fd, const char *path)
 {
-    struct stat held, named;
-    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino;
+    struct stat open_status, path_status;
+    return fstat(fd, &open_status) == 0 && stat(path, &path_status) == 0 && open_status.st_ino == path_status.st_ino;
 }
 
 /* Opens the state's file and holds it: shared by whoever uses it, so that the last one to leave can tell. */
-static int hold(const char *path)
+static int open_state(const char *path)
 {
     for (;;) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0 || (flock(fd, LOCK_SH) == 0 && same_file(fd, path)))
+        if (fd < 0 || (flock(fd, LOCK_SH) == 0 && is_same_file(fd, path)))
             return fd;
         close(fd); /* removed since it was opened */
     }
@@ -149,7 +150,7 @@ static void make_state(struct state *state, uint64_t fingerprint)
     make_lock(&state->lock);
     for (unsigned i = 0; i < ENGINE_CARDS; i++) {
         make_lock(&state->cards[i].lock);
-        state->cards[i].wheel = (struct wheel){.clock = engine_now(), .holder = NOBODY};
+        state->cards[i].wheel = (struct wheel){.clock_ns = engine_now(), .holder = NOBODY};
     }
     state->fingerprint = fingerprint;
     state->magic = MAGIC;
@@ -158,17 +159,17 @@ static void make_state(struct state *state, uint64_t fingerprint)
 /* Maps the state that fd holds, made anew in an empty file; NULL when it is not of this rack. */
 static struct state *map_state(int fd, uint64_t fingerprint)
 {
-    short type = F_WRLCK;
+    short lock_type = F_WRLCK;
     struct stat status;
     engine.fd = fd;
     struct state *state = MAP_FAILED;
-    if (byte_lock(F_OFD_SETLKW, MAKING, &type) && fstat(fd, &status) == 0 &&
+    if (byte_lock(F_OFD_SETLKW, MAKING, &lock_type) && fstat(fd, &status) == 0 &&
         (status.st_size || ftruncate(fd, (off_t)(ROOM * (SHARES + 1))) == 0))
         state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (state != MAP_FAILED && !state->magic)
         make_state(state, fingerprint);
-    type = F_UNLCK;
-    byte_lock(F_OFD_SETLK, MAKING, &type);
+    lock_type = F_UNLCK;
+    byte_lock(F_OFD_SETLK, MAKING, &lock_type);
     if (state != MAP_FAILED && (state->magic != MAGIC || state->fingerprint != fingerprint)) {
         munmap(state, sizeof *state);
         return NULL;
@@ -182,7 +183,7 @@ struct engine *engine_open(uint64_t name, uint64_t fingerprint, const struct eng
              (unsigned long long)name);
     int fd;
     struct state *state = NULL;
-    while ((fd = hold(engine.path)) >= 0 && !(state = map_state(fd, fingerprint))) {
+    while ((fd = open_state(engine.path)) >= 0 && !(state = map_state(fd, fingerprint))) {
         unlink(engine.path); /* the rack was edited: those who run keep theirs, the rest start afresh */
         close(fd);
     }
@@ -192,130 +193,133 @@ struct engine *engine_open(uint64_t name, uint64_t fingerprint, const struct eng
     }
     engine.state = state;
     engine.owner = getpid();
-    engine.count = count;
+    engine.card_count = count;
     memcpy(engine.cards, cards, count * sizeof *cards);
     return &engine;
 }
 
 /* The last to leave removes the file. One that is killed leaves it to the next. */
-__attribute__((destructor)) static void leave(void)
+__attribute__((destructor)) static void remove_state(void)
 {
     if (engine.state && engine.owner == getpid() && flock(engine.fd, LOCK_EX | LOCK_NB) == 0 &&
-        same_file(engine.fd, engine.path))
+        is_same_file(engine.fd, engine.path))
         unlink(engine.path);
 }
 
-void engine_forget(struct engine *it)
+void engine_forget(struct engine *forgotten)
 {
-    munmap(it->state, sizeof *it->state);
-    close(it->fd);
-    memset(it, 0, sizeof *it);
+    munmap(forgotten->state, sizeof *forgotten->state);
+    close(forgotten->fd);
+    memset(forgotten, 0, sizeof *forgotten);
 }
 
 /* The next stretch of the wheel, at most until `until`: who was served (NOBODY for a change of holder) and how long. */
-static uint64_t next_stretch(struct wheel *wheel, const struct engine_card *card, const uint64_t *pending,
-                             uint32_t count, uint64_t until, uint32_t *who)
+static uint64_t next_stretch(struct wheel *wheel, const struct engine_card *card, const uint64_t *pending_ns,
+                             uint32_t tenant_count, uint64_t until_ns, uint32_t *tenant)
 {
-    uint32_t busy = 0, next = NOBODY;
-    for (uint32_t i = 0; i < count; i++) { /* next: the first with work after the holder, the holder itself last */
-        uint32_t at = (wheel->holder == NOBODY ? i : wheel->holder + 1 + i) % count;
-        if (pending[at]) {
-            busy++;
-            if (next == NOBODY)
-                next = at;
+    uint32_t busy_tenants = 0, next_tenant = NOBODY;
+    for (uint32_t i = 0; i < tenant_count;
+         i++) { /* next: the first with work after the holder, the holder itself last */
+        uint32_t candidate = (wheel->holder == NOBODY ? i : wheel->holder + 1 + i) % tenant_count;
+        if (pending_ns[candidate]) {
+            busy_tenants++;
+            if (next_tenant == NOBODY)
+                next_tenant = candidate;
         }
     }
-    *who = NOBODY;
-    if (!busy) {
-        wheel->clock = until;
+    *tenant = NOBODY;
+    if (!busy_tenants) {
+        wheel->clock_ns = until_ns;
         return 0;
     }
-    bool holds = wheel->holder != NOBODY && pending[wheel->holder];
-    if (!holds || (wheel->slice_left == 0 && busy > 1)) {
-        wheel->swap = busy > 1 && next != wheel->holder ? card->swap : 0;
-        wheel->holder = next;
-        wheel->slice_left = card->slice;
+    bool holder_has_work = wheel->holder != NOBODY && pending_ns[wheel->holder];
+    if (!holder_has_work || (wheel->slice_left_ns == 0 && busy_tenants > 1)) {
+        wheel->swap_left_ns = busy_tenants > 1 && next_tenant != wheel->holder ? card->swap_ns : 0;
+        wheel->holder = next_tenant;
+        wheel->slice_left_ns = card->slice_ns;
     }
-    uint64_t left = until - wheel->clock;
-    if (busy > 1 && wheel->swap) {
-        uint64_t lost = wheel->swap < left ? wheel->swap : left;
-        wheel->swap -= lost;
-        wheel->clock += lost;
+    uint64_t remaining_ns = until_ns - wheel->clock_ns;
+    if (busy_tenants > 1 && wheel->swap_left_ns) {
+        uint64_t swap_ns = wheel->swap_left_ns < remaining_ns ? wheel->swap_left_ns : remaining_ns;
+        wheel->swap_left_ns -= swap_ns;
+        wheel->clock_ns += swap_ns;
         return 0;
     }
-    uint64_t length = pending[wheel->holder] < left ? pending[wheel->holder] : left;
-    if (busy > 1 && length > wheel->slice_left)
-        length = wheel->slice_left;
-    wheel->slice_left = busy > 1 ? wheel->slice_left - length : card->slice;
-    wheel->clock += length;
-    *who = wheel->holder;
-    return length;
+    uint64_t length_ns = pending_ns[wheel->holder] < remaining_ns ? pending_ns[wheel->holder] : remaining_ns;
+    if (busy_tenants > 1 && length_ns > wheel->slice_left_ns)
+        length_ns = wheel->slice_left_ns;
+    wheel->slice_left_ns = busy_tenants > 1 ? wheel->slice_left_ns - length_ns : card->slice_ns;
+    wheel->clock_ns += length_ns;
+    *tenant = wheel->holder;
+    return length_ns;
 }
 
-static void serve(struct account *account, uint64_t start, uint64_t length)
+static void add_served(struct account *account, uint64_t start_ns, uint64_t length_ns)
 {
-    struct stretch *last = &account->stretch[(account->stretches - 1) % STRETCHES];
-    if (account->stretches && last->start + last->length == start && last->served + last->length == account->served)
-        last->length += length;
+    struct stretch *last_stretch = &account->stretches[(account->stretch_count - 1) % STRETCHES];
+    if (account->stretch_count && last_stretch->start_ns + last_stretch->length_ns == start_ns &&
+        last_stretch->served_before_ns + last_stretch->length_ns == account->served_ns)
+        last_stretch->length_ns += length_ns;
     else
-        account->stretch[account->stretches++ % STRETCHES] = (struct stretch){start, account->served, length};
-    account->served += length;
+        account->stretches[account->stretch_count++ % STRETCHES] = (struct stretch){start_ns, account->served_ns,
+                                                                                    length_ns};
+    account->served_ns += length_ns;
 }
 
-static void pending_of(const struct card *card, uint64_t *pending)
+static void pending_of(const struct card *card, uint64_t *pending_ns)
 {
-    for (uint32_t i = 0; i < card->count; i++) {
+    for (uint32_t i = 0; i < card->tenant_count; i++) {
         struct account *account = &engine.state->accounts[card->tenants[i]];
-        pending[i] = account->submitted - account->served;
+        pending_ns[i] = account->submitted_ns - account->served_ns;
     }
 }
 
 /* Everything that happened on the card until now. Called with its lock held. */
-static void advance(struct card *card, const struct engine_card *spec, uint64_t now)
+static void advance_to(struct card *card, const struct engine_card *card_spec, uint64_t now_ns)
 {
-    uint64_t pending[ENGINE_TENANTS];
-    if (card->wheel.clock >= now)
+    uint64_t pending_ns[ENGINE_TENANTS];
+    if (card->wheel.clock_ns >= now_ns)
         return;
-    pending_of(card, pending);
-    while (card->wheel.clock < now) {
-        uint32_t who;
-        uint64_t length = next_stretch(&card->wheel, spec, pending, card->count, now, &who);
-        if (who == NOBODY)
+    pending_of(card, pending_ns);
+    while (card->wheel.clock_ns < now_ns) {
+        uint32_t tenant;
+        uint64_t length_ns = next_stretch(&card->wheel, card_spec, pending_ns, card->tenant_count, now_ns, &tenant);
+        if (tenant == NOBODY)
             continue;
-        serve(&engine.state->accounts[card->tenants[who]], card->wheel.clock - length, length);
-        pending[who] -= length;
+        add_served(&engine.state->accounts[card->tenants[tenant]], card->wheel.clock_ns - length_ns, length_ns);
+        pending_ns[tenant] -= length_ns;
     }
 }
 
 /* When the account will reach the fence, if nobody submits anything more. Called with the card's lock held. */
-static uint64_t foresee(const struct card *card, const struct engine_card *spec, const struct account *account,
-                        uint64_t fence)
+static uint64_t predict_fence(const struct card *card, const struct engine_card *card_spec,
+                              const struct account *account, uint64_t fence)
 {
-    uint64_t pending[ENGINE_TENANTS];
+    uint64_t pending_ns[ENGINE_TENANTS];
     struct wheel wheel = card->wheel;
-    uint64_t todo = fence - account->served;
-    pending_of(card, pending);
-    while (todo) {
-        uint32_t who;
-        uint64_t before = wheel.clock;
-        uint64_t length = next_stretch(&wheel, spec, pending, card->count, UINT64_MAX, &who);
-        if (who == NOBODY)
+    uint64_t todo_ns = fence - account->served_ns;
+    pending_of(card, pending_ns);
+    while (todo_ns) {
+        uint32_t tenant;
+        uint64_t clock_before_ns = wheel.clock_ns;
+        uint64_t length_ns = next_stretch(&wheel, card_spec, pending_ns, card->tenant_count, UINT64_MAX, &tenant);
+        if (tenant == NOBODY)
             continue;
-        if (&engine.state->accounts[card->tenants[who]] == account) {
-            if (length >= todo)
-                return before + todo;
-            todo -= length;
+        if (&engine.state->accounts[card->tenants[tenant]] == account) {
+            if (length_ns >= todo_ns)
+                return clock_before_ns + todo_ns;
+            todo_ns -= length_ns;
         }
-        pending[who] -= length;
+        pending_ns[tenant] -= length_ns;
     }
-    return wheel.clock;
+    return wheel.clock_ns;
 }
 
 static struct share *share_on(const struct card *card, uint32_t number)
 {
     struct state *state = engine.state;
-    bool taken = __atomic_load_n(&state->shared[number], __ATOMIC_ACQUIRE);
-    return taken && &state->cards[state->shares[number].card] == card ? &state->shares[number] : NULL;
+    bool is_taken = __atomic_load_n(&state->is_share_taken[number], __ATOMIC_ACQUIRE);
+    return is_taken && &state->cards[state->shares[number].card] == card ? &state->shares[number] : NULL;
 }
 
 #define EACH_SHARE(share, card)                                                                                        \
@@ -324,111 +328,113 @@ static struct share *share_on(const struct card *card, uint32_t number)
 
 static bool is_open(const struct share *share, uint32_t account)
 {
-    return share->open[account / 64] >> account % 64 & 1;
+    return share->open_bits[account / 64] >> account % 64 & 1;
 }
 
-static bool opened(const struct share *share)
+static bool is_open_anywhere(const struct share *share)
 {
-    uint64_t any = 0;
-    for (unsigned i = 0; i < ACCOUNTS / 64; i++)
-        any |= share->open[i];
-    return any != 0;
+    uint64_t any_bits = 0;
+    for (unsigned word = 0; word < ACCOUNTS / 64; word++)
+        any_bits |= share->open_bits[word];
+    return any_bits != 0;
 }
 
 /* Whose figure has it: its maker's, or else that of one who opened it and did not make it; NOBODY's if there is none.
  */
-static uint32_t shown_with(const struct share *share)
+static uint32_t shown_account(const struct share *share)
 {
-    for (uint32_t i = 0; !share->made && i < ACCOUNTS; i++)
-        if (i != share->maker && is_open(share, i))
-            return i;
-    return share->made ? share->maker : NOBODY;
+    for (uint32_t account = 0; !share->has_maker && account < ACCOUNTS; account++)
+        if (account != share->maker && is_open(share, account))
+            return account;
+    return share->has_maker ? share->maker : NOBODY;
 }
 
 static void close_shares(const struct card *card, uint32_t account)
 {
     EACH_SHARE(share, card)
     {
-        share->open[account / 64] &= ~(UINT64_C(1) << account % 64);
+        share->open_bits[account / 64] &= ~(UINT64_C(1) << account % 64);
         if (share->maker == account) {
-            share->made = false;
+            share->has_maker = false;
             share->maker = NOBODY;
         }
     }
 }
 
 /* Blocks that nobody holds and no descriptor is of are the card's again. Called with the card's lock held. */
-static void sweep(const struct card *card)
+static void free_unused_shares(const struct card *card)
 {
     EACH_SHARE(share, card)
     {
         short type = F_WRLCK;
-        if (share->made && !opened(share))
-            share->bytes = share->wanted;
-        if (share->made || opened(share) || !byte_lock(F_OFD_GETLK, EXPORTED + number, &type) || type != F_UNLCK)
+        if (share->has_maker && !is_open_anywhere(share))
+            share->charged_bytes = share->maker_bytes;
+        if (share->has_maker || is_open_anywhere(share) || !byte_lock(F_OFD_GETLK, EXPORTED + number, &type) ||
+            type != F_UNLCK)
             continue;
         fallocate(engine.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)engine_share_offset((int)number),
-                  (off_t)share->length);
-        __atomic_store_n(&engine.state->shared[number], 0, __ATOMIC_RELEASE);
+                  (off_t)share->length_bytes);
+        __atomic_store_n(&engine.state->is_share_taken[number], 0, __ATOMIC_RELEASE);
     }
 }
 
-static void drop_tenant(struct card *card, uint32_t at)
+static void drop_tenant(struct card *card, uint32_t tenant)
 {
-    uint32_t account = card->tenants[at];
-    memmove(&card->tenants[at], &card->tenants[at + 1], (card->count - at - 1) * sizeof *card->tenants);
-    card->count--;
-    if (card->wheel.holder == at)
+    uint32_t account = card->tenants[tenant];
+    memmove(&card->tenants[tenant], &card->tenants[tenant + 1],
+            (card->tenant_count - tenant - 1) * sizeof *card->tenants);
+    card->tenant_count--;
+    if (card->wheel.holder == tenant)
         card->wheel.holder = NOBODY;
-    else if (card->wheel.holder != NOBODY && card->wheel.holder > at)
+    else if (card->wheel.holder != NOBODY && card->wheel.holder > tenant)
         card->wheel.holder--;
-    engine.state->accounts[account].memory = engine.state->accounts[account].managed =
-        engine.state->accounts[account].tables = 0;
+    engine.state->accounts[account].memory_bytes = engine.state->accounts[account].managed_bytes =
+        engine.state->accounts[account].table_bytes = 0;
     close_shares(card, account);
-    __atomic_store_n(&engine.state->taken[account], 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&engine.state->is_account_taken[account], 0, __ATOMIC_RELEASE);
 }
 
 /* Looks for the dead. Called with the card's lock held. */
-static void look(struct card *card, uint64_t now)
+static void drop_dead_tenants(struct card *card, uint64_t now_ns)
 {
-    card->looked = now;
-    for (uint32_t i = card->count; i-- > 0;)
-        if (!alive(card->tenants[i]))
+    card->looked_ns = now_ns;
+    for (uint32_t i = card->tenant_count; i-- > 0;)
+        if (!is_alive(card->tenants[i]))
             drop_tenant(card, i);
-    sweep(card);
+    free_unused_shares(card);
 }
 
-static struct card *enter(unsigned index, bool must_look)
+static struct card *enter_card(unsigned card_index, bool checks_dead)
 {
-    struct card *card = &engine.state->cards[index];
+    struct card *card = &engine.state->cards[card_index];
     lock(&card->lock);
-    uint64_t now = engine_now();
-    advance(card, &engine.cards[index], now);
-    if (must_look || (card->count > 1 && now - card->looked > look_period))
-        look(card, now);
+    uint64_t now_ns = engine_now();
+    advance_to(card, &engine.cards[card_index], now_ns);
+    if (checks_dead || (card->tenant_count > 1 && now_ns - card->looked_ns > look_period_ns))
+        drop_dead_tenants(card, now_ns);
     return card;
 }
 
-struct account *engine_join(struct engine *it, unsigned index)
+struct account *engine_join(struct engine *joined, unsigned card_index)
 {
-    struct state *state = it->state;
-    struct card *card = enter(index, true);
+    struct state *state = joined->state;
+    struct card *card = enter_card(card_index, true);
     uint32_t slot = NOBODY;
     lock(&state->lock);
-    for (uint32_t i = 0; i < ACCOUNTS && card->count < ENGINE_TENANTS && slot == NOBODY; i++)
-        if (!__atomic_load_n(&state->taken[i], __ATOMIC_ACQUIRE))
+    for (uint32_t i = 0; i < ACCOUNTS && card->tenant_count < ENGINE_TENANTS && slot == NOBODY; i++)
+        if (!__atomic_load_n(&state->is_account_taken[i], __ATOMIC_ACQUIRE))
             slot = i;
-    short type = F_WRLCK;
+    short lock_type = F_WRLCK;
     struct account *account = NULL;
-    if (slot != NOBODY && byte_lock(F_OFD_SETLK, slot, &type)) {
+    if (slot != NOBODY && byte_lock(F_OFD_SETLK, slot, &lock_type)) {
         account = &state->accounts[slot];
-        account->card = index;
+        account->card = card_index;
         account->process = process_number_own();
-        account->served = account->submitted = account->memory = account->managed = account->tables =
-            account->stretches = 0;
-        it->mine[slot] = true;
-        state->taken[slot] = 1;
-        card->tenants[card->count++] = slot;
+        account->served_ns = account->submitted_ns = account->memory_bytes = account->managed_bytes =
+            account->table_bytes = account->stretch_count = 0;
+        joined->is_own_account[slot] = true;
+        state->is_account_taken[slot] = 1;
+        card->tenants[card->tenant_count++] = slot;
     }
     pthread_mutex_unlock(&state->lock);
     pthread_mutex_unlock(&card->lock);
@@ -438,88 +444,88 @@ struct account *engine_join(struct engine *it, unsigned index)
 void engine_leave(struct account *account)
 {
     uint32_t slot = (uint32_t)(account - engine.state->accounts);
-    struct card *card = enter(account->card, false);
-    for (uint32_t i = card->count; i-- > 0;)
+    struct card *card = enter_card(account->card, false);
+    for (uint32_t i = card->tenant_count; i-- > 0;)
         if (card->tenants[i] == slot)
             drop_tenant(card, i);
-    short type = F_UNLCK;
-    engine.mine[slot] = false;
-    byte_lock(F_OFD_SETLK, slot, &type);
+    short lock_type = F_UNLCK;
+    engine.is_own_account[slot] = false;
+    byte_lock(F_OFD_SETLK, slot, &lock_type);
     pthread_mutex_unlock(&card->lock);
 }
 
-static uint64_t batches(uint64_t managed)
+static uint64_t batch_bytes(uint64_t managed_bytes)
 {
-    return (managed + BATCH - 1) / BATCH * BATCH;
+    return (managed_bytes + BATCH - 1) / BATCH * BATCH;
 }
 
-static uint64_t used_on(const struct card *card)
+static uint64_t used_bytes_of(const struct card *card)
 {
-    uint64_t used = 0;
-    for (uint32_t i = 0; i < card->count; i++) {
+    uint64_t used_bytes = 0;
+    for (uint32_t i = 0; i < card->tenant_count; i++) {
         const struct account *account = &engine.state->accounts[card->tenants[i]];
-        used += account->memory + batches(account->managed) + account->tables;
+        used_bytes += account->memory_bytes + batch_bytes(account->managed_bytes) + account->table_bytes;
     }
     EACH_SHARE(share, card)
-    used += share->bytes;
-    return used;
+    used_bytes += share->charged_bytes;
+    return used_bytes;
 }
 
 bool engine_charge(struct account *account, uint64_t bytes)
 {
-    uint64_t memory = engine.cards[account->card].memory;
-    struct card *card = enter(account->card, false);
-    if (bytes > memory - used_on(card))
-        look(card, engine_now());
-    bool fits = bytes <= memory - used_on(card);
+    uint64_t memory_bytes = engine.cards[account->card].memory_bytes;
+    struct card *card = enter_card(account->card, false);
+    if (bytes > memory_bytes - used_bytes_of(card))
+        drop_dead_tenants(card, engine_now());
+    bool fits = bytes <= memory_bytes - used_bytes_of(card);
     if (fits)
-        account->memory += bytes;
+        account->memory_bytes += bytes;
     pthread_mutex_unlock(&card->lock);
     return fits;
 }
 
 void engine_release(struct account *account, uint64_t bytes)
 {
-    struct card *card = enter(account->card, false);
-    account->memory -= bytes;
+    struct card *card = enter_card(account->card, false);
+    account->memory_bytes -= bytes;
     pthread_mutex_unlock(&card->lock);
 }
 
 bool engine_charge_managed(struct account *account, uint64_t bytes)
 {
-    struct card *card = enter(account->card, true);
-    uint64_t more = batches(account->managed + bytes) - batches(account->managed);
-    bool fits = more <= engine.cards[account->card].memory - used_on(card);
+    struct card *card = enter_card(account->card, true);
+    uint64_t growth_bytes = batch_bytes(account->managed_bytes + bytes) - batch_bytes(account->managed_bytes);
+    bool fits = growth_bytes <= engine.cards[account->card].memory_bytes - used_bytes_of(card);
     if (fits)
-        account->managed += bytes;
+        account->managed_bytes += bytes;
     pthread_mutex_unlock(&card->lock);
     return fits;
 }
 
 void engine_release_managed(struct account *account, uint64_t bytes)
 {
-    struct card *card = enter(account->card, false);
-    account->managed -= bytes;
+    struct card *card = enter_card(account->card, false);
+    account->managed_bytes -= bytes;
     pthread_mutex_unlock(&card->lock);
 }
 
 bool engine_change_tables(struct account *account, int64_t bytes)
 {
-    struct card *card = enter(account->card, bytes > 0);
-    bool fits = bytes <= 0 || (uint64_t)bytes <= engine.cards[account->card].memory - used_on(card);
+    struct card *card = enter_card(account->card, bytes > 0);
+    bool fits = bytes <= 0 || (uint64_t)bytes <= engine.cards[account->card].memory_bytes - used_bytes_of(card);
     if (fits)
-        account->tables += (uint64_t)bytes;
+        account->table_bytes += (uint64_t)bytes;
     pthread_mutex_unlock(&card->lock);
     return fits;
 }
 
-uint64_t engine_used(struct engine *it, unsigned index)
+uint64_t engine_used(struct engine *unused, unsigned card_index)
 {
-    (void)it;
-    struct card *card = enter(index, true);
-    uint64_t used = used_on(card);
+    (void)unused;
+    struct card *card = enter_card(card_index, true);
+    uint64_t used_bytes = used_bytes_of(card);
     pthread_mutex_unlock(&card->lock);
-    return used;
+    return used_bytes;
 }
 
 int engine_file(void)
@@ -527,157 +533,162 @@ int engine_file(void)
     return engine.fd;
 }
 
-uint64_t engine_share_offset(int share)
+uint64_t engine_share_offset(int share_number)
 {
-    return ROOM * ((uint64_t)share + 1);
+    return ROOM * ((uint64_t)share_number + 1);
 }
 
-bool engine_share(struct account *account, uint64_t bytes, uint64_t length, bool charged, struct engine_share *share)
+bool engine_share(struct account *account, uint64_t bytes, uint64_t length_bytes, bool is_charged,
+                  struct engine_share *handle)
 {
     struct state *state = engine.state;
-    struct card *card = enter(account->card, true);
+    struct card *card = enter_card(account->card, true);
     uint32_t number = 0;
     lock(&state->lock);
-    while (number < SHARES && __atomic_load_n(&state->shared[number], __ATOMIC_ACQUIRE))
+    while (number < SHARES && __atomic_load_n(&state->is_share_taken[number], __ATOMIC_ACQUIRE))
         number++;
-    bool fits = number < SHARES && (charged || bytes <= engine.cards[account->card].memory - used_on(card));
+    bool fits = number < SHARES &&
+                (is_charged || bytes <= engine.cards[account->card].memory_bytes - used_bytes_of(card));
     if (fits) {
-        account->memory -= charged ? bytes : 0;
+        account->memory_bytes -= is_charged ? bytes : 0;
         state->shares[number] = (struct share){.card = account->card,
                                                .maker = (uint32_t)(account - state->accounts),
-                                               .made = true,
-                                               .id = ++state->share_ids,
-                                               .bytes = bytes,
-                                               .wanted = bytes,
-                                               .length = length};
-        *share = (struct engine_share){state->share_ids, length, (int)number, account->card};
+                                               .has_maker = true,
+                                               .id = ++state->last_share_id,
+                                               .charged_bytes = bytes,
+                                               .maker_bytes = bytes,
+                                               .length_bytes = length_bytes};
+        *handle = (struct engine_share){state->last_share_id, length_bytes, (int)number, account->card};
         state->share_limit = number < state->share_limit ? state->share_limit : number + 1;
-        __atomic_store_n(&state->shared[number], 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&state->is_share_taken[number], 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&state->lock);
     pthread_mutex_unlock(&card->lock);
     return fits;
 }
 
-bool engine_share_resize(struct account *account, int number, uint64_t bytes)
+bool engine_share_resize(struct account *account, int share_number, uint64_t bytes)
 {
-    struct card *card = enter(account->card, true);
-    struct share *share = &engine.state->shares[number];
-    uint64_t more = bytes > share->bytes ? bytes - share->bytes : 0;
-    bool fits = more <= engine.cards[account->card].memory - used_on(card);
+    struct card *card = enter_card(account->card, true);
+    struct share *share = &engine.state->shares[share_number];
+    uint64_t growth_bytes = bytes > share->charged_bytes ? bytes - share->charged_bytes : 0;
+    bool fits = growth_bytes <= engine.cards[account->card].memory_bytes - used_bytes_of(card);
     if (fits) {
-        share->wanted = bytes;
-        share->bytes += more;
-        sweep(card);
+        share->maker_bytes = bytes;
+        share->charged_bytes += growth_bytes;
+        free_unused_shares(card);
     }
     pthread_mutex_unlock(&card->lock);
     return fits;
 }
 
-bool engine_unshare(struct account *account, int number)
+bool engine_unshare(struct account *account, int share_number)
 {
-    struct card *card = enter(account->card, false);
-    struct share *share = &engine.state->shares[number];
-    bool still = opened(share);
-    share->made = false;
-    sweep(card);
+    struct card *card = enter_card(account->card, false);
+    struct share *share = &engine.state->shares[share_number];
+    bool is_still_open = is_open_anywhere(share);
+    share->has_maker = false;
+    free_unused_shares(card);
     pthread_mutex_unlock(&card->lock);
-    return still;
+    return is_still_open;
 }
 
-bool engine_share_open(struct account *account, const struct engine_share *it)
+bool engine_share_open(struct account *account, const struct engine_share *handle)
 {
-    struct card *card = enter(account->card, true);
+    struct card *card = enter_card(account->card, true);
     uint32_t slot = (uint32_t)(account - engine.state->accounts);
-    struct share *share = share_on(card, (uint32_t)it->number);
-    bool there = share && share->id == it->id;
-    if (there) {
-        share->open[slot / 64] |= UINT64_C(1) << slot % 64;
-        engine.opened[it->number]++;
+    struct share *share = share_on(card, (uint32_t)handle->number);
+    bool exists = share && share->id == handle->id;
+    if (exists) {
+        share->open_bits[slot / 64] |= UINT64_C(1) << slot % 64;
+        engine.open_counts[handle->number]++;
     }
     pthread_mutex_unlock(&card->lock);
-    return there;
+    return exists;
 }
 
-void engine_share_again(struct account *account, int number)
+void engine_share_again(struct account *account, int share_number)
 {
-    struct card *card = enter(account->card, false);
-    engine.opened[number]++;
+    struct card *card = enter_card(account->card, false);
+    engine.open_counts[share_number]++;
     pthread_mutex_unlock(&card->lock);
 }
 
-bool engine_share_close(struct account *account, int number)
+bool engine_share_close(struct account *account, int share_number)
 {
-    struct card *card = enter(account->card, false);
+    struct card *card = enter_card(account->card, false);
     uint32_t slot = (uint32_t)(account - engine.state->accounts);
-    struct share *share = &engine.state->shares[number];
-    if (!--engine.opened[number])
-        share->open[slot / 64] &= ~(UINT64_C(1) << slot % 64);
-    bool still = share->made || opened(share);
-    sweep(card);
+    struct share *share = &engine.state->shares[share_number];
+    if (!--engine.open_counts[share_number])
+        share->open_bits[slot / 64] &= ~(UINT64_C(1) << slot % 64);
+    bool is_still_open = share->has_maker || is_open_anywhere(share);
+    free_unused_shares(card);
     pthread_mutex_unlock(&card->lock);
-    return still;
+    return is_still_open;
 }
 
 /* The file position tells which block it is of: duplicates share it with the locks. The shared lock of the whole keeps
  * the state from being removed. */
-int engine_share_export(int number)
+int engine_share_export(int share_number)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", engine.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    struct flock held = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = EXPORTED + (unsigned)number, .l_len = 1};
-    if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &held) == 0 && flock(fd, LOCK_SH) == 0 &&
-        lseek(fd, (off_t)engine_share_offset(number), SEEK_SET) >= 0)
+    struct flock lock_range = {
+        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = EXPORTED + (unsigned)share_number, .l_len = 1};
+    if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock_range) == 0 && flock(fd, LOCK_SH) == 0 &&
+        lseek(fd, (off_t)engine_share_offset(share_number), SEEK_SET) >= 0)
         return fd;
     if (fd >= 0)
         close(fd);
     return -1;
 }
 
-bool engine_share_import(int fd, struct engine_share *it)
+bool engine_share_import(int fd, struct engine_share *handle)
 {
-    struct stat ours, theirs;
-    off_t at = lseek(fd, 0, SEEK_CUR);
-    uint64_t number = (uint64_t)at / ROOM - 1;
-    if (fstat(engine.fd, &ours) || fstat(fd, &theirs) || ours.st_ino != theirs.st_ino || ours.st_dev != theirs.st_dev ||
-        at < (off_t)ROOM || (uint64_t)at % ROOM || number >= SHARES)
+    struct stat own_status, imported_status;
+    off_t offset = lseek(fd, 0, SEEK_CUR);
+    uint64_t share_number = (uint64_t)offset / ROOM - 1;
+    if (fstat(engine.fd, &own_status) || fstat(fd, &imported_status) || own_status.st_ino != imported_status.st_ino ||
+        own_status.st_dev != imported_status.st_dev || offset < (off_t)ROOM || (uint64_t)offset % ROOM ||
+        share_number >= SHARES)
         return false;
-    const struct share *share = &engine.state->shares[number]; /* the descriptor keeps it */
-    *it = (struct engine_share){share->id, share->length, (int)number, share->card};
+    const struct share *share = &engine.state->shares[share_number]; /* the descriptor keeps it */
+    *handle = (struct engine_share){share->id, share->length_bytes, (int)share_number, share->card};
     return true;
 }
 
 /* How long the account was served between since and now. */
-static uint64_t busy_between(const struct account *account, uint64_t since, uint64_t now)
+static uint64_t busy_ns_between(const struct account *account, uint64_t since_ns, uint64_t now_ns)
 {
-    uint64_t busy = 0;
-    uint64_t oldest = account->stretches > STRETCHES ? account->stretches - STRETCHES : 0;
-    for (uint64_t i = account->stretches; i-- > oldest;) {
-        const struct stretch *it = &account->stretch[i % STRETCHES];
-        uint64_t from = it->start > since ? it->start : since;
-        uint64_t to = it->start + it->length < now ? it->start + it->length : now;
-        if (from >= to)
+    uint64_t busy_ns = 0;
+    uint64_t oldest = account->stretch_count > STRETCHES ? account->stretch_count - STRETCHES : 0;
+    for (uint64_t i = account->stretch_count; i-- > oldest;) {
+        const struct stretch *stretch = &account->stretches[i % STRETCHES];
+        uint64_t from_ns = stretch->start_ns > since_ns ? stretch->start_ns : since_ns;
+        uint64_t to_ns = stretch->start_ns + stretch->length_ns < now_ns ? stretch->start_ns + stretch->length_ns
+                                                                         : now_ns;
+        if (from_ns >= to_ns)
             break;
-        busy += to - from;
+        busy_ns += to_ns - from_ns;
     }
-    return busy;
+    return busy_ns;
 }
 
-unsigned engine_tenants(struct engine *it, unsigned index, struct engine_tenant tenants[ENGINE_TENANTS])
+unsigned engine_tenants(struct engine *rack_engine, unsigned card_index, struct engine_tenant tenants[ENGINE_TENANTS])
 {
     struct process_number processes[ENGINE_TENANTS];
-    struct card *card = enter(index, true);
-    uint64_t now = card->wheel.clock, since = now - sample_period;
-    unsigned count = card->count;
+    struct card *card = enter_card(card_index, true);
+    uint64_t now_ns = card->wheel.clock_ns, since_ns = now_ns - sample_period_ns;
+    unsigned count = card->tenant_count;
     for (uint32_t i = 0; i < count; i++) {
-        const struct account *account = &it->state->accounts[card->tenants[i]];
-        uint64_t memory = account->memory;
+        const struct account *account = &rack_engine->state->accounts[card->tenants[i]];
+        uint64_t memory_bytes = account->memory_bytes;
         EACH_SHARE(share, card)
-        memory += shown_with(share) == card->tenants[i] ? share->bytes : 0;
+        memory_bytes += shown_account(share) == card->tenants[i] ? share->charged_bytes : 0;
         processes[i] = account->process;
-        tenants[i] = (struct engine_tenant){0, memory,
-                                            (double)busy_between(account, since, now) / (double)sample_period};
+        tenants[i] = (struct engine_tenant){
+            0, memory_bytes, (double)busy_ns_between(account, since_ns, now_ns) / (double)sample_period_ns};
     }
     pthread_mutex_unlock(&card->lock);
     for (uint32_t i = 0; i < count; i++)
@@ -685,58 +696,59 @@ unsigned engine_tenants(struct engine *it, unsigned index, struct engine_tenant 
     return count;
 }
 
-uint64_t engine_submit(struct account *account, uint64_t ns)
+uint64_t engine_submit(struct account *account, uint64_t work_ns)
 {
-    struct card *card = enter(account->card, false);
-    uint64_t fence = account->submitted += ns;
+    struct card *card = enter_card(account->card, false);
+    uint64_t fence = account->submitted_ns += work_ns;
     pthread_mutex_unlock(&card->lock);
     return fence;
 }
 
 bool engine_done(struct account *account, uint64_t fence)
 {
-    if (account->served >= fence)
+    if (account->served_ns >= fence)
         return true;
-    struct card *card = enter(account->card, false);
+    struct card *card = enter_card(account->card, false);
     pthread_mutex_unlock(&card->lock);
-    return account->served >= fence;
+    return account->served_ns >= fence;
 }
 
 void engine_wait(struct account *account, uint64_t fence)
 {
-    while (account->served < fence) {
-        struct card *card = enter(account->card, false);
-        uint64_t then = 0;
-        if (account->served < fence)
-            then = foresee(card, &engine.cards[account->card], account, fence);
-        bool shared = card->count > 1;
+    while (account->served_ns < fence) {
+        struct card *card = enter_card(account->card, false);
+        uint64_t fence_time_ns = 0;
+        if (account->served_ns < fence)
+            fence_time_ns = predict_fence(card, &engine.cards[account->card], account, fence);
+        bool is_shared = card->tenant_count > 1;
         pthread_mutex_unlock(&card->lock);
-        uint64_t now = engine_now();
-        if (shared && then > now + look_period)
-            then = now + look_period; /* a neighbour may die and hand its time slices over */
-        if (then > now + 2 * sleep_margin) {
-            uint64_t until = then - sleep_margin;
-            struct timespec wake = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, NULL);
+        uint64_t now_ns = engine_now();
+        if (is_shared && fence_time_ns > now_ns + look_period_ns)
+            fence_time_ns = now_ns + look_period_ns; /* a neighbour may die and hand its time slices over */
+        if (fence_time_ns > now_ns + 2 * sleep_margin_ns) {
+            uint64_t wake_ns = fence_time_ns - sleep_margin_ns;
+            struct timespec wake_time = {(time_t)(wake_ns / 1000000000u), (long)(wake_ns % 1000000000u)};
+            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake_time, NULL);
         }
-        while (engine_now() < then)
+        while (engine_now() < fence_time_ns)
             continue;
     }
 }
 
 uint64_t engine_when(struct account *account, uint64_t fence)
 {
-    struct card *card = enter(account->card, false);
-    uint64_t oldest = account->stretches > STRETCHES ? account->stretches - STRETCHES : 0;
-    uint64_t when = 0; /* before anything was ever served */
-    for (uint64_t i = account->stretches; i-- > oldest;) {
-        const struct stretch *it = &account->stretch[i % STRETCHES];
-        when = it->start;
-        if (it->served < fence) {
-            when += fence - it->served < it->length ? fence - it->served : it->length;
+    struct card *card = enter_card(account->card, false);
+    uint64_t oldest = account->stretch_count > STRETCHES ? account->stretch_count - STRETCHES : 0;
+    uint64_t time_ns = 0; /* before anything was ever served */
+    for (uint64_t i = account->stretch_count; i-- > oldest;) {
+        const struct stretch *stretch = &account->stretches[i % STRETCHES];
+        time_ns = stretch->start_ns;
+        if (stretch->served_before_ns < fence) {
+            time_ns += fence - stretch->served_before_ns < stretch->length_ns ? fence - stretch->served_before_ns
+                                                                              : stretch->length_ns;
             break;
         }
     }
     pthread_mutex_unlock(&card->lock);
-    return when;
+    return time_ns;
 }

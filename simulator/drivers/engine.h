@@ -23,14 +23,14 @@
 #define ENGINE_TENANTS 512u /* processes on one card */
 
 struct engine_card {
-    uint64_t memory;      /* bytes */
-    uint64_t slice, swap; /* ns */
+    uint64_t memory_bytes;      /* bytes */
+    uint64_t slice_ns, swap_ns; /* ns */
 };
 
 struct engine_tenant { /* one process on one card, as told to others */
     int pid;           /* its number here; 0: it is of a namespace that this process does not see into */
-    uint64_t memory;
-    double busy; /* share of the last sample period, 0..1 */
+    uint64_t memory_bytes;
+    double busy_share; /* share of the last sample period, 0..1 */
 };
 
 struct engine;
@@ -57,26 +57,28 @@ unsigned engine_tenants(struct engine *engine, unsigned card, struct engine_tena
 
 /* Shared blocks, by number. Each names the account of its card. */
 struct engine_share {
-    uint64_t id, length; /* id: never given twice */
+    uint64_t id, length_bytes; /* id: never given twice */
     int number;
     unsigned card;
 };
 /* A block of so many bytes (already charged to the account: of them), and room for length bytes at engine_share_offset
  * of engine_file. False: it does not fit. */
-bool engine_share(struct account *account, uint64_t bytes, uint64_t length, bool charged, struct engine_share *share);
-bool engine_unshare(struct account *account, int share); /* its maker lets go; whether somebody still has it open */
-bool engine_share_open(struct account *account, const struct engine_share *share); /* false: it is gone */
-void engine_share_again(struct account *account, int share);                       /* what is open, once more */
-bool engine_share_close(struct account *account, int share);                       /* whether somebody still has it */
+bool engine_share(struct account *account, uint64_t bytes, uint64_t length_bytes, bool is_charged,
+                  struct engine_share *handle);
+bool engine_unshare(struct account *account,
+                    int share_number); /* its maker lets go; whether somebody still has it open */
+bool engine_share_open(struct account *account, const struct engine_share *handle); /* false: it is gone */
+void engine_share_again(struct account *account, int share_number);                 /* what is open, once more */
+bool engine_share_close(struct account *account, int share_number);                 /* whether somebody still has it */
 /* Make it so many bytes; what it loses stays while others have it open. False: it does not fit. */
-bool engine_share_resize(struct account *account, int share, uint64_t bytes);
-int engine_share_export(int share);                           /* a descriptor; -1: errno */
-bool engine_share_import(int fd, struct engine_share *share); /* what a descriptor is of */
+bool engine_share_resize(struct account *account, int share_number, uint64_t bytes);
+int engine_share_export(int share_number);                     /* a descriptor; -1: errno */
+bool engine_share_import(int fd, struct engine_share *handle); /* what a descriptor is of */
 int engine_file(void);
-uint64_t engine_share_offset(int share);
+uint64_t engine_share_offset(int share_number);
 
-uint64_t engine_now(void);                                    /* ns, CLOCK_MONOTONIC */
-uint64_t engine_submit(struct account *account, uint64_t ns); /* the fence at which this work is done */
+uint64_t engine_now(void);                                         /* ns, CLOCK_MONOTONIC */
+uint64_t engine_submit(struct account *account, uint64_t work_ns); /* the fence at which this work is done */
 bool engine_done(struct account *account, uint64_t fence);
 void engine_wait(struct account *account, uint64_t fence);
 uint64_t engine_when(struct account *account, uint64_t fence); /* the time a fence already done was reached */

@@ -15,11 +15,11 @@ static struct rack *loaded_under; /* set by the constructor; its faults count un
 
 static const char *const words[] = {"error", "hang", "garbage", "missing", "vanish"};
 
-static bool does(const struct rack_section *section, const char *what)
+static bool does(const struct rack_section *section, const char *verb)
 {
-    const char *said = rack_text(section, "does", "");
-    size_t length = strcspn(said, " ");
-    return !strcmp(section->kind, "fault") && strlen(what) == length && !strncmp(said, what, length);
+    const char *text = rack_text(section, "does", "");
+    size_t length = strcspn(text, " ");
+    return !strcmp(section->kind, "fault") && strlen(verb) == length && !strncmp(text, verb, length);
 }
 
 static bool concerns(const struct rack_section *section, const char *call)
@@ -34,16 +34,16 @@ static int hide_in(struct dl_phdr_info *object, size_t size, void *argument)
     (void)size;
     const struct rack *rack = argument;
     const ElfW(Dyn) *dynamic = NULL;
-    bool own = false;
+    bool is_own = false;
     for (unsigned i = 0; i < object->dlpi_phnum; i++) {
         const ElfW(Phdr) *header = &object->dlpi_phdr[i];
         uintptr_t start = object->dlpi_addr + header->p_vaddr;
         if (header->p_type == PT_DYNAMIC)
             dynamic = (const ElfW(Dyn) *)start;
         if (header->p_type == PT_LOAD && (uintptr_t)fake_vendor - start < header->p_memsz)
-            own = true;
+            is_own = true;
     }
-    if (!own || !dynamic)
+    if (!is_own || !dynamic)
         return 0;
     ElfW(Sym) *symbols = NULL;
     const char *names = NULL;
@@ -104,13 +104,13 @@ bool faults_spare(const struct fake_card *card)
     for (unsigned i = 0; rack && i < rack->count; i++) {
         const struct rack_section *section = &rack->sections[i];
         unsigned count = 2;
-        if (!does(section, "vanish") || rack_number(rack, section, "device", RACK_COUNT, 0) != card->place)
+        if (!does(section, "vanish") || rack_number(rack, section, "device", RACK_COUNT, 0) != card->position)
             continue;
         sscanf(rack_text(section, "does", ""), "vanish %u", &count);
         fake_lock();
-        bool gone = *fake_calls(i) >= count;
+        bool is_gone = *fake_calls(i) >= count;
         fake_unlock();
-        if (gone)
+        if (is_gone)
             return false;
     }
     return rack;
@@ -118,13 +118,13 @@ bool faults_spare(const struct fake_card *card)
 
 static void hang(const char *does)
 {
-    double amount = 1e9;
+    double seconds = 1e9;
     char unit[3] = "s";
-    sscanf(does, "hang %lf %2s", &amount, unit);
+    sscanf(does, "hang %lf %2s", &seconds, unit);
     if (!strcmp(unit, "ms"))
-        amount /= 1e3;
-    struct timespec left = {(time_t)amount, (long)((amount - (double)(time_t)amount) * 1e9)};
-    while (nanosleep(&left, &left) && errno == EINTR)
+        seconds /= 1e3;
+    struct timespec remaining = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (nanosleep(&remaining, &remaining) && errno == EINTR)
         ;
 }
 
@@ -137,7 +137,7 @@ bool faults_answer(const char *call, const struct fake_card *card, void *out, ui
         if (strcmp(section->kind, "fault") || !concerns(section, call))
             continue;
         if (rack_text(section, "device", NULL) && (card || !does(section, "vanish")) &&
-            (!card || rack_number(rack, section, "device", RACK_COUNT, 0) != card->place))
+            (!card || rack_number(rack, section, "device", RACK_COUNT, 0) != card->position))
             continue;
         *code = 0;
         if (does(section, "vanish") && opened) {

@@ -39,24 +39,24 @@ static CUresult enter(void)
 #define HIP(name, parameters, result)                                                                                  \
     EXPORT hipError_t name parameters                                                                                  \
     {                                                                                                                  \
-        CUresult here = enter();                                                                                       \
-        return (hipError_t)(here == CUDA_SUCCESS ? (result) : here);                                                   \
+        CUresult entry_result = enter();                                                                               \
+        return (hipError_t)(entry_result == CUDA_SUCCESS ? (result) : entry_result);                                   \
     }
 /* The variant for per-thread default streams, too: S() is the stream that is meant. */
 #define SPT(name, parameters, result)                                                                                  \
     EXPORT hipError_t name parameters                                                                                  \
     {                                                                                                                  \
-        const CUstream none __attribute__((unused)) = NULL;                                                            \
-        CUresult here = enter();                                                                                       \
-        return (hipError_t)(here == CUDA_SUCCESS ? (result) : here);                                                   \
+        const CUstream null_stream __attribute__((unused)) = NULL;                                                     \
+        CUresult entry_result = enter();                                                                               \
+        return (hipError_t)(entry_result == CUDA_SUCCESS ? (result) : entry_result);                                   \
     }                                                                                                                  \
     EXPORT hipError_t name##_spt parameters                                                                            \
     {                                                                                                                  \
-        const CUstream none __attribute__((unused)) = CU_STREAM_PER_THREAD;                                            \
-        CUresult here = enter();                                                                                       \
-        return (hipError_t)(here == CUDA_SUCCESS ? (result) : here);                                                   \
+        const CUstream null_stream __attribute__((unused)) = CU_STREAM_PER_THREAD;                                     \
+        CUresult entry_result = enter();                                                                               \
+        return (hipError_t)(entry_result == CUDA_SUCCESS ? (result) : entry_result);                                   \
     }
-#define S(stream)         ((stream) ? (CUstream)(stream) : none)
+#define S(stream)         ((stream) ? (CUstream)(stream) : null_stream)
 #define P(pointer)        ((CUdeviceptr)(uintptr_t)(pointer))
 #define TO(type, pointer) ((type *)(void *)(pointer))
 
@@ -130,8 +130,8 @@ HIP(hipMallocPitch, (void **pointer, size_t *pitch, size_t width, size_t height)
     cuMemAllocPitch_v2(TO(CUdeviceptr, pointer), pitch, width, height, 4))
 HIP(hipMemAllocPitch, (hipDeviceptr_t *pointer, size_t *pitch, size_t width, size_t height, unsigned element),
     cuMemAllocPitch_v2(TO(CUdeviceptr, pointer), pitch, width, height, element))
-HIP(hipMalloc3D, (hipPitchedPtr *it, hipExtent extent), (it->xsize = extent.width, it->ysize = extent.height,
-    cuMemAllocPitch_v2(TO(CUdeviceptr, &it->ptr), &it->pitch, extent.width, extent.height * extent.depth, 4)))
+HIP(hipMalloc3D, (hipPitchedPtr *hipPitchedPtr, hipExtent extent), (hipPitchedPtr->xsize = extent.width, hipPitchedPtr->ysize = extent.height,
+    cuMemAllocPitch_v2(TO(CUdeviceptr, &hipPitchedPtr->ptr), &hipPitchedPtr->pitch, extent.width, extent.height * extent.depth, 4)))
 HIP(hipFree, (void *pointer), pointer ? cuMemFree_v2(P(pointer)) : CUDA_SUCCESS)
 HIP(hipFreeAsync, (void *pointer, hipStream_t stream), cuMemFreeAsync(P(pointer), (CUstream)stream))
 HIP(hipMemGetAddressRange, (hipDeviceptr_t *start, size_t *bytes, hipDeviceptr_t address),
@@ -141,10 +141,11 @@ HIP(hipIpcGetMemHandle, (hipIpcMemHandle_t *handle, void *pointer),
 HIP(hipIpcCloseMemHandle, (void *pointer), cuIpcCloseMemHandle(P(pointer)))
 EXPORT hipError_t hipIpcOpenMemHandle(void **pointer, hipIpcMemHandle_t handle, unsigned flags)
 {
-    CUipcMemHandle theirs;
-    memcpy(&theirs, &handle, sizeof theirs);
-    CUresult here = enter();
-    return (hipError_t)(here ? here : cuIpcOpenMemHandle_v2(TO(CUdeviceptr, pointer), theirs, flags));
+    CUipcMemHandle cuda_handle;
+    memcpy(&cuda_handle, &handle, sizeof cuda_handle);
+    CUresult entry_result = enter();
+    return (hipError_t)(entry_result ? entry_result
+                                     : cuIpcOpenMemHandle_v2(TO(CUdeviceptr, pointer), cuda_handle, flags));
 }
 
 /* Pools; their attributes have CUDA's numbers. */
@@ -180,12 +181,12 @@ HIP(hipMallocArray, (hipArray_t *made, const hipChannelFormatDesc *format, size_
     ((void)flags, array(made, format, (hipExtent){width, height, 0})))
 HIP(hipMalloc3DArray, (hipArray_t *made, const hipChannelFormatDesc *format, hipExtent extent, unsigned flags),
     ((void)flags, array(made, format, extent)))
-HIP(hipFreeArray, (hipArray_t it), cuArrayDestroy((CUarray)it))
+HIP(hipFreeArray, (hipArray_t hipArray_t), cuArrayDestroy((CUarray)hipArray_t))
 HIP(hipArrayCreate, (hipArray_t *made, const HIP_ARRAY_DESCRIPTOR *shape),
     cuArrayCreate_v2(TO(CUarray, made), TO(const CUDA_ARRAY_DESCRIPTOR, shape)))
 HIP(hipArray3DCreate, (hipArray_t *made, const HIP_ARRAY3D_DESCRIPTOR *shape),
     cuArray3DCreate_v2(TO(CUarray, made), TO(const CUDA_ARRAY3D_DESCRIPTOR, shape)))
-HIP(hipArrayDestroy, (hipArray_t it), cuArrayDestroy((CUarray)it))
+HIP(hipArrayDestroy, (hipArray_t hipArray_t), cuArrayDestroy((CUarray)hipArray_t))
 
 /* Blocks of physical memory. A mapping has its block until its addresses are freed: unmapping gives nothing back
  * (vllm-project/vllm issue 37533, ROCm 6.4 and 7.0). */
@@ -215,14 +216,14 @@ static CUresult free_addresses(CUdeviceptr start, size_t size)
 {
     CHECK(cuMemAddressFree(start, size));
     pthread_mutex_lock(&lock);
-    for (struct mapping **link = &mappings, *it; (it = *link);) {
-        if (it->start < start || it->start >= start + size) {
-            link = &it->next;
+    for (struct mapping **link = &mappings, *this_mapping; (this_mapping = *link);) {
+        if (this_mapping->start < start || this_mapping->start >= start + size) {
+            link = &this_mapping->next;
             continue;
         }
-        *link = it->next;
-        cuMemRelease(it->block);
-        free(it);
+        *link = this_mapping->next;
+        cuMemRelease(this_mapping->block);
+        free(this_mapping);
     }
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -295,14 +296,14 @@ EXPORT void __hipRegisterFunction(const struct wrapper *kernels, const void *hos
 static CUresult kernel_at(const void *host, CUfunction *function)
 {
     pthread_mutex_lock(&lock);
-    struct registered *it = registered;
-    while (it->host && it->host != host)
-        it++;
-    CUresult result = it->host ? CUDA_SUCCESS : (CUresult)98; /* hipErrorInvalidDeviceFunction */
-    if (it->host && !it->module)
-        result = cuModuleLoadData(&it->module, it->image);
+    struct registered *this_registered = registered;
+    while (this_registered->host && this_registered->host != host)
+        this_registered++;
+    CUresult result = this_registered->host ? CUDA_SUCCESS : (CUresult)98; /* hipErrorInvalidDeviceFunction */
+    if (this_registered->host && !this_registered->module)
+        result = cuModuleLoadData(&this_registered->module, this_registered->image);
     pthread_mutex_unlock(&lock);
-    return result == CUDA_SUCCESS ? cuModuleGetFunction(function, it->module, it->name) : result;
+    return result == CUDA_SUCCESS ? cuModuleGetFunction(function, this_registered->module, this_registered->name) : result;
 }
 
 /* Launches. */
@@ -340,11 +341,11 @@ SPT(hipLaunchCooperativeKernel, (const void *host, dim3 grid, dim3 block, void *
 HIP(hipExtLaunchKernel, (const void *host, dim3 grid, dim3 block, void **arguments, size_t shared, hipStream_t stream,
     hipEvent_t begin, hipEvent_t end, int flags), ((void)begin, (void)end, (void)flags,
     launch(host, grid, block, arguments, shared, (CUstream)stream)))
-HIP(hipLaunchKernelExC, (const hipLaunchConfig_t *it, const void *host, void **arguments),
-    launch(host, it->grid, it->block, arguments, it->shared, (CUstream)it->stream))
-HIP(hipDrvLaunchKernelEx, (const HIP_LAUNCH_CONFIG *it, hipFunction_t function, void **arguments, void **extra),
-    cuLaunchKernel((CUfunction)function, it->grid[0], it->grid[1], it->grid[2], it->block[0], it->block[1],
-    it->block[2], it->shared, (CUstream)it->stream, arguments, extra))
+HIP(hipLaunchKernelExC, (const hipLaunchConfig_t *hipLaunchConfig_t, const void *host, void **arguments),
+    launch(host, hipLaunchConfig_t->grid, hipLaunchConfig_t->block, arguments, hipLaunchConfig_t->shared, (CUstream)hipLaunchConfig_t->stream))
+HIP(hipDrvLaunchKernelEx, (const HIP_LAUNCH_CONFIG *HIP_LAUNCH_CONFIG, hipFunction_t function, void **arguments, void **extra),
+    cuLaunchKernel((CUfunction)function, HIP_LAUNCH_CONFIG->grid[0], HIP_LAUNCH_CONFIG->grid[1], HIP_LAUNCH_CONFIG->grid[2], HIP_LAUNCH_CONFIG->block[0], HIP_LAUNCH_CONFIG->block[1],
+    HIP_LAUNCH_CONFIG->block[2], HIP_LAUNCH_CONFIG->shared, (CUstream)HIP_LAUNCH_CONFIG->stream, arguments, extra))
 
 /* Streams, events and graphs. */
 
@@ -421,13 +422,13 @@ static CUDA_MEMCPY2D rows(void *to, size_t to_pitch, CUarray to_array, const voi
         .dstDevice = P(to), .dstPitch = to_pitch, .dstArray = to_array, .srcDevice = P(from), .srcPitch = from_pitch,
         .srcArray = from_array, .WidthInBytes = width, .Height = height};
 }
-static CUDA_MEMCPY2D placed(CUDA_MEMCPY2D it, size_t x, size_t y, size_t from_x, size_t from_y)
+static CUDA_MEMCPY2D placed(CUDA_MEMCPY2D copy, size_t x, size_t y, size_t from_x, size_t from_y)
 {
-    it.dstXInBytes = x, it.dstY = y, it.srcXInBytes = from_x, it.srcY = from_y;
-    return it;
+    copy.dstXInBytes = x, copy.dstY = y, copy.srcXInBytes = from_x, copy.srcY = from_y;
+    return copy;
 }
-static CUresult copied(CUDA_MEMCPY2D it) { return cuMemcpy2DUnaligned_v2(&it); }
-static CUresult copied_in(CUDA_MEMCPY2D it, CUstream stream) { return cuMemcpy2DAsync_v2(&it, stream); }
+static CUresult copied(CUDA_MEMCPY2D copy) { return cuMemcpy2DUnaligned_v2(&copy); }
+static CUresult copied_in(CUDA_MEMCPY2D copy, CUstream stream) { return cuMemcpy2DAsync_v2(&copy, stream); }
 
 SPT(hipMemcpy2D, (void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
     hipMemcpyKind kind), ((void)kind, copied(rows(to, to_pitch, NULL, from, from_pitch, NULL, width, height))))
@@ -477,16 +478,16 @@ FILL(32, unsigned)
 EXPORT hipError_t hipMemPrefetchAsync_v2(const void *start, size_t bytes, hipMemLocation to, unsigned flags,
                                          hipStream_t stream)
 {
-    CUresult here = enter();
-    CUmemLocation where = {.type = (CUmemLocationType)to.type, .id = to.id};
-    return (hipError_t)(here ? here : cuMemPrefetchAsync_v2(P(start), bytes, where, flags, (CUstream)stream));
+    CUresult entry_result = enter();
+    CUmemLocation location = {.type = (CUmemLocationType)to.type, .id = to.id};
+    return (hipError_t)(entry_result ? entry_result : cuMemPrefetchAsync_v2(P(start), bytes, location, flags, (CUstream)stream));
 }
 #define PREFETCH_BATCH(name, of, pointer)                                                                              \
     EXPORT hipError_t name(pointer *starts, size_t *bytes, size_t count, hipMemLocation *to, size_t *which,            \
                            size_t kinds, unsigned long long flags, hipStream_t stream)                                 \
     {                                                                                                                  \
-        CUresult here = enter();                                                                                       \
-        return (hipError_t)(here ? here : of((CUdeviceptr *)starts, bytes, count, (CUmemLocation *)to, which, kinds,   \
+        CUresult entry_result = enter();                                                                                       \
+        return (hipError_t)(entry_result ? entry_result : of((CUdeviceptr *)starts, bytes, count, (CUmemLocation *)to, which, kinds,   \
                                              flags, (CUstream)stream));                                                \
     }
 PREFETCH_BATCH(hipMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, void *)

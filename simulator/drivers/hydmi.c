@@ -68,9 +68,9 @@ EXPORT dmiStatus dmiGetDeviceCount(int *count)
 EXPORT dmiStatus dmiGetDeviceInfo(int device_id, dmiDeviceInfo *device_info)
 {
     CARD(device_info);
-    *device_info = (dmiDeviceInfo){.compute_unit_count = (int)card->core,
-                                   .global_mem_size = card->memory,
-                                   .usage_mem_size = card->used,
+    *device_info = (dmiDeviceInfo){.compute_unit_count = (int)card->core_units,
+                                   .global_mem_size = card->memory_bytes,
+                                   .usage_mem_size = card->used_bytes,
                                    .device_id = device_id};
     snprintf(device_info->name, sizeof device_info->name, "%s", card->model);
     return DMI_STATUS_SUCCESS;
@@ -79,7 +79,7 @@ EXPORT dmiStatus dmiGetDeviceInfo(int device_id, dmiDeviceInfo *device_info)
 EXPORT dmiStatus dmiGetDevBusyPercent(int device_id, int *busy_percent)
 {
     CARD(busy_percent);
-    *busy_percent = (int)card->busy;
+    *busy_percent = (int)card->busy_percent;
     return DMI_STATUS_SUCCESS;
 }
 
@@ -107,16 +107,16 @@ struct left {
 };
 
 /* What the card has beside its virtual devices, but for one of them. Under the lock. */
-static struct left left_of(const struct fake_card *card, const struct fake_slice *but)
+static struct left left_of(const struct fake_card *card, const struct fake_slice *excluded)
 {
-    struct left left = {card->core, card->memory, VDEVICES};
+    struct left remaining = {card->core_units, card->memory_bytes, VDEVICES};
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, VDEVICE, slice));)
-        if (slice != but) {
-            left.units -= slice->core;
-            left.memory -= slice->memory;
-            left.vdevices--;
+        if (slice != excluded) {
+            remaining.units -= slice->core;
+            remaining.memory -= slice->memory;
+            remaining.vdevices--;
         }
-    return left;
+    return remaining;
 }
 
 EXPORT dmiStatus dmiGetDeviceRemainingInfo(int device_id, size_t *cus, size_t *memories)
@@ -125,10 +125,10 @@ EXPORT dmiStatus dmiGetDeviceRemainingInfo(int device_id, size_t *cus, size_t *m
     if (!memories)
         return DMI_STATUS_INVALID_ARGUMENTS;
     fake_lock();
-    struct left left = left_of(card, NULL);
+    struct left remaining = left_of(card, NULL);
     fake_unlock();
-    *cus = left.units;
-    *memories = left.memory;
+    *cus = remaining.units;
+    *memories = remaining.memory;
     return DMI_STATUS_SUCCESS;
 }
 
@@ -146,8 +146,8 @@ EXPORT dmiStatus dmiCreateVDevices(int device_id, int vdev_count, int *vdev_cus,
         memory += (uint64_t)vdev_mem_size[i] << 20;
     }
     fake_lock();
-    struct left left = left_of(card, NULL);
-    bool fits = units <= left.units && memory <= left.memory && (unsigned)vdev_count <= left.vdevices;
+    struct left remaining = left_of(card, NULL);
+    bool fits = units <= remaining.units && memory <= remaining.memory && (unsigned)vdev_count <= remaining.vdevices;
     for (int i = 0; fits && i < vdev_count; i++) {
         uint32_t id = 0;
         while (fake_find(NULL, VDEVICE, id))
@@ -166,7 +166,7 @@ EXPORT dmiStatus dmiCreateVDevices(int device_id, int vdev_count, int *vdev_cus,
 static const struct fake_card *card_of(const struct fake_slice *slice)
 {
     const struct fake_card *card;
-    for (unsigned place = 0; (card = fake_at(place)) && card->key != slice->card; place++)
+    for (unsigned place = 0; (card = fake_at(place)) && card->key != slice->card_key; place++)
         ;
     return card;
 }
@@ -179,7 +179,7 @@ EXPORT dmiStatus dmiGetVDeviceInfo(int vdevice_id, dmiDeviceInfo *device_info)
     const struct fake_slice *slice = fake_find(NULL, VDEVICE, (uint32_t)vdevice_id);
     if (slice && (card = card_of(slice))) {
         *device_info = (dmiDeviceInfo){
-            .compute_unit_count = (int)slice->core, .global_mem_size = slice->memory, .device_id = (int)card->place};
+            .compute_unit_count = (int)slice->core, .global_mem_size = slice->memory, .device_id = (int)card->position};
         snprintf(device_info->name, sizeof device_info->name, "%s", card->model);
     }
     fake_unlock();
@@ -202,12 +202,12 @@ EXPORT dmiStatus dmiUpdateSingleVDevice(int vdevice_id, int vdev_cus, int vdev_m
     struct fake_slice *slice = fake_find(NULL, VDEVICE, (uint32_t)vdevice_id);
     const struct fake_card *card = slice ? card_of(slice) : NULL;
     if (card) {
-        struct left left = left_of(card, slice);
+        struct left remaining = left_of(card, slice);
         uint64_t units = vdev_cus < 0 ? slice->core : (unsigned)vdev_cus; /* -1 changes nothing */
         uint64_t memory = vdev_mem_size < 0 ? slice->memory : (uint64_t)vdev_mem_size << 20;
-        outcome = fake_in_use(slice)                             ? DMI_STATUS_DEVICE_BUSY
-                  : units <= left.units && memory <= left.memory ? DMI_STATUS_SUCCESS
-                                                                 : DMI_STATUS_OUT_OF_RESOURCES;
+        outcome = fake_in_use(slice)                                       ? DMI_STATUS_DEVICE_BUSY
+                  : units <= remaining.units && memory <= remaining.memory ? DMI_STATUS_SUCCESS
+                                                                           : DMI_STATUS_OUT_OF_RESOURCES;
         if (outcome == DMI_STATUS_SUCCESS) {
             slice->core = (uint32_t)units;
             slice->memory = memory;
@@ -222,23 +222,23 @@ EXPORT dmiStatus dmiDestroySingleVDevice(int vdevice_id)
     MACHINE(&vdevice_id);
     fake_lock();
     struct fake_slice *slice = fake_find(NULL, VDEVICE, (uint32_t)vdevice_id);
-    bool used = slice && fake_in_use(slice);
-    if (slice && !used)
+    bool is_used = slice && fake_in_use(slice);
+    if (slice && !is_used)
         fake_drop(slice);
     fake_unlock();
-    return !slice ? DMI_STATUS_VDEV_NOT_EXIST : used ? DMI_STATUS_DEVICE_BUSY : DMI_STATUS_SUCCESS;
+    return !slice ? DMI_STATUS_VDEV_NOT_EXIST : is_used ? DMI_STATUS_DEVICE_BUSY : DMI_STATUS_SUCCESS;
 }
 
 EXPORT dmiStatus dmiDestroyVDevices(int device_id)
 {
     CARD(&device_id);
-    bool used = false;
+    bool is_used = false;
     fake_lock();
-    struct fake_slice *first = fake_next(card, VDEVICE, NULL);
-    for (struct fake_slice *slice = first; slice; slice = fake_next(card, VDEVICE, slice))
-        used |= fake_in_use(slice);
-    for (struct fake_slice *slice = first; slice && !used; slice = fake_next(card, VDEVICE, slice))
+    struct fake_slice *first_slice = fake_next(card, VDEVICE, NULL);
+    for (struct fake_slice *slice = first_slice; slice; slice = fake_next(card, VDEVICE, slice))
+        is_used |= fake_in_use(slice);
+    for (struct fake_slice *slice = first_slice; slice && !is_used; slice = fake_next(card, VDEVICE, slice))
         fake_drop(slice);
     fake_unlock();
-    return !first ? DMI_STATUS_VDEV_NOT_EXIST : used ? DMI_STATUS_DEVICE_BUSY : DMI_STATUS_SUCCESS;
+    return !first_slice ? DMI_STATUS_VDEV_NOT_EXIST : is_used ? DMI_STATUS_DEVICE_BUSY : DMI_STATUS_SUCCESS;
 }

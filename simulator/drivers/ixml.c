@@ -23,9 +23,9 @@ EXPORT nvmlReturn_t ixmlDeviceGetHealth(nvmlDevice_t handle, unsigned long long 
     NEEDS(health);
     *health = 0;
     for (unsigned i = 0; i < sizeof words / sizeof *words; i++)
-        for (const char *at = device->health; (at = strstr(at, words[i])); at++) {
-            const char *end = at + strlen(words[i]);
-            if ((at == device->health || at[-1] == ' ') && (!*end || *end == ' '))
+        for (const char *cursor = device->health; (cursor = strstr(cursor, words[i])); cursor++) {
+            const char *end = cursor + strlen(words[i]);
+            if ((cursor == device->health || cursor[-1] == ' ') && (!*end || *end == ' '))
                 *health |= 1ull << i;
         }
     return NVML_SUCCESS;

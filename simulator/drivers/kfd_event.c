@@ -78,32 +78,33 @@ EXPORT HSAKMT_STATUS hsaKmtSetEvent(HsaEvent *event)
 }
 
 /* Whether enough of them are set; those that reset themselves are, then. Lock held. */
-static bool take(HsaEvent *const wanted[], uint32_t count, bool all)
+static bool take(HsaEvent *const awaited[], uint32_t count, bool waits_for_all)
 {
     uint32_t there = 0;
     for (uint32_t i = 0; i < count; i++)
-        there += ((struct event *)wanted[i])->set;
-    if (all ? there < count : !there)
+        there += ((struct event *)awaited[i])->set;
+    if (waits_for_all ? there < count : !there)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        ((struct event *)wanted[i])->set &= ((struct event *)wanted[i])->manual;
+        ((struct event *)awaited[i])->set &= ((struct event *)awaited[i])->manual;
     return true;
 }
 
-EXPORT HSAKMT_STATUS hsaKmtWaitOnMultipleEvents(HsaEvent *wanted[], uint32_t count, bool all, uint32_t milliseconds)
+EXPORT HSAKMT_STATUS hsaKmtWaitOnMultipleEvents(HsaEvent *awaited[], uint32_t count, bool waits_for_all,
+                                                uint32_t milliseconds)
 {
     LOCKED;
     uint64_t end = engine_now() + (milliseconds < 3600000 ? milliseconds : 3600000) * UINT64_C(1000000);
     struct timespec until = {(time_t)(end / 1000000000), (long)(end % 1000000000)};
-    while (!take(wanted, count, all))
+    while (!take(awaited, count, waits_for_all))
         if (pthread_cond_timedwait(&kfd.changed, &kfd.lock, &until) == ETIMEDOUT)
             return HSAKMT_STATUS_WAIT_TIMEOUT;
     return OK;
 }
 
-EXPORT HSAKMT_STATUS hsaKmtWaitOnEvent(HsaEvent *wanted, uint32_t milliseconds)
+EXPORT HSAKMT_STATUS hsaKmtWaitOnEvent(HsaEvent *event, uint32_t milliseconds)
 {
-    return hsaKmtWaitOnMultipleEvents(&wanted, 1, true, milliseconds);
+    return hsaKmtWaitOnMultipleEvents(&event, 1, true, milliseconds);
 }
 
 /* As a card's packet processor does: the value, then the event that threads sleep on. */

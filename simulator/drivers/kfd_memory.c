@@ -51,36 +51,37 @@ static bool within(const char *address, const char *start, uint64_t size)
 
 static struct range *find(const void *address)
 {
-    for (struct range *it = ranges; it; it = it->next)
-        if (within(address, it->start, it->size) || within(address, it->alias, it->size))
-            return it;
+    for (struct range *this_range = ranges; this_range; this_range = this_range->next)
+        if (within(address, this_range->start, this_range->size) ||
+            within(address, this_range->alias, this_range->size))
+            return this_range;
     return NULL;
 }
 
 void *memory_at(uint64_t address)
 {
     LOCKED;
-    const struct range *it = find((void *)address);
-    bool aliased = it && within((char *)address, it->alias, it->size);
-    return aliased ? it->start + ((char *)address - it->alias) : (char *)address;
+    const struct range *this_range = find((void *)address);
+    bool aliased = this_range && within((char *)address, this_range->alias, this_range->size);
+    return aliased ? this_range->start + ((char *)address - this_range->alias) : (char *)address;
 }
 
 bool memory_is_host(uint64_t address)
 {
     LOCKED;
-    const struct range *it = find((void *)address);
-    return it && it->node == NODE_CPU;
+    const struct range *this_range = find((void *)address);
+    return this_range && this_range->node == NODE_CPU;
 }
 
-static HSAKMT_STATUS keep(struct range own, void **start)
+static HSAKMT_STATUS keep(struct range own_range, void **start)
 {
-    struct range *it = malloc(sizeof *it);
-    if (!it)
+    struct range *this_range = malloc(sizeof *this_range);
+    if (!this_range)
         return HSAKMT_STATUS_NO_MEMORY;
-    *it = own;
-    it->next = ranges;
-    ranges = it;
-    *start = it->start;
+    *this_range = own_range;
+    this_range->next = ranges;
+    ranges = this_range;
+    *start = this_range->start;
     return OK;
 }
 
@@ -92,13 +93,13 @@ static bool takes_of_card(uint32_t node, HsaMemFlags flags)
 
 static char *aligned_room(uint64_t size)
 {
-    char *room = mmap(NULL, size + BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
+    char *reserved = mmap(NULL, size + BLOCK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
         return NULL;
-    char *start = (char *)(((uintptr_t)room + BLOCK - 1) / BLOCK * BLOCK);
-    if (start > room)
-        munmap(room, (size_t)(start - room));
-    munmap(start + size, (size_t)(room + BLOCK - start));
+    char *start = (char *)(((uintptr_t)reserved + BLOCK - 1) / BLOCK * BLOCK);
+    if (start > reserved)
+        munmap(reserved, (size_t)(start - reserved));
+    munmap(start + size, (size_t)(reserved + BLOCK - start));
     return start;
 }
 
@@ -109,13 +110,13 @@ static char *map_of_file(uint64_t size, uint64_t *offset)
         if (file < 0 || ftruncate(file, INT64_C(1) << 60))
             return NULL;
     }
-    char *room = aligned_room(size);
+    char *reserved = aligned_room(size);
     *offset = file_used;
-    if (!room || mmap(room, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file,
-                      (off_t)*offset) == MAP_FAILED)
+    if (!reserved || mmap(reserved, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file,
+                          (off_t)*offset) == MAP_FAILED)
         return NULL;
     file_used += size;
-    return room;
+    return reserved;
 }
 
 /* The handle of so many bytes of the card; 0: it does not have them. */
@@ -131,15 +132,15 @@ static uint64_t take_of_card(uint32_t node, const void *address, uint64_t size)
 
 static HSAKMT_STATUS allocate_of_card(uint32_t node, uint64_t size, HsaMemFlags flags, void **start)
 {
-    struct range own = {.size = size, .node = node, .flags = flags};
-    own.start = map_of_file(size, &own.offset);
-    own.handle = own.start ? take_of_card(node, own.start, size) : 0;
-    if (own.handle && keep(own, start) == OK)
+    struct range own_range = {.size = size, .node = node, .flags = flags};
+    own_range.start = map_of_file(size, &own_range.offset);
+    own_range.handle = own_range.start ? take_of_card(node, own_range.start, size) : 0;
+    if (own_range.handle && keep(own_range, start) == OK)
         return OK;
-    if (own.handle)
+    if (own_range.handle)
         engine_release(account_of(node), size);
-    if (own.start)
-        munmap(own.start, size);
+    if (own_range.start)
+        munmap(own_range.start, size);
     return HSAKMT_STATUS_NO_MEMORY;
 }
 
@@ -151,34 +152,34 @@ EXPORT HSAKMT_STATUS hsaKmtAllocMemory(uint32_t node, uint64_t size, HsaMemFlags
     if (takes_of_card(node, flags))
         return allocate_of_card(node, size, flags, start);
     int fixed = flags.Value & MEMORY_FIXED_ADDRESS ? MAP_FIXED : 0;
-    char *own = mmap(fixed ? *start : NULL, size, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
-    if (own == MAP_FAILED)
+    char *own_range = mmap(fixed ? *start : NULL, size, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
+    if (own_range == MAP_FAILED)
         return HSAKMT_STATUS_NO_MEMORY;
     if (node != NODE_CPU)
-        driver_set_scratch(node, own);
-    return keep((struct range){.start = own, .size = size, .node = node, .flags = flags}, start);
+        driver_set_scratch(node, own_range);
+    return keep((struct range){.start = own_range, .size = size, .node = node, .flags = flags}, start);
 }
 
 /* The last to let go of the bytes gives their pages back. */
-static void give_back(struct range *it)
+static void give_back(struct range *this_range)
 {
-    struct account *account = it->node == NODE_CPU ? NULL : account_of(it->node);
+    struct account *account = this_range->node == NODE_CPU ? NULL : account_of(this_range->node);
     bool still = false;
-    if (it->handle)
-        driver_free(it->handle);
-    if (it->kind == OPENED)
-        still = engine_share_close(account, it->share.number);
-    else if (it->shared)
-        still = engine_unshare(account, it->share.number);
-    else if (takes_of_card(it->node, it->flags))
-        engine_release(account, it->size);
-    if (!still && takes_of_card(it->node, it->flags))
-        madvise(it->start, it->size, MADV_REMOVE);
-    if (it->kind == LOCKED_HOST)
-        munmap((char *)((uintptr_t)it->alias / PAGE * PAGE), it->size + PAGE);
+    if (this_range->handle)
+        driver_free(this_range->handle);
+    if (this_range->kind == OPENED)
+        still = engine_share_close(account, this_range->share.number);
+    else if (this_range->shared)
+        still = engine_unshare(account, this_range->share.number);
+    else if (takes_of_card(this_range->node, this_range->flags))
+        engine_release(account, this_range->size);
+    if (!still && takes_of_card(this_range->node, this_range->flags))
+        madvise(this_range->start, this_range->size, MADV_REMOVE);
+    if (this_range->kind == LOCKED_HOST)
+        munmap((char *)((uintptr_t)this_range->alias / PAGE * PAGE), this_range->size + PAGE);
     else
-        munmap(it->start, it->size);
+        munmap(this_range->start, this_range->size);
 }
 
 /* What a range of one of these kinds (bits) begins at. */
@@ -187,22 +188,22 @@ static struct range *unlinked(const void *start, unsigned kinds)
     struct range **link = &ranges;
     while (*link && (!(kinds >> (*link)->kind & 1) || ((*link)->start != start && (*link)->alias != start)))
         link = &(*link)->next;
-    struct range *it = *link;
-    if (it)
-        *link = it->next;
-    return it;
+    struct range *this_range = *link;
+    if (this_range)
+        *link = this_range->next;
+    return this_range;
 }
 
 static HSAKMT_STATUS forget(const void *start, unsigned kinds)
 {
     LOCKED;
-    struct range *it = unlinked(start, kinds);
-    if (!it)
+    struct range *this_range = unlinked(start, kinds);
+    if (!this_range)
         return HSAKMT_STATUS_MEMORY_NOT_REGISTERED;
-    if (it->flags.Value & MEMORY_EXECUTABLE)
+    if (this_range->flags.Value & MEMORY_EXECUTABLE)
         kernel_forget();
-    give_back(it);
-    free(it);
+    give_back(this_range);
+    free(this_range);
     return OK;
 }
 
@@ -230,10 +231,10 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterMemoryWithFlags(void *start, uint64_t size, H
 /* A piece of what was allocated as scratch is there from now on. */
 static HSAKMT_STATUS map_scratch(const struct range *whole, char *start, uint64_t size)
 {
-    struct range own = {.start = start, .size = size, .kind = SCRATCH, .node = whole->node};
+    struct range own_range = {.start = start, .size = size, .kind = SCRATCH, .node = whole->node};
     void *kept;
-    own.handle = take_of_card(own.node, start, size);
-    return own.handle ? keep(own, &kept) : HSAKMT_STATUS_INVALID_HANDLE;
+    own_range.handle = take_of_card(own_range.node, start, size);
+    return own_range.handle ? keep(own_range, &kept) : HSAKMT_STATUS_INVALID_HANDLE;
 }
 
 EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPU(void *start, uint64_t size, uint64_t *alias)
@@ -243,9 +244,9 @@ EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPU(void *start, uint64_t size, uint64_t *
     *alias = 0;
     if (whole && whole->flags.Value & MEMORY_SCRATCH)
         return map_scratch(whole, start, size);
-    for (struct range *it = ranges; it; it = it->next)
-        if (it->kind == LOCKED_HOST && it->start == start) {
-            *alias = (uintptr_t)it->alias;
+    for (struct range *this_range = ranges; this_range; this_range = this_range->next)
+        if (this_range->kind == LOCKED_HOST && this_range->start == start) {
+            *alias = (uintptr_t)this_range->alias;
             break;
         }
     return OK;
@@ -272,20 +273,21 @@ EXPORT HSAKMT_STATUS hsaKmtUnmapMemoryToGPU(void *start)
 EXPORT HSAKMT_STATUS hsaKmtShareMemory(void *start, uint64_t size UNUSED, HsaSharedMemoryHandle *handle)
 {
     LOCKED;
-    struct range *it = find(start);
-    if (!it || it->kind != ALLOCATED || !takes_of_card(it->node, it->flags))
+    struct range *this_range = find(start);
+    if (!this_range || this_range->kind != ALLOCATED || !takes_of_card(this_range->node, this_range->flags))
         return HSAKMT_STATUS_INVALID_PARAMETER;
-    if (!it->shared && !engine_share(account_of(it->node), it->size, it->size, true, &it->share))
+    if (!this_range->shared &&
+        !engine_share(account_of(this_range->node), this_range->size, this_range->size, true, &this_range->share))
         return HSAKMT_STATUS_NO_MEMORY;
-    it->shared = true;
+    this_range->shared = true;
     struct handle made = {.pid = getpid(),
                           .fd = file,
-                          .id = (uint32_t)it->share.id,
-                          .number = (uint16_t)it->share.number,
-                          .node = (uint8_t)it->node,
+                          .id = (uint32_t)this_range->share.id,
+                          .number = (uint16_t)this_range->share.number,
+                          .node = (uint8_t)this_range->node,
                           .magic = MAGIC,
-                          .offset = it->offset,
-                          .size = it->size};
+                          .offset = this_range->offset,
+                          .size = this_range->size};
     memcpy(handle, &made, sizeof made);
     return OK;
 }
@@ -297,10 +299,10 @@ static char *map_of_other(const struct handle *handle)
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    char *room = aligned_room(handle->size);
-    char *start = room ? mmap(room, handle->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd,
-                              (off_t)handle->offset)
-                       : MAP_FAILED;
+    char *reserved = aligned_room(handle->size);
+    char *start = reserved ? mmap(reserved, handle->size, PROT_READ | PROT_WRITE,
+                                  MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)handle->offset)
+                           : MAP_FAILED;
     close(fd);
     return start == MAP_FAILED ? NULL : start;
 }
@@ -308,19 +310,21 @@ static char *map_of_other(const struct handle *handle)
 EXPORT HSAKMT_STATUS hsaKmtRegisterSharedHandle(const HsaSharedMemoryHandle *handle, void **start, uint64_t *size)
 {
     LOCKED;
-    struct handle it;
-    memcpy(&it, handle, sizeof it);
-    struct account *account = it.magic == MAGIC && card_of(it.node) ? account_of(it.node) : NULL;
-    struct range own = {.size = it.size, .node = it.node, .kind = OPENED};
-    own.share = (struct engine_share){it.id, it.size, it.number, it.node - 1u};
-    if (!account || !engine_share_open(account, &own.share))
+    struct handle this_handle;
+    memcpy(&this_handle, handle, sizeof this_handle);
+    struct account *account = this_handle.magic == MAGIC && card_of(this_handle.node) ? account_of(this_handle.node)
+                                                                                      : NULL;
+    struct range own_range = {.size = this_handle.size, .node = this_handle.node, .kind = OPENED};
+    own_range.share = (struct engine_share){this_handle.id, this_handle.size, this_handle.number,
+                                            this_handle.node - 1u};
+    if (!account || !engine_share_open(account, &own_range.share))
         return HSAKMT_STATUS_INVALID_HANDLE;
-    own.start = map_of_other(&it);
-    if (!own.start || keep(own, start) != OK) {
-        engine_share_close(account, own.share.number);
+    own_range.start = map_of_other(&this_handle);
+    if (!own_range.start || keep(own_range, start) != OK) {
+        engine_share_close(account, own_range.share.number);
         return HSAKMT_STATUS_INVALID_HANDLE;
     }
-    *size = it.size;
+    *size = this_handle.size;
     return OK;
 }
 
@@ -346,30 +350,30 @@ EXPORT HSAKMT_STATUS hsaKmtQueryPointerInfo(const void *address, HsaPointerInfo 
                                              HSA_POINTER_REGISTERED_SHARED};
     static uint32_t host_nodes[ENGINE_CARDS];
     LOCKED;
-    const struct range *it = find(address);
+    const struct range *this_range = find(address);
     memset(info, 0, sizeof *info);
-    if (!it)
+    if (!this_range)
         return HSAKMT_STATUS_ERROR;
-    bool host = it->node == NODE_CPU;
+    bool host = this_range->node == NODE_CPU;
     uint32_t count = used_nodes(host_nodes);
-    *info = (HsaPointerInfo){.Type = types[it->kind],
-                             .Node = it->node,
-                             .MemFlags = it->flags,
-                             .CPUAddress = it->start,
-                             .GPUAddress = (uintptr_t)(it->alias ? it->alias : it->start),
-                             .SizeInBytes = it->size,
+    *info = (HsaPointerInfo){.Type = types[this_range->kind],
+                             .Node = this_range->node,
+                             .MemFlags = this_range->flags,
+                             .CPUAddress = this_range->start,
+                             .GPUAddress = (uintptr_t)(this_range->alias ? this_range->alias : this_range->start),
+                             .SizeInBytes = this_range->size,
                              .NMappedNodes = host ? count : 1,
-                             .MappedNodes = host ? host_nodes : &it->node,
-                             .UserData = it->user};
+                             .MappedNodes = host ? host_nodes : &this_range->node,
+                             .UserData = this_range->user};
     return OK;
 }
 
 EXPORT HSAKMT_STATUS hsaKmtSetMemoryUserData(const void *address, void *user)
 {
     LOCKED;
-    struct range *it = find(address);
-    if (!it)
+    struct range *this_range = find(address);
+    if (!this_range)
         return HSAKMT_STATUS_ERROR;
-    it->user = user;
+    this_range->user = user;
     return OK;
 }

@@ -6,34 +6,35 @@
 #include <string.h>
 
 /* Replaced whole by fake_open, when the rack is another, and never freed: cards were handed out. */
-static struct fake_cards *_Atomic last; /* the rack as it was read last */
+static struct fake_cards *_Atomic last_cards; /* the rack as it was read last */
 
-static void take_card(struct fake_cards *it, const struct rack_section *section)
+static void take_card(struct fake_cards *fake_cards, const struct rack_section *section)
 {
-    struct fake_card *card = &it->cards[it->count];
+    struct fake_card *card = &fake_cards->cards[fake_cards->count];
     const char *uuid = rack_text(section, "uuid", NULL), *serial = rack_text(section, "serial", NULL);
     const char *pci = rack_text(section, "pci", NULL);
-    *card = (struct fake_card){.section = section, .place = it->count++, .numa = -1};
+    *card = (struct fake_card){.section = section, .position = fake_cards->count++, .numa_node = -1};
     card->model = rack_text(section, "model", NULL);
     if (!card->model)
-        rack_fault(it->rack, section, "model", "the name the driver tells");
-    card->memory = rack_number(it->rack, section, "memory", RACK_BYTES, 0);
+        rack_fault(fake_cards->rack, section, "model", "the name the driver tells");
+    card->memory_bytes = rack_number(fake_cards->rack, section, "memory", RACK_BYTES, 0);
     if (!rack_text(section, "memory", NULL))
-        rack_fault(it->rack, section, "memory", "a size such as 64 GiB");
+        rack_fault(fake_cards->rack, section, "memory", "a size such as 64 GiB");
     card->health = rack_text(section, "health", "ok");
-    card->core = (unsigned)rack_number(it->rack, section, "core", RACK_COUNT, 0);
-    card->busy = (unsigned)rack_number(it->rack, section, "busy", RACK_COUNT, 0);
-    card->power = (unsigned)rack_number(it->rack, section, "power", RACK_COUNT, 0);
-    card->power_limit = (unsigned)rack_number(it->rack, section, "power_limit", RACK_COUNT, 0);
-    card->temperature = (unsigned)rack_number(it->rack, section, "temperature", RACK_COUNT, 0);
+    card->core_units = (unsigned)rack_number(fake_cards->rack, section, "core", RACK_COUNT, 0);
+    card->busy_percent = (unsigned)rack_number(fake_cards->rack, section, "busy", RACK_COUNT, 0);
+    card->power_w = (unsigned)rack_number(fake_cards->rack, section, "power", RACK_COUNT, 0);
+    card->power_limit_w = (unsigned)rack_number(fake_cards->rack, section, "power_limit", RACK_COUNT, 0);
+    card->temperature_c = (unsigned)rack_number(fake_cards->rack, section, "temperature", RACK_COUNT, 0);
     if (rack_text(section, "numa", NULL))
-        card->numa = (int)rack_number(it->rack, section, "numa", RACK_COUNT, 0);
-    card->bus = 0x18 + card->place;
+        card->numa_node = (int)rack_number(fake_cards->rack, section, "numa", RACK_COUNT, 0);
+    card->bus = 0x18 + card->position;
     if (pci && sscanf(pci, "%x:%x:%x.%u", &card->domain, &card->bus, &card->device, &card->function) != 4)
-        rack_fault(it->rack, section, "pci", "an address such as 0000:18:00.0");
+        rack_fault(fake_cards->rack, section, "pci", "an address such as 0000:18:00.0");
     unsigned address[] = {card->domain, card->bus, card->device, card->function};
     card->key = rack_hash(rack_hash(0, fake_vendor, strlen(fake_vendor)), address, sizeof address) | 1;
-    uint64_t high = rack_hash(card->key, it->rack->path, strlen(it->rack->path)), low = rack_hash(high, "low", 3);
+    uint64_t high = rack_hash(card->key, fake_cards->rack->path, strlen(fake_cards->rack->path)),
+             low = rack_hash(high, "low", 3);
     if (uuid)
         snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
     else
@@ -47,8 +48,8 @@ static void take_card(struct fake_cards *it, const struct rack_section *section)
     struct fake_process processes[FAKE_SLICES];
     uint64_t used = 0;
     for (unsigned i = fake_processes(card, processes, FAKE_SLICES); i-- > 0;)
-        used += processes[i].memory;
-    card->used = rack_number(it->rack, section, "used", RACK_BYTES, used);
+        used += processes[i].memory_bytes;
+    card->used_bytes = rack_number(fake_cards->rack, section, "used", RACK_BYTES, used);
 }
 
 bool fake_open(void)
@@ -56,25 +57,25 @@ bool fake_open(void)
     struct rack *rack = rack_open();
     if (!rack)
         return false;
-    struct fake_cards *it = last;
-    if (it && it->rack->fingerprint == rack->fingerprint) {
+    struct fake_cards *cards = last_cards;
+    if (cards && cards->rack->fingerprint == rack->fingerprint) {
         rack_close(rack);
     } else {
-        it = calloc(1, sizeof *it);
-        if (!it)
+        cards = calloc(1, sizeof *cards);
+        if (!cards)
             return false;
-        it->rack = rack;
+        cards->rack = rack;
         for (unsigned i = 0; i < rack->count; i++) {
             const struct rack_section *section = &rack->sections[i];
             if (!strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), fake_vendor) &&
-                it->count < FAKE_CARDS)
-                take_card(it, section);
+                cards->count < FAKE_CARDS)
+                take_card(cards, section);
         }
-        last = it;
+        last_cards = cards;
     }
-    bool good = faults_sound(it->rack) && it->count && !it->rack->faults;
-    fake_open_cards(good ? it : NULL);
-    return good;
+    bool is_good = faults_sound(cards->rack) && cards->count && !cards->rack->faults;
+    fake_open_cards(is_good ? cards : NULL);
+    return is_good;
 }
 
 bool fake_opened(void)
@@ -96,42 +97,45 @@ unsigned fake_count(void)
 
 const struct fake_card *fake_card(unsigned index)
 {
-    struct fake_cards *it = fake_cards();
-    for (unsigned i = 0; it && i < it->count; i++)
-        if (faults_spare(&it->cards[i]) && !index--)
-            return &it->cards[i];
+    struct fake_cards *cards = fake_cards();
+    for (unsigned i = 0; cards && i < cards->count; i++)
+        if (faults_spare(&cards->cards[i]) && !index--)
+            return &cards->cards[i];
     return NULL;
 }
 
 const char *fake_driver(const char *key, const char *fallback)
 {
-    struct fake_cards *it = fake_cards();
-    for (unsigned i = 0; it && i < it->rack->count; i++)
-        if (!strcmp(it->rack->sections[i].kind, "driver"))
-            fallback = rack_text(&it->rack->sections[i], key, fallback);
+    struct fake_cards *cards = fake_cards();
+    for (unsigned i = 0; cards && i < cards->rack->count; i++)
+        if (!strcmp(cards->rack->sections[i].kind, "driver"))
+            fallback = rack_text(&cards->rack->sections[i], key, fallback);
     return fallback;
 }
 
-void fake_link(const struct fake_card *one, const struct fake_card *other, char word[16])
+void fake_link(const struct fake_card *first, const struct fake_card *second, char word[16])
 {
-    for (unsigned end = 0; end < 2; end++) {
-        const struct fake_card *near = end ? other : one, *far = end ? one : other;
-        const char *at = rack_text(near->section, "links", "");
-        unsigned peer;
-        for (int used; sscanf(at, " %u:%15s%n", &peer, word, &used) == 2; at += used)
-            if (peer == far->place)
+    for (unsigned side = 0; side < 2; side++) {
+        const struct fake_card *card = side ? second : first, *peer_card = side ? first : second;
+        const char *cursor = rack_text(card->section, "links", "");
+        unsigned peer_position;
+        for (int parsed_length; sscanf(cursor, " %u:%15s%n", &peer_position, word, &parsed_length) == 2;
+             cursor += parsed_length)
+            if (peer_position == peer_card->position)
                 return;
     }
-    strcpy(word, one->numa >= 0 && one->numa == other->numa ? "NODE" : "SYS");
+    strcpy(word, first->numa_node >= 0 && first->numa_node == second->numa_node ? "NODE" : "SYS");
 }
 
-unsigned fake_processes(const struct fake_card *card, struct fake_process *processes, unsigned room)
+unsigned fake_processes(const struct fake_card *card, struct fake_process *processes, unsigned capacity)
 {
-    const char *at = rack_text(card->section, "processes", "");
+    const char *cursor = rack_text(card->section, "processes", "");
     unsigned count = 0;
     unsigned long long mebibytes;
-    for (int used; count < room && sscanf(at, " %u:%llu%n", &processes[count].pid, &mebibytes, &used) == 2; at += used)
-        processes[count++].memory = (uint64_t)mebibytes << 20;
+    for (int parsed_length;
+         count < capacity && sscanf(cursor, " %u:%llu%n", &processes[count].pid, &mebibytes, &parsed_length) == 2;
+         cursor += parsed_length)
+        processes[count++].memory_bytes = (uint64_t)mebibytes << 20;
     return count;
 }
 

@@ -16,7 +16,7 @@
 
 struct fake_process {
     unsigned pid;
-    uint64_t memory; /* bytes */
+    uint64_t memory_bytes; /* bytes */
 };
 
 /* Looks at the rack afresh, as a driver does when it is initialised: false without a rack, with a malformed one, or
@@ -29,8 +29,8 @@ const struct fake_card *fake_card(unsigned index);              /* NULL: not ope
 const char *fake_driver(const char *key, const char *fallback); /* what a [driver] says of key */
 
 /* What lies between two cards, by the rack's word for it: what either says, else NODE or SYS by their NUMA nodes. */
-void fake_link(const struct fake_card *one, const struct fake_card *other, char word[16]);
-unsigned fake_processes(const struct fake_card *card, struct fake_process *processes, unsigned room);
+void fake_link(const struct fake_card *first, const struct fake_card *second, char word[16]);
+unsigned fake_processes(const struct fake_card *card, struct fake_process *processes, unsigned capacity);
 
 /* Exported by every library beside the vendor's calls, for what a runtime would do: this process works on the slice
  * (of kind 0) until it and its children end. 0, or -1. */

@@ -62,9 +62,9 @@ static bool file_lock(short type)
 void fake_lock(void)
 {
     pthread_mutex_lock(&mutex);
-    struct fake_cards *it = opened;
-    if (!state && it)
-        map_state(it->rack->path);
+    struct fake_cards *fake_cards = opened;
+    if (!state && fake_cards)
+        map_state(fake_cards->rack->path);
     while (state_file >= 0 && !file_lock(F_WRLCK)) {
         close(state_file);
         map_state(state->rack);
@@ -107,17 +107,17 @@ uint32_t *fake_calls(unsigned fault)
     return &state->calls[fault % FAULTS_COUNTED];
 }
 
-const struct fake_card *fake_at(unsigned place)
+const struct fake_card *fake_at(unsigned position)
 {
-    struct fake_cards *it = opened;
-    return it && place < it->count ? &it->cards[place] : NULL;
+    struct fake_cards *fake_cards = opened;
+    return fake_cards && position < fake_cards->count ? &fake_cards->cards[position] : NULL;
 }
 
 struct fake_slice *fake_cut(const struct fake_card *card, uint32_t kind, uint32_t id)
 {
     for (unsigned i = 0; i < FAKE_SLICES; i++)
-        if (!state->slices[i].card) {
-            state->slices[i] = (struct fake_slice){.card = card->key, .kind = kind, .id = id};
+        if (!state->slices[i].card_key) {
+            state->slices[i] = (struct fake_slice){.card_key = card->key, .kind = kind, .id = id};
             return &state->slices[i];
         }
     return NULL;
@@ -128,11 +128,11 @@ void fake_drop(struct fake_slice *slice)
     *slice = (struct fake_slice){0};
 }
 
-struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *after)
+struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *previous)
 {
-    for (struct fake_slice *slice = after ? state->slices + (after - state->slices) + 1 : state->slices;
+    for (struct fake_slice *slice = previous ? state->slices + (previous - state->slices) + 1 : state->slices;
          slice < state->slices + FAKE_SLICES; slice++)
-        if (slice->card && (!card || slice->card == card->key) && slice->kind == kind)
+        if (slice->card_key && (!card || slice->card_key == card->key) && slice->kind == kind)
             return slice;
     return NULL;
 }
@@ -177,16 +177,18 @@ static unsigned switches_of(const struct fake_card *card)
     return i;
 }
 
-uint32_t fake_switch(const struct fake_card *card, unsigned which, uint32_t fallback)
+uint32_t fake_switch(const struct fake_card *card, unsigned switch_number, uint32_t fallback)
 {
     unsigned i = switches_of(card);
-    return state->switches[i].card && state->switches[i].set >> which & 1 ? state->switches[i].value[which] : fallback;
+    return state->switches[i].card && state->switches[i].set >> switch_number & 1
+               ? state->switches[i].value[switch_number]
+               : fallback;
 }
 
-void fake_set_switch(const struct fake_card *card, unsigned which, uint32_t value)
+void fake_set_switch(const struct fake_card *card, unsigned switch_number, uint32_t value)
 {
     unsigned i = switches_of(card);
     state->switches[i].card = card->key;
-    state->switches[i].value[which] = value;
-    state->switches[i].set |= 1u << which;
+    state->switches[i].value[switch_number] = value;
+    state->switches[i].set |= 1u << switch_number;
 }

@@ -14,15 +14,15 @@
 
 struct fake_card {
     const struct rack_section *section;
-    unsigned place; /* among the vendor's cards; stays when another card vanishes */
-    uint64_t key;   /* what slices know the card by: its vendor and PCI address */
+    unsigned position; /* among the vendor's cards; it stays the same when another card vanishes */
+    uint64_t key;      /* what slices know the card by: its vendor and PCI address */
     const char *model, *health;
     char uuid[48], serial[32];
-    uint64_t memory, used; /* bytes */
-    unsigned core, busy;
-    unsigned power, power_limit; /* W; 0: it does not tell */
-    unsigned temperature;        /* degrees Celsius; 0: it does not tell */
-    int numa;                    /* -1: not said */
+    uint64_t memory_bytes, used_bytes;
+    unsigned core_units, busy_percent;
+    unsigned power_w, power_limit_w; /* 0: the card does not report it */
+    unsigned temperature_c;          /* degrees Celsius; 0: the card does not report it */
+    int numa_node;                   /* -1: unknown */
     unsigned domain, bus, device, function;
 };
 
@@ -33,7 +33,7 @@ struct fake_cards { /* of one vendor, with the rack they are in; never freed, be
 };
 
 struct fake_slice {
-    uint64_t card;             /* 0: none */
+    uint64_t card_key;         /* fake_card.key of its card; 0: no slice */
     uint32_t kind, id, parent; /* the library's own numbers; kind 0 is what a program can run on */
     uint32_t core;
     uint64_t memory; /* in the library's own unit */
@@ -46,7 +46,7 @@ extern const char fake_vendor[]; /* defined by each library */
 /* The cards that are open: NULL until the library is opened, and after it is closed. */
 struct fake_cards *fake_cards(void);
 void fake_open_cards(struct fake_cards *cards);
-const struct fake_card *fake_at(unsigned place); /* there now or not; NULL: not opened, or no such place */
+const struct fake_card *fake_at(unsigned position); /* there now or not; NULL: not opened, or no such place */
 
 /* What follows is read and changed between these two, by one process at a time. Nothing in between may look for
  * cards, but for fake_at: whether one has vanished is asked under the same lock. */
@@ -55,12 +55,12 @@ void fake_unlock(void);
 uint32_t *fake_calls(unsigned fault); /* how often the call of a [fault] was made */
 struct fake_slice *fake_cut(const struct fake_card *card, uint32_t kind, uint32_t id); /* zeroed; NULL: no room */
 void fake_drop(struct fake_slice *slice);
-struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *after);
+struct fake_slice *fake_next(const struct fake_card *card, uint32_t kind, const struct fake_slice *previous);
 struct fake_slice *fake_find(const struct fake_card *card, uint32_t kind, uint32_t id);
 bool fake_in_use(const struct fake_slice *slice);
 /* Settings of a card that outlive processes: the number last stored, or the rack's if none was. */
-uint32_t fake_switch(const struct fake_card *card, unsigned which, uint32_t fallback);
-void fake_set_switch(const struct fake_card *card, unsigned which, uint32_t value);
+uint32_t fake_switch(const struct fake_card *card, unsigned switch_number, uint32_t fallback);
+void fake_set_switch(const struct fake_card *card, unsigned switch_number, uint32_t value);
 
 /* Takes the lock itself: this process works on the slice (of kind 0) until it and its children end. */
 bool fake_hold(const struct fake_card *card, unsigned id);

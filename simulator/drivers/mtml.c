@@ -11,7 +11,7 @@ const char fake_vendor[] = "mthreads";
 
 static struct MtmlLibrary library;
 static struct MtmlSystem computer;
-struct MtmlDevice devices[FAKE_CARDS]; /* by place, as the two below */
+struct MtmlDevice devices[FAKE_CARDS]; /* by position, as the two below */
 struct MtmlMemory memories[FAKE_CARDS];
 struct MtmlGpu gpus[FAKE_CARDS];
 
@@ -89,7 +89,7 @@ EXPORT MtmlReturn mtmlLibraryInitDeviceByIndex(const MtmlLibrary *lib, unsigned 
     const struct fake_card *card = fake_card(index);
     if (!card)
         return MTML_ERROR_NOT_FOUND;
-    *dev = &devices[card->place];
+    *dev = &devices[card->position];
     return MTML_SUCCESS;
 }
 
@@ -99,7 +99,7 @@ EXPORT MtmlReturn mtmlLibraryInitDeviceByUuid(const MtmlLibrary *lib, const char
     const struct fake_card *card;
     for (unsigned i = 0; uuid && (card = fake_card(i)); i++)
         if (!strcmp(card->uuid, uuid)) {
-            *dev = &devices[card->place];
+            *dev = &devices[card->position];
             return MTML_SUCCESS;
         }
     return uuid ? MTML_ERROR_NOT_FOUND : MTML_ERROR_INVALID_ARGUMENT;
@@ -165,7 +165,7 @@ EXPORT MtmlReturn mtmlDeviceGetPciInfo(const MtmlDevice *dev, MtmlPciInfo *pci)
 static MtmlReturn path(const struct fake_card *card, const char *format, unsigned first, char *out, unsigned int length)
 {
     char name[64];
-    snprintf(name, sizeof name, format, first + card->place);
+    snprintf(name, sizeof name, format, first + card->position);
     return text(out, length, name);
 }
 
@@ -197,19 +197,19 @@ EXPORT MtmlReturn mtmlDeviceGetProperty(const MtmlDevice *dev, MtmlDevicePropert
 EXPORT MtmlReturn mtmlDeviceCountGpuCores(const MtmlDevice *dev, unsigned int *count)
 {
     HANDLE(devices, dev, count);
-    *count = card->core;
+    *count = card->core_units;
     return MTML_SUCCESS;
 }
 
 EXPORT MtmlReturn mtmlDeviceGetMemoryAffinityWithinNode(const MtmlDevice *dev, unsigned int size, unsigned long *nodes)
 {
     HANDLE_NOISE(devices, dev, nodes, size * sizeof *nodes);
-    if (card->numa < 0)
+    if (card->numa_node < 0)
         return MTML_ERROR_NOT_SUPPORTED;
-    if ((unsigned)card->numa >= 64 * size)
+    if ((unsigned)card->numa_node >= 64 * size)
         return MTML_ERROR_INSUFFICIENT_SIZE;
     memset(nodes, 0, size * sizeof *nodes);
-    nodes[card->numa / 64] = 1ul << card->numa % 64;
+    nodes[card->numa_node / 64] = 1ul << card->numa_node % 64;
     return MTML_SUCCESS;
 }
 
@@ -223,14 +223,14 @@ EXPORT MtmlReturn mtmlDeviceGetMpcMode(const MtmlDevice *dev, MtmlMpcMode *mode)
 
 static const struct fake_card *far_end(const struct fake_card *card, unsigned *link)
 {
-    const struct fake_card *other;
-    for (unsigned i = 0, count; (other = fake_card(i)); i++) { /* links are numbered peer by peer */
+    const struct fake_card *peer;
+    for (unsigned i = 0, count; (peer = fake_card(i)); i++) { /* links are numbered peer by peer */
         char word[16];
-        fake_link(card, other, word);
-        if (other == card || sscanf(word, "MTLINK%u", &count) != 1)
+        fake_link(card, peer, word);
+        if (peer == card || sscanf(word, "MTLINK%u", &count) != 1)
             continue;
         if (*link < count)
-            return other;
+            return peer;
         *link -= count;
     }
     return NULL;
@@ -247,13 +247,13 @@ EXPORT MtmlReturn mtmlDeviceGetTopologyLevel(const MtmlDevice *dev, const MtmlDe
                  {"PHB", MTML_TOPOLOGY_HOSTBRIDGE},
                  {"NODE", MTML_TOPOLOGY_NODE}};
     HANDLE(devices, dev, level);
-    const struct fake_card *other = fake_at((unsigned)(dev2 - devices));
+    const struct fake_card *peer = fake_at((unsigned)(dev2 - devices));
     char word[16];
-    if (!other)
+    if (!peer)
         return MTML_ERROR_INVALID_ARGUMENT;
-    *level = other == card ? MTML_TOPOLOGY_INTERNAL : MTML_TOPOLOGY_SYSTEM;
-    fake_link(card, other, word);
-    for (unsigned i = 0; other != card && i < sizeof words / sizeof *words; i++)
+    *level = peer == card ? MTML_TOPOLOGY_INTERNAL : MTML_TOPOLOGY_SYSTEM;
+    fake_link(card, peer, word);
+    for (unsigned i = 0; peer != card && i < sizeof words / sizeof *words; i++)
         if (!strcmp(words[i].word, word))
             *level = words[i].level;
     return MTML_SUCCESS;
@@ -278,9 +278,9 @@ EXPORT MtmlReturn mtmlDeviceGetMtLinkState(const MtmlDevice *dev, unsigned int l
 EXPORT MtmlReturn mtmlDeviceGetMtLinkRemoteDevice(const MtmlDevice *dev, unsigned int link, MtmlDevice **remote)
 {
     HANDLE(devices, dev, remote);
-    const struct fake_card *other = far_end(card, &link);
-    if (!other)
+    const struct fake_card *peer = far_end(card, &link);
+    if (!peer)
         return MTML_ERROR_INVALID_ARGUMENT;
-    *remote = &devices[other->place];
+    *remote = &devices[peer->position];
     return MTML_SUCCESS;
 }

@@ -23,7 +23,7 @@ struct MtmlMemory {
 struct MtmlGpu {
     char unused;
 };
-extern struct MtmlDevice devices[FAKE_CARDS]; /* by place, as the two below */
+extern struct MtmlDevice devices[FAKE_CARDS]; /* by position, as the two below */
 extern struct MtmlMemory memories[FAKE_CARDS];
 extern struct MtmlGpu gpus[FAKE_CARDS];
 
@@ -34,8 +34,8 @@ static inline bool is_null(const void *out)
 
 /* The card a handle is about, or the end of the call. */
 #define HANDLE_NOISE(cells, handle, out, size)                                                                         \
-    const unsigned place = (unsigned)((handle) - (cells));                                                             \
-    const struct fake_card *card = (handle) == (cells) + place ? fake_at(place) : NULL;                                \
+    const unsigned position = (unsigned)((handle) - (cells));                                                          \
+    const struct fake_card *card = (handle) == (cells) + position ? fake_at(position) : NULL;                          \
     FAULTS(card, out, size);                                                                                           \
     if (!card || is_null(out))                                                                                         \
         return fake_opened() ? MTML_ERROR_INVALID_ARGUMENT : MTML_ERROR_DRIVER_NOT_LOADED;                             \

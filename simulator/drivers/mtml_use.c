@@ -4,7 +4,7 @@
 EXPORT MtmlReturn mtmlDeviceInitMemory(const MtmlDevice *dev, MtmlMemory **mem)
 {
     HANDLE(devices, dev, mem);
-    *mem = &memories[place];
+    *mem = &memories[position];
     return MTML_SUCCESS;
 }
 
@@ -17,14 +17,14 @@ EXPORT MtmlReturn mtmlDeviceFreeMemory(MtmlMemory *mem)
 EXPORT MtmlReturn mtmlMemoryGetTotal(const MtmlMemory *mem, unsigned long long *total)
 {
     HANDLE(memories, mem, total);
-    *total = card->memory;
+    *total = card->memory_bytes;
     return MTML_SUCCESS;
 }
 
 EXPORT MtmlReturn mtmlMemoryGetUsed(const MtmlMemory *mem, unsigned long long *used)
 {
     HANDLE(memories, mem, used);
-    *used = card->used;
+    *used = card->used_bytes;
     return MTML_SUCCESS;
 }
 
@@ -60,7 +60,7 @@ EXPORT MtmlReturn mtmlMemoryGetRetiredPagesPendingStatus(const MtmlMemory *mem, 
 EXPORT MtmlReturn mtmlDeviceInitGpu(const MtmlDevice *dev, MtmlGpu **gpu)
 {
     HANDLE(devices, dev, gpu);
-    *gpu = &gpus[place];
+    *gpu = &gpus[position];
     return MTML_SUCCESS;
 }
 
@@ -73,20 +73,20 @@ EXPORT MtmlReturn mtmlDeviceFreeGpu(MtmlGpu *gpu)
 EXPORT MtmlReturn mtmlGpuGetUtilization(const MtmlGpu *gpu, unsigned int *utilization)
 {
     HANDLE(gpus, gpu, utilization);
-    *utilization = card->busy;
+    *utilization = card->busy_percent;
     return MTML_SUCCESS;
 }
 
 EXPORT MtmlReturn mtmlGpuGetTemperature(const MtmlGpu *gpu, unsigned int *temp)
 {
     HANDLE(gpus, gpu, temp);
-    *temp = card->temperature;
-    return card->temperature ? MTML_SUCCESS : MTML_ERROR_NOT_SUPPORTED;
+    *temp = card->temperature_c;
+    return card->temperature_c ? MTML_SUCCESS : MTML_ERROR_NOT_SUPPORTED;
 }
 
 EXPORT MtmlReturn mtmlDeviceGetPowerUsage(const MtmlDevice *dev, unsigned int *power)
 {
     HANDLE(devices, dev, power);
-    *power = card->power * 1000; /* mW */
-    return card->power ? MTML_SUCCESS : MTML_ERROR_NOT_SUPPORTED;
+    *power = card->power_w * 1000; /* mW */
+    return card->power_w ? MTML_SUCCESS : MTML_ERROR_NOT_SUPPORTED;
 }

@@ -33,8 +33,8 @@ EXPORT unsigned int mxSmlGetDeviceCount(void)
 EXPORT mxSmlReturn_t mxSmlGetDeviceInfo(unsigned int deviceId, mxSmlDeviceInfo_t *deviceInfo)
 {
     CARD(deviceInfo);
-    *deviceInfo =
-        (mxSmlDeviceInfo_t){.deviceId = deviceId, .gpuId = card->place, .nodeId = card->place, .brand = MXSML_Brand_C};
+    *deviceInfo = (mxSmlDeviceInfo_t){
+        .deviceId = deviceId, .gpuId = card->position, .nodeId = card->position, .brand = MXSML_Brand_C};
     snprintf(deviceInfo->bdfId, sizeof deviceInfo->bdfId, "%04x:%02x:%02x.%x", card->domain, card->bus, card->device,
              card->function);
     const char *kind = strncmp(card->uuid, "GPU-", 4) ? "GPU-" : "";
@@ -69,7 +69,8 @@ EXPORT mxSmlReturn_t mxSmlGetBoardSerial(unsigned int deviceId, char *boardSeria
 EXPORT mxSmlReturn_t mxSmlGetMemoryInfo(unsigned int deviceId, mxSmlMemoryInfo_t *memoryInfo)
 {
     CARD(memoryInfo);
-    *memoryInfo = (mxSmlMemoryInfo_t){.vramTotal = (long)(card->memory >> 10), .vramUse = (long)(card->used >> 10)};
+    *memoryInfo = (mxSmlMemoryInfo_t){.vramTotal = (long)(card->memory_bytes >> 10),
+                                      .vramUse = (long)(card->used_bytes >> 10)};
     return MXSML_Success;
 }
 
@@ -78,7 +79,7 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceIpUsage(unsigned int deviceId, mxSmlUsageIp_t
     CARD(usage);
     if (usageIp != MXSML_Usage_Xcore)
         return MXSML_OperationNotSupport;
-    *usage = (int)card->busy;
+    *usage = (int)card->busy_percent;
     return MXSML_Success;
 }
 
@@ -86,8 +87,8 @@ EXPORT mxSmlReturn_t mxSmlGetTemperatureInfo(unsigned int deviceId, mxSmlTempera
                                              int *temperature)
 {
     CARD(temperature);
-    *temperature = (int)card->temperature * 100; /* hundredths of a degree */
-    bool known = card->temperature && temperatureType == MXSML_Temperature_Hotspot;
+    *temperature = (int)card->temperature_c * 100; /* hundredths of a degree */
+    bool known = card->temperature_c && temperatureType == MXSML_Temperature_Hotspot;
     return known ? MXSML_Success : MXSML_OperationNotSupport;
 }
 
@@ -96,23 +97,23 @@ EXPORT mxSmlReturn_t mxSmlGetBoardPowerInfo(unsigned int deviceId, unsigned int 
                                             mxSmlBoardWayElectricInfo_t *boardInfo)
 {
     CARD(infoSize);
-    unsigned room = *infoSize;
-    if (!card->power)
+    unsigned capacity = *infoSize;
+    if (!card->power_w)
         return MXSML_OperationNotSupport;
     *infoSize = 3;
-    if (!boardInfo || room < 3)
+    if (!boardInfo || capacity < 3)
         return MXSML_InsufficientSize;
     for (unsigned i = 0; i < 3; i++)
-        boardInfo[i] = (mxSmlBoardWayElectricInfo_t){.voltage = 12000,
-                                                     .power = (card->power * (i + 1) / 3 - card->power * i / 3) * 1000};
+        boardInfo[i] = (mxSmlBoardWayElectricInfo_t){
+            .voltage = 12000, .power = (card->power_w * (i + 1) / 3 - card->power_w * i / 3) * 1000};
     return MXSML_Success;
 }
 
 EXPORT mxSmlReturn_t mxSmlGetBoardPowerLimit(unsigned int deviceId, unsigned int *limit)
 {
     CARD(limit);
-    *limit = card->power_limit * 1000; /* mW */
-    return card->power_limit ? MXSML_Success : MXSML_OperationNotSupport;
+    *limit = card->power_limit_w * 1000; /* mW */
+    return card->power_limit_w ? MXSML_Success : MXSML_OperationNotSupport;
 }
 
 EXPORT mxSmlReturn_t mxSmlGetDeviceState(unsigned int deviceId, int *deviceState)
@@ -141,12 +142,12 @@ EXPORT mxSmlReturn_t mxSmlGetTotalEccErrors(unsigned int deviceId, mxSmlEccError
 EXPORT mxSmlReturn_t mxSmlGetNodeAffinity(unsigned int deviceId, unsigned int nodeSetSize, unsigned int *nodeSet)
 {
     CARD_NOISE(nodeSet, nodeSetSize * sizeof *nodeSet);
-    if (card->numa < 0)
+    if (card->numa_node < 0)
         return MXSML_OperationNotSupport;
-    if ((unsigned)card->numa >= nodeSetSize * 32)
+    if ((unsigned)card->numa_node >= nodeSetSize * 32)
         return MXSML_InsufficientSize;
     memset(nodeSet, 0, nodeSetSize * sizeof *nodeSet);
-    nodeSet[card->numa / 32] = 1u << card->numa % 32;
+    nodeSet[card->numa_node / 32] = 1u << card->numa_node % 32;
     return MXSML_Success;
 }
 
@@ -162,13 +163,13 @@ EXPORT mxSmlReturn_t mxSmlGetDeviceTopology(unsigned int deviceId, unsigned int 
                  {"PHB", MXSML_TOPOLOGY_HOSTBRIDGE},
                  {"NODE", MXSML_TOPOLOGY_NODE}};
     CARD(level);
-    const struct fake_card *other = fake_card(deviceDst);
+    const struct fake_card *peer = fake_card(deviceDst);
     char word[16];
-    if (!other)
+    if (!peer)
         return MXSML_InvalidDeviceId;
-    *level = other == card ? MXSML_TOPOLOGY_INTERNAL : MXSML_TOPOLOGY_SYSTEM;
-    fake_link(card, other, word);
-    for (unsigned i = 0; other != card && i < sizeof words / sizeof *words; i++)
+    *level = peer == card ? MXSML_TOPOLOGY_INTERNAL : MXSML_TOPOLOGY_SYSTEM;
+    fake_link(card, peer, word);
+    for (unsigned i = 0; peer != card && i < sizeof words / sizeof *words; i++)
         if (!strcmp(words[i].word, word))
             *level = words[i].level;
     return MXSML_Success;
@@ -179,12 +180,12 @@ EXPORT mxSmlReturn_t mxSmlGetSingleGpuProcess(unsigned int deviceId, unsigned in
 {
     CARD(processNumber);
     struct fake_process processes[64];
-    unsigned room = *processNumber;
+    unsigned capacity = *processNumber;
     *processNumber = fake_processes(card, processes, 64);
-    for (unsigned i = 0; processInfo && i < *processNumber && i < room; i++) {
+    for (unsigned i = 0; processInfo && i < *processNumber && i < capacity; i++) {
         processInfo[i] = (mxSmlProcessInfo_t){.processId = processes[i].pid, .gpuNumber = 1};
-        processInfo[i].processGpuInfo[0].gpuId = card->place;
-        processInfo[i].processGpuInfo[0].gpuMemoryUsage = processes[i].memory;
+        processInfo[i].processGpuInfo[0].gpuId = card->position;
+        processInfo[i].processGpuInfo[0].gpuMemoryUsage = processes[i].memory_bytes;
     }
     return MXSML_Success;
 }

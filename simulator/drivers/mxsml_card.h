@@ -25,9 +25,9 @@ static inline bool is_null(const void *out)
 
 static inline mxSmlReturn_t text(char *out, unsigned int *size, const char *value)
 {
-    unsigned room = *size;
+    unsigned capacity = *size;
     *size = (unsigned)strlen(value) + 1;
-    if (*size > room)
+    if (*size > capacity)
         return MXSML_InsufficientSize;
     memcpy(out, value, *size);
     return MXSML_Success;

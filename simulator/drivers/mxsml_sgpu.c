@@ -33,19 +33,19 @@ static bool sliced_at_start(const struct fake_card *card)
     return !strcmp(rack_text(card->section, "sgpu", "off"), "on");
 }
 
-static unsigned setting(const struct fake_card *card, unsigned which, unsigned fallback)
+static unsigned setting(const struct fake_card *card, unsigned setting_number, unsigned fallback)
 {
     fake_lock();
-    unsigned value = fake_switch(card, which, fallback);
+    unsigned value = fake_switch(card, setting_number, fallback);
     fake_unlock();
     return value;
 }
 
-static mxSmlReturn_t set(const struct fake_card *card, unsigned which, unsigned value, bool legal)
+static mxSmlReturn_t set(const struct fake_card *card, unsigned setting_number, unsigned value, bool legal)
 {
     fake_lock();
     if (legal)
-        fake_set_switch(card, which, value);
+        fake_set_switch(card, setting_number, value);
     fake_unlock();
     return legal ? MXSML_Success : MXSML_SysfsWriteError;
 }
@@ -95,15 +95,15 @@ EXPORT mxSmlReturn_t mxSmlSetDeviceTimeslice(unsigned int deviceId, unsigned int
 }
 
 /* What is left beside the slices, but for one of them. Under the lock. */
-static mxSmlSgpuAvailableQuota_t left_of(const struct fake_card *card, const struct fake_slice *but)
+static mxSmlSgpuAvailableQuota_t left_of(const struct fake_card *card, const struct fake_slice *excluded)
 {
-    mxSmlSgpuAvailableQuota_t left = {mebibytes(card->memory), mebibytes(card->memory), 100};
+    mxSmlSgpuAvailableQuota_t remaining = {mebibytes(card->memory_bytes), mebibytes(card->memory_bytes), 100};
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, SGPU, slice));)
-        if (slice != but) {
-            left.vramQuota -= (unsigned)slice->memory;
-            left.computeQuota -= slice->core;
+        if (slice != excluded) {
+            remaining.vramQuota -= (unsigned)slice->memory;
+            remaining.computeQuota -= slice->core;
         }
-    return left;
+    return remaining;
 }
 
 EXPORT mxSmlReturn_t mxSmlCreateSgpu(unsigned int deviceId, unsigned int memory, unsigned int compute,
@@ -113,12 +113,13 @@ EXPORT mxSmlReturn_t mxSmlCreateSgpu(unsigned int deviceId, unsigned int memory,
     mxSmlReturn_t outcome = MXSML_OperationNotSupport;
     fake_lock();
     if (fake_switch(card, TOGGLE, sliced_at_start(card))) {
-        mxSmlSgpuAvailableQuota_t left = left_of(card, NULL);
+        mxSmlSgpuAvailableQuota_t remaining = left_of(card, NULL);
         unsigned id = 0;
         while (id < SGPUS && fake_find(card, SGPU, id))
             id++;
         struct fake_slice *slice = NULL;
-        if (memory && memory % STEP == 0 && memory <= left.vramQuota && compute <= left.computeQuota && id < SGPUS)
+        if (memory && memory % STEP == 0 && memory <= remaining.vramQuota && compute <= remaining.computeQuota &&
+            id < SGPUS)
             slice = fake_cut(card, SGPU, id);
         outcome = slice ? MXSML_Success : MXSML_SysfsWriteError;
         if (slice) {
@@ -137,11 +138,11 @@ EXPORT mxSmlReturn_t mxSmlRemoveSgpu(unsigned int deviceId, unsigned int sgpuId)
     SLICED(&sgpuId);
     fake_lock();
     struct fake_slice *slice = fake_find(card, SGPU, sgpuId);
-    bool used = slice && fake_in_use(slice);
-    if (slice && !used)
+    bool is_used = slice && fake_in_use(slice);
+    if (slice && !is_used)
         fake_drop(slice);
     fake_unlock();
-    return !slice ? MXSML_OperationNotSupport : used ? MXSML_SysfsWriteError : MXSML_Success;
+    return !slice ? MXSML_OperationNotSupport : is_used ? MXSML_SysfsWriteError : MXSML_Success;
 }
 
 EXPORT unsigned int mxSmlGetSgpuCount(unsigned int deviceId)
@@ -175,7 +176,7 @@ EXPORT mxSmlReturn_t mxSmlGetSgpuInfo(unsigned int deviceId, unsigned int sgpuId
                                   .sgpuId = sgpuId,
                                   .vramQuota = (unsigned)slice->memory,
                                   .computeQuota = slice->core,
-                                  .minor = card->place * SGPUS + sgpuId,
+                                  .minor = card->position * SGPUS + sgpuId,
                                   .swQueuePriority = slice->settings[SW_QUEUE_PRIORITY],
                                   .deviceQueuePriority = slice->settings[QUEUE_PRIORITY]};
     snprintf(sgpuInfo->uuid, sizeof sgpuInfo->uuid, "%s-%u", card->uuid, sgpuId);

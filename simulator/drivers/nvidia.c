@@ -30,53 +30,55 @@ static uint64_t name_of(const struct rack *rack)
 
 static void derive_uuid(char uuid[48], const char *kind, uint64_t seed, unsigned index)
 {
-    uint64_t high = rack_hash(seed, &index, sizeof index), low = rack_hash(high, kind, strlen(kind));
-    snprintf(uuid, 48, "%s-%08x-%04x-%04x-%04x-%012llx", kind, (unsigned)(high >> 32), (unsigned)(high >> 16) & 0xffff,
-             0x4000u | ((unsigned)high & 0xfff), 0x8000u | ((unsigned)(low >> 48) & 0x3fff),
-             (unsigned long long)low & 0xffffffffffffULL);
+    uint64_t high_bits = rack_hash(seed, &index, sizeof index), low_bits = rack_hash(high_bits, kind, strlen(kind));
+    snprintf(uuid, 48, "%s-%08x-%04x-%04x-%04x-%012llx", kind, (unsigned)(high_bits >> 32),
+             (unsigned)(high_bits >> 16) & 0xffff, 0x4000u | ((unsigned)high_bits & 0xfff),
+             0x8000u | ((unsigned)(low_bits >> 48) & 0x3fff), (unsigned long long)low_bits & 0xffffffffffffULL);
 }
 
 /* "1g.18gb x3, 2g.35gb x1" */
-static void read_mig(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
+static void read_mig(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section, unsigned index)
 {
-    struct nvidia_device *device = &it->devices[index];
-    const char *at = rack_text(section, "mig", "");
-    while (*at) {
+    struct nvidia_device *device = &nvidia->devices[index];
+    const char *cursor = rack_text(section, "mig", "");
+    while (*cursor) {
         unsigned slices, size, count = 1;
-        int used = 0;
-        if (sscanf(at, " %ug.%ugb%n", &slices, &size, &used) != 2 || !used || slices < 1 || slices > 7) {
+        int parsed_length = 0;
+        if (sscanf(cursor, " %ug.%ugb%n", &slices, &size, &parsed_length) != 2 || !parsed_length || slices < 1 ||
+            slices > 7) {
             rack_fault(rack, section, "mig", "instances such as 1g.18gb x3, 2g.35gb x1");
             return;
         }
-        at += used;
-        if (sscanf(at, " x%u%n", &count, &used) == 1)
-            at += used;
-        for (; count && it->card_count < ENGINE_CARDS; count--, device->cards++) {
-            struct nvidia_card *card = &it->cards[it->card_count++];
+        cursor += parsed_length;
+        if (sscanf(cursor, " x%u%n", &count, &parsed_length) == 1)
+            cursor += parsed_length;
+        for (; count && nvidia->card_count < ENGINE_CARDS; count--, device->cards++) {
+            struct nvidia_card *card = &nvidia->cards[nvidia->card_count++];
             *card = (struct nvidia_card){.device = index, .slices = slices};
             card->memory = (uint64_t)size * 1000000000u >> 20 << 20;
             snprintf(card->profile, sizeof card->profile, "%ug.%ugb", slices, size);
             derive_uuid(card->uuid, "MIG", rack_hash(rack->fingerprint, &index, sizeof index), device->cards);
         }
-        at += strspn(at, ", ");
+        cursor += strspn(cursor, ", ");
     }
 }
 
 /* "1:NV18 2:PIX"; what the other end says counts too. */
-static void read_links(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
+static void read_links(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section, unsigned index)
 {
     static const struct {
         const char *name;
         enum nvidia_path path;
     } paths[] = {{"XGMI", PATH_NODE}, {"PIX", PATH_PIX},   {"PXB", PATH_PXB},
                  {"PHB", PATH_PHB},   {"NODE", PATH_NODE}, {"SYS", PATH_SYS}};
-    const char *at = rack_text(section, "links", "");
-    while (*at) {
+    const char *cursor = rack_text(section, "links", "");
+    while (*cursor) {
         unsigned peer, nvlinks = 0;
         char word[8] = "";
-        int used = 0;
+        int parsed_length = 0;
         struct nvidia_link link = {0, 0};
-        if (sscanf(at, "%u:%7[A-Z0-9]%n", &peer, word, &used) == 2 && peer < it->device_count && peer != index) {
+        if (sscanf(cursor, "%u:%7[A-Z0-9]%n", &peer, word, &parsed_length) == 2 && peer < nvidia->device_count &&
+            peer != index) {
             for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++)
                 if (!strcmp(word, paths[i].name))
                     link.path = paths[i].path;
@@ -87,19 +89,19 @@ static void read_links(struct nvidia *it, struct rack *rack, const struct rack_s
             rack_fault(rack, section, "links", "peers such as 1:NV18 2:PIX");
             return;
         }
-        it->devices[index].links[peer] = it->devices[peer].links[index] = link;
-        at += used;
-        at += strspn(at, ", ");
+        nvidia->devices[index].links[peer] = nvidia->devices[peer].links[index] = link;
+        cursor += parsed_length;
+        cursor += strspn(cursor, ", ");
     }
 }
 
-static void default_links(struct nvidia *it)
+static void default_links(struct nvidia *nvidia)
 {
-    for (unsigned i = 0; i < it->device_count; i++)
-        for (unsigned j = 0; j < it->device_count; j++)
-            if (i != j && !it->devices[i].links[j].path) {
-                int near = it->devices[i].numa, far = it->devices[j].numa;
-                it->devices[i].links[j].path = near >= 0 && near == far ? PATH_NODE : PATH_SYS;
+    for (unsigned i = 0; i < nvidia->device_count; i++)
+        for (unsigned j = 0; j < nvidia->device_count; j++)
+            if (i != j && !nvidia->devices[i].links[j].path) {
+                int near = nvidia->devices[i].numa, far = nvidia->devices[j].numa;
+                nvidia->devices[i].links[j].path = near >= 0 && near == far ? PATH_NODE : PATH_SYS;
             }
 }
 
@@ -109,9 +111,9 @@ static void read_health(struct nvidia_device *device, struct rack *rack, const s
     device->xid = (unsigned)rack_number(rack, section, "xid", RACK_COUNT, 0);
 }
 
-static void read_device(struct nvidia *it, struct rack *rack, const struct rack_section *section, unsigned index)
+static void read_device(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section, unsigned index)
 {
-    struct nvidia_device *device = &it->devices[index];
+    struct nvidia_device *device = &nvidia->devices[index];
     const char *uuid = rack_text(section, "uuid", NULL), *pci = rack_text(section, "pci", NULL);
     const char *compute = rack_text(section, "compute", "8.0");
     device->model = rack_text(section, "model", NULL);
@@ -146,30 +148,30 @@ static void read_device(struct nvidia *it, struct rack *rack, const struct rack_
     else
         derive_uuid(device->uuid, "GPU", name_of(rack), index);
     device->mig = rack_text(section, "mig", NULL);
-    device->first_card = it->card_count;
+    device->first_card = nvidia->card_count;
     if (device->mig) {
-        read_mig(it, rack, section, index);
-    } else if (it->card_count < ENGINE_CARDS) {
-        struct nvidia_card *card = &it->cards[it->card_count++];
+        read_mig(nvidia, rack, section, index);
+    } else if (nvidia->card_count < ENGINE_CARDS) {
+        struct nvidia_card *card = &nvidia->cards[nvidia->card_count++];
         *card = (struct nvidia_card){.device = index, .memory = device->memory};
         memcpy(card->uuid, device->uuid, sizeof card->uuid);
         device->cards = 1;
     }
-    read_links(it, rack, section, index);
+    read_links(nvidia, rack, section, index);
 }
 
-static void read_driver(struct nvidia *it, const struct rack_section *section)
+static void read_driver(struct nvidia *nvidia, const struct rack_section *section)
 {
-    it->driver = rack_text(section, VENDOR, it->driver);
+    nvidia->driver = rack_text(section, VENDOR, nvidia->driver);
     for (unsigned i = sizeof cuda_versions / sizeof *cuda_versions; i-- > 0;)
-        if (atoi(it->driver) >= cuda_versions[i].driver)
-            it->cuda = cuda_versions[i].cuda;
+        if (atoi(nvidia->driver) >= cuda_versions[i].driver)
+            nvidia->cuda = cuda_versions[i].cuda;
 }
 
-static void read_kernel(struct nvidia *it, struct rack *rack, const struct rack_section *section)
+static void read_kernel(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section)
 {
-    it->kernels = realloc(it->kernels, (it->kernel_count + 1) * sizeof *it->kernels);
-    it->kernels[it->kernel_count++] = (struct nvidia_kernel){
+    nvidia->kernels = realloc(nvidia->kernels, (nvidia->kernel_count + 1) * sizeof *nvidia->kernels);
+    nvidia->kernels[nvidia->kernel_count++] = (struct nvidia_kernel){
         section->name,
         rack_number(rack, section, "time", RACK_NANOSECONDS, 2000),
         rack_number(rack, section, "per_arg0", RACK_NANOSECONDS, 0),
@@ -184,14 +186,14 @@ static bool ours(const struct rack_section *section)
 struct nvidia *nvidia_open(void)
 {
     struct rack *rack = rack_open();
-    struct nvidia *it = rack ? calloc(1, sizeof *it) : NULL;
-    if (!it)
+    struct nvidia *nvidia = rack ? calloc(1, sizeof *nvidia) : NULL;
+    if (!nvidia)
         return NULL;
-    it->driver = "580.159.04";
-    it->cuda = 13000;
+    nvidia->driver = "580.159.04";
+    nvidia->cuda = 13000;
     for (unsigned i = 0; i < rack->count; i++) /* links name devices that come later */
-        it->device_count += ours(&rack->sections[i]);
-    if (it->device_count > ENGINE_CARDS) {
+        nvidia->device_count += ours(&rack->sections[i]);
+    if (nvidia->device_count > ENGINE_CARDS) {
         fprintf(stderr, "%s: more than %u devices\n", rack->path, ENGINE_CARDS);
         return NULL;
     }
@@ -199,28 +201,28 @@ struct nvidia *nvidia_open(void)
     for (unsigned i = 0, index = 0; i < rack->count; i++) {
         const struct rack_section *section = &rack->sections[i];
         if (ours(section)) {
-            unsigned from = it->card_count;
+            unsigned from = nvidia->card_count;
             uint64_t slice = rack_number(rack, section, "slice", RACK_NANOSECONDS, SLICE);
             uint64_t swap = rack_number(rack, section, "switch", RACK_NANOSECONDS, SWAP);
             if (!slice)
                 rack_fault(rack, section, "slice", "more than nothing");
-            read_device(it, rack, section, index++);
-            for (; from < it->card_count; from++)
-                cards[from] = (struct engine_card){it->cards[from].memory, slice, swap};
+            read_device(nvidia, rack, section, index++);
+            for (; from < nvidia->card_count; from++)
+                cards[from] = (struct engine_card){nvidia->cards[from].memory, slice, swap};
         } else if (!strcmp(section->kind, "kernel")) {
-            read_kernel(it, rack, section);
+            read_kernel(nvidia, rack, section);
         } else if (!strcmp(section->kind, "driver")) {
-            read_driver(it, section);
+            read_driver(nvidia, section);
         }
     }
-    default_links(it);
+    default_links(nvidia);
     if (rack->faults)
         return NULL;
-    it->engine = engine_open(name_of(rack), rack->fingerprint, cards, it->card_count);
-    return it->engine ? it : NULL;
+    nvidia->engine = engine_open(name_of(rack), rack->fingerprint, cards, nvidia->card_count);
+    return nvidia->engine ? nvidia : NULL;
 }
 
-void nvidia_refresh(struct nvidia *it)
+void nvidia_refresh(struct nvidia *nvidia)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next */
     static uint64_t seen;                                    /* the fingerprint of the rack as it was read last */
@@ -233,9 +235,9 @@ void nvidia_refresh(struct nvidia *it)
     for (unsigned i = 0; rack->fingerprint != seen && i < rack->count; i++)
         if (ours(&rack->sections[i]) && count < ENGINE_CARDS)
             found[count++] = &rack->sections[i];
-    if (count && count == it->device_count) { /* else it is the same, or half written */
+    if (count && count == nvidia->device_count) { /* else it is the same, or half written */
         for (unsigned i = 0; i < count; i++)
-            read_health(&it->devices[i], rack, found[i]);
+            read_health(&nvidia->devices[i], rack, found[i]);
         seen = rack->fingerprint; /* and its text stays: `health` is of it */
     } else {
         rack_close(rack);

@@ -62,6 +62,6 @@ struct nvidia {
 struct nvidia *nvidia_open(void);
 
 /* Read anew how the cards are, if the rack's text is another: health and xid. All else stays as it was read first. */
-void nvidia_refresh(struct nvidia *it);
+void nvidia_refresh(struct nvidia *this_nvidia);
 
 #endif

@@ -60,10 +60,10 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 EXPORT nvmlReturn_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&lock);
-    bool was = initialized > 0;
-    initialized -= was;
+    bool was_open = initialized > 0;
+    initialized -= was_open;
     pthread_mutex_unlock(&lock);
-    return was ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    return was_open ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t result)
@@ -207,8 +207,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDe
     STARTED;
     NEEDS(address && handle && sscanf(address, "%x:%x:%x", &domain, &bus, &device) == 3);
     for (unsigned i = 0; i < rack->device_count; i++) {
-        const struct nvidia_device *it = &rack->devices[i];
-        if (it->pci_domain == domain && it->pci_bus == bus && it->pci_device == device) {
+        const struct nvidia_device *nvidia_device = &rack->devices[i];
+        if (nvidia_device->pci_domain == domain && nvidia_device->pci_bus == bus &&
+            nvidia_device->pci_device == device) {
             *handle = &whole[i];
             return NVML_SUCCESS;
         }
@@ -282,13 +283,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *
 /* Before the long bus id came last, its place and 16 bytes less were reserved: more would be past the caller's end. */
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t handle, nvmlPciInfo_t *pci)
 {
-    nvmlPciInfo_t now;
+    nvmlPciInfo_t current_info;
     FILLS_TEXT(pci, NVML_PCI_INFO_V2_SIZE);
     KNOWN(device, handle);
     NEEDS(pci);
-    pci_of(device, &now);
-    memset(now.busId, 0, sizeof now.busId);
-    memcpy(pci, &now, NVML_PCI_INFO_V2_SIZE);
+    pci_of(device, &current_info);
+    memset(current_info.busId, 0, sizeof current_info.busId);
+    memcpy(pci, &current_info, NVML_PCI_INFO_V2_SIZE);
     return NVML_SUCCESS;
 }
 

@@ -85,9 +85,9 @@ bool valid(nvmlDevice_t handle);
 const struct nvidia_card *card_of(nvmlDevice_t handle);
 void pci_of(const struct nvidia_device *device, nvmlPciInfo_t *pci);
 
-/* What a call is about and what it fills in, for the faults it is told to show: unless it says otherwise, no card and
- * nothing. */
-static const struct fake_card *const about __attribute__((unused)) = NULL;
+/* What a call is called_card and what it fills in, for the faults it is told to show: unless it says otherwise, no card
+ * and nothing. */
+static const struct fake_card *const called_card __attribute__((unused)) = NULL;
 static void *const noise __attribute__((unused)) = NULL;
 static const uint64_t noise_size __attribute__((unused)) = 0;
 #define FILLS_TEXT(pointer, size)                                                                                      \
@@ -96,7 +96,7 @@ static const uint64_t noise_size __attribute__((unused)) = 0;
 #define FILLS(pointer) FILLS_TEXT(pointer, sizeof *(pointer))
 
 #define STARTED                                                                                                        \
-    FAULTS(about, noise, noise_size);                                                                                  \
+    FAULTS(called_card, noise, noise_size);                                                                            \
     if (!nvml_started())                                                                                               \
     return NVML_ERROR_UNINITIALIZED
 #define NEEDS(condition)                                                                                               \
@@ -105,10 +105,10 @@ static const uint64_t noise_size __attribute__((unused)) = 0;
 
 /* What NVML keeps in memory answers even for a card that fell off the bus; what it has to ask the card does not. */
 #define KNOWN(name, handle)                                                                                            \
-    const struct fake_card *const about = nvml_started() && valid(handle) ? fake_at((handle)->device) : NULL;          \
+    const struct fake_card *const called_card = nvml_started() && valid(handle) ? fake_at((handle)->device) : NULL;    \
     STARTED;                                                                                                           \
     NEEDS(valid(handle));                                                                                              \
-    if (!faults_spare(about))                                                                                          \
+    if (!faults_spare(called_card))                                                                                    \
         return NVML_ERROR_GPU_IS_LOST;                                                                                 \
     const struct nvidia_device *name = &rack->devices[(handle)->device]
 #define ALIVE(name, handle)                                                                                            \

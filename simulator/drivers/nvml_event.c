@@ -80,9 +80,9 @@ static bool happened(nvmlEventSet_t set, nvmlEventData_t *data)
 
 static uint64_t now_ms(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
 /* Tells of what becomes of the rack's file from now on: it is written, or another takes its name. -1: nobody tells. */

@@ -56,34 +56,34 @@ EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t handle, unsigned size,
 
 /* Links. */
 
-static const struct nvidia_link *between(nvmlDevice_t one, nvmlDevice_t other)
+static const struct nvidia_link *between(nvmlDevice_t first, nvmlDevice_t second)
 {
-    return &rack->devices[one->device].links[other->device];
+    return &rack->devices[first->device].links[second->device];
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other,
+EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second,
                                                         nvmlGpuTopologyLevel_t *level)
 {
     FILLS(level);
-    ALIVE(device, one);
-    NEEDS(valid(other) && level);
+    ALIVE(device, first);
+    NEEDS(valid(second) && level);
     (void)device;
-    *level = (nvmlGpuTopologyLevel_t)between(one, other)->path;
+    *level = (nvmlGpuTopologyLevel_t)between(first, second)->path;
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t one, nvmlDevice_t other, nvmlGpuP2PCapsIndex_t capability,
+EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, nvmlGpuP2PCapsIndex_t capability,
                                            nvmlGpuP2PStatus_t *status)
 {
-    ALIVE(device, one);
-    NEEDS(valid(other) && status);
+    ALIVE(device, first);
+    NEEDS(valid(second) && status);
     (void)device;
-    const struct nvidia_link *link = between(one, other);
-    bool near = link->path <= PATH_PXB, wire = link->nvlinks > 0;
-    bool can = capability == NVML_P2P_CAPS_INDEX_NVLINK || capability == NVML_P2P_CAPS_INDEX_ATOMICS ? wire
-               : capability == NVML_P2P_CAPS_INDEX_PCI                                               ? near
-                                                                                                     : near || wire;
-    *status = can ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED;
+    const struct nvidia_link *link = between(first, second);
+    bool is_near = link->path <= PATH_PXB, wire = link->nvlinks > 0;
+    bool is_supported = capability == NVML_P2P_CAPS_INDEX_NVLINK || capability == NVML_P2P_CAPS_INDEX_ATOMICS ? wire
+                        : capability == NVML_P2P_CAPS_INDEX_PCI ? is_near
+                                                                : is_near || wire;
+    *status = is_supported ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
 

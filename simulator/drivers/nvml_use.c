@@ -73,21 +73,22 @@ static unsigned users_of(const struct nvidia_device *device, int instance, struc
         struct engine_tenant tenants[ENGINE_TENANTS];
         if (instance >= 0 && (unsigned)instance != i)
             continue;
-        unsigned found = engine_tenants(rack->engine, device->first_card + i, tenants);
-        for (unsigned j = 0; j < found; j++)
+        unsigned tenant_count = engine_tenants(rack->engine, device->first_card + i, tenants);
+        for (unsigned j = 0; j < tenant_count; j++)
             users[count++] = (struct user){tenants[j], device->mig ? i : NO_INSTANCE};
     }
     return count;
 }
 
 /* Of these, those whose numbers the caller may know: no list has others. */
-static unsigned seen_of(const struct nvidia_device *device, int instance, struct user users[8 * ENGINE_TENANTS])
+static unsigned visible_users_of(const struct nvidia_device *device, int instance,
+                                 struct user users[8 * ENGINE_TENANTS])
 {
-    unsigned all = users_of(device, instance, users), seen = 0;
-    for (unsigned i = 0; i < all; i++)
+    unsigned user_count = users_of(device, instance, users), visible_count = 0;
+    for (unsigned i = 0; i < user_count; i++)
         if (users[i].tenant.pid)
-            users[seen++] = users[i];
-    return seen;
+            users[visible_count++] = users[i];
+    return visible_count;
 }
 
 static unsigned percent(double share)
@@ -104,10 +105,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtili
         return NVML_ERROR_NOT_SUPPORTED;
     struct user users[8 * ENGINE_TENANTS];
     unsigned count = users_of(device, -1, users);
-    double busy = 0;
+    double busy_share = 0;
     for (unsigned i = 0; i < count; i++)
-        busy += users[i].tenant.busy;
-    *utilization = (nvmlUtilization_t){.gpu = percent(busy), .memory = 0};
+        busy_share += users[i].tenant.busy_share;
+    *utilization = (nvmlUtilization_t){.gpu = percent(busy_share), .memory = 0};
     return NVML_SUCCESS;
 }
 
@@ -173,46 +174,46 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t handle, nvmlTemperatu
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *samples,
-                                                    unsigned *count, unsigned long long since)
+                                                    unsigned *count, unsigned long long since_us)
 {
     ALIVE(device, handle);
     NEEDS(count);
     if (device->mig)
         return NVML_ERROR_NOT_SUPPORTED;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    unsigned long long stamp = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    unsigned long long stamp_us = (unsigned long long)time.tv_sec * 1000000 + (unsigned long long)time.tv_nsec / 1000;
     struct user users[8 * ENGINE_TENANTS];
-    unsigned found = seen_of(device, -1, users), room = *count;
-    if (!found || stamp <= since)
+    unsigned user_count = visible_users_of(device, -1, users), capacity = *count;
+    if (!user_count || stamp_us <= since_us)
         return NVML_ERROR_NOT_FOUND;
-    *count = found;
-    if (!samples || room < found)
+    *count = user_count;
+    if (!samples || capacity < user_count)
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < found; i++)
+    for (unsigned i = 0; i < user_count; i++)
         samples[i] = (nvmlProcessUtilizationSample_t){
-            .pid = (unsigned)users[i].tenant.pid, .timeStamp = stamp, .smUtil = percent(users[i].tenant.busy)};
+            .pid = (unsigned)users[i].tenant.pid, .timeStamp = stamp_us, .smUtil = percent(users[i].tenant.busy_share)};
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_v1_t *old,
-                              nvmlProcessInfo_v2_t *now)
+static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessInfo_v1_t *infos_v1,
+                              nvmlProcessInfo_v2_t *infos_v2)
 {
     ALIVE(device, handle);
     NEEDS(count);
     struct user users[8 * ENGINE_TENANTS];
-    unsigned found = seen_of(device, handle->instance, users), room = *count;
-    *count = found;
-    if (found && ((!old && !now) || room < found))
+    unsigned user_count = visible_users_of(device, handle->instance, users), capacity = *count;
+    *count = user_count;
+    if (user_count && ((!infos_v1 && !infos_v2) || capacity < user_count))
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < found; i++) {
-        unsigned pid = (unsigned)users[i].tenant.pid, part = users[i].instance;
-        uint64_t memory = users[i].tenant.memory;
-        if (old)
-            old[i] = (nvmlProcessInfo_v1_t){pid, memory};
+    for (unsigned i = 0; i < user_count; i++) {
+        unsigned pid = (unsigned)users[i].tenant.pid, instance = users[i].instance;
+        uint64_t memory = users[i].tenant.memory_bytes;
+        if (infos_v1)
+            infos_v1[i] = (nvmlProcessInfo_v1_t){pid, memory};
         else
-            now[i] = (nvmlProcessInfo_v2_t){pid, memory, part == NO_INSTANCE ? part : part + 1,
-                                            part == NO_INSTANCE ? part : 0};
+            infos_v2[i] = (nvmlProcessInfo_v2_t){pid, memory, instance == NO_INSTANCE ? instance : instance + 1,
+                                                 instance == NO_INSTANCE ? instance : 0};
     }
     return NVML_SUCCESS;
 }
@@ -220,21 +221,21 @@ static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessI
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned *count,
                                                          nvmlProcessInfo_v1_t *out)
 {
-    FAULTS(about, count, sizeof *count);
+    FAULTS(called_card, count, sizeof *count);
     return processes(handle, count, out, NULL);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t handle, unsigned *count,
                                                             nvmlProcessInfo_v2_t *out)
 {
-    FAULTS(about, count, sizeof *count);
+    FAULTS(called_card, count, sizeof *count);
     return processes(handle, count, NULL, out);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned *count,
                                                             nvmlProcessInfo_v2_t *out)
 {
-    FAULTS(about, count, sizeof *count);
+    FAULTS(called_card, count, sizeof *count);
     return processes(handle, count, NULL, out);
 }
 
@@ -283,15 +284,16 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, n
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     struct user users[8 * ENGINE_TENANTS];
     bool compute = list->mode == 0 || list->mode == 3;
-    unsigned found = compute ? seen_of(device, handle->instance, users) : 0, room = list->numProcArrayEntries;
-    list->numProcArrayEntries = found;
-    if (found && (!list->procArray || room < found))
+    unsigned user_count = compute ? visible_users_of(device, handle->instance, users) : 0,
+             capacity = list->numProcArrayEntries;
+    list->numProcArrayEntries = user_count;
+    if (user_count && (!list->procArray || capacity < user_count))
         return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < found; i++) {
-        unsigned part = users[i].instance;
-        list->procArray[i] = (nvmlProcessDetail_v1_t){(unsigned)users[i].tenant.pid, users[i].tenant.memory,
-                                                      part == NO_INSTANCE ? part : part + 1,
-                                                      part == NO_INSTANCE ? part : 0, 0};
+    for (unsigned i = 0; i < user_count; i++) {
+        unsigned instance = users[i].instance;
+        list->procArray[i] = (nvmlProcessDetail_v1_t){(unsigned)users[i].tenant.pid, users[i].tenant.memory_bytes,
+                                                      instance == NO_INSTANCE ? instance : instance + 1,
+                                                      instance == NO_INSTANCE ? instance : 0, 0};
     }
     return NVML_SUCCESS;
 }

@@ -12,9 +12,9 @@
 static uint64_t space_of(const char *process)
 {
     char path[sizeof "/proc//ns/pid" + NAME_MAX];
-    struct stat found;
+    struct stat status;
     snprintf(path, sizeof path, "/proc/%s/ns/pid", process);
-    return stat(path, &found) == 0 ? (uint64_t)found.st_ino : 0;
+    return stat(path, &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
 /* The number that a process has in its own namespace: the last of those that the kernel lists. */
@@ -37,18 +37,18 @@ struct process_number process_number_own(void)
     return (struct process_number){space_of("self"), getpid()};
 }
 
-pid_t process_number_here(struct process_number of)
+pid_t process_number_here(struct process_number process)
 {
-    if (of.space == space_of("self"))
-        return of.pid;
+    if (process.space == space_of("self"))
+        return process.pid;
     DIR *processes = opendir("/proc");
-    pid_t found = 0;
-    for (struct dirent *entry; processes && !found && (entry = readdir(processes));) {
+    pid_t own_pid = 0;
+    for (struct dirent *entry; processes && !own_pid && (entry = readdir(processes));) {
         pid_t pid = atoi(entry->d_name);
-        if (pid > 0 && space_of(entry->d_name) == of.space && innermost(entry->d_name) == of.pid)
-            found = pid;
+        if (pid > 0 && space_of(entry->d_name) == process.space && innermost(entry->d_name) == process.pid)
+            own_pid = pid;
     }
     if (processes)
         closedir(processes);
-    return found;
+    return own_pid;
 }

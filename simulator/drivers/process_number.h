@@ -13,6 +13,6 @@ struct process_number {
 struct process_number process_number_own(void);
 
 /* The same process's number here; 0: it is none that this process sees. */
-pid_t process_number_here(struct process_number of);
+pid_t process_number_here(struct process_number process);
 
 #endif

@@ -55,13 +55,13 @@ static char *whole_file(const char *path)
     FILE *file = fopen(path, "re");
     if (!file)
         return NULL;
-    size_t size = 0, room = 4096;
-    char *text = malloc(room);
+    size_t size = 0, capacity = 4096;
+    char *text = malloc(capacity);
     while (text) {
-        size += fread(text + size, 1, room - size - 1, file);
+        size += fread(text + size, 1, capacity - size - 1, file);
         if (feof(file) || ferror(file))
             break;
-        text = realloc(text, room *= 2);
+        text = realloc(text, capacity *= 2);
     }
     bool failed = ferror(file);
     fclose(file);

@@ -23,9 +23,9 @@ const char fake_vendor[] = VENDOR;
 static struct nvidia *cards(void)
 {
     static struct nvidia *opened;
-    struct nvidia *known = __atomic_load_n(&opened, __ATOMIC_ACQUIRE), *none = NULL;
-    if (!known && (known = nvidia_open()))
-        __atomic_compare_exchange_n(&opened, &none, known, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    struct nvidia *last_known = __atomic_load_n(&opened, __ATOMIC_ACQUIRE), *no_cards = NULL;
+    if (!last_known && (last_known = nvidia_open()))
+        __atomic_compare_exchange_n(&opened, &no_cards, last_known, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return opened;
 }
 
@@ -38,25 +38,25 @@ static uint64_t unique_id_of(const struct fake_card *card)
 }
 
 /* What programs have of a card besides what the rack says. */
-static unsigned running(unsigned index, struct fake_process *processes, unsigned room)
+static unsigned running(unsigned index, struct fake_process *processes, unsigned capacity)
 {
     static struct engine_tenant tenants[ENGINE_TENANTS];
     if (!cards() || index >= cards()->device_count)
         return 0;
     unsigned count = engine_tenants(cards()->engine, cards()->devices[index].first_card, tenants);
-    unsigned seen = 0;
-    for (unsigned i = 0; i < count && seen < room; i++)
+    unsigned visible_count = 0;
+    for (unsigned i = 0; i < count && visible_count < capacity; i++)
         if (tenants[i].pid)
-            processes[seen++] = (struct fake_process){(unsigned)tenants[i].pid, tenants[i].memory};
-    return seen;
+            processes[visible_count++] = (struct fake_process){(unsigned)tenants[i].pid, tenants[i].memory_bytes};
+    return visible_count;
 }
 
 /* The processes that the rack says a card has, and those that run on it. */
 static unsigned processes_on(unsigned index, const struct fake_card *card, struct fake_process *processes,
-                             unsigned room)
+                             unsigned capacity)
 {
-    unsigned count = fake_processes(card, processes, room);
-    return count + running(index, processes + count, room - count);
+    unsigned count = fake_processes(card, processes, capacity);
+    return count + running(index, processes + count, capacity - count);
 }
 
 /* PCI device ids, as Hygon's device plugin lists them. */
@@ -115,9 +115,10 @@ EXPORT rsmi_status_t rsmi_num_monitor_devices(uint32_t *num_devices)
     return RSMI_STATUS_SUCCESS;
 }
 
-static rsmi_status_t text(char *out, size_t room, const char *value)
+static rsmi_status_t text(char *out, size_t capacity, const char *value)
 {
-    return (size_t)snprintf(out, room, "%s", value) < room ? RSMI_STATUS_SUCCESS : RSMI_STATUS_INSUFFICIENT_SIZE;
+    return (size_t)snprintf(out, capacity, "%s", value) < capacity ? RSMI_STATUS_SUCCESS
+                                                                   : RSMI_STATUS_INSUFFICIENT_SIZE;
 }
 
 EXPORT rsmi_status_t rsmi_version_str_get(rsmi_sw_component_t component, char *ver_str, uint32_t len)
@@ -175,21 +176,21 @@ EXPORT rsmi_status_t rsmi_dev_pci_id_get(uint32_t dv_ind, uint64_t *bdfid)
 EXPORT rsmi_status_t rsmi_topo_get_numa_node_number(uint32_t dv_ind, uint32_t *numa_node)
 {
     CARD(numa_node);
-    *numa_node = (uint32_t)card->numa;
-    return card->numa < 0 ? RSMI_STATUS_NOT_SUPPORTED : RSMI_STATUS_SUCCESS;
+    *numa_node = (uint32_t)card->numa_node;
+    return card->numa_node < 0 ? RSMI_STATUS_NOT_SUPPORTED : RSMI_STATUS_SUCCESS;
 }
 
 EXPORT rsmi_status_t rsmi_topo_numa_affinity_get(uint32_t dv_ind, uint32_t *numa_node)
 {
     CARD(numa_node);
-    *numa_node = (uint32_t)card->numa; /* -1 where the machine has no NUMA, as sysfs says it */
+    *numa_node = (uint32_t)card->numa_node; /* -1 where the machine has no NUMA, as sysfs says it */
     return RSMI_STATUS_SUCCESS;
 }
 
 EXPORT rsmi_status_t rsmi_dev_memory_total_get(uint32_t dv_ind, rsmi_memory_type_t mem_type, uint64_t *total)
 {
     CARD(total);
-    *total = card->memory;
+    *total = card->memory_bytes;
     return mem_type == RSMI_MEM_TYPE_VRAM ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
 }
 
@@ -197,16 +198,16 @@ EXPORT rsmi_status_t rsmi_dev_memory_usage_get(uint32_t dv_ind, rsmi_memory_type
 {
     struct fake_process processes[64];
     CARD(used);
-    *used = card->used;
+    *used = card->used_bytes;
     for (unsigned i = running(dv_ind, processes, 64); i-- > 0;)
-        *used += processes[i].memory;
+        *used += processes[i].memory_bytes;
     return mem_type == RSMI_MEM_TYPE_VRAM ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
 }
 
 EXPORT rsmi_status_t rsmi_dev_busy_percent_get(uint32_t dv_ind, uint32_t *busy_percent)
 {
     CARD(busy_percent);
-    *busy_percent = card->busy;
+    *busy_percent = card->busy_percent;
     return RSMI_STATUS_SUCCESS;
 }
 
@@ -214,8 +215,8 @@ EXPORT rsmi_status_t rsmi_dev_temp_metric_get(uint32_t dv_ind, uint32_t sensor_t
                                               int64_t *temperature)
 {
     CARD(temperature);
-    *temperature = card->temperature * 1000; /* thousandths of a degree */
-    bool known = card->temperature && sensor_type == RSMI_TEMP_TYPE_EDGE && metric == RSMI_TEMP_CURRENT;
+    *temperature = card->temperature_c * 1000; /* thousandths of a degree */
+    bool known = card->temperature_c && sensor_type == RSMI_TEMP_TYPE_EDGE && metric == RSMI_TEMP_CURRENT;
     return known ? RSMI_STATUS_SUCCESS : RSMI_STATUS_NOT_SUPPORTED;
 }
 
@@ -228,13 +229,13 @@ static rsmi_status_t microwatts(unsigned watts, uint64_t *power)
 EXPORT rsmi_status_t rsmi_dev_power_ave_get(uint32_t dv_ind, uint32_t sensor_ind, uint64_t *power)
 {
     CARD(power);
-    return sensor_ind ? RSMI_STATUS_NOT_SUPPORTED : microwatts(card->power, power);
+    return sensor_ind ? RSMI_STATUS_NOT_SUPPORTED : microwatts(card->power_w, power);
 }
 
 EXPORT rsmi_status_t rsmi_dev_power_cap_get(uint32_t dv_ind, uint32_t sensor_ind, uint64_t *cap)
 {
     CARD(cap);
-    return sensor_ind ? RSMI_STATUS_NOT_SUPPORTED : microwatts(card->power_limit, cap);
+    return sensor_ind ? RSMI_STATUS_NOT_SUPPORTED : microwatts(card->power_limit_w, cap);
 }
 
 /* A card that is not well has errors that its memory could not correct. */
@@ -249,12 +250,12 @@ EXPORT rsmi_status_t rsmi_topo_get_link_type(uint32_t dv_ind_src, uint32_t dv_in
                                              RSMI_IO_LINK_TYPE *type)
 {
     const uint32_t dv_ind = dv_ind_src;
-    const struct fake_card *other = fake_card(dv_ind_dst);
+    const struct fake_card *peer = fake_card(dv_ind_dst);
     char word[16];
     CARD(type);
-    if (!hops || !other || other == card)
+    if (!hops || !peer || peer == card)
         return RSMI_STATUS_INVALID_ARGS;
-    fake_link(card, other, word);
+    fake_link(card, peer, word);
     *type = !strcmp(word, "XGMI") ? RSMI_IOLINK_TYPE_XGMI : RSMI_IOLINK_TYPE_PCIEXPRESS;
     *hops = *type == RSMI_IOLINK_TYPE_XGMI ? 1 : strcmp(word, "SYS") ? 2 : 3;
     return RSMI_STATUS_SUCCESS;
@@ -279,9 +280,10 @@ EXPORT rsmi_status_t rsmi_compute_process_info_get(rsmi_process_info_t *procs, u
     if (!num_items)
         return RSMI_STATUS_INVALID_ARGS;
     for (unsigned i = 0; (card = fake_card(i)); i++)
-        for (unsigned p = 0, all = processes_on(i, card, processes, 64); p < all && count < 512; p++)
-            if (!is_listed(processes[p].pid, pids, count))
-                pids[count++] = processes[p].pid;
+        for (unsigned process = 0, process_count = processes_on(i, card, processes, 64);
+             process < process_count && count < 512; process++)
+            if (!is_listed(processes[process].pid, pids, count))
+                pids[count++] = processes[process].pid;
     if (procs && count > *num_items)
         return RSMI_STATUS_INSUFFICIENT_SIZE;
     for (uint32_t i = 0; procs && i < count; i++)
@@ -296,7 +298,7 @@ EXPORT rsmi_status_t rsmi_compute_process_info_by_device_get(uint32_t pid, uint3
     struct fake_process processes[64];
     for (unsigned i = processes_on(dv_ind, card, processes, 64); i-- > 0;)
         if (processes[i].pid == pid) {
-            *proc = (rsmi_process_info_t){.process_id = pid, .vram_usage = processes[i].memory};
+            *proc = (rsmi_process_info_t){.process_id = pid, .vram_usage = processes[i].memory_bytes};
             return RSMI_STATUS_SUCCESS;
         }
     return RSMI_STATUS_NOT_FOUND;

@@ -140,7 +140,7 @@ static struct {
     bool cooperative, cued;
     char *meet; /* where programs meet; NULL: they do not */
     unsigned rank, ranks;
-} asked = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
+} settings = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
 
 static CUstream stream;
 static CUfunction spin;
@@ -184,10 +184,10 @@ static const char *name_of(CUresult error)
     return name;
 }
 
-static void check(CUresult result, const char *what)
+static void check(CUresult result, const char *call_name)
 {
     if (result != CUDA_SUCCESS)
-        fail(1, "%s: %s (%d)", what, name_of(result), (int)result);
+        fail(1, "%s: %s (%d)", call_name, name_of(result), (int)result);
 }
 #define CALL(name, ...) check(cu.name(__VA_ARGS__), #name)
 
@@ -215,13 +215,13 @@ static void open_device(void)
     CUcontext context;
     CUmodule module;
     CALL(cuInit, 0);
-    CALL(cuDeviceGet, &device, (int)asked.device);
+    CALL(cuDeviceGet, &device, (int)settings.device);
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
-    CALL(cuModuleLoadData, &module, asked.cooperative ? cooperative_ptx : ptx);
+    CALL(cuModuleLoadData, &module, settings.cooperative ? cooperative_ptx : ptx);
     CALL(cuModuleGetFunction, &spin, module, "spin");
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    if (asked.cooperative) {
+    if (settings.cooperative) {
         int processors;
         CALL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
         blocks = (unsigned)processors;
@@ -233,12 +233,12 @@ static void open_device(void)
 static void open_meeting(void)
 {
     size_t size = MEET_MOST * MEET_APART;
-    int file = open(asked.meet, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int file = open(settings.meet, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0 || ftruncate(file, (off_t)size) != 0)
-        fail(1, "--meet: %s: %s", asked.meet, strerror(errno));
+        fail(1, "--meet: %s: %s", settings.meet, strerror(errno));
     void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (mapped == MAP_FAILED)
-        fail(1, "--meet: %s: %s", asked.meet, strerror(errno));
+        fail(1, "--meet: %s: %s", settings.meet, strerror(errno));
     close(file);
     CALL(cuMemHostRegister_v2, mapped, size, CU_MEMHOSTREGISTER_DEVICEMAP);
     CALL(cuMemHostGetDevicePointer_v2, &arrivals_there, mapped, 0);
@@ -249,9 +249,9 @@ static void open_meeting(void)
 static void meet(void)
 {
     arrived++;
-    CALL(cuStreamWriteValue32_v2, stream, arrivals_there + asked.rank * MEET_APART, arrived, 0);
-    for (unsigned rank = 0; rank < asked.ranks; rank++)
-        if (rank != asked.rank)
+    CALL(cuStreamWriteValue32_v2, stream, arrivals_there + settings.rank * MEET_APART, arrived, 0);
+    for (unsigned rank = 0; rank < settings.ranks; rank++)
+        if (rank != settings.rank)
             CALL(cuStreamWaitValue32_v2, stream, arrivals_there + rank * MEET_APART, arrived, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
@@ -259,13 +259,13 @@ static void meet(void)
 static void leave_meeting(void)
 {
     if (arrivals != NULL)
-        arrivals[asked.rank * MEET_APART / sizeof *arrivals] = INT32_MAX;
+        arrivals[settings.rank * MEET_APART / sizeof *arrivals] = INT32_MAX;
 }
 
 static void launch(void)
 {
     void *arguments[] = {&iterations, &met, &counters};
-    if (asked.cooperative)
+    if (settings.cooperative)
         CALL(cuLaunchCooperativeKernel, spin, blocks, 1, 1, 1, 1, 1, 0, stream, arguments);
     else
         CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
@@ -278,23 +278,23 @@ static void launch(void)
  * the card is at work for us already when the time starts and a neighbour's time slice is not counted. */
 static double measured(unsigned count)
 {
-    CUevent start, end;
+    CUevent start_event, end_event;
     float best = INFINITY;
-    CALL(cuEventCreate, &start, CU_EVENT_DEFAULT);
-    CALL(cuEventCreate, &end, CU_EVENT_DEFAULT);
+    CALL(cuEventCreate, &start_event, CU_EVENT_DEFAULT);
+    CALL(cuEventCreate, &end_event, CU_EVENT_DEFAULT);
     iterations = count;
     for (int i = 0; i < 6; i++) {
         float took;
         launch();
-        CALL(cuEventRecord, start, stream);
+        CALL(cuEventRecord, start_event, stream);
         launch();
-        CALL(cuEventRecord, end, stream);
-        CALL(cuEventSynchronize, end);
-        CALL(cuEventElapsedTime, &took, start, end);
+        CALL(cuEventRecord, end_event, stream);
+        CALL(cuEventSynchronize, end_event);
+        CALL(cuEventElapsedTime, &took, start_event, end_event);
         best = took < best ? took : best;
     }
-    CALL(cuEventDestroy_v2, start);
-    CALL(cuEventDestroy_v2, end);
+    CALL(cuEventDestroy_v2, start_event);
+    CALL(cuEventDestroy_v2, end_event);
     return best / 1e3;
 }
 
@@ -307,7 +307,7 @@ static void calibrate(void)
     while (short_one < 50e-6 && low < 1000000000)
         short_one = measured(low *= 4);
     double each = (measured(4 * low) - short_one) / (3.0 * low);
-    double count = each > 0 ? low + (asked.kernel_us / 1e6 - short_one) / each : low;
+    double count = each > 0 ? low + (settings.kernel_us / 1e6 - short_one) / each : low;
     iterations = count < 1 ? 1 : count > 4e9 ? 4000000000u : (unsigned)(count + 0.5);
 }
 
@@ -315,7 +315,7 @@ static void capture(void)
 {
     CUgraph captured;
     CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    for (unsigned long i = 0; i < asked.graph; i++)
+    for (unsigned long i = 0; i < settings.graph; i++)
         launch();
     CALL(cuStreamEndCapture, stream, &captured);
     CALL(cuGraphInstantiate_v2, &graph, captured, NULL, NULL, 0);
@@ -323,24 +323,24 @@ static void capture(void)
 
 static void prepare_steps(void)
 {
-    done = calloc(asked.in_flight, sizeof *done);
-    for (unsigned long i = 0; done && i < asked.in_flight; i++)
+    done = calloc(settings.in_flight, sizeof *done);
+    for (unsigned long i = 0; done && i < settings.in_flight; i++)
         CALL(cuEventCreate, &done[i], CU_EVENT_DISABLE_TIMING);
     if (!done)
-        fail(1, "no memory for %lu steps in flight", asked.in_flight);
+        fail(1, "no memory for %lu steps in flight", settings.in_flight);
 }
 
 /* Fills the queue and waits for its oldest step. */
 static void complete_one(void)
 {
-    for (; issued - finished < asked.in_flight; issued++) {
+    for (; issued - finished < settings.in_flight; issued++) {
         if (graph)
             CALL(cuGraphLaunch, graph, stream);
         else
             launch();
-        CALL(cuEventRecord, done[issued % asked.in_flight], stream);
+        CALL(cuEventRecord, done[issued % settings.in_flight], stream);
     }
-    CALL(cuEventSynchronize, done[finished++ % asked.in_flight]);
+    CALL(cuEventSynchronize, done[finished++ % settings.in_flight]);
 }
 
 static void empty_queue(void)
@@ -350,76 +350,76 @@ static void empty_queue(void)
 }
 
 /* Runs until the time is over; tells of each second, and of the whole, if asked to. */
-static void run(double seconds, bool every_second)
+static void run(double duration_s, bool every_second)
 {
     unsigned long reported = 0;
-    double start = now(), last = start;
+    double start_s = now(), last_s = start_s;
     unsigned second = 0;
-    while (last - start < seconds) {
+    while (last_s - start_s < duration_s) {
         complete_one();
-        last = now();
-        for (; every_second && last - start >= second + 1 && second + 1 <= seconds; reported = finished) {
+        last_s = now();
+        for (; every_second && last_s - start_s >= second + 1 && second + 1 <= duration_s; reported = finished) {
             printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - reported);
             fflush(stdout);
         }
     }
-    double took = last - start;
+    double took_s = last_s - start_s;
     if (every_second)
         printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n", finished,
-               took, (double)finished / took, (unsigned long long)asked.memory, iterations);
+               took_s, (double)finished / took_s, (unsigned long long)settings.memory, iterations);
     empty_queue();
 }
 
 /* Runs so many steps one after the other, and tells how long that took until one more had begun: what a limiter has
  * every step pay for is paid by then. */
-static void run_steps(unsigned long count)
+static void run_steps(unsigned long step_count)
 {
-    double start = 0;
-    for (unsigned long step = 0; step <= count; step++) {
+    double start_s = 0;
+    for (unsigned long step = 0; step <= step_count; step++) {
         if (graph)
             CALL(cuGraphLaunch, graph, stream);
         else
             launch();
-        start = step == 0 ? now() : start;
-        if (step < count)
+        start_s = step == 0 ? now() : start_s;
+        if (step < step_count)
             CALL(cuStreamSynchronize, stream);
     }
-    double took = now() - start;
-    printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"iterations\": %u}\n", count, took,
-           (double)count / took, iterations);
+    double took_s = now() - start_s;
+    printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"iterations\": %u}\n", step_count, took_s,
+           (double)step_count / took_s, iterations);
     empty_queue();
 }
 
 /* Runs until the monotonic clock says `until`, and tells of each step when all is over: a pipe that nobody reads yet
  * must not hold it up. */
-static void run_until(double until, double rest)
+static void run_until(double until_s, double rest_s)
 {
     struct {
         double at, took;
     } *steps = NULL;
-    size_t count = 0, room = 0;
-    double start = now(), begun = start, last = start;
-    while (last < until) {
+    size_t step_count = 0, capacity = 0;
+    double start_s = now(), begun_s = start_s, last_s = start_s;
+    while (last_s < until_s) {
         complete_one();
-        last = now();
-        if (count == room) {
-            room = room ? 2 * room : 4096;
-            steps = realloc(steps, room * sizeof *steps);
+        last_s = now();
+        if (step_count == capacity) {
+            capacity = capacity ? 2 * capacity : 4096;
+            steps = realloc(steps, capacity * sizeof *steps);
             if (!steps)
-                fail(1, "no memory to remember %zu steps", room);
+                fail(1, "no memory to remember %zu steps", capacity);
         }
-        steps[count].at = last;
-        steps[count++].took = last - begun;
-        begun = last;
-        if (rest > 0) {
-            struct timespec time = {(time_t)rest, (long)((rest - floor(rest)) * 1e9)};
+        steps[step_count].at = last_s;
+        steps[step_count++].took = last_s - begun_s;
+        begun_s = last_s;
+        if (rest_s > 0) {
+            struct timespec time = {(time_t)rest_s, (long)((rest_s - floor(rest_s)) * 1e9)};
             nanosleep(&time, NULL);
-            begun = now();
+            begun_s = now();
         }
     }
     empty_queue();
-    printf("[[%.9f, 0, 0]", start);
-    for (size_t i = 0; i < count; i++)
+    printf("[[%.9f, 0, 0]", start_s);
+    for (size_t i = 0; i < step_count; i++)
         printf(", [%.9f, 1, %.9f]", steps[i].at, steps[i].took);
     puts("]");
     fflush(stdout);
@@ -432,21 +432,21 @@ static void serve(void)
     puts("{\"ready\": true}");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
-        double until, rest = 0;
-        if (sscanf(line, "%lf %lf", &until, &rest) < 1)
+        double until_s, rest_s = 0;
+        if (sscanf(line, "%lf %lf", &until_s, &rest_s) < 1)
             fail(2, "--cued: expected a moment and perhaps a rest, both in seconds, not '%s'", line);
-        run_until(until, rest);
+        run_until(until_s, rest_s);
     }
 }
 
 static bool allocate_each(void)
 {
     bool refused = false;
-    for (unsigned i = 0; i < asked.allocation_count; i++) {
+    for (unsigned i = 0; i < settings.allocation_count; i++) {
         CUdeviceptr pointer;
-        CUresult result = cu.cuMemAlloc_v2(&pointer, asked.allocations[i]);
+        CUresult result = cu.cuMemAlloc_v2(&pointer, settings.allocations[i]);
         if (result == CUDA_SUCCESS) {
-            printf("{\"allocated\": %llu}\n", (unsigned long long)asked.allocations[i]);
+            printf("{\"allocated\": %llu}\n", (unsigned long long)settings.allocations[i]);
             CALL(cuMemFree_v2, pointer);
         } else {
             printf("{\"error\": \"%s\", \"code\": %d}\n", name_of(result), (int)result);
@@ -493,12 +493,12 @@ static unsigned long whole(const char *option, const char *text, double least)
 static void read_meeting(char *text)
 {
     char *colon = strrchr(text, ':'), more;
-    if (colon == NULL || colon == text || sscanf(colon, ":%u/%u%c", &asked.rank, &asked.ranks, &more) != 2 ||
-        asked.rank >= asked.ranks || asked.ranks > MEET_MOST)
+    if (colon == NULL || colon == text || sscanf(colon, ":%u/%u%c", &settings.rank, &settings.ranks, &more) != 2 ||
+        settings.rank >= settings.ranks || settings.ranks > MEET_MOST)
         fail(2, "--meet: expected a file and one of at most %u programs such as /tmp/ours:0/2, not '%s'", MEET_MOST,
              text);
     *colon = '\0';
-    asked.meet = text;
+    settings.meet = text;
 }
 
 static void read_options(int count, char **arguments)
@@ -514,30 +514,30 @@ static void read_options(int count, char **arguments)
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
         const char *name = option == '?' ? "" : options[index].name;
         switch (option) {
-        case 's': asked.seconds = positive(name, optarg, 0); break;
-        case 't': asked.steps = whole(name, optarg, 1); break;
-        case 'w': asked.warmup = positive(name, optarg, 0); break;
-        case 'k': asked.kernel_us = positive(name, optarg, 1); break;
-        case 'n': asked.iterations = whole(name, optarg, 1); break;
-        case 'f': asked.in_flight = whole(name, optarg, 1); break;
-        case 'g': asked.graph = whole(name, optarg, 1); break;
-        case 'm': asked.memory = size_of(name, optarg); break;
+        case 's': settings.seconds = positive(name, optarg, 0); break;
+        case 't': settings.steps = whole(name, optarg, 1); break;
+        case 'w': settings.warmup = positive(name, optarg, 0); break;
+        case 'k': settings.kernel_us = positive(name, optarg, 1); break;
+        case 'n': settings.iterations = whole(name, optarg, 1); break;
+        case 'f': settings.in_flight = whole(name, optarg, 1); break;
+        case 'g': settings.graph = whole(name, optarg, 1); break;
+        case 'm': settings.memory = size_of(name, optarg); break;
         case 'a':
-            if (asked.allocation_count == sizeof asked.allocations / sizeof *asked.allocations)
+            if (settings.allocation_count == sizeof settings.allocations / sizeof *settings.allocations)
                 fail(2, "--alloc: given too often");
-            asked.allocations[asked.allocation_count++] = size_of(name, optarg);
+            settings.allocations[settings.allocation_count++] = size_of(name, optarg);
             break;
-        case 'd': asked.device = whole(name, optarg, 0); break;
-        case 'c': asked.cooperative = true; break;
-        case 'q': asked.cued = true; break;
+        case 'd': settings.device = whole(name, optarg, 0); break;
+        case 'c': settings.cooperative = true; break;
+        case 'q': settings.cued = true; break;
         case 'M': read_meeting(optarg); break;
         case 'h': fputs(help, stdout); exit(0);
         default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
         }
     }
-    if (asked.meet != NULL && asked.graph)
+    if (settings.meet != NULL && settings.graph)
         fail(2, "--meet and --graph: programs meet outside of graphs");
-    if (asked.graph && asked.cooperative)
+    if (settings.graph && settings.cooperative)
         fail(2, "--graph and --cooperative: a step is one or the other");
     if (optind < count)
         fail(2, "'%s': not an option (--help lists them)", arguments[optind]);
@@ -545,34 +545,34 @@ static void read_options(int count, char **arguments)
 
 int main(int count, char **arguments)
 {
-    CUdeviceptr held = 0;
+    CUdeviceptr held_memory = 0;
     read_options(count, arguments);
     open_driver();
     open_device();
-    if (asked.allocation_count)
+    if (settings.allocation_count)
         return allocate_each();
-    if (asked.memory) {
-        CUresult result = cu.cuMemAlloc_v2(&held, asked.memory);
+    if (settings.memory) {
+        CUresult result = cu.cuMemAlloc_v2(&held_memory, settings.memory);
         if (result != CUDA_SUCCESS)
-            fail(1, "--memory: cuMemAlloc of %llu bytes: %s", (unsigned long long)asked.memory, name_of(result));
+            fail(1, "--memory: cuMemAlloc of %llu bytes: %s", (unsigned long long)settings.memory, name_of(result));
     }
-    if (asked.iterations)
-        iterations = (unsigned)asked.iterations;
+    if (settings.iterations)
+        iterations = (unsigned)settings.iterations;
     else
         calibrate();
-    if (asked.meet != NULL)
+    if (settings.meet != NULL)
         open_meeting(); /* what was measured is done */
-    if (asked.graph)
+    if (settings.graph)
         capture();
     prepare_steps();
-    if (asked.warmup > 0)
-        run(asked.warmup, false);
-    if (asked.cued)
+    if (settings.warmup > 0)
+        run(settings.warmup, false);
+    if (settings.cued)
         serve();
-    else if (asked.steps)
-        run_steps(asked.steps);
+    else if (settings.steps)
+        run_steps(settings.steps);
     else
-        run(asked.seconds, true);
+        run(settings.seconds, true);
     leave_meeting();
     return 0;
 }

@@ -60,7 +60,7 @@ static struct {
 static struct {
     double seconds, warmup;
     unsigned long long kernel_us, memory, allocation;
-} asked = {.seconds = 5, .kernel_us = 5000};
+} settings = {.seconds = 5, .kernel_us = 5000};
 
 static hipStream_t stream;
 static hipFunction_t spin;
@@ -78,10 +78,10 @@ static void __attribute__((noreturn, format(printf, 2, 3))) fail(int status, con
     exit(status);
 }
 
-static void check(hipError_t result, const char *what)
+static void check(hipError_t result, const char *call_name)
 {
     if (result != hipSuccess)
-        fail(1, "%s: %s (%d)", what, hip.hipGetErrorName(result), (int)result);
+        fail(1, "%s: %s (%d)", call_name, hip.hipGetErrorName(result), (int)result);
 }
 #define CALL(name, ...) check(hip.name(__VA_ARGS__), #name)
 
@@ -95,12 +95,12 @@ static double now(void)
 /* From ROCm 7 on hiprtc is a library of its own; before, it is part of the runtime, too. */
 static void *symbol(void *library, void *compiler, const char *name)
 {
-    void *found = dlsym(library, name);
-    if (found == NULL && compiler != NULL)
-        found = dlsym(compiler, name);
-    if (found == NULL)
+    void *function = dlsym(library, name);
+    if (function == NULL && compiler != NULL)
+        function = dlsym(compiler, name);
+    if (function == NULL)
         fail(2, "the HIP runtime has no %s", name);
-    return found;
+    return function;
 }
 
 static void open_runtime(void)
@@ -124,7 +124,7 @@ static void open_card(void)
     size_t size = 0;
     CALL(hipInit, 0);
     CALL(hipSetDeviceFlags, BLOCKING_SYNC);
-    if (asked.allocation)
+    if (settings.allocation)
         return;
     if (hip.hiprtcCreateProgram(&program, source, "spin", 0, NULL, NULL) != 0 ||
         hip.hiprtcCompileProgram(program, 0, NULL) != 0 || hip.hiprtcGetCodeSize(program, &size) != 0)
@@ -140,25 +140,25 @@ static void open_card(void)
 }
 
 /* Runs until the time is over, some kernels in flight; tells of each second, and of the whole, if asked to. */
-static void run(double seconds, bool tells)
+static void run(double seconds, bool prints_seconds)
 {
     unsigned long long finished = 0, issued = 0, reported = 0;
-    void *arguments[] = {&asked.kernel_us};
-    double start = now(), last = start;
-    for (unsigned second = 0; last - start < seconds; last = now()) {
+    void *arguments[] = {&settings.kernel_us};
+    double start_s = now(), last_s = start_s;
+    for (unsigned second = 0; last_s - start_s < seconds; last_s = now()) {
         for (; issued - finished < IN_FLIGHT; issued++) {
             CALL(hipModuleLaunchKernel, spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
             CALL(hipEventRecord, done[issued % IN_FLIGHT], stream);
         }
         CALL(hipEventSynchronize, done[finished++ % IN_FLIGHT]);
-        for (; tells && last - start >= second + 1; reported = finished) {
+        for (; prints_seconds && last_s - start_s >= second + 1; reported = finished) {
             printf("{\"second\": %u, \"steps\": %llu}\n", ++second, finished - reported);
             fflush(stdout);
         }
     }
-    if (tells)
-        printf("{\"steps\": %llu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, last - start,
-               (double)finished / (last - start), asked.memory);
+    if (prints_seconds)
+        printf("{\"steps\": %llu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, last_s - start_s,
+               (double)finished / (last_s - start_s), settings.memory);
     CALL(hipStreamSynchronize, stream);
 }
 
@@ -208,11 +208,11 @@ static void read_options(int count, char **arguments)
     opterr = 0;
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1)
         switch (option) {
-        case 's': asked.seconds = number("seconds", optarg, 0); break;
-        case 'w': asked.warmup = number("warmup", optarg, 0); break;
-        case 'k': asked.kernel_us = (unsigned long long)number("kernel-us", optarg, 1); break;
-        case 'm': asked.memory = size_of("memory", optarg); break;
-        case 'a': asked.allocation = size_of("alloc", optarg); break;
+        case 's': settings.seconds = number("seconds", optarg, 0); break;
+        case 'w': settings.warmup = number("warmup", optarg, 0); break;
+        case 'k': settings.kernel_us = (unsigned long long)number("kernel-us", optarg, 1); break;
+        case 'm': settings.memory = size_of("memory", optarg); break;
+        case 'a': settings.allocation = size_of("alloc", optarg); break;
         case 'h': fputs(help, stdout); exit(0);
         default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
         }
@@ -222,16 +222,16 @@ static void read_options(int count, char **arguments)
 
 int main(int count, char **arguments)
 {
-    void *held;
+    void *held_memory;
     read_options(count, arguments);
     open_runtime();
     open_card();
-    if (asked.allocation)
-        return allocate(asked.allocation);
-    if (asked.memory)
-        CALL(hipMalloc, &held, asked.memory);
-    if (asked.warmup > 0)
-        run(asked.warmup, false);
-    run(asked.seconds, true);
+    if (settings.allocation)
+        return allocate(settings.allocation);
+    if (settings.memory)
+        CALL(hipMalloc, &held_memory, settings.memory);
+    if (settings.warmup > 0)
+        run(settings.warmup, false);
+    run(settings.seconds, true);
     return 0;
 }

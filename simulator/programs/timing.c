@@ -125,16 +125,17 @@ static void *demand(void *memory)
     return memory;
 }
 
-static void report(const char *name, double *taken, unsigned count)
+static void report(const char *name, double *taken_ns, unsigned count)
 {
-    qsort(taken, count, sizeof *taken, ascending);
-    printf("\"%s\": {\"median\": %.1f, \"p99\": %.1f}", name, taken[count / 2], taken[(uint64_t)count * 99 / 100]);
+    qsort(taken_ns, count, sizeof *taken_ns, ascending);
+    printf("\"%s\": {\"median\": %.1f, \"p99\": %.1f}", name, taken_ns[count / 2],
+           taken_ns[(uint64_t)count * 99 / 100]);
 }
 
 /* Times `count` times `row` calls, which share what reading the clock takes, with an untimed `settle` every BURST. */
 static void time_calls(const char *name, unsigned count, unsigned row, void (*call)(void), void (*settle)(void))
 {
-    double *taken = demand(calloc(count, sizeof *taken));
+    double *taken_ns = demand(calloc(count, sizeof *taken_ns));
     for (unsigned i = 0; i < BURST; i++)
         call();
     settle();
@@ -142,14 +143,14 @@ static void time_calls(const char *name, unsigned count, unsigned row, void (*ca
         uint64_t begun = now();
         for (unsigned j = 0; j < row; j++)
             call();
-        taken[i] = (double)(now() - begun) / row;
+        taken_ns[i] = (double)(now() - begun) / row;
         if ((i + 1) * row % BURST == 0)
             settle();
     }
     settle();
     fputs(", ", stdout);
-    report(name, taken, count);
-    free(taken);
+    report(name, taken_ns, count);
+    free(taken_ns);
 }
 
 /* What making the driver ready and a context took. */
@@ -205,43 +206,43 @@ static int be_started(void)
     CUdevice device;
     CUcontext context;
     CUdeviceptr memory;
-    char end;
+    char end_byte;
     open_driver();
-    bool got = p_cuInit(0) == CUDA_SUCCESS && p_cuDeviceGet(&device, 0) == CUDA_SUCCESS &&
-               p_cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
-               p_cuCtxSetCurrent(context) == CUDA_SUCCESS && p_cuMemAlloc_v2(&memory, 1 << 20) == CUDA_SUCCESS;
-    uint64_t when = got ? now() : 0;
-    return write(STDOUT_FILENO, &when, sizeof when) != sizeof when || read(STDIN_FILENO, &end, 1) != 0;
+    bool is_read = p_cuInit(0) == CUDA_SUCCESS && p_cuDeviceGet(&device, 0) == CUDA_SUCCESS &&
+                   p_cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
+                   p_cuCtxSetCurrent(context) == CUDA_SUCCESS && p_cuMemAlloc_v2(&memory, 1 << 20) == CUDA_SUCCESS;
+    uint64_t start_ns = is_read ? now() : 0;
+    return write(STDOUT_FILENO, &start_ns, sizeof start_ns) != sizeof start_ns || read(STDIN_FILENO, &end_byte, 1) != 0;
 }
 
 static int time_starts(unsigned count)
 {
     char *const copy[] = {"hetero-timing-cuda", "--started", NULL};
     extern char **environ;
-    int said[2], held[2];
+    int report_pipe[2], hold_pipe[2];
     posix_spawn_file_actions_t files;
-    double *taken = demand(calloc(count, sizeof *taken));
-    unsigned started = 0, heard = 0, got = 0;
-    if (pipe2(said, O_CLOEXEC) || pipe2(held, O_CLOEXEC) || posix_spawn_file_actions_init(&files) ||
-        posix_spawn_file_actions_adddup2(&files, held[0], STDIN_FILENO) ||
-        posix_spawn_file_actions_adddup2(&files, said[1], STDOUT_FILENO))
+    double *taken_ns = demand(calloc(count, sizeof *taken_ns));
+    unsigned started = 0, heard = 0, is_read = 0;
+    if (pipe2(report_pipe, O_CLOEXEC) || pipe2(hold_pipe, O_CLOEXEC) || posix_spawn_file_actions_init(&files) ||
+        posix_spawn_file_actions_adddup2(&files, hold_pipe[0], STDIN_FILENO) ||
+        posix_spawn_file_actions_adddup2(&files, report_pipe[1], STDOUT_FILENO))
         demand(NULL);
-    uint64_t begun = now(), when;
+    uint64_t begun = now(), start_ns;
     for (pid_t child; started < count && !posix_spawn(&child, "/proc/self/exe", &files, NULL, copy, environ);)
         started++;
-    struct pollfd answer = {.fd = said[0], .events = POLLIN};
+    struct pollfd answer = {.fd = report_pipe[0], .events = POLLIN};
     for (; heard < started && poll(&answer, 1, PATIENCE_MS) > 0; heard++)
-        if (read(said[0], &when, sizeof when) == sizeof when && when != 0)
-            taken[got++] = (double)(when - begun);
-    close(held[1]);
+        if (read(report_pipe[0], &start_ns, sizeof start_ns) == sizeof start_ns && start_ns != 0)
+            taken_ns[is_read++] = (double)(start_ns - begun);
+    close(hold_pipe[1]);
     while (wait(NULL) > 0)
         continue;
-    if (got < count) {
-        fprintf(stderr, "hetero-timing-cuda: of %u processes %u started and %u got memory\n", count, started, got);
+    if (is_read < count) {
+        fprintf(stderr, "hetero-timing-cuda: of %u processes %u started and %u got memory\n", count, started, is_read);
         return 1;
     }
     fputs("{", stdout);
-    report("start", taken, count);
+    report("start", taken_ns, count);
     puts("}");
     return 0;
 }
