@@ -23,8 +23,8 @@ static bool fits(const struct fake_card *card, uint32_t core, uint64_t memory, c
     unsigned count = 1;
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, INSTANCE, slice));)
         if (slice != excluded) {
-            core += slice->core;
-            memory += slice->memory;
+            core += slice->core_units;
+            memory += slice->memory_size;
             count++;
         }
     return core <= 100 && memory <= card->memory_bytes && count <= INSTANCES;
@@ -62,8 +62,8 @@ static void describe(cndevSMluInfo_t *info, const struct fake_card *card, const 
                               .bus = (int32_t)card->bus,
                               .device = (int32_t)card->device,
                               .function = (int32_t)card->function,
-                              .mluQuota = {slice->core},
-                              .memorySize = {slice->memory}};
+                              .mluQuota = {slice->core_units},
+                              .memorySize = {slice->memory_size}};
     snprintf((char *)info->uuid, sizeof info->uuid, "%.24s%012x", card->uuid, slice->id);
     snprintf(info->profileName, sizeof info->profileName, "%s", profile ? profile->name : "");
     snprintf(info->instanceName, sizeof info->instanceName, "%s", slice->name);
@@ -113,9 +113,9 @@ EXPORT cndevRet_t cndevGetSMluProfileInfo(cndevSMluProfileInfo_t *profileInfo, i
             instance_count += instance->parent == slice->id;
         *profileInfo = (cndevSMluProfileInfo_t){.version = profileInfo->version,
                                                 .profileId = profile,
-                                                .totalCapacity = 100 / slice->core,
-                                                .mluQuota = {slice->core},
-                                                .memorySize = {slice->memory}};
+                                                .totalCapacity = 100 / slice->core_units,
+                                                .mluQuota = {slice->core_units},
+                                                .memorySize = {slice->memory_size}};
         profileInfo->remainCapacity = profileInfo->totalCapacity > instance_count
                                           ? profileInfo->totalCapacity - instance_count
                                           : 0;
@@ -137,10 +137,10 @@ EXPORT cndevRet_t cndevCreateSMluProfileInfo(cndevSMluSet_t *profileInfo, int32_
         struct fake_slice *slice = fake_cut(card, PROFILE, free_id(card, PROFILE, 0));
         outcome = slice ? CNDEV_SUCCESS : CNDEV_ERROR_INSUFFICIENT_SPACE;
         if (slice) {
-            slice->core = profileInfo->mluQuota;
-            slice->memory = profileInfo->memorySize;
-            snprintf(slice->name, sizeof slice->name, "%u.smlu.%llumb", slice->core,
-                     (unsigned long long)slice->memory >> 20);
+            slice->core_units = profileInfo->mluQuota;
+            slice->memory_size = profileInfo->memorySize;
+            snprintf(slice->name, sizeof slice->name, "%u.smlu.%llumb", slice->core_units,
+                     (unsigned long long)slice->memory_size >> 20);
             *profileId = (int32_t)slice->id;
         }
     }
@@ -175,11 +175,11 @@ EXPORT cndevRet_t cndevCreateSMluInstanceByProfileId(cndevMluInstance_t *miHandl
         outcome = CNDEV_ERROR_INVALID_ARGUMENT;
     else if (instanceName && *instanceName && named(card, INSTANCE, instanceName))
         outcome = CNDEV_ERROR_DUPLICATE;
-    else if (fits(card, profile->core, profile->memory, NULL) &&
+    else if (fits(card, profile->core_units, profile->memory_size, NULL) &&
              (slice = fake_cut(card, INSTANCE, free_id(card, INSTANCE, 1)))) {
         slice->parent = profileId;
-        slice->core = profile->core;
-        slice->memory = profile->memory;
+        slice->core_units = profile->core_units;
+        slice->memory_size = profile->memory_size;
         if (instanceName && *instanceName)
             strcpy(slice->name, instanceName);
         else
@@ -230,8 +230,8 @@ static cndevRet_t update(const struct fake_card *card, struct fake_slice *slice,
         return CNDEV_ERROR_INVALID_ARGUMENT;
     if (!fits(card, quota->mluQuota, quota->memorySize, slice))
         return CNDEV_ERROR_INSUFFICIENT_SPACE;
-    slice->core = quota->mluQuota;
-    slice->memory = quota->memorySize;
+    slice->core_units = quota->mluQuota;
+    slice->memory_size = quota->memorySize;
     return CNDEV_SUCCESS;
 }
 

@@ -7,8 +7,8 @@
 
 struct mipmap {
     struct object object;
-    unsigned levels;
-    struct array *level[16];
+    unsigned level_count;
+    struct array *arrays[16];
     struct tile *tiles;
 };
 
@@ -72,8 +72,8 @@ static CUresult array_new(const CUDA_ARRAY3D_DESCRIPTOR *shape, struct array **r
     array->context = context;
     array->shape = *shape;
     array->piece = piece;
-    array->pitch = pitch_bytes;
-    array->size = size_bytes;
+    array->pitch_bytes = pitch_bytes;
+    array->size_bytes = size_bytes;
     array->bytes = bytes;
     *result = array;
     return CUDA_SUCCESS;
@@ -94,8 +94,8 @@ static void array_free(struct array *array)
     if (array->piece.block)
         piece_give(&array->piece);
     if (array->shape.Flags & CUDA_ARRAY3D_SPARSE)
-        tables_give_sparse(array->context->device, array->size);
-    munmap(array->bytes, array->size);
+        tables_give_sparse(array->context->device, array->size_bytes);
+    munmap(array->bytes, array->size_bytes);
     object_free(array);
 }
 
@@ -150,7 +150,7 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *nee
     WITH_ARRAY(array, handle);
     if (!device_at(ordinal))
         return CUDA_ERROR_INVALID_DEVICE;
-    *needs = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = round_up(array->size, 512), .alignment = 512};
+    *needs = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = round_up(array->size_bytes, 512), .alignment = 512};
     return CUDA_SUCCESS;
 }
 
@@ -158,15 +158,15 @@ static void mipmap_free(struct mipmap *mipmap)
 {
     while (mipmap->tiles)
         tile_free(&mipmap->tiles);
-    for (unsigned i = 0; i < mipmap->levels; i++)
-        array_free(mipmap->level[i]);
+    for (unsigned i = 0; i < mipmap->level_count; i++)
+        array_free(mipmap->arrays[i]);
     object_free(mipmap);
 }
 
 void arrays_free_of(const struct context *context)
 {
     for (struct mipmap *mipmap = NULL; (mipmap = object_next(mipmap, OBJECT_MIPMAP));)
-        if (mipmap->level[0]->context == context)
+        if (mipmap->arrays[0]->context == context)
             mipmap_free(mipmap);
     for (struct array *array = NULL; (array = object_next(array, OBJECT_ARRAY));)
         if (array->context == context)
@@ -184,18 +184,18 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *handle, const CUDA_ARRA
     if (!handle || !shape || !levels || levels > 16)
         return CUDA_ERROR_INVALID_VALUE;
     struct mipmap *mipmap = object_new(OBJECT_MIPMAP);
-    for (; mipmap->levels < levels; mipmap->levels++) {
+    for (; mipmap->level_count < levels; mipmap->level_count++) {
         CUDA_ARRAY3D_DESCRIPTOR level = *shape;
-        level.Width = halved(shape->Width, mipmap->levels);
-        level.Height = halved(shape->Height, mipmap->levels);
+        level.Width = halved(shape->Width, mipmap->level_count);
+        level.Height = halved(shape->Height, mipmap->level_count);
         if (!(shape->Flags & CUDA_ARRAY3D_LAYERED)) /* layers are not halved */
-            level.Depth = halved(shape->Depth, mipmap->levels);
-        CUresult result = array_new(&level, &mipmap->level[mipmap->levels]);
+            level.Depth = halved(shape->Depth, mipmap->level_count);
+        CUresult result = array_new(&level, &mipmap->arrays[mipmap->level_count]);
         if (result != CUDA_SUCCESS) {
             mipmap_free(mipmap);
             return result;
         }
-        mipmap->level[mipmap->levels]->parent = mipmap;
+        mipmap->arrays[mipmap->level_count]->parent = mipmap;
     }
     *handle = (CUmipmappedArray)mipmap;
     return CUDA_SUCCESS;
@@ -207,9 +207,9 @@ EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray handle
     struct mipmap *mipmap = object_find(handle, OBJECT_MIPMAP);
     if (!mipmap)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (level >= mipmap->levels)
+    if (level >= mipmap->level_count)
         return CUDA_ERROR_INVALID_VALUE;
-    *array = (CUarray)mipmap->level[level];
+    *array = (CUarray)mipmap->arrays[level];
     return CUDA_SUCCESS;
 }
 
@@ -230,7 +230,7 @@ static struct tile **tiles_of(const CUarrayMapInfo *info)
     bool is_mipmapped = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
     struct array *array = is_mipmapped ? NULL : object_find(info->resource.array, OBJECT_ARRAY);
     struct mipmap *mipmap = is_mipmapped ? object_find(info->resource.mipmap, OBJECT_MIPMAP) : NULL;
-    const struct array *resource = mipmap ? mipmap->level[0] : array;
+    const struct array *resource = mipmap ? mipmap->arrays[0] : array;
     if (!resource || !(resource->shape.Flags & CUDA_ARRAY3D_SPARSE))
         return NULL;
     return mipmap ? &mipmap->tiles : &array->tiles;

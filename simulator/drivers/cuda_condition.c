@@ -120,13 +120,13 @@ void wait_for(struct device *device, struct position position)
     pthread_mutex_unlock(&driver.lock);
     engine_wait(account, position.fence);
     pthread_mutex_lock(&driver.lock);
-    while (!condition_met(position.condition))
+    while (!condition_met(position.condition_number))
         wait_for_change();
 }
 
 bool reached(struct device *device, struct position position)
 {
-    return condition_met(position.condition) && engine_done(device->account, position.fence);
+    return condition_met(position.condition_number) && engine_done(device->account, position.fence);
 }
 
 /* The oldest host function whose stream is there but for the card's work. */
@@ -163,10 +163,10 @@ static void *run_host_calls(void *unused)
 static void wait_in_stream(struct stream *stream, struct condition condition)
 {
     submit(stream, 0);
-    condition.first_awaited = stream->last.condition;
-    condition.fence = stream->last.fence;
+    condition.first_awaited = stream->last_position.condition_number;
+    condition.fence = stream->last_position.fence;
     condition.account = stream->context->device->account;
-    stream->last.condition = add_condition(&condition)->number;
+    stream->last_position.condition_number = add_condition(&condition)->number;
     legacy_follows(stream);
     pthread_cond_broadcast(&driver.host_change);
 }

@@ -26,61 +26,62 @@ CUresult device_join(struct device *device)
         device->account = engine_join(driver.rack->engine, device->card_index);
         if (!device->account)
             return CUDA_ERROR_OUT_OF_MEMORY;
-        device->launches = calloc(QUEUE, sizeof *device->launches);
+        device->launch_fences = calloc(QUEUE, sizeof *device->launch_fences);
         device->default_pool = device->current_pool = pool_new(device, 0);
         device->graph_pool = pool_new(device, UINT64_MAX);
     }
-    device->contexts++;
+    device->context_count++;
     return CUDA_SUCCESS;
 }
 
 void device_leave(struct device *device)
 {
-    if (--device->contexts)
+    if (--device->context_count)
         return;
     settle(NULL);
     for (struct pool *pool = NULL; (pool = object_next(pool, OBJECT_POOL));)
         if (pool->device == device)
             pool_free(pool);
     device->default_pool = device->current_pool = device->graph_pool = NULL;
-    free(device->launches);
+    free(device->launch_fences);
     tables_leave(device);
-    device->launched = 0;
+    device->launch_count = 0;
     engine_leave(device->account);
     device->account = NULL;
 }
 
 void submit(struct stream *stream, uint64_t work_ns)
 {
-    stream->asked_ns += work_ns;
+    stream->submitted_ns += work_ns;
     struct device *device = stream->context->device;
-    uint64_t *oldest_fence = &device->launches[device->launched++ % QUEUE];
+    uint64_t *oldest_fence = &device->launch_fences[device->launch_count++ % QUEUE];
     if (!engine_done(device->account, *oldest_fence))
         wait_for(device, (struct position){.fence = *oldest_fence});
-    stream->last.fence = *oldest_fence = engine_submit(device->account, work_ns);
+    stream->last_position.fence = *oldest_fence = engine_submit(device->account, work_ns);
     legacy_follows(stream);
 }
 
 void legacy_follows(struct stream *stream)
 {
-    struct position *legacy_position = &stream->context->legacy->last;
+    struct position *legacy_position = &stream->context->legacy->last_position;
     if (stream->flags & CU_STREAM_NON_BLOCKING)
         return;
-    legacy_position->fence = stream->last.fence;
-    legacy_position->condition = condition_both(legacy_position->condition, stream->last.condition);
+    legacy_position->fence = stream->last_position.fence;
+    legacy_position->condition_number = condition_both(legacy_position->condition_number,
+                                                       stream->last_position.condition_number);
 }
 
 static CUresult context_new(struct device *device, unsigned flags, unsigned api_version, struct context **context)
 {
     CHECK(device_join(device));
-    if (!engine_charge(device->account, device->slot->context)) {
+    if (!engine_charge(device->account, device->slot->context_bytes)) {
         device_leave(device);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     struct context *new_context = object_new(OBJECT_CONTEXT);
     new_context->device = device;
     new_context->flags = flags;
-    new_context->api = api_version;
+    new_context->api_version = api_version;
     limits_start(new_context);
     new_context->legacy = stream_new(new_context, 0, 0);
     new_context->per_thread = stream_new(new_context, 0, 0);
@@ -90,7 +91,7 @@ static CUresult context_new(struct device *device, unsigned flags, unsigned api_
 
 static void context_free(struct context *context)
 {
-    wait_for(context->device, (struct position){.fence = context->legacy->last.fence});
+    wait_for(context->device, (struct position){.fence = context->legacy->last_position.fence});
     settle(context);
     modules_leave(context);
     memory_free_of(context);
@@ -99,7 +100,7 @@ static void context_free(struct context *context)
     greens_leave(context);
     execs_leave(context);
     engine_release(context->device->account,
-                   context->device->slot->context + context->stream_bytes + context->view_bytes);
+                   context->device->slot->context_bytes + context->stream_bytes + context->view_bytes);
     limits_end(context);
     streams_leave(context);
     device_leave(context->device);
@@ -353,7 +354,7 @@ EXPORT CUresult cuCtxGetApiVersion(CUcontext handle, unsigned *version)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     NEEDS(version);
-    *version = context->api;
+    *version = context->api_version;
     return CUDA_SUCCESS;
 }
 
@@ -364,12 +365,14 @@ static CUresult synchronize(CUcontext handle)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     CHECK(capture_guard());
-    struct position last_position = context->legacy->last;
+    struct position last_position = context->legacy->last_position;
     for (struct stream *stream = NULL; (stream = object_next(stream, OBJECT_STREAM));) {
         if (stream->context != context)
             continue;
-        last_position.fence = stream->last.fence > last_position.fence ? stream->last.fence : last_position.fence;
-        last_position.condition = condition_both(last_position.condition, stream->last.condition);
+        last_position.fence = stream->last_position.fence > last_position.fence ? stream->last_position.fence
+                                                                                : last_position.fence;
+        last_position.condition_number = condition_both(last_position.condition_number,
+                                                        stream->last_position.condition_number);
     }
     wait_for(context->device, last_position);
     pools_settle(context->device, FOR_A_CONTEXT);

@@ -5,26 +5,26 @@
 
 uint64_t copy_time(const struct device *device, uint64_t bytes)
 {
-    return (uint64_t)((double)bytes * 1e9 / (double)device->slot->bandwidth);
+    return (uint64_t)((double)bytes * 1e9 / (double)device->slot->link_bytes_per_s);
 }
 
 void copy_box(const struct copy *copy)
 {
     for (size_t slice = 0; slice < copy->depth; slice++)
         for (size_t row = 0; row < copy->height; row++)
-            memmove(copy->to.start + slice * copy->to.slice + row * copy->to.pitch,
-                    copy->from.start + slice * copy->from.slice + row * copy->from.pitch, copy->width);
+            memmove(copy->to.start + slice * copy->to.slice_bytes + row * copy->to.pitch_bytes,
+                    copy->from.start + slice * copy->from.slice_bytes + row * copy->from.pitch_bytes, copy->width);
 }
 
 void fill_box(const struct fill *fill)
 {
     for (size_t y = 0; y < fill->height; y++) {
-        char *row = fill->start + y * fill->pitch;
-        if (fill->element == 1)
+        char *row = fill->start + y * fill->pitch_bytes;
+        if (fill->element_bytes == 1)
             memset(row, (int)fill->value, fill->width);
         else
             for (size_t x = 0; x < fill->width; x++)
-                memcpy(row + x * fill->element, &fill->value, fill->element);
+                memcpy(row + x * fill->element_bytes, &fill->value, fill->element_bytes);
     }
 }
 
@@ -32,7 +32,7 @@ static struct work copy_work(const struct device *device, const struct copy *cop
 {
     return (struct work){.type = CU_GRAPH_NODE_TYPE_MEMCPY,
                          .copy = *copy,
-                         .ns = copy_time(device, copy->width * copy->height * copy->depth)};
+                         .duration_ns = copy_time(device, copy->width * copy->height * copy->depth)};
 }
 
 static CUresult on_stream(CUstream handle, bool asynchronous, const struct work *work)
@@ -125,7 +125,7 @@ static CUresult side_of(struct side *side, CUmemorytype type, const void *host, 
 {
     const struct array *array = type == CU_MEMORYTYPE_ARRAY ? object_find(handle, OBJECT_ARRAY) : NULL;
     if (array) {
-        pitch = array->pitch;
+        pitch = array->pitch_bytes;
         height = array->shape.Height ? array->shape.Height : 1;
         side->start = array->bytes;
     } else {
@@ -135,25 +135,26 @@ static CUresult side_of(struct side *side, CUmemorytype type, const void *host, 
         return CUDA_ERROR_INVALID_VALUE;
     if (copy->height > 1 && pitch < copy->width)
         return CUDA_ERROR_INVALID_VALUE;
-    side->pitch = pitch;
-    side->slice = pitch * (height ? height : copy->height);
-    side->start += origin[0] + origin[1] * pitch + origin[2] * side->slice;
+    side->pitch_bytes = pitch;
+    side->slice_bytes = pitch * (height ? height : copy->height);
+    side->start += origin[0] + origin[1] * pitch + origin[2] * side->slice_bytes;
     if (type == CU_MEMORYTYPE_DEVICE)
-        return memory_check(side->start, copy->width + (copy->height - 1) * pitch + (copy->depth - 1) * side->slice);
+        return memory_check(side->start,
+                            copy->width + (copy->height - 1) * pitch + (copy->depth - 1) * side->slice_bytes);
     return CUDA_SUCCESS;
 }
 
-CUresult copy_node(const CUDA_MEMCPY3D *this_copy, struct device *device, struct work *work)
+CUresult copy_node(const CUDA_MEMCPY3D *parameters, struct device *device, struct work *work)
 {
-    struct copy copy = {.width = this_copy->WidthInBytes, .height = this_copy->Height, .depth = this_copy->Depth};
+    struct copy copy = {.width = parameters->WidthInBytes, .height = parameters->Height, .depth = parameters->Depth};
     if (!copy.width || !copy.height || !copy.depth)
         return CUDA_ERROR_INVALID_VALUE;
-    CHECK(side_of(&copy.to, this_copy->dstMemoryType, this_copy->dstHost, this_copy->dstDevice, this_copy->dstArray,
-                  this_copy->dstPitch, this_copy->dstHeight,
-                  (size_t[]){this_copy->dstXInBytes, this_copy->dstY, this_copy->dstZ}, &copy));
-    CHECK(side_of(&copy.from, this_copy->srcMemoryType, this_copy->srcHost, this_copy->srcDevice, this_copy->srcArray,
-                  this_copy->srcPitch, this_copy->srcHeight,
-                  (size_t[]){this_copy->srcXInBytes, this_copy->srcY, this_copy->srcZ}, &copy));
+    CHECK(side_of(&copy.to, parameters->dstMemoryType, parameters->dstHost, parameters->dstDevice, parameters->dstArray,
+                  parameters->dstPitch, parameters->dstHeight,
+                  (size_t[]){parameters->dstXInBytes, parameters->dstY, parameters->dstZ}, &copy));
+    CHECK(side_of(&copy.from, parameters->srcMemoryType, parameters->srcHost, parameters->srcDevice,
+                  parameters->srcArray, parameters->srcPitch, parameters->srcHeight,
+                  (size_t[]){parameters->srcXInBytes, parameters->srcY, parameters->srcZ}, &copy));
     *work = copy_work(device, &copy);
     return CUDA_SUCCESS;
 }
@@ -364,7 +365,7 @@ CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *params, struct device *device,
     *work = (struct work){
         .type = CU_GRAPH_NODE_TYPE_MEMSET,
         .fill = {AT(params->dst), pitch, params->width, params->height, params->value, params->elementSize},
-        .ns = copy_time(device, width * params->height),
+        .duration_ns = copy_time(device, width * params->height),
     };
     return CUDA_SUCCESS;
 }

@@ -83,10 +83,10 @@ static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_C
 {
     unsigned usable_cards[ENGINE_CARDS], usable_count = 0, count = 0;
     for (unsigned i = 0; i < rack->device_count; i++) /* a MIG device without instances offers nothing */
-        if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards && !rack->devices[i].mig)
+        if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].card_count && !rack->devices[i].is_mig)
             usable_cards[usable_count++] = rack->devices[i].first_card;
     for (unsigned i = 0; i < rack->device_count && !usable_count; i++)
-        if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].cards)
+        if (!strcmp(rack->devices[i].health, "ok") && rack->devices[i].card_count)
             usable_cards[usable_count++] = rack->devices[i].first_card;
     const char *cursor = getenv(VISIBLE_DEVICES);
     if (!cursor) {
@@ -106,7 +106,7 @@ static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_C
         } else if (length >= 4) {
             for (unsigned i = 0; i < rack->card_count; i++)
                 if (!strncasecmp(rack->cards[i].uuid, cursor, length) &&
-                    !strcmp(rack->devices[rack->cards[i].device].health, "ok"))
+                    !strcmp(rack->devices[rack->cards[i].device_index].health, "ok"))
                     card = i, match_count++;
         }
         if (match_count != 1)
@@ -114,9 +114,9 @@ static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_C
         for (unsigned i = 0; i < count; i++)
             if (cards[i] == card)
                 return count;
-        if (rack->cards[card].slices && has_instance)
+        if (rack->cards[card].mig_slices && has_instance)
             break;
-        has_instance |= rack->cards[card].slices > 0;
+        has_instance |= rack->cards[card].mig_slices > 0;
         cards[count++] = card;
         cursor += length;
         cursor += *cursor == ',';
@@ -138,7 +138,7 @@ EXPORT CUresult cuInit(unsigned flags)
         arena = mmap(NULL, ARENA_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         for (unsigned i = 0; i < count; i++)
             driver.devices[i] = (struct device){
-                .slot = &rack->devices[rack->cards[cards[i]].device],
+                .slot = &rack->devices[rack->cards[cards[i]].device_index],
                 .card = &rack->cards[cards[i]],
                 .card_index = cards[i],
             };
@@ -156,7 +156,7 @@ EXPORT CUresult cuDriverGetVersion(int *version)
 {
     if (!version)
         return CUDA_ERROR_INVALID_VALUE;
-    *version = driver.rack ? driver.rack->cuda : 13000;
+    *version = driver.rack ? driver.rack->cuda_version : 13000;
     return CUDA_SUCCESS;
 }
 
@@ -187,7 +187,7 @@ EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 {
     WITH_DEVICE(device, ordinal);
     NEEDS(name && length > 0);
-    if (device->card->slices)
+    if (device->card->mig_slices)
         snprintf(name, (size_t)length, "%s MIG %s", device->slot->model, device->card->profile);
     else
         snprintf(name, (size_t)length, "%s", device->slot->model);
@@ -226,7 +226,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 {
     WITH_DEVICE(device, ordinal);
     NEEDS(bytes);
-    *bytes = device->card->memory;
+    *bytes = device->card->memory_bytes;
     return CUDA_SUCCESS;
 }
 
@@ -250,8 +250,8 @@ struct device *device_of_card(unsigned card)
 unsigned multiprocessors(const struct device *device)
 {
     unsigned device_count = device->slot->multiprocessors;
-    return device->card->slices ? device_count / 8 * device->card->slices
-                                : device_count; /* an H100's 1g has 16 of 132 */
+    return device->card->mig_slices ? device_count / 8 * device->card->mig_slices
+                                    : device_count; /* an H100's 1g has 16 of 132 */
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal)
@@ -287,7 +287,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID: *value = (int)device->slot->pci_device; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = device->slot->major; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = device->slot->minor; break;
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *value = device->slot->numa; break;
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *value = device->slot->numa_node; break;
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
     case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
@@ -345,8 +345,8 @@ EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *address)
 bool device_peers(const struct device *device, const struct device *peer)
 {
     const struct nvidia_link *link = &device->slot->links[peer->slot - driver.rack->devices];
-    return device != peer && !device->card->slices && !peer->card->slices &&
-           (link->nvlinks || link->path == PATH_PIX || link->path == PATH_PXB);
+    return device != peer && !device->card->mig_slices && !peer->card->mig_slices &&
+           (link->nvlink_count || link->path == PATH_PIX || link->path == PATH_PXB);
 }
 
 EXPORT CUresult cuDeviceCanAccessPeer(int *can_access, CUdevice ordinal, CUdevice peer_ordinal)
@@ -368,7 +368,7 @@ EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib
     if (!peer || peer == device)
         return CUDA_ERROR_INVALID_DEVICE;
     NEEDS(value);
-    bool is_nvlinked = device->slot->links[peer->slot - driver.rack->devices].nvlinks;
+    bool is_nvlinked = device->slot->links[peer->slot - driver.rack->devices].nvlink_count;
     *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK          ? !is_nvlinked
              : attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED ? is_nvlinked
                                                                             : device_peers(device, peer);

@@ -6,15 +6,15 @@ struct exec {
     struct graph *graph; /* a copy, its own */
     unsigned long long flags;
     struct context *context; /* that it was made in, and that has its nodes; NULL: none, or that ended */
-    uint64_t bytes;
+    uint64_t node_bytes;
 };
 
 void execs_leave(const struct context *context)
 {
-    for (struct exec *this_exec = NULL; (this_exec = object_next(this_exec, OBJECT_EXEC));)
-        if (this_exec->context == context)
-            this_exec->context = NULL;
-    engine_release(context->device->account, context->node_bytes);
+    for (struct exec *exec = NULL; (exec = object_next(exec, OBJECT_EXEC));)
+        if (exec->context == context)
+            exec->context = NULL;
+    engine_release(context->device->account, context->exec_charged_bytes);
 }
 
 static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags)
@@ -28,7 +28,7 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
         CHECK(nodes_take(context, graph, &bytes));
     struct exec *exec = object_new(OBJECT_EXEC);
     exec->context = context;
-    exec->bytes = bytes;
+    exec->node_bytes = bytes;
     exec->graph = graph_copy(graph, true);
     exec->flags = flags;
     *handle = (CUgraphExec)exec;
@@ -81,7 +81,7 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
     WITH_EXEC(exec, handle);
     if (exec->context)
-        exec->context->nodes -= exec->bytes;
+        exec->context->exec_used_bytes -= exec->node_bytes;
     graph_free(exec->graph);
     object_free(exec);
     return CUDA_SUCCESS;
@@ -110,7 +110,7 @@ static CUgraphExecUpdateResult compare(const struct graph *old_graph, const stru
 {
     CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
     const struct node *old_node = old_graph->first, *new_node = new_graph->first;
-    for (; old_node && new_node && !result; old_node = old_node->next, new_node = new_node->next)
+    for (; old_node && new_node && !result; old_node = old_node->next_in_graph, new_node = new_node->next_in_graph)
         result = compare_nodes(&old_node->work, &new_node->work);
     return !result && (old_node || new_node) ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED : result;
 }
@@ -120,7 +120,7 @@ static void keep_origins(struct graph *new_graph, const struct graph *old_graph)
 {
     struct node *new_node = new_graph->first;
     for (const struct node *old_node = old_graph->first; old_node;
-         old_node = old_node->next, new_node = new_node->next) {
+         old_node = old_node->next_in_graph, new_node = new_node->next_in_graph) {
         new_node->origin = old_node->origin;
         if (new_node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             keep_origins(new_node->work.graph, old_node->work.graph);
@@ -141,7 +141,7 @@ static void take_over(struct graph **graph, const struct graph *new_graph)
 static struct node *made_of(const struct graph *graph, const void *origin)
 {
     struct node *match = NULL;
-    for (struct node *node = graph->first; node && !match; node = node->next) {
+    for (struct node *node = graph->first; node && !match; node = node->next_in_graph) {
         if (node->origin == origin)
             return node;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
@@ -201,7 +201,7 @@ EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, C
     if (result)
         return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
     if (exec->context)
-        CHECK(nodes_take(exec->context, graph, &exec->bytes));
+        CHECK(nodes_take(exec->context, graph, &exec->node_bytes));
     take_over(&exec->graph, graph);
     return CUDA_SUCCESS;
 }
@@ -228,7 +228,7 @@ EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
 /* A launch that finds memory of the last one still allocated frees it first, or is refused, as the flag says. */
 static CUresult free_first(const struct graph *graph, const struct stream *stream, bool may_free)
 {
-    for (const struct node *node = graph->first; node; node = node->next) {
+    for (const struct node *node = graph->first; node; node = node->next_in_graph) {
         if (node->work.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
             continue;
         struct memory *memory = memory_find(node->work.alloc.dptr);
@@ -260,10 +260,10 @@ static CUresult run_node(struct stream *stream, const struct work *work, uint64_
 static CUresult run(struct stream *stream, const struct graph *graph, uint64_t exec)
 {
     uint64_t kernels_ns = 0;
-    for (const struct node *node = graph->first; node; node = node->next) {
+    for (const struct node *node = graph->first; node; node = node->next_in_graph) {
         if (node->work.type == CU_GRAPH_NODE_TYPE_KERNEL) {
             CHECK(kernel_ready(node->work.kernel.func, stream->context));
-            kernels_ns += node->work.ns;
+            kernels_ns += node->work.duration_ns;
             continue;
         }
         if (kernels_ns)

@@ -10,16 +10,16 @@ static struct function *find(struct module *module, const char *name, bool of_li
 {
     struct function *function = NULL;
     while ((function = object_next(function, OBJECT_FUNCTION)))
-        if (function->module == module && function->of_library == of_library && !strcmp(function->name, name))
+        if (function->module == module && function->is_library_kernel == of_library && !strcmp(function->name, name))
             return function;
     function = object_new(OBJECT_FUNCTION);
     function->module = module;
     function->name = strdup(name);
-    function->of_library = of_library;
+    function->is_library_kernel = of_library;
     function->kernel = &unknown_kernel;
-    function->mallocs = image_mallocs(module, name);
-    function->local = image_local(module, name);
-    function->parameters = image_parameters(module, name);
+    function->calls_malloc = image_mallocs(module, name);
+    function->thread_local_bytes = image_local(module, name);
+    function->parameter_bytes = image_parameters(module, name);
     for (unsigned i = 0; i < driver.rack->kernel_count; i++)
         if (!strcmp(driver.rack->kernels[i].name, name))
             function->kernel = &driver.rack->kernels[i];
@@ -129,7 +129,7 @@ EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, C
         return CUDA_ERROR_INVALID_VALUE;
     *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
              : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS            ? 32
-             : attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES    ? (int)function->local
+             : attribute == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES    ? (int)function->thread_local_bytes
                                                                   : 0;
     return CUDA_SUCCESS;
 }
@@ -163,7 +163,7 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dimens
         return CUDA_ERROR_INVALID_VALUE;
     *work = (struct work){
         .type = CU_GRAPH_NODE_TYPE_KERNEL,
-        .ns = function->kernel->time,
+        .duration_ns = function->kernel->base_ns,
         .kernel = {.func = handle,
                    .gridDimX = dimensions[0],
                    .gridDimY = dimensions[1],
@@ -177,12 +177,12 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dimens
     for (; !first_argument && extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
         if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
             first_argument = extra[1];
-    if (function->kernel->per_arg0) {
+    if (function->kernel->ns_per_arg0) {
         uint32_t argument;
         if (!first_argument)
             return CUDA_ERROR_INVALID_VALUE;
         memcpy(&argument, first_argument, sizeof argument);
-        work->ns += function->kernel->per_arg0 * argument;
+        work->duration_ns += function->kernel->ns_per_arg0 * argument;
     }
     return CUDA_SUCCESS;
 }
@@ -194,10 +194,10 @@ static CUresult parameter(const void *handle, size_t index, size_t *offset, size
     const struct function *function = object_find(handle, OBJECT_FUNCTION);
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (index > 0 || !function->parameters)
+    if (index > 0 || !function->parameter_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     *offset = 0;
-    *size = function->parameters;
+    *size = function->parameter_bytes;
     return CUDA_SUCCESS;
 }
 
@@ -217,8 +217,8 @@ CUresult kernel_ready(CUfunction handle, struct context *context)
     if (!function)
         return CUDA_ERROR_INVALID_HANDLE;
     CHECK(module_enter(function->module, context, NULL));
-    CHECK(limits_need_local(context, function->local));
-    return function->mallocs ? limits_need_heap(context) : CUDA_SUCCESS;
+    CHECK(limits_need_local(context, function->thread_local_bytes));
+    return function->calls_malloc ? limits_need_heap(context) : CUDA_SUCCESS;
 }
 
 static CUresult launch(CUstream handle, CUfunction function, const unsigned dims[7], void **params, void **extra)

@@ -8,7 +8,7 @@
 struct graph *graph_new(bool owned)
 {
     struct graph *graph = object_new(OBJECT_GRAPH);
-    graph->owned = owned;
+    graph->is_owned = owned;
     return graph;
 }
 
@@ -21,16 +21,16 @@ struct node *graph_add(struct graph *graph, const struct work *work, const CUgra
     node->dependencies = count ? calloc(count, sizeof *node->dependencies) : NULL;
     for (size_t i = 0; i < count; i++)
         node->dependencies[i] = (struct node *)dependencies[i];
-    *(graph->last ? &graph->last->next : &graph->first) = node;
+    *(graph->last ? &graph->last->next_in_graph : &graph->first) = node;
     graph->last = node;
-    graph->count++;
+    graph->node_count++;
     return node;
 }
 
 struct graph *graph_copy(const struct graph *source, bool owned)
 {
     struct graph *graph = graph_new(owned);
-    for (struct node *node = source->first; node; node = node->next) {
+    for (struct node *node = source->first; node; node = node->next_in_graph) {
         struct work work = node->work;
         if (work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             work.graph = graph_copy(work.graph, true);
@@ -50,7 +50,7 @@ struct graph *graph_copy(const struct graph *source, bool owned)
 void graph_free(struct graph *graph)
 {
     for (struct node *node = graph->first, *next_node; node; node = next_node) {
-        next_node = node->next;
+        next_node = node->next_in_graph;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             graph_free(node->work.graph);
         if (node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
@@ -98,7 +98,7 @@ EXPORT CUresult cuGraphCreate(CUgraph *handle, unsigned flags)
 EXPORT CUresult cuGraphDestroy(CUgraph handle)
 {
     WITH_GRAPH(graph, handle);
-    if (graph->owned)
+    if (graph->is_owned)
         return CUDA_ERROR_INVALID_VALUE;
     graph_free(graph);
     return CUDA_SUCCESS;
@@ -120,7 +120,7 @@ static bool in_body(const struct work *work)
                       work->type == CU_GRAPH_NODE_TYPE_MEMSET || work->type == CU_GRAPH_NODE_TYPE_MEMCPY ||
                       work->type == CU_GRAPH_NODE_TYPE_CONDITIONAL || work->type == CU_GRAPH_NODE_TYPE_GRAPH;
     const struct node *node = work->type == CU_GRAPH_NODE_TYPE_GRAPH ? work->graph->first : NULL;
-    for (; is_allowed && node; node = node->next)
+    for (; is_allowed && node; node = node->next_in_graph)
         is_allowed = in_body(&node->work);
     return is_allowed;
 }
@@ -130,7 +130,7 @@ static CUresult add(CUgraphNode *handle, struct graph *graph, const CUgraphNode 
 {
     if (!handle || (count && !dependencies))
         return CUDA_ERROR_INVALID_VALUE;
-    if (graph->body && !in_body(work))
+    if (graph->is_body && !in_body(work))
         return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count; i++) {
         const struct node *need = object_find(dependencies[i], OBJECT_NODE);
@@ -323,7 +323,7 @@ static CUresult list(CUgraph handle, CUgraphNode *nodes, size_t *count, bool roo
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     size_t node_count = 0;
-    for (struct node *node = graph->first; node; node = node->next) {
+    for (struct node *node = graph->first; node; node = node->next_in_graph) {
         if (roots && node->dependency_count)
             continue;
         if (nodes && node_count < *count)
@@ -353,7 +353,7 @@ EXPORT CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNod
     if (!count)
         return CUDA_ERROR_INVALID_VALUE;
     size_t edge_count = 0;
-    for (struct node *node = graph->first; node; node = node->next)
+    for (struct node *node = graph->first; node; node = node->next_in_graph)
         for (size_t i = 0; i < node->dependency_count; i++, edge_count++)
             if (from && to && edge_count < *count) {
                 from[edge_count] = (CUgraphNode)node->dependencies[i];

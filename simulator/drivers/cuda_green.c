@@ -8,7 +8,7 @@ struct resource { /* CUdevResource of cuda.h */
     int type;
     char internal[92];
     unsigned processors;
-    char more[44];
+    char reserved[44];
 };
 _Static_assert(sizeof(struct resource) == 144, "as in cuda.h");
 enum { PROCESSORS = 1 };
@@ -28,17 +28,19 @@ EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, struct resource *resour
 }
 
 /* As many groups of `least` processors as are asked for, or as there are. */
-EXPORT CUresult cuDevSmResourceSplitByCount(struct resource *groups, unsigned *count, const struct resource *from,
-                                            struct resource *rest, unsigned flags, unsigned least)
+EXPORT CUresult cuDevSmResourceSplitByCount(struct resource *groups, unsigned *count, const struct resource *input,
+                                            struct resource *remaining, unsigned flags, unsigned min_processors)
 {
-    if (!count || !from || from->type != PROCESSORS || flags)
+    if (!count || !input || input->type != PROCESSORS || flags)
         return CUDA_ERROR_INVALID_VALUE;
-    unsigned each = least < from->processors && least ? least : from->processors, most = from->processors / each;
-    *count = groups && *count < most ? *count : most;
+    unsigned group_processors = min_processors < input->processors && min_processors ? min_processors
+                                                                                     : input->processors,
+             max_groups = input->processors / group_processors;
+    *count = groups && *count < max_groups ? *count : max_groups;
     for (unsigned i = 0; groups && i < *count; i++)
-        groups[i] = (struct resource){.type = PROCESSORS, .processors = each};
-    if (rest)
-        *rest = (struct resource){.type = PROCESSORS, .processors = from->processors - *count * each};
+        groups[i] = (struct resource){.type = PROCESSORS, .processors = group_processors};
+    if (remaining)
+        *remaining = (struct resource){.type = PROCESSORS, .processors = input->processors - *count * group_processors};
     return CUDA_SUCCESS;
 }
 
@@ -66,7 +68,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *handle, CUdevResourceDesc descripti
     }
     struct green *green = object_new(OBJECT_GREEN);
     green->primary = device->primary;
-    green->processors = processors->count;
+    green->multiprocessor_count = processors->count;
     *handle = (CUgreenCtx)green;
     return CUDA_SUCCESS;
 }

@@ -178,8 +178,8 @@ static uint64_t elements(const char **cursor)
     return count;
 }
 
-struct kind {                         /* of the variables of a declaration */
-    uint64_t width, bytes, alignment; /* width: elements of a vector */
+struct kind { /* of the variables of a declaration */
+    uint64_t vector_elements, element_bytes, alignment_bytes;
 };
 
 /* ".v4", ".align 8", ".f16x2": what one directive of a declaration adds. */
@@ -187,15 +187,15 @@ static const char *qualify(struct kind *kind, const char *cursor, size_t length)
 {
     const char *end = cursor + length, *digits = cursor + strcspn(cursor, "0123456789");
     if (is_word(cursor, length, ".align")) {
-        kind->alignment = parse_number(&end);
+        kind->alignment_bytes = parse_number(&end);
     } else if (is_word(cursor, length, ".attribute")) {
         end += strcspn(end, ")") + 1;
     } else if (digits < end && cursor[1] == 'v') {
-        kind->width = strtoull(digits, NULL, 10);
+        kind->vector_elements = strtoull(digits, NULL, 10);
     } else if (digits < end) {
         char *rest;
-        kind->bytes = strtoull(digits, &rest, 10) / 8;
-        kind->bytes *= *rest == 'x' ? strtoull(rest + 1, NULL, 10) : 1;
+        kind->element_bytes = strtoull(digits, &rest, 10) / 8;
+        kind->element_bytes *= *rest == 'x' ? strtoull(rest + 1, NULL, 10) : 1;
     }
     return end;
 }
@@ -206,12 +206,13 @@ static const char *read_variable(struct module *module, const char *cursor, cons
     const char *name = cursor;
     size_t length = word_length(cursor);
     cursor += length;
-    uint64_t element_bytes = kind->width * kind->bytes, size = multiply(element_bytes, elements(&cursor));
+    uint64_t element_bytes = kind->vector_elements * kind->element_bytes,
+             size = multiply(element_bytes, elements(&cursor));
     if (elsewhere)
         return cursor;
-    module->global_bytes = round_up(module->global_bytes, kind->alignment ? kind->alignment
-                                                          : element_bytes ? element_bytes
-                                                                          : 1);
+    module->global_bytes = round_up(module->global_bytes, kind->alignment_bytes ? kind->alignment_bytes
+                                                          : element_bytes       ? element_bytes
+                                                                                : 1);
     declare(module, name, length, module->global_bytes, size);
     module->global_bytes += size;
     return cursor;
@@ -220,7 +221,7 @@ static const char *read_variable(struct module *module, const char *cursor, cons
 /* The rest of a declaration, behind its ".global" or ".const". Opaque kinds (.texref) take nothing. */
 static const char *read_variables(struct module *module, const char *cursor, bool elsewhere)
 {
-    struct kind kind = {.width = 1};
+    struct kind kind = {.vector_elements = 1};
     for (cursor = skip_blank(cursor); *cursor && *cursor != ';'; cursor = skip_blank(cursor)) {
         size_t length = word_length(cursor);
         if (*cursor == '.')
@@ -274,8 +275,8 @@ void image_read(struct module *module, const char *image, bool binary)
         return;
     module->ptx = without_comments(image);
     read_ptx(module);
-    module->prints = calls(module->ptx, module->ptx + strlen(module->ptx), "vprintf");
-    module->mallocs = calls(module->ptx, module->ptx + strlen(module->ptx), "malloc");
+    module->calls_printf = calls(module->ptx, module->ptx + strlen(module->ptx), "vprintf");
+    module->calls_malloc = calls(module->ptx, module->ptx + strlen(module->ptx), "malloc");
 }
 
 /* The function's name where the text declares it; NULL: it does not. */

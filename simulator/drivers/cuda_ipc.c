@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 struct ipc_handle { /* the block, at offset in the owner's memory file, and the piece in it */
-    uint64_t magic, offset, start, size;
+    uint64_t magic, file_offset, block_offset, size_bytes;
     struct engine_share block;
     int pid, fd;
 };
@@ -24,22 +24,22 @@ EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     struct block *block = memory->piece.block;
     if (!block_share(block))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct ipc_handle this_ipc_handle = {.magic = IPC_MAGIC,
-                                         .offset = block->file_offset,
-                                         .start = memory->start - block->start,
-                                         .size = memory->size_bytes,
-                                         .block = block->share_handle,
-                                         .pid = getpid(),
-                                         .fd = memory_file()};
+    struct ipc_handle ipc_handle = {.magic = IPC_MAGIC,
+                                    .file_offset = block->file_offset,
+                                    .block_offset = memory->start - block->start,
+                                    .size_bytes = memory->size_bytes,
+                                    .block = block->share_handle,
+                                    .pid = getpid(),
+                                    .fd = memory_file()};
     memset(handle, 0, sizeof *handle);
-    memcpy(handle, &this_ipc_handle, sizeof this_ipc_handle);
+    memcpy(handle, &ipc_handle, sizeof ipc_handle);
     return CUDA_SUCCESS;
 }
 
-static char *map_of(int pid, int number, uint64_t offset, size_t length)
+static char *map_of(int pid, int owner_fd, uint64_t offset, size_t length)
 {
     char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, number);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, owner_fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return NULL;
@@ -49,9 +49,9 @@ static char *map_of(int pid, int number, uint64_t offset, size_t length)
 }
 
 /* The last to let go of the bytes gives their pages back. */
-static void unmap_block(struct account *account, int share, char *start, uint64_t length)
+static void unmap_block(struct account *account, int share_number, char *start, uint64_t length)
 {
-    if (!engine_share_close(account, share) && start)
+    if (!engine_share_close(account, share_number) && start)
         madvise(start, length, MADV_REMOVE);
     if (start)
         munmap(start, length);
@@ -61,38 +61,37 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handl
 {
     LOCKED;
     WITH_CONTEXT(context);
-    struct ipc_handle this_ipc_handle;
-    memcpy(&this_ipc_handle, &handle, sizeof this_ipc_handle);
-    if (!pointer || flags > 1 || this_ipc_handle.magic != IPC_MAGIC)
+    struct ipc_handle ipc_handle;
+    memcpy(&ipc_handle, &handle, sizeof ipc_handle);
+    if (!pointer || flags > 1 || ipc_handle.magic != IPC_MAGIC)
         return CUDA_ERROR_INVALID_VALUE;
-    if (this_ipc_handle.pid == getpid()) /* the driver opens only what others made */
+    if (ipc_handle.pid == getpid()) /* the driver opens only what others made */
         return CUDA_ERROR_INVALID_CONTEXT;
-    struct device *owner = device_of_card(this_ipc_handle.block.card);
-    if (!owner || !owner->account || !engine_share_open(owner->account, &this_ipc_handle.block))
+    struct device *owner = device_of_card(ipc_handle.block.card);
+    if (!owner || !owner->account || !engine_share_open(owner->account, &ipc_handle.block))
         return CUDA_ERROR_MAP_FAILED;
-    char *start = map_of(this_ipc_handle.pid, this_ipc_handle.fd, this_ipc_handle.offset,
-                         this_ipc_handle.block.length_bytes);
+    char *start = map_of(ipc_handle.pid, ipc_handle.fd, ipc_handle.file_offset, ipc_handle.block.length_bytes);
     if (!start) {
-        unmap_block(owner->account, this_ipc_handle.block.number, NULL, 0);
+        unmap_block(owner->account, ipc_handle.block.number, NULL, 0);
         return CUDA_ERROR_MAP_FAILED;
     }
-    *pointer = (uintptr_t)start + this_ipc_handle.start;
+    *pointer = (uintptr_t)start + ipc_handle.block_offset;
     memory_insert(&(struct memory){.start = (uintptr_t)*pointer,
-                                   .size_bytes = this_ipc_handle.size,
-                                   .mapped_bytes = this_ipc_handle.block.length_bytes - this_ipc_handle.start,
-                                   .offset = this_ipc_handle.start,
+                                   .size_bytes = ipc_handle.size_bytes,
+                                   .mapped_bytes = ipc_handle.block.length_bytes - ipc_handle.block_offset,
+                                   .file_offset = ipc_handle.block_offset,
                                    .kind = MEMORY_IPC,
                                    .device = owner,
                                    .context = context,
-                                   .share_number = this_ipc_handle.block.number,
+                                   .share_number = ipc_handle.block.number,
                                    .is_live = true});
     return CUDA_SUCCESS;
 }
 
 void memory_close(struct memory *memory)
 {
-    unmap_block(memory->device->account, memory->share_number, (char *)(memory->start - memory->offset),
-                memory->mapped_bytes + memory->offset);
+    unmap_block(memory->device->account, memory->share_number, (char *)(memory->start - memory->file_offset),
+                memory->mapped_bytes + memory->file_offset);
     memory_remove(memory);
 }
 
@@ -160,14 +159,14 @@ EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr
     const struct memory *memory = memory_find(pointer);
     if (!data || !memory || memory->kind != MEMORY_POOL || !memory->pool->is_shared)
         return CUDA_ERROR_INVALID_VALUE;
-    struct pool_pointer this_pool_pointer = {.magic = IPC_MAGIC,
-                                             .share = (uint64_t)memory->pool->share_number,
-                                             .offset = memory->offset,
-                                             .size = memory->size_bytes,
-                                             .pid = getpid(),
-                                             .fd = memory_file()};
+    struct pool_pointer pool_pointer = {.magic = IPC_MAGIC,
+                                        .share = (uint64_t)memory->pool->share_number,
+                                        .offset = memory->file_offset,
+                                        .size = memory->size_bytes,
+                                        .pid = getpid(),
+                                        .fd = memory_file()};
     memset(data, 0, sizeof *data);
-    memcpy(data, &this_pool_pointer, sizeof this_pool_pointer);
+    memcpy(data, &pool_pointer, sizeof pool_pointer);
     return CUDA_SUCCESS;
 }
 
@@ -176,20 +175,20 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool handle
     LOCKED;
     WITH_CONTEXT(context);
     struct pool *pool = pool_find(handle);
-    struct pool_pointer this_pool_pointer;
+    struct pool_pointer pool_pointer;
     if (!pointer || !data || !pool || !pool->is_imported)
         return CUDA_ERROR_INVALID_VALUE;
-    memcpy(&this_pool_pointer, data, sizeof this_pool_pointer);
-    size_t length = round_up(this_pool_pointer.size, PAGE);
-    if (this_pool_pointer.magic != IPC_MAGIC || this_pool_pointer.share != (uint64_t)pool->share_number)
+    memcpy(&pool_pointer, data, sizeof pool_pointer);
+    size_t length = round_up(pool_pointer.size, PAGE);
+    if (pool_pointer.magic != IPC_MAGIC || pool_pointer.share != (uint64_t)pool->share_number)
         return CUDA_ERROR_INVALID_VALUE;
-    char *start = map_of(this_pool_pointer.pid, this_pool_pointer.fd, this_pool_pointer.offset, length);
+    char *start = map_of(pool_pointer.pid, pool_pointer.fd, pool_pointer.offset, length);
     if (!start)
         return CUDA_ERROR_MAP_FAILED;
     engine_share_again(pool->device->account, pool->share_number);
     *pointer = (uintptr_t)start;
     memory_insert(&(struct memory){.start = (uintptr_t)start,
-                                   .size_bytes = this_pool_pointer.size,
+                                   .size_bytes = pool_pointer.size,
                                    .mapped_bytes = length,
                                    .kind = MEMORY_IMPORTED,
                                    .device = pool->device,

@@ -82,13 +82,16 @@ EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 }
 
 /* Every thread that may run has a stack: what is above the first size is taken at once, and given back at once. */
-static CUresult set_stack(struct context *context, size_t value)
+static CUresult set_stack(struct context *context, size_t stack_limit_bytes)
 {
     struct device *device = context->device;
-    size_t most = value > context->local ? value : context->local;
-    size_t more = most > first_limits[CU_LIMIT_STACK_SIZE] ? most - first_limits[CU_LIMIT_STACK_SIZE] : 0;
-    uint64_t bytes, threads = (uint64_t)multiprocessors(device) * THREADS_PER_MULTIPROCESSOR;
-    if (__builtin_mul_overflow(more, threads, &bytes))
+    size_t thread_bytes = stack_limit_bytes > context->thread_local_bytes ? stack_limit_bytes
+                                                                          : context->thread_local_bytes;
+    size_t extra_thread_bytes = thread_bytes > first_limits[CU_LIMIT_STACK_SIZE]
+                                    ? thread_bytes - first_limits[CU_LIMIT_STACK_SIZE]
+                                    : 0;
+    uint64_t bytes, thread_count = (uint64_t)multiprocessors(device) * THREADS_PER_MULTIPROCESSOR;
+    if (__builtin_mul_overflow(extra_thread_bytes, thread_count, &bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes > context->stack_bytes && !engine_charge(device->account, bytes - context->stack_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -101,13 +104,13 @@ static CUresult set_stack(struct context *context, size_t value)
 /* A kernel whose threads have larger arrays than their stacks makes these larger, with its launch. They stay so. */
 CUresult limits_need_local(struct context *context, uint64_t bytes)
 {
-    uint64_t before = context->local;
-    if (bytes <= before)
+    uint64_t old_local_bytes = context->thread_local_bytes;
+    if (bytes <= old_local_bytes)
         return CUDA_SUCCESS;
-    context->local = bytes;
+    context->thread_local_bytes = bytes;
     CUresult result = set_stack(context, context->limits[CU_LIMIT_STACK_SIZE]);
     if (result != CUDA_SUCCESS)
-        context->local = before;
+        context->thread_local_bytes = old_local_bytes;
     return result;
 }
 

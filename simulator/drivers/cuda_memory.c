@@ -154,7 +154,7 @@ static bool place_in_memory(struct memory *memory)
     memory->mapped_bytes = in_blocks(memory) ? memory->piece.length_bytes : round_up(memory->size_bytes, PAGE);
     if (in_blocks(memory))
         return true;
-    if (!memory_map(memory->mapped_bytes, &memory->offset, NULL, &start))
+    if (!memory_map(memory->mapped_bytes, &memory->file_offset, NULL, &start))
         return false;
     memory->start = (uintptr_t)start;
     return true;
@@ -167,7 +167,7 @@ CUresult memory_new(const struct memory *template, const struct stream *stream, 
     memory.is_live = memory.kind != MEMORY_GRAPH;
     if (!memory.size_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    if (memory.size_bytes > memory.device->card->memory && memory.kind != MEMORY_MANAGED)
+    if (memory.size_bytes > memory.device->card->memory_bytes && memory.kind != MEMORY_MANAGED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     settle(NULL);
     if (memory.is_live && !charge(&memory, stream))
@@ -191,7 +191,7 @@ void memory_free(struct memory *memory, const struct stream *stream)
         discharge(memory, stream);
     if (!in_blocks(memory)) {
         munmap((void *)memory->start, memory->mapped_bytes);
-        memory_discard(memory->offset, memory->mapped_bytes);
+        memory_discard(memory->file_offset, memory->mapped_bytes);
     }
     memory_remove(memory);
 }
@@ -217,7 +217,7 @@ void memory_retire(struct memory *memory, const struct stream *stream)
     } else if (memory->is_live) {
         discharge(memory, stream);
         memory->is_live = false;
-        memory_discard(memory->offset, memory->mapped_bytes);
+        memory_discard(memory->file_offset, memory->mapped_bytes);
     }
 }
 
@@ -244,9 +244,9 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     struct device *device = context->device;
     settle(NULL);
     if (free_bytes)
-        *free_bytes = device->card->memory - engine_used(driver.rack->engine, device->card_index);
+        *free_bytes = device->card->memory_bytes - engine_used(driver.rack->engine, device->card_index);
     if (total)
-        *total = device->card->memory;
+        *total = device->card->memory_bytes;
     return CUDA_SUCCESS;
 }
 
@@ -293,7 +293,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer)
     if (!memory || memory->start != pointer || memory->kind >= MEMORY_MAPPED || !memory->is_live)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *device = memory->device;
-    wait_for(device, memory->context->legacy->last); /* a free waits for the work that may use it */
+    wait_for(device, memory->context->legacy->last_position); /* a free waits for the work that may use it */
     memory_retire(memory_find(pointer), NULL);
     pools_settle(device, FOR_A_STREAM);
     return CUDA_SUCCESS;

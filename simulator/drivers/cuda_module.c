@@ -20,9 +20,9 @@ CUresult module_enter(struct module *module, struct context *context, struct res
         residence = residence->next;
     if (!residence) {
         struct memory *memory = NULL;
-        if (module->prints)
+        if (module->calls_printf)
             CHECK(limits_need_printf(context));
-        if (module->mallocs)
+        if (module->calls_malloc)
             CHECK(limits_need_calls(context));
         if (module->global_bytes)
             CHECK(memory_new(
@@ -204,7 +204,7 @@ static CUresult global_of(CUdeviceptr *pointer, size_t *size, const void *handle
         if (pointer)
             *pointer = residence->globals ? residence->globals->start + global->offset : 0;
         if (size)
-            *size = global->size;
+            *size = global->size_bytes;
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;

@@ -120,7 +120,7 @@ CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work)
     struct graph **bodies = calloc(params->size, sizeof *bodies);
     for (unsigned i = 0; i < params->size; i++) {
         bodies[i] = graph_new(true);
-        bodies[i]->body = true;
+        bodies[i]->is_body = true;
     }
     *work = (struct work){.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
                           .branch = {bodies, params->size, (unsigned)params->handle, params->type}};
@@ -131,7 +131,7 @@ CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work)
 bool graph_branches(const struct graph *graph)
 {
     bool has_branch = false;
-    for (const struct node *node = graph->first; node && !has_branch; node = node->next)
+    for (const struct node *node = graph->first; node && !has_branch; node = node->next_in_graph)
         has_branch = node->work.type == CU_GRAPH_NODE_TYPE_CONDITIONAL ||
                      (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH && graph_branches(node->work.graph));
     return has_branch;

@@ -15,7 +15,7 @@ static uint64_t of_node(const struct work *work)
 {
     if (work->type == CU_GRAPH_NODE_TYPE_KERNEL) {
         const struct function *function = object_find(work->kernel.func, OBJECT_FUNCTION);
-        return function && function->parameters > LARGE_PARAMETERS ? OF_LARGE : OF_NODE;
+        return function && function->parameter_bytes > LARGE_PARAMETERS ? OF_LARGE : OF_NODE;
     }
     return work->type == CU_GRAPH_NODE_TYPE_MEMCPY ? OF_NODE : 0;
 }
@@ -24,34 +24,34 @@ static uint64_t of_node(const struct work *work)
 static uint64_t taken(const struct graph *graph)
 {
     uint64_t bytes = 0;
-    for (struct node *node = graph->first; node; node = node->next)
-        node->continued = node->work.type == CU_GRAPH_NODE_TYPE_EMPTY;
-    for (const struct node *node = graph->first; node; node = node->next) {
+    for (struct node *node = graph->first; node; node = node->next_in_graph)
+        node->is_branch_continued = node->work.type == CU_GRAPH_NODE_TYPE_EMPTY;
+    for (const struct node *node = graph->first; node; node = node->next_in_graph) {
         size_t i = 0;
         if (node->work.type == CU_GRAPH_NODE_TYPE_EMPTY)
             continue;
-        while (i < node->dependency_count && node->dependencies[i]->continued)
+        while (i < node->dependency_count && node->dependencies[i]->is_branch_continued)
             i++;
         if (node->work.type == CU_GRAPH_NODE_TYPE_GRAPH)
             bytes += taken(node->work.graph);
         else
             bytes += of_node(&node->work) + (i == node->dependency_count ? OF_BRANCH : 0);
         if (i < node->dependency_count)
-            node->dependencies[i]->continued = true;
+            node->dependencies[i]->is_branch_continued = true;
     }
     return bytes;
 }
 
 CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *held_bytes)
 {
-    uint64_t bytes = taken(graph), blocks = round_up(context->nodes + bytes - *held_bytes, BLOCK);
+    uint64_t bytes = taken(graph), blocks = round_up(context->exec_used_bytes + bytes - *held_bytes, BLOCK);
     uint64_t needed_bytes = blocks > BLOCK ? blocks - BLOCK : 0;
-    if (needed_bytes > context->node_bytes) {
-        if (!engine_charge(context->device->account, needed_bytes - context->node_bytes))
+    if (needed_bytes > context->exec_charged_bytes) {
+        if (!engine_charge(context->device->account, needed_bytes - context->exec_charged_bytes))
             return CUDA_ERROR_OUT_OF_MEMORY;
-        context->node_bytes = needed_bytes;
+        context->exec_charged_bytes = needed_bytes;
     }
-    context->nodes += bytes - *held_bytes;
+    context->exec_used_bytes += bytes - *held_bytes;
     *held_bytes = bytes;
     return CUDA_SUCCESS;
 }

@@ -9,7 +9,7 @@ struct pool *pool_new(struct device *device, uint64_t threshold)
     pool->device = device;
     pool->threshold_bytes = threshold;
     pool->props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+    pool->reuse_attributes[0] = pool->reuse_attributes[1] = pool->reuse_attributes[2] = 1;
     return pool;
 }
 
@@ -37,29 +37,29 @@ static void pool_release(struct pool *pool, uint64_t bytes)
         engine_release(account, bytes);
 }
 
-struct departure { /* freed in the order of a stream that is not there yet: still the card's */
+struct departure { /* memory freed in stream order, which the card holds until the stream reaches that point */
     const struct context *context;
     struct device *device;
     struct position position;
-    uint64_t stream; /* its number; it may be destroyed meanwhile */
+    uint64_t stream_number; /* the stream may be destroyed meanwhile */
     struct pool *pool;
-    uint64_t bytes;     /* of the pool */
-    struct piece piece; /* of memory without a pool */
-    bool alone;         /* its stream is destroyed */
+    uint64_t bytes;     /* of the pool's memory */
+    struct piece piece; /* memory without a pool */
+    bool is_stream_destroyed;
     struct departure *next;
 };
 static struct departure *departures; /* under driver.lock */
 
 static void depart_at(const struct stream *stream, const struct departure *template)
 {
-    struct departure *this_departure = malloc(sizeof *this_departure);
-    *this_departure = *template;
-    this_departure->context = stream->context;
-    this_departure->device = stream->context->device;
-    this_departure->position = stream->last;
-    this_departure->stream = stream->object.number;
-    this_departure->next = departures;
-    departures = this_departure;
+    struct departure *departure = malloc(sizeof *departure);
+    *departure = *template;
+    departure->context = stream->context;
+    departure->device = stream->context->device;
+    departure->position = stream->last_position;
+    departure->stream_number = stream->object.number;
+    departure->next = departures;
+    departures = departure;
 }
 
 /* An H100 has memory without a pool back when the program next waits for the stream, an event or the context, however
@@ -75,9 +75,9 @@ void depart(const struct stream *stream, const struct piece *piece)
 
 void departures_alone(const struct stream *stream)
 {
-    for (struct departure *this_departure = departures; this_departure; this_departure = this_departure->next)
-        this_departure->alone = this_departure->alone ||
-                                (!this_departure->pool && this_departure->stream == stream->object.number);
+    for (struct departure *departure = departures; departure; departure = departure->next)
+        departure->is_stream_destroyed = departure->is_stream_destroyed ||
+                                         (!departure->pool && departure->stream_number == stream->object.number);
 }
 
 void pool_free(struct pool *pool)
@@ -105,7 +105,7 @@ static void pool_trim(struct pool *pool, uint64_t keep_bytes)
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
 {
     pool->used_bytes -= bytes;
-    if (stream && !reached(stream->context->device, stream->last)) {
+    if (stream && !reached(stream->context->device, stream->last_position)) {
         pool->leaving_bytes += bytes;
         depart_at(stream, &(struct departure){.pool = pool, .bytes = bytes});
     } else if (pool->is_destroyed) {
@@ -113,31 +113,31 @@ void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes)
     }
 }
 
-static bool is_free(const struct departure *this_departure, const struct context *ending, enum waited waited)
+static bool is_free(const struct departure *departure, const struct context *ending, enum waited waited)
 {
-    const struct block *block = this_departure->piece.block;
-    return (ending && (this_departure->context == ending || (block && block->context == ending))) ||
-           (this_departure->pool && !this_departure->pool->device->contexts) ||
-           ((this_departure->pool || waited > this_departure->alone) &&
-            reached(this_departure->device, this_departure->position));
+    const struct block *block = departure->piece.block;
+    return (ending && (departure->context == ending || (block && block->context == ending))) ||
+           (departure->pool && !departure->pool->device->context_count) ||
+           ((departure->pool || waited > departure->is_stream_destroyed) &&
+            reached(departure->device, departure->position));
 }
 
 static void settle_after(const struct context *ending, enum waited waited)
 {
-    for (struct departure **link = &departures, *this_departure; (this_departure = *link);) {
-        if (!is_free(this_departure, ending, waited)) {
-            link = &this_departure->next;
+    for (struct departure **link = &departures, *departure; (departure = *link);) {
+        if (!is_free(departure, ending, waited)) {
+            link = &departure->next;
             continue;
         }
-        *link = this_departure->next;
-        if (this_departure->pool) {
-            this_departure->pool->leaving_bytes -= this_departure->bytes;
-            if (this_departure->pool->is_destroyed)
-                pool_trim(this_departure->pool, 0);
+        *link = departure->next;
+        if (departure->pool) {
+            departure->pool->leaving_bytes -= departure->bytes;
+            if (departure->pool->is_destroyed)
+                pool_trim(departure->pool, 0);
         } else {
-            piece_give(&this_departure->piece);
+            piece_give(&departure->piece);
         }
-        free(this_departure);
+        free(departure);
     }
 }
 
@@ -150,20 +150,19 @@ void settle(const struct context *ending)
 static uint64_t own_departures(const struct pool *pool, const struct stream *stream, uint64_t max_bytes)
 {
     uint64_t own_bytes = 0;
-    for (const struct departure *this_departure = departures; this_departure; this_departure = this_departure->next)
-        if (this_departure->pool == pool && this_departure->stream == stream->object.number)
-            own_bytes += this_departure->bytes;
+    for (const struct departure *departure = departures; departure; departure = departure->next)
+        if (departure->pool == pool && departure->stream_number == stream->object.number)
+            own_bytes += departure->bytes;
     return own_bytes < max_bytes ? own_bytes : max_bytes;
 }
 
 static void reuse(struct pool *pool, const struct stream *stream, uint64_t bytes)
 {
     pool->leaving_bytes -= bytes;
-    for (struct departure *this_departure = departures; this_departure && bytes;
-         this_departure = this_departure->next) {
-        uint64_t part_bytes = this_departure->bytes < bytes ? this_departure->bytes : bytes;
-        if (this_departure->pool == pool && this_departure->stream == stream->object.number) {
-            this_departure->bytes -= part_bytes;
+    for (struct departure *departure = departures; departure && bytes; departure = departure->next) {
+        uint64_t part_bytes = departure->bytes < bytes ? departure->bytes : bytes;
+        if (departure->pool == pool && departure->stream_number == stream->object.number) {
+            departure->bytes -= part_bytes;
             bytes -= part_bytes;
         }
     }
@@ -279,13 +278,13 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *prop
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!device->account)
         return CUDA_ERROR_INVALID_CONTEXT;
-    struct engine_share share = {0};
-    if (props->handleTypes && !engine_share(device->account, 0, 0, false, &share))
+    struct engine_share share_handle = {0};
+    if (props->handleTypes && !engine_share(device->account, 0, 0, false, &share_handle))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct pool *pool = pool_new(device, 0);
     pool->props = *props;
     pool->is_shared = props->handleTypes != 0;
-    pool->share_number = share.number;
+    pool->share_number = share_handle.number;
     *handle = (CUmemoryPool)pool;
     return CUDA_SUCCESS;
 }
@@ -322,7 +321,9 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute a
     switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = pool->reuse[attribute - 1]; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        *(int *)value = pool->reuse_attributes[attribute - 1];
+        break;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *wide = pool->threshold_bytes; break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *wide = pool->reserved_bytes; break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *wide = pool->peak_reserved_bytes; break;
@@ -339,7 +340,9 @@ EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute a
     switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: pool->reuse[attribute - 1] = *(int *)value; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        pool->reuse_attributes[attribute - 1] = *(int *)value;
+        break;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold_bytes = *(uint64_t *)value; break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH:

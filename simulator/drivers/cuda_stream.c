@@ -36,15 +36,15 @@ CUresult perform(struct stream *stream, const struct work *work)
     case CU_GRAPH_NODE_TYPE_MEM_FREE: memory_retire(memory_find(work->free), stream); break;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         submit(stream, 0);
-        work->event->recorded = true;
-        work->event->at = stream->last;
-        work->event->recorded_at = engine_now();
+        work->event->is_recorded = true;
+        work->event->position = stream->last_position;
+        work->event->record_ns = engine_now();
         work->event->stream = stream;
-        work->event->asked_ns = stream->asked_ns;
+        work->event->submitted_ns = stream->submitted_ns;
         return CUDA_SUCCESS;
     default: break;
     }
-    submit(stream, work->ns);
+    submit(stream, work->duration_ns);
     return CUDA_SUCCESS;
 }
 
@@ -62,8 +62,8 @@ CUresult enqueue(struct stream *stream, const struct work *work)
         struct capture *capture = stream->capture;
         if (capture->status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
             return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        CUgraphNode last = (CUgraphNode)capture->last;
-        capture->last = graph_add(capture->graph, work, &last, last != NULL);
+        CUgraphNode last_node = (CUgraphNode)capture->last;
+        capture->last = graph_add(capture->graph, work, &last_node, last_node != NULL);
         return CUDA_SUCCESS;
     }
     struct capture *implied = capture_implied(stream);
@@ -78,7 +78,7 @@ CUresult do_now(struct context *context, const struct work *work)
 {
     CHECK(capture_guard());
     CHECK(perform(context->legacy, work));
-    wait_for(context->device, context->legacy->last);
+    wait_for(context->device, context->legacy->last_position);
     return CUDA_SUCCESS;
 }
 
@@ -86,7 +86,7 @@ CUresult do_now(struct context *context, const struct work *work)
  * H100 does, where 255 streams took 140 MiB. */
 static bool room_for_stream(struct context *context)
 {
-    unsigned growth_bytes = context->streams < 2 ? 0 : context->streams - 1;
+    unsigned growth_bytes = context->stream_count < 2 ? 0 : context->stream_count - 1;
     uint64_t bytes = (growth_bytes + 3) / 4 * BLOCK;
     if (bytes <= context->stream_bytes)
         return true;
@@ -104,7 +104,7 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *handle, unsigned flags, int
         return CUDA_ERROR_INVALID_VALUE;
     if (!room_for_stream(context))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    context->streams++;
+    context->stream_count++;
     *handle = (CUstream)stream_new(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
     return CUDA_SUCCESS;
 }
@@ -124,7 +124,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
         capture_abandon(stream->capture);
     else if (stream->capture)
         return capture_spoil(stream->capture);
-    stream->context->streams--;
+    stream->context->stream_count--;
     departures_alone(stream);
     object_free(stream);
     return CUDA_SUCCESS;
@@ -141,7 +141,7 @@ EXPORT CUresult cuStreamQuery(CUstream handle)
     if (stream->capture)
         return capture_spoil(stream->capture);
     CHECK(capture_guard());
-    return reached(stream->context->device, stream->last) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return reached(stream->context->device, stream->last_position) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT CUresult cuStreamSynchronize(CUstream handle)
@@ -151,7 +151,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle)
         return capture_spoil(stream->capture);
     CHECK(capture_guard());
     struct device *device = stream->context->device;
-    wait_for(device, stream->last);
+    wait_for(device, stream->last_position);
     if (device->account)
         pools_settle(device, FOR_A_STREAM);
     return CUDA_SUCCESS;
@@ -167,7 +167,8 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigne
     else if (event->capture != stream->capture)
         return event->capture ? CUDA_ERROR_STREAM_CAPTURE_ISOLATION : capture_spoil(stream->capture);
     else if (!event->capture)
-        stream->last.condition = condition_both(stream->last.condition, event->at.condition);
+        stream->last_position.condition_number = condition_both(stream->last_position.condition_number,
+                                                                event->position.condition_number);
     return CUDA_SUCCESS;
 }
 
@@ -294,7 +295,8 @@ EXPORT CUresult cuEventQuery(CUevent handle)
         return CUDA_ERROR_CAPTURED_EVENT;
     }
     CHECK(capture_guard());
-    return !event->recorded || reached(event->context->device, event->at) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return !event->is_recorded || reached(event->context->device, event->position) ? CUDA_SUCCESS
+                                                                                   : CUDA_ERROR_NOT_READY;
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent handle)
@@ -307,8 +309,8 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
     }
     CHECK(capture_guard());
     struct device *device = event->context->device;
-    if (event->recorded)
-        wait_for(device, event->at);
+    if (event->is_recorded)
+        wait_for(device, event->position);
     if (device->account)
         pools_settle(device, FOR_A_STREAM);
     return CUDA_SUCCESS;
@@ -316,8 +318,8 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
 
 static uint64_t time_of(const struct event *event)
 {
-    uint64_t time_ns = engine_when(event->context->device->account, event->at.fence);
-    return time_ns > event->recorded_at ? time_ns : event->recorded_at; /* an idle card stamps it at once */
+    uint64_t time_ns = engine_when(event->context->device->account, event->position.fence);
+    return time_ns > event->record_ns ? time_ns : event->record_ns; /* an idle card stamps it at once */
 }
 
 EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start_handle, CUevent end_handle)
@@ -329,13 +331,14 @@ EXPORT CUresult cuEventElapsedTime_v2(float *ms, CUevent start_handle, CUevent e
         return CUDA_ERROR_INVALID_VALUE;
     if (start->capture || end->capture)
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (!start->recorded || !end->recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
+    if (!start->is_recorded || !end->is_recorded || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!reached(start->context->device, start->at) || !reached(end->context->device, end->at))
+    if (!reached(start->context->device, start->position) || !reached(end->context->device, end->position))
         return CUDA_ERROR_NOT_READY;
     /* What stands behind a condition was not begun, and runs in a row when that is met. */
-    if (start->at.condition != 0 && start->at.condition == end->at.condition && start->stream == end->stream) {
-        *ms = (float)((double)(end->asked_ns - start->asked_ns) / 1e6);
+    if (start->position.condition_number != 0 && start->position.condition_number == end->position.condition_number &&
+        start->stream == end->stream) {
+        *ms = (float)((double)(end->submitted_ns - start->submitted_ns) / 1e6);
         return CUDA_SUCCESS;
     }
     *ms = (float)(((double)time_of(end) - (double)time_of(start)) / 1e6);

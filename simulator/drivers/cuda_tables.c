@@ -16,9 +16,10 @@ static const unsigned reaches[TABLE_LEVELS] = {21, 29, 38};
 
 static uint32_t *pages_of(struct device *device, unsigned level, uint64_t stretch)
 {
-    if (!device->tables[level])
-        device->tables[level] = calloc(UINT64_C(1) << (ADDRESS_BITS - reaches[level]), sizeof **device->tables);
-    return &device->tables[level][stretch];
+    if (!device->table_pages[level])
+        device->table_pages[level] = calloc(UINT64_C(1) << (ADDRESS_BITS - reaches[level]),
+                                            sizeof **device->table_pages);
+    return &device->table_pages[level][stretch];
 }
 
 static void add(struct device *device, unsigned level, uintptr_t start, uint64_t size, int sign)
@@ -91,8 +92,8 @@ void tables_give_sparse(struct device *device, uint64_t size)
 void tables_leave(struct device *device)
 {
     for (unsigned level = 0; level < TABLE_LEVELS; level++) {
-        free(device->tables[level]);
-        device->tables[level] = NULL;
+        free(device->table_pages[level]);
+        device->table_pages[level] = NULL;
     }
     device->table_count = 0;
 }

@@ -12,11 +12,11 @@ static CUresult view_new(unsigned long long *handle, const void *resource)
     WITH_CONTEXT(context);
     if (!handle || !resource)
         return CUDA_ERROR_INVALID_VALUE;
-    uint64_t bytes = context->views * VIEW_BYTES / BLOCK * BLOCK;
+    uint64_t bytes = context->view_count * VIEW_BYTES / BLOCK * BLOCK;
     if (bytes > context->view_bytes && !engine_charge(context->device->account, bytes - context->view_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     context->view_bytes = bytes > context->view_bytes ? bytes : context->view_bytes;
-    context->views++;
+    context->view_count++;
     *handle = ++view_number;
     return CUDA_SUCCESS;
 }
@@ -25,9 +25,9 @@ static CUresult view_free(unsigned long long handle)
 {
     LOCKED;
     WITH_CONTEXT(context);
-    if (!handle || !context->views)
+    if (!handle || !context->view_count)
         return CUDA_ERROR_INVALID_VALUE;
-    context->views--;
+    context->view_count--;
     return CUDA_SUCCESS;
 }
 

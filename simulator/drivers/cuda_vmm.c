@@ -8,15 +8,15 @@ struct physical {
     struct object object;
     struct device *device;
     CUmemAllocationProp prop;
-    uint64_t size, offset, charged;
-    int share_number; /* its number when it can be given to others, else -1: a piece of the memory file */
-    bool imported;    /* made by somebody else, or from a descriptor of our own */
-    unsigned handles, maps;
+    uint64_t size_bytes, file_offset, charged_bytes;
+    int share_number; /* -1: not exportable, and a range of this process's memory file */
+    bool is_imported; /* from a descriptor, of another process or of this one */
+    unsigned handle_count, map_count;
 };
 
 struct reservation {
     uintptr_t start;
-    size_t size;
+    size_t size_bytes;
     struct reservation *next;
 };
 static struct reservation *reservations; /* under driver.lock */
@@ -49,21 +49,21 @@ static struct physical *physical_new(struct device *device, uint64_t size)
 {
     struct physical *physical = object_new(OBJECT_PHYSICAL);
     physical->device = device;
-    physical->size = size;
+    physical->size_bytes = size;
     physical->share_number = -1;
-    physical->handles = 1;
+    physical->handle_count = 1;
     return physical;
 }
 
 static void drop_if_unused(struct physical *physical)
 {
-    if (physical->handles || physical->maps)
+    if (physical->handle_count || physical->map_count)
         return;
     struct account *account = physical->device->account;
     if (physical->share_number < 0) {
-        memory_discard(physical->offset, physical->size);
-        engine_release(account, physical->charged);
-    } else if (physical->imported) {
+        memory_discard(physical->file_offset, physical->size_bytes);
+        engine_release(account, physical->charged_bytes);
+    } else if (physical->is_imported) {
         engine_share_close(account, physical->share_number);
     } else {
         engine_unshare(account, physical->share_number);
@@ -75,20 +75,21 @@ static void drop_if_unused(struct physical *physical)
 /* The card's memory, and the bytes behind it, made here so that a mapping only has to show them. */
 static bool take(struct physical *physical, uint64_t bytes)
 {
-    void *start;
-    struct engine_share share;
+    void *mapping;
+    struct engine_share share_handle;
     struct account *account = physical->device->account;
     if (physical->prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-        if (!engine_share(account, bytes, physical->size, false, &share))
+        if (!engine_share(account, bytes, physical->size_bytes, false, &share_handle))
             return false;
-        physical->share_number = share.number;
-        physical->offset = engine_share_offset(share.number);
+        physical->share_number = share_handle.number;
+        physical->file_offset = engine_share_offset(share_handle.number);
         return true;
     }
     if (!engine_charge(account, bytes))
         return false;
-    physical->charged = bytes;
-    if (memory_map(physical->size, &physical->offset, NULL, &start) && munmap(start, physical->size) == 0)
+    physical->charged_bytes = bytes;
+    if (memory_map(physical->size_bytes, &physical->file_offset, NULL, &mapping) &&
+        munmap(mapping, physical->size_bytes) == 0)
         return true;
     engine_release(account, bytes);
     return false;
@@ -117,28 +118,28 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
 #define WITH_PHYSICAL(name, handle)                                                                                    \
     LOCKED;                                                                                                            \
     struct physical *name = object_find((void *)(uintptr_t)(handle), OBJECT_PHYSICAL);                                 \
-    if (!name || !name->handles)                                                                                       \
+    if (!name || !name->handle_count)                                                                                  \
     return CUDA_ERROR_INVALID_VALUE
 
 struct physical *physical_map(CUmemGenericAllocationHandle handle)
 {
     struct physical *physical = object_find((void *)(uintptr_t)handle, OBJECT_PHYSICAL);
-    if (!physical || !physical->handles)
+    if (!physical || !physical->handle_count)
         return NULL;
-    physical->maps++;
+    physical->map_count++;
     return physical;
 }
 
 void physical_unmap(struct physical *physical)
 {
-    physical->maps--;
+    physical->map_count--;
     drop_if_unused(physical);
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     WITH_PHYSICAL(physical, handle);
-    physical->handles--;
+    physical->handle_count--;
     drop_if_unused(physical);
     return CUDA_SUCCESS;
 }
@@ -149,7 +150,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     struct memory *memory = memory_find((uintptr_t)address);
     if (!handle || !memory || memory->kind != MEMORY_MAPPED)
         return CUDA_ERROR_INVALID_VALUE;
-    memory->physical->handles++;
+    memory->physical->handle_count++;
     *handle = (uintptr_t)memory->physical;
     return CUDA_SUCCESS;
 }
@@ -176,14 +177,14 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
     return CUDA_SUCCESS;
 }
 
-static struct physical *import(struct device *device, const struct engine_share *share)
+static struct physical *import(struct device *device, const struct engine_share *share_handle)
 {
-    if (!engine_share_open(device->account, share))
+    if (!engine_share_open(device->account, share_handle))
         return NULL;
-    struct physical *physical = physical_new(device, share->length_bytes);
-    physical->share_number = share->number;
-    physical->imported = true;
-    physical->offset = engine_share_offset(share->number);
+    struct physical *physical = physical_new(device, share_handle->length_bytes);
+    physical->share_number = share_handle->number;
+    physical->is_imported = true;
+    physical->file_offset = engine_share_offset(share_handle->number);
     physical->prop = (CUmemAllocationProp){
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -196,15 +197,15 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
                                                CUmemAllocationHandleType type)
 {
     LOCKED;
-    struct engine_share share;
+    struct engine_share share_handle;
     int fd = (int)(intptr_t)shareable; /* the descriptor itself travels as the pointer */
-    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !engine_share_import(fd, &share))
+    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !engine_share_import(fd, &share_handle))
         return CUDA_ERROR_INVALID_VALUE;
-    struct device *device = device_of_card(share.card);
+    struct device *device = device_of_card(share_handle.card);
     if (!device)
         return CUDA_ERROR_INVALID_DEVICE;
     CHECK(device_join(device));
-    struct physical *physical = import(device, &share);
+    struct physical *physical = import(device, &share_handle);
     if (!physical)
         device_leave(device);
     *handle = (uintptr_t)physical;
@@ -221,9 +222,9 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t al
     uintptr_t start = (uintptr_t)address_room(size, grain, (void *)(uintptr_t)address_hint);
     if (!start)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct reservation *this_reservation = malloc(sizeof *this_reservation);
-    *this_reservation = (struct reservation){start, size, reservations};
-    reservations = this_reservation;
+    struct reservation *reservation = malloc(sizeof *reservation);
+    *reservation = (struct reservation){start, size, reservations};
+    reservations = reservation;
     *pointer = start;
     return CUDA_SUCCESS;
 }
@@ -232,15 +233,15 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size)
 {
     LOCKED;
     for (struct reservation **link = &reservations; *link; link = &(*link)->next) {
-        struct reservation *this_reservation = *link;
-        if (this_reservation->start != pointer || this_reservation->size != size)
+        struct reservation *reservation = *link;
+        if (reservation->start != pointer || reservation->size_bytes != size)
             continue;
-        for (uintptr_t address = this_reservation->start; address < this_reservation->start + size; address += BLOCK)
+        for (uintptr_t address = reservation->start; address < reservation->start + size; address += BLOCK)
             if (memory_find(address))
                 return CUDA_ERROR_INVALID_VALUE; /* still mapped into */
-        munmap((void *)this_reservation->start, size);
-        *link = this_reservation->next;
-        free(this_reservation);
+        munmap((void *)reservation->start, size);
+        *link = reservation->next;
+        free(reservation);
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
@@ -250,19 +251,17 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
                          unsigned long long flags)
 {
     WITH_PHYSICAL(physical, handle);
-    bool reserved = false;
-    for (const struct reservation *this_reservation = reservations; this_reservation;
-         this_reservation = this_reservation->next)
-        reserved |= this_reservation->start <= pointer &&
-                    pointer + size <= this_reservation->start + this_reservation->size;
-    if (!reserved || !size || size % BLOCK || offset || size > physical->size || flags)
+    bool is_reserved = false;
+    for (const struct reservation *reservation = reservations; reservation; reservation = reservation->next)
+        is_reserved |= reservation->start <= pointer && pointer + size <= reservation->start + reservation->size_bytes;
+    if (!is_reserved || !size || size % BLOCK || offset || size > physical->size_bytes || flags)
         return CUDA_ERROR_INVALID_VALUE; /* an offset is refused by the real driver too */
-    for (uintptr_t at = pointer; at < pointer + size; at += BLOCK)
-        if (memory_find(at))
+    for (uintptr_t address = pointer; address < pointer + size; address += BLOCK)
+        if (memory_find(address))
             return CUDA_ERROR_INVALID_VALUE;
-    void *start = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
-                       physical->share_number >= 0 ? engine_file() : memory_file(), (off_t)physical->offset);
-    if (start == MAP_FAILED)
+    void *mapping = mmap((void *)(uintptr_t)pointer, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
+                         physical->share_number >= 0 ? engine_file() : memory_file(), (off_t)physical->file_offset);
+    if (mapping == MAP_FAILED)
         return CUDA_ERROR_MAP_FAILED;
     memory_insert(&(struct memory){.start = (uintptr_t)pointer,
                                    .size_bytes = size,
@@ -271,7 +270,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemG
                                    .device = physical->device,
                                    .physical = physical,
                                    .is_live = true});
-    physical->maps++;
+    physical->map_count++;
     return CUDA_SUCCESS;
 }
 

@@ -47,15 +47,15 @@ void *object_find(const void *handle, enum object_kind kind); /* NULL: no such o
 void object_free(void *object);
 void *object_next(const void *object, enum object_kind kind); /* walks all of a kind; NULL starts and ends */
 
-struct pool { /* memory taken from the card in chunks, given out in pieces */
+struct pool { /* memory reserved from the card in chunks, and allocated from those */
     struct object object;
     struct device *device;
     CUmemPoolProps props;
     uint64_t reserved_bytes, used_bytes, peak_reserved_bytes, peak_used_bytes, threshold_bytes;
-    uint64_t leaving_bytes; /* freed in the order of streams that are not there yet */
-    int reuse[3];
-    bool is_destroyed; /* found by nobody, and gone with what it holds */
-    bool is_shared;    /* may be exported, or was imported: `share` is its number */
+    uint64_t leaving_bytes; /* freed in stream order, and not reached by the stream */
+    int reuse_attributes[3];
+    bool is_destroyed; /* handles no longer find it; freed with its last memory */
+    bool is_shared;    /* may be exported, or was imported: share_number is valid */
     bool is_imported;
     int share_number;
 };
@@ -65,13 +65,14 @@ struct pool { /* memory taken from the card in chunks, given out in pieces */
 struct device { /* a card as this process sees it; ordinals index driver.devices */
     const struct nvidia_device *slot;
     const struct nvidia_card *card;
-    unsigned card_index, contexts;
-    struct account *account; /* NULL without a context: only then does the process show on the card */
+    unsigned card_index, context_count;
+    struct account *account; /* NULL without a context: then the card does not list the process */
     struct context *primary;
     unsigned primary_retained, primary_flags;
     struct pool *default_pool, *current_pool, *graph_pool;
-    uint64_t launched, *launches;   /* fences of the last launches: a full queue holds the launcher back */
-    uint32_t *tables[TABLE_LEVELS]; /* pages that each is for */
+    uint64_t launch_count,
+        *launch_fences;                  /* launch_fences: a ring of the last, since a full queue blocks the launcher */
+    uint32_t *table_pages[TABLE_LEVELS]; /* by level: how many pages each table maps */
     uint64_t table_count;
 };
 
@@ -86,29 +87,30 @@ void tables_leave(struct device *device);
 struct context {
     struct object object;
     struct device *device;
-    unsigned flags, api;
+    unsigned flags, api_version;
     struct stream *legacy, *per_thread;
     size_t limits[CU_LIMIT_MAX];
-    struct block *blocks;                           /* that small pieces share */
-    uint64_t stack_bytes, printf_bytes, heap_bytes; /* that the limits take of the card */
-    uint64_t call_bytes;                            /* for stacks of kernels that call malloc */
-    uint64_t local;                                 /* bytes of a thread: the most that a kernel had */
-    uint64_t stream_bytes;                          /* and the streams */
-    unsigned streams;                               /* that the program made and did not destroy */
-    uint64_t views, view_bytes; /* textures and surfaces, as many as there are, and what was taken for them */
-    uint64_t nodes, node_bytes; /* of executable graphs: what they take now, and what is taken of the card for them */
+    struct block *blocks;                           /* 2 MiB blocks of small allocations */
+    uint64_t stack_bytes, printf_bytes, heap_bytes; /* charged to the card for the context's limits */
+    uint64_t call_bytes;                            /* charged for the larger stacks of kernels that call malloc */
+    uint64_t thread_local_bytes;                    /* per thread, the largest of all kernels loaded */
+    uint64_t stream_bytes;                          /* charged for the streams */
+    unsigned stream_count;                          /* of the program's, not destroyed */
+    uint64_t view_count, view_bytes;                /* of textures and surfaces */
+    uint64_t exec_used_bytes,
+        exec_charged_bytes; /* nodes of executable graphs: needed, and charged to the card in blocks */
 };
 
 struct green { /* a green context, and the CUcontext of it: its memory and its streams are the primary context's */
     struct object object;
     struct context *primary; /* NULL: that was reset */
-    unsigned processors;
+    unsigned multiprocessor_count;
 };
-#define GREEN (16 * MIB) /* what one takes; measured on an H100, driver 580.159.04 */
+#define GREEN (16 * MIB) /* bytes that one is charged; measured on an H100, driver 580.159.04 */
 
-struct position {       /* a point in the order of a device's work */
-    uint64_t fence;     /* of the card's work */
-    uint64_t condition; /* the number of the last that it stands behind; 0: none */
+struct position {              /* a point in the order of a device's work */
+    uint64_t fence;            /* of the card's work */
+    uint64_t condition_number; /* of the last condition it waits for; 0: none */
 };
 
 struct stream {
@@ -116,8 +118,8 @@ struct stream {
     struct context *context;
     unsigned flags;
     int priority;
-    struct position last;
-    uint64_t asked_ns;       /* of the card, by all that was launched into it */
+    struct position last_position;
+    uint64_t submitted_ns;   /* card time of all work launched into it */
     struct capture *capture; /* NULL: not capturing */
 };
 
@@ -125,20 +127,20 @@ struct event {
     struct object object;
     struct context *context;
     unsigned flags;
-    bool recorded;
-    struct position at;
-    uint64_t recorded_at;
-    const struct stream *stream; /* where, and what that had asked of the card by then */
-    uint64_t asked_ns;
-    struct capture *capture; /* recorded inside one: no time of its own */
+    bool is_recorded;
+    struct position position;
+    uint64_t record_ns;
+    const struct stream *stream; /* that recorded it; submitted_ns is that stream's then */
+    uint64_t submitted_ns;
+    struct capture *capture; /* recorded in this capture: has no time; NULL: outside */
 };
 
 struct global { /* a module's variable */
     char *name;
-    uint64_t offset, size;
+    uint64_t offset, size_bytes;
 };
 
-struct residence { /* of a module in a context */
+struct residence { /* a module's memory in one context */
     const struct context *context;
     struct memory *globals; /* NULL: it has none */
     struct residence *next;
@@ -146,11 +148,11 @@ struct residence { /* of a module in a context */
 
 struct module {
     struct object object;
-    char *ptx; /* NULL: a binary, whose functions are not looked into */
+    char *ptx; /* NULL: a binary, whose functions are not parsed */
     struct global *globals;
     unsigned global_count;
     uint64_t global_bytes;
-    bool prints, mallocs; /* calls vprintf; malloc */
+    bool calls_printf, calls_malloc; /* on the device: vprintf, malloc */
     struct residence *residences;
 };
 
@@ -159,26 +161,26 @@ struct function {
     struct module *module;
     char *name;
     const struct nvidia_kernel *kernel;
-    bool of_library;     /* a CUkernel, for all contexts; cuKernelGetFunction gives another handle */
-    bool mallocs;        /* calls malloc */
-    uint64_t local;      /* bytes of a thread's arrays */
-    uint64_t parameters; /* bytes of them */
+    bool is_library_kernel;      /* a CUkernel of all contexts; cuKernelGetFunction returns another handle */
+    bool calls_malloc;           /* calls malloc */
+    uint64_t thread_local_bytes; /* a thread's local arrays */
+    uint64_t parameter_bytes;
 };
 
 struct array {
     struct object object;
     struct context *context;
     CUDA_ARRAY3D_DESCRIPTOR shape;
-    struct piece piece; /* without a block: takes nothing */
-    struct tile *tiles; /* of a sparse one: what is mapped into it */
-    size_t pitch, size;
+    struct piece piece; /* without a block: is charged nothing */
+    struct tile *tiles; /* mapped into a sparse array */
+    size_t pitch_bytes, size_bytes;
     char *bytes;
-    struct mipmap *parent; /* owns the memory, if any */
+    struct mipmap *parent; /* that owns the memory; NULL: the array does */
 };
 
 struct side { /* one end of a copy: rows of a box in memory */
     char *start;
-    size_t pitch, slice;
+    size_t pitch_bytes, slice_bytes;
 };
 
 struct copy {
@@ -188,13 +190,13 @@ struct copy {
 
 struct fill {
     char *start;
-    size_t pitch, width, height; /* width in elements */
-    unsigned value, element;
+    size_t pitch_bytes, width, height; /* width in elements */
+    unsigned value, element_bytes;
 };
 
 struct work { /* one thing a stream does, or a graph's node */
     CUgraphNodeType type;
-    uint64_t ns;
+    uint64_t duration_ns;
     union {
         CUDA_KERNEL_NODE_PARAMS kernel; /* without its parameters: a fake kernel computes nothing */
         struct copy copy;
@@ -221,18 +223,18 @@ struct node {
     struct object object;
     struct graph *graph;
     struct work work;
-    struct node *next, **dependencies, *copied_node; /* twin: this node in the copy last made of its graph */
+    struct node *next_in_graph, **dependencies, *copied_node; /* copied_node: this node in the last copy of its graph */
     size_t dependency_count;
-    bool continued;     /* what cuda_nodes.c counts by */
-    const void *origin; /* in an executable: the node that it was made of */
+    bool is_branch_continued; /* scratch of cuda_nodes.c: another node goes on with its branch */
+    const void *origin;       /* in an executable graph: the node it was instantiated from */
 };
 
 struct graph {
     struct object object;
     struct node *first, *last;
-    size_t count;
-    bool owned; /* by a node or an executable */
-    bool body;  /* of a conditional node */
+    size_t node_count;
+    bool is_owned; /* by a node or an executable */
+    bool is_body;  /* of a conditional node */
 };
 
 struct capture {
@@ -268,8 +270,9 @@ struct memory { /* an address range */
     struct context *context;
     struct pool *pool;
     struct physical *physical;
-    struct piece piece;             /* of device memory; the bytes of the rest are in `charged` */
-    uint64_t charged_bytes, offset; /* offset: in this process's device memory file; of another's: in the block */
+    struct piece piece; /* of device memory; other kinds use charged_bytes */
+    uint64_t charged_bytes,
+        file_offset; /* file_offset: in this process's memory file; of another process's memory: in its block */
     unsigned flags;
     int share_number;     /* the number of another process's block */
     bool is_live;         /* of a graph's allocation: whether a launch has given it memory */
@@ -453,7 +456,7 @@ CUresult kernel_ready(CUfunction handle, struct context *context); /* for its fi
 void copy_box(const struct copy *copy);
 void fill_box(const struct fill *fill);
 uint64_t copy_time(const struct device *device, uint64_t bytes);
-CUresult copy_node(const CUDA_MEMCPY3D *from, struct device *device, struct work *work);
-CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *from, struct device *device, struct work *work);
+CUresult copy_node(const CUDA_MEMCPY3D *parameters, struct device *device, struct work *work);
+CUresult fill_node(const CUDA_MEMSET_NODE_PARAMS *parameters, struct device *device, struct work *work);
 
 #endif

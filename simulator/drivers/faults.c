@@ -57,22 +57,22 @@ static int hide_in(struct dl_phdr_info *object, size_t size, void *argument)
             hash = (const uint32_t *)dynamic->d_un.d_ptr;
     if (!symbols || !names || !hash)
         return 1;
-    uintptr_t first = (uintptr_t)symbols & -(uintptr_t)sysconf(_SC_PAGESIZE);
-    size_t length = (uintptr_t)(symbols + hash[1]) - first;
-    if (mprotect((void *)first, length, PROT_READ | PROT_WRITE))
+    uintptr_t page = (uintptr_t)symbols & -(uintptr_t)sysconf(_SC_PAGESIZE);
+    size_t length = (uintptr_t)(symbols + hash[1]) - page;
+    if (mprotect((void *)page, length, PROT_READ | PROT_WRITE))
         return 1;
-    for (uint32_t s = 1; s < hash[1]; s++)
-        for (unsigned i = 0; i < rack->count; i++)
-            if (does(&rack->sections[i], "missing") && concerns(&rack->sections[i], names + symbols[s].st_name))
-                symbols[s].st_value = 0;
-    mprotect((void *)first, length, PROT_READ);
+    for (uint32_t symbol = 1; symbol < hash[1]; symbol++)
+        for (unsigned i = 0; i < rack->section_count; i++)
+            if (does(&rack->sections[i], "missing") && concerns(&rack->sections[i], names + symbols[symbol].st_name))
+                symbols[symbol].st_value = 0;
+    mprotect((void *)page, length, PROT_READ);
     return 1;
 }
 
 __attribute__((constructor)) static void hide_missing(void)
 {
     loaded_under = rack_open();
-    for (unsigned i = 0; loaded_under && i < loaded_under->count; i++)
+    for (unsigned i = 0; loaded_under && i < loaded_under->section_count; i++)
         if (does(&loaded_under->sections[i], "missing")) {
             dl_iterate_phdr(hide_in, loaded_under);
             break;
@@ -91,17 +91,17 @@ static void check(struct rack *rack, const struct rack_section *section)
 
 bool faults_sound(struct rack *rack)
 {
-    for (unsigned i = 0; i < rack->count; i++)
+    for (unsigned i = 0; i < rack->section_count; i++)
         if (!strcmp(rack->sections[i].kind, "fault"))
             check(rack, &rack->sections[i]);
-    return !rack->faults;
+    return !rack->fault_count;
 }
 
 bool faults_spare(const struct fake_card *card)
 {
     struct fake_cards *opened = fake_cards();
     struct rack *rack = opened ? opened->rack : NULL;
-    for (unsigned i = 0; rack && i < rack->count; i++) {
+    for (unsigned i = 0; rack && i < rack->section_count; i++) {
         const struct rack_section *section = &rack->sections[i];
         unsigned count = 2;
         if (!does(section, "vanish") || rack_number(rack, section, "device", RACK_COUNT, 0) != card->position)
@@ -132,7 +132,7 @@ bool faults_answer(const char *call, const struct fake_card *card, void *out, ui
 {
     struct fake_cards *opened = fake_cards();
     struct rack *rack = opened ? opened->rack : loaded_under;
-    for (unsigned i = 0; rack && i < rack->count; i++) {
+    for (unsigned i = 0; rack && i < rack->section_count; i++) {
         const struct rack_section *section = &rack->sections[i];
         if (strcmp(section->kind, "fault") || !concerns(section, call))
             continue;

@@ -14,22 +14,25 @@
 #include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
-static CUcontext contexts[ENGINE_CARDS];                 /* of the devices that were used */
-static unsigned resets;                                  /* of any device: threads enter theirs anew */
+static CUcontext primary_contexts[ENGINE_CARDS];         /* of the devices that were used */
+static unsigned reset_count;                             /* of any device: threads enter theirs anew */
 
-static __thread int current;
-static __thread CUcontext entered;
-static __thread unsigned resets_seen;
+static __thread int current_device;
+static __thread CUcontext entered_context;
+static __thread unsigned thread_reset_count;
 
 static CUresult enter(void)
 {
     CHECK(cuInit(0));
     pthread_mutex_lock(&lock);
-    CUresult result = contexts[current] ? CUDA_SUCCESS : cuDevicePrimaryCtxRetain(&contexts[current], current);
-    if (result == CUDA_SUCCESS && (entered != contexts[current] || resets_seen != resets)) {
-        result = cuCtxSetCurrent(contexts[current]);
-        entered = contexts[current];
-        resets_seen = resets;
+    CUresult result = primary_contexts[current_device]
+                          ? CUDA_SUCCESS
+                          : cuDevicePrimaryCtxRetain(&primary_contexts[current_device], current_device);
+    if (result == CUDA_SUCCESS &&
+        (entered_context != primary_contexts[current_device] || thread_reset_count != reset_count)) {
+        result = cuCtxSetCurrent(primary_contexts[current_device]);
+        entered_context = primary_contexts[current_device];
+        thread_reset_count = reset_count;
     }
     pthread_mutex_unlock(&lock);
     return result;
@@ -71,17 +74,17 @@ EXPORT hipError_t hipGetDeviceCount(int *count)
     CUresult result = cuInit(0);
     return (hipError_t)(result == CUDA_SUCCESS ? cuDeviceGetCount(count) : result);
 }
-EXPORT hipError_t hipGetDevice(int *device) { return *device = current, hipSuccess; }
+EXPORT hipError_t hipGetDevice(int *device) { return *device = current_device, hipSuccess; }
 EXPORT hipError_t hipSetDevice(int device)
 {
     int count;
     hipError_t result = hipGetDeviceCount(&count);
     if (result == hipSuccess && (device < 0 || device >= count))
         return (hipError_t)CUDA_ERROR_INVALID_DEVICE;
-    current = result == hipSuccess ? device : current;
+    current_device = result == hipSuccess ? device : current_device;
     return result;
 }
-HIP(hipDeviceGetName, (char *name, int room, hipDevice_t device), cuDeviceGetName(name, room, device))
+HIP(hipDeviceGetName, (char *name, int capacity_bytes, hipDevice_t device), cuDeviceGetName(name, capacity_bytes, device))
 HIP(hipDeviceTotalMem, (size_t *bytes, hipDevice_t device), cuDeviceTotalMem_v2(bytes, device))
 HIP(hipSetDeviceFlags, (unsigned flags), flags & ~31u ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
 HIP(hipDeviceSynchronize, (void), cuCtxSynchronize())
@@ -102,20 +105,20 @@ static CUresult properties_of(char *name, size_t *total, int device)
     CHECK(cuDeviceGetName(name, 256, device));
     return cuDeviceTotalMem_v2(total, device);
 }
-HIP(hipGetDevicePropertiesR0000, (hipDeviceProp_t *all, int device), properties_of(all->name, &all->totalGlobalMem, device))
-HIP(hipGetDevicePropertiesR0600, (hipDeviceProp_tR0600 *all, int device), properties_of(all->name, &all->totalGlobalMem, device))
+HIP(hipGetDevicePropertiesR0000, (hipDeviceProp_t *properties, int device), properties_of(properties->name, &properties->totalGlobalMem, device))
+HIP(hipGetDevicePropertiesR0600, (hipDeviceProp_tR0600 *properties, int device), properties_of(properties->name, &properties->totalGlobalMem, device))
 
 static CUresult reset(hipDevice_t device)
 {
     pthread_mutex_lock(&lock);
     CUresult result = cuDevicePrimaryCtxReset_v2(device);
     if (result == CUDA_SUCCESS)
-        contexts[device] = NULL; /* made anew by the next call */
-    resets++;
+        primary_contexts[device] = NULL; /* made anew by the next call */
+    reset_count++;
     pthread_mutex_unlock(&lock);
     return result;
 }
-HIP(hipDeviceReset, (void), reset(current))
+HIP(hipDeviceReset, (void), reset(current_device))
 HIP(hipDevicePrimaryCtxReset, (hipDevice_t device), reset(device))
 
 /* Memory by pointer. */
@@ -167,7 +170,7 @@ HIP(hipMemPoolDestroy, (hipMemPool_t pool), cuMemPoolDestroy((CUmemoryPool)pool)
 
 /* Arrays: descriptors are CUDA's. */
 
-static CUresult array(hipArray_t *made, const hipChannelFormatDesc *format, hipExtent extent)
+static CUresult array(hipArray_t *array, const hipChannelFormatDesc *format, hipExtent extent)
 {
     static const unsigned kinds[3][3] = {{8, 9, 10}, {1, 2, 3}, {16, 16, 32}}; /* signed, unsigned, float; 1, 2, 4 bytes */
     if (!format || (unsigned)format->f > 2)
@@ -175,7 +178,7 @@ static CUresult array(hipArray_t *made, const hipChannelFormatDesc *format, hipE
     unsigned channels = (format->x > 0) + (format->y > 0) + (format->z > 0) + (format->w > 0);
     CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = extent.width, .Height = extent.height, .Depth = extent.depth,
                                      .Format = kinds[format->f][format->x / 16], .NumChannels = channels};
-    return cuArray3DCreate_v2(TO(CUarray, made), &shape);
+    return cuArray3DCreate_v2(TO(CUarray, array), &shape);
 }
 HIP(hipMallocArray, (hipArray_t *made, const hipChannelFormatDesc *format, size_t width, size_t height, unsigned flags),
     ((void)flags, array(made, format, (hipExtent){width, height, 0})))
@@ -197,17 +200,17 @@ static struct mapping {
     CUmemGenericAllocationHandle block;
 } *mappings; /* under the lock */
 
-static CUresult map(CUdeviceptr start, size_t size, size_t offset, hipMemGenericAllocationHandle_t block,
+static CUresult map(CUdeviceptr start, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                     unsigned long long flags)
 {
-    struct mapping *made = malloc(sizeof *made);
-    CUresult result = cuMemMap(start, size, offset, P(block), flags);
+    struct mapping *mapping = malloc(sizeof *mapping);
+    CUresult result = cuMemMap(start, size, offset, P(handle), flags);
     if (result == CUDA_SUCCESS)
-        result = cuMemRetainAllocationHandle(&made->block, TO(void, start));
+        result = cuMemRetainAllocationHandle(&mapping->block, TO(void, start));
     if (result != CUDA_SUCCESS)
-        return free(made), result;
+        return free(mapping), result;
     pthread_mutex_lock(&lock);
-    made->start = start, made->next = mappings, mappings = made;
+    mapping->start = start, mapping->next = mappings, mappings = mapping;
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -216,14 +219,14 @@ static CUresult free_addresses(CUdeviceptr start, size_t size)
 {
     CHECK(cuMemAddressFree(start, size));
     pthread_mutex_lock(&lock);
-    for (struct mapping **link = &mappings, *this_mapping; (this_mapping = *link);) {
-        if (this_mapping->start < start || this_mapping->start >= start + size) {
-            link = &this_mapping->next;
+    for (struct mapping **link = &mappings, *mapping; (mapping = *link);) {
+        if (mapping->start < start || mapping->start >= start + size) {
+            link = &mapping->next;
             continue;
         }
-        *link = this_mapping->next;
-        cuMemRelease(this_mapping->block);
-        free(this_mapping);
+        *link = mapping->next;
+        cuMemRelease(mapping->block);
+        free(mapping);
     }
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -234,8 +237,8 @@ HIP(hipMemCreate, (hipMemGenericAllocationHandle_t *block, size_t bytes, const h
 HIP(hipMemRelease, (hipMemGenericAllocationHandle_t block), cuMemRelease(P(block)))
 HIP(hipMemRetainAllocationHandle, (hipMemGenericAllocationHandle_t *block, void *address),
     cuMemRetainAllocationHandle(TO(CUmemGenericAllocationHandle, block), address))
-HIP(hipMemAddressReserve, (void **start, size_t size, size_t alignment, void *wanted, unsigned long long flags),
-    cuMemAddressReserve(TO(CUdeviceptr, start), size, alignment, P(wanted), flags))
+HIP(hipMemAddressReserve, (void **start, size_t size, size_t alignment, void *address_hint, unsigned long long flags),
+    cuMemAddressReserve(TO(CUdeviceptr, start), size, alignment, P(address_hint), flags))
 HIP(hipMemAddressFree, (void *start, size_t size), free_addresses(P(start), size))
 HIP(hipMemMap, (void *start, size_t size, size_t offset, hipMemGenericAllocationHandle_t block,
     unsigned long long flags), map(P(start), size, offset, block, flags))
@@ -286,24 +289,24 @@ EXPORT void __hipRegisterFunction(const struct wrapper *kernels, const void *hos
 {
     (void)name, (void)threads, (void)thread, (void)block, (void)block_size, (void)grid_size, (void)warp;
     pthread_mutex_lock(&lock);
-    unsigned at = 0;
-    while (at < 63 && registered[at].host)
-        at++;
-    registered[at] = (struct registered){host, device_name, kernels->image, NULL};
+    unsigned index = 0;
+    while (index < 63 && registered[index].host)
+        index++;
+    registered[index] = (struct registered){host, device_name, kernels->image, NULL};
     pthread_mutex_unlock(&lock);
 }
 
 static CUresult kernel_at(const void *host, CUfunction *function)
 {
     pthread_mutex_lock(&lock);
-    struct registered *this_registered = registered;
-    while (this_registered->host && this_registered->host != host)
-        this_registered++;
-    CUresult result = this_registered->host ? CUDA_SUCCESS : (CUresult)98; /* hipErrorInvalidDeviceFunction */
-    if (this_registered->host && !this_registered->module)
-        result = cuModuleLoadData(&this_registered->module, this_registered->image);
+    struct registered *registration = registered;
+    while (registration->host && registration->host != host)
+        registration++;
+    CUresult result = registration->host ? CUDA_SUCCESS : (CUresult)98; /* hipErrorInvalidDeviceFunction */
+    if (registration->host && !registration->module)
+        result = cuModuleLoadData(&registration->module, registration->image);
     pthread_mutex_unlock(&lock);
-    return result == CUDA_SUCCESS ? cuModuleGetFunction(function, this_registered->module, this_registered->name) : result;
+    return result == CUDA_SUCCESS ? cuModuleGetFunction(function, registration->module, registration->name) : result;
 }
 
 /* Launches. */
@@ -497,18 +500,19 @@ PREFETCH_BATCH(hipDrvMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBat
 
 /* The lookup; of flags, 2 asks for what ends in _spt. */
 
-static CUresult find(const char *name, void **found, unsigned long long flags, hipDriverProcAddressQueryResult *status)
+static CUresult find(const char *name, void **function, unsigned long long flags,
+                     hipDriverProcAddressQueryResult *status)
 {
     char variant[128];
-    if (!name || !found || flags > 2)
+    if (!name || !function || flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
     snprintf(variant, sizeof variant, "%s_spt", name);
-    *found = flags == 2 ? entry_exported(variant) : NULL;
-    if (!*found)
-        *found = entry_exported(name);
+    *function = flags == 2 ? entry_exported(variant) : NULL;
+    if (!*function)
+        *function = entry_exported(name);
     if (status)
-        *status = *found ? HIP_GET_PROC_ADDRESS_SUCCESS : HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return *found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* hipErrorInvalidValue, unlike CUDA */
+        *status = *function ? HIP_GET_PROC_ADDRESS_SUCCESS : HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; /* hipErrorInvalidValue, unlike CUDA */
 }
 
 EXPORT hipError_t hipGetProcAddress(const char *name, void **found, int version, uint64_t flags,

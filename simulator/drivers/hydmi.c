@@ -102,8 +102,8 @@ EXPORT dmiStatus dmiGetVDeviceCount(int *count)
 }
 
 struct left {
-    uint64_t units, memory; /* bytes */
-    unsigned vdevices;
+    uint64_t core_units, memory_bytes;
+    unsigned vdevice_count;
 };
 
 /* What the card has beside its virtual devices, but for one of them. Under the lock. */
@@ -112,9 +112,9 @@ static struct left left_of(const struct fake_card *card, const struct fake_slice
     struct left remaining = {card->core_units, card->memory_bytes, VDEVICES};
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, VDEVICE, slice));)
         if (slice != excluded) {
-            remaining.units -= slice->core;
-            remaining.memory -= slice->memory;
-            remaining.vdevices--;
+            remaining.core_units -= slice->core_units;
+            remaining.memory_bytes -= slice->memory_size;
+            remaining.vdevice_count--;
         }
     return remaining;
 }
@@ -127,8 +127,8 @@ EXPORT dmiStatus dmiGetDeviceRemainingInfo(int device_id, size_t *cus, size_t *m
     fake_lock();
     struct left remaining = left_of(card, NULL);
     fake_unlock();
-    *cus = remaining.units;
-    *memories = remaining.memory;
+    *cus = remaining.core_units;
+    *memories = remaining.memory_bytes;
     return DMI_STATUS_SUCCESS;
 }
 
@@ -147,15 +147,16 @@ EXPORT dmiStatus dmiCreateVDevices(int device_id, int vdev_count, int *vdev_cus,
     }
     fake_lock();
     struct left remaining = left_of(card, NULL);
-    bool fits = units <= remaining.units && memory <= remaining.memory && (unsigned)vdev_count <= remaining.vdevices;
+    bool fits = units <= remaining.core_units && memory <= remaining.memory_bytes &&
+                (unsigned)vdev_count <= remaining.vdevice_count;
     for (int i = 0; fits && i < vdev_count; i++) {
         uint32_t id = 0;
         while (fake_find(NULL, VDEVICE, id))
             id++;
         struct fake_slice *slice = fake_cut(card, VDEVICE, id);
         if (slice) {
-            slice->core = (uint32_t)vdev_cus[i];
-            slice->memory = (uint64_t)vdev_mem_size[i] << 20;
+            slice->core_units = (uint32_t)vdev_cus[i];
+            slice->memory_size = (uint64_t)vdev_mem_size[i] << 20;
         }
     }
     fake_unlock();
@@ -166,7 +167,7 @@ EXPORT dmiStatus dmiCreateVDevices(int device_id, int vdev_count, int *vdev_cus,
 static const struct fake_card *card_of(const struct fake_slice *slice)
 {
     const struct fake_card *card;
-    for (unsigned place = 0; (card = fake_at(place)) && card->key != slice->card_key; place++)
+    for (unsigned position = 0; (card = fake_at(position)) && card->key != slice->card_key; position++)
         ;
     return card;
 }
@@ -178,8 +179,9 @@ EXPORT dmiStatus dmiGetVDeviceInfo(int vdevice_id, dmiDeviceInfo *device_info)
     fake_lock();
     const struct fake_slice *slice = fake_find(NULL, VDEVICE, (uint32_t)vdevice_id);
     if (slice && (card = card_of(slice))) {
-        *device_info = (dmiDeviceInfo){
-            .compute_unit_count = (int)slice->core, .global_mem_size = slice->memory, .device_id = (int)card->position};
+        *device_info = (dmiDeviceInfo){.compute_unit_count = (int)slice->core_units,
+                                       .global_mem_size = slice->memory_size,
+                                       .device_id = (int)card->position};
         snprintf(device_info->name, sizeof device_info->name, "%s", card->model);
     }
     fake_unlock();
@@ -203,14 +205,14 @@ EXPORT dmiStatus dmiUpdateSingleVDevice(int vdevice_id, int vdev_cus, int vdev_m
     const struct fake_card *card = slice ? card_of(slice) : NULL;
     if (card) {
         struct left remaining = left_of(card, slice);
-        uint64_t units = vdev_cus < 0 ? slice->core : (unsigned)vdev_cus; /* -1 changes nothing */
-        uint64_t memory = vdev_mem_size < 0 ? slice->memory : (uint64_t)vdev_mem_size << 20;
-        outcome = fake_in_use(slice)                                       ? DMI_STATUS_DEVICE_BUSY
-                  : units <= remaining.units && memory <= remaining.memory ? DMI_STATUS_SUCCESS
-                                                                           : DMI_STATUS_OUT_OF_RESOURCES;
+        uint64_t units = vdev_cus < 0 ? slice->core_units : (unsigned)vdev_cus; /* -1 changes nothing */
+        uint64_t memory = vdev_mem_size < 0 ? slice->memory_size : (uint64_t)vdev_mem_size << 20;
+        outcome = fake_in_use(slice)                                                  ? DMI_STATUS_DEVICE_BUSY
+                  : units <= remaining.core_units && memory <= remaining.memory_bytes ? DMI_STATUS_SUCCESS
+                                                                                      : DMI_STATUS_OUT_OF_RESOURCES;
         if (outcome == DMI_STATUS_SUCCESS) {
-            slice->core = (uint32_t)units;
-            slice->memory = memory;
+            slice->core_units = (uint32_t)units;
+            slice->memory_size = memory;
         }
     }
     fake_unlock();

@@ -53,12 +53,12 @@ EXPORT nvmlReturn_t ixmlDeviceGetBoardPosition(nvmlDevice_t handle, unsigned *po
     return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t one, nvmlDevice_t other, int *same)
+EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t first_device, nvmlDevice_t second_device, int *is_same_board)
 {
-    FILLS(same);
-    ALIVE(device, one);
+    FILLS(is_same_board);
+    ALIVE(device, first_device);
     (void)device;
-    NEEDS(valid(other) && same);
-    *same = one->device == other->device;
+    NEEDS(valid(second_device) && is_same_board);
+    *is_same_board = first_device->device == second_device->device;
     return NVML_SUCCESS;
 }

@@ -56,11 +56,11 @@ void interrupt_mailboxes(void);        /* sets those whose mailbox was written t
 void complete(amd_signal_t *signal, uint64_t start, uint64_t end);
 void raise_signal(amd_signal_t *signal, int64_t value); /* to the value */
 
-/* What a kernel is called, and what it takes. */
+/* A kernel's name and duration. */
 struct kernel_call {
-    uint64_t ns;    /* of the card, with all of its compute units */
-    bool ours;      /* copies and fills: `run` does them when the time is over */
-    char name[256]; /* without ".kd"; "" for the HSA runtime's own */
+    uint64_t card_ns;       /* duration with all of the card's compute units */
+    bool is_runtime_kernel; /* a copy or fill of the HIP runtime, which kernel_run does on the host */
+    char name[256];         /* without ".kd"; "": a copy or fill of the HSA runtime */
 };
 void kernel_look_up(const hsa_kernel_dispatch_packet_t *packet, const struct nvidia *rack, struct kernel_call *call);
 void kernel_forget(void); /* memory with code was freed: names are asked for anew */

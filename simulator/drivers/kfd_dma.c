@@ -21,9 +21,9 @@ static uint64_t pair(const uint32_t *words)
     return words[0] | (uint64_t)words[1] << 32;
 }
 
-static uint32_t bits(uint32_t value, unsigned from, unsigned count)
+static uint32_t bits(uint32_t value, unsigned first_bit, unsigned bit_count)
 {
-    return value >> from & ((UINT32_C(1) << count) - 1);
+    return value >> first_bit & ((UINT32_C(1) << bit_count) - 1);
 }
 
 static void copy_line(const uint32_t *packet)
@@ -68,18 +68,18 @@ static void fill(const uint32_t *packet)
 /* Bit 31 tells a poll of memory from a flush of caches. */
 static bool is_met(const uint32_t *packet)
 {
-    const volatile uint32_t *at = (const uint32_t *)(uintptr_t)pair(packet + 1);
-    return !(packet[0] >> 31) || (*at & packet[4]) == packet[3];
+    const volatile uint32_t *polled_word = (const uint32_t *)(uintptr_t)pair(packet + 1);
+    return !(packet[0] >> 31) || (*polled_word & packet[4]) == packet[3];
 }
 
 static size_t copy(const uint32_t *packet)
 {
-    bool window = bits(packet[0], 8, 8);
-    if (window)
+    bool is_window = bits(packet[0], 8, 8);
+    if (is_window)
         copy_window(packet);
     else
         copy_line(packet);
-    return window ? 13 : 7;
+    return is_window ? 13 : 7;
 }
 
 uint64_t dma_bytes(const uint32_t *packet)

@@ -13,26 +13,26 @@
 
 #define DRIVER -0x4b4644 /* no process has such a descriptor */
 
-EXPORT int ioctl(int file, unsigned long request, ...)
+EXPORT int ioctl(int fd, unsigned long request, ...)
 {
-    va_list rest;
-    va_start(rest, request);
-    void *arguments = va_arg(rest, void *);
-    va_end(rest);
-    return file == DRIVER ? 0 : (int)syscall(SYS_ioctl, file, request, arguments);
+    va_list arguments_left;
+    va_start(arguments_left, request);
+    void *arguments = va_arg(arguments_left, void *);
+    va_end(arguments_left);
+    return fd == DRIVER ? 0 : (int)syscall(SYS_ioctl, fd, request, arguments);
 }
 
-static int (*asked)(int, unsigned long, ...);
+static int (*program_ioctl)(int, unsigned long, ...);
 
 /* The program's: this library is linked to look into itself first. */
 void driver_open(void)
 {
-    *(void **)&asked = dlsym(dlopen(NULL, RTLD_LAZY), "ioctl");
+    *(void **)&program_ioctl = dlsym(dlopen(NULL, RTLD_LAZY), "ioctl");
 }
 
 static bool ask(unsigned long request, void *arguments)
 {
-    return !asked(DRIVER, request, arguments) || errno != ENOMEM;
+    return !program_ioctl(DRIVER, request, arguments) || errno != ENOMEM;
 }
 
 /* As the library numbers them in its descriptions of nodes. */

@@ -7,9 +7,9 @@
 #define EVENTS 4096u
 
 struct event {
-    HsaEvent seen; /* first: handles point to it */
+    HsaEvent handle; /* first: handles point to it */
     uint64_t mailbox;
-    bool set, manual;
+    bool is_set, is_manual;
 };
 
 static struct event *events[EVENTS];
@@ -22,7 +22,8 @@ static uint32_t free_number(void)
     return number;
 }
 
-EXPORT HSAKMT_STATUS hsaKmtCreateEvent(const HsaEventDescriptor *descriptor, bool manual, bool set, HsaEvent **created)
+EXPORT HSAKMT_STATUS hsaKmtCreateEvent(const HsaEventDescriptor *descriptor, bool is_manual, bool is_set,
+                                       HsaEvent **created)
 {
     LOCKED;
     uint32_t number = free_number();
@@ -30,14 +31,14 @@ EXPORT HSAKMT_STATUS hsaKmtCreateEvent(const HsaEventDescriptor *descriptor, boo
     if (!event)
         return HSAKMT_STATUS_NO_MEMORY;
     events[number] = event;
-    event->seen.EventId = number;
-    event->seen.EventData.EventType = descriptor->EventType;
-    event->seen.EventData.SyncVar = descriptor->SyncVar;
-    event->seen.EventData.HWData1 = number;
-    event->seen.EventData.HWData2 = descriptor->EventType == HSA_EVENTTYPE_SIGNAL ? (uintptr_t)&event->mailbox : 0;
-    event->set = set;
-    event->manual = manual;
-    *created = &event->seen;
+    event->handle.EventId = number;
+    event->handle.EventData.EventType = descriptor->EventType;
+    event->handle.EventData.SyncVar = descriptor->SyncVar;
+    event->handle.EventData.HWData1 = number;
+    event->handle.EventData.HWData2 = descriptor->EventType == HSA_EVENTTYPE_SIGNAL ? (uintptr_t)&event->mailbox : 0;
+    event->is_set = is_set;
+    event->is_manual = is_manual;
+    *created = &event->handle;
     return OK;
 }
 
@@ -53,7 +54,7 @@ EXPORT HSAKMT_STATUS hsaKmtDestroyEvent(HsaEvent *event)
 static void set(uint32_t number)
 {
     if (number < EVENTS && events[number])
-        events[number]->set = true;
+        events[number]->is_set = true;
     pthread_cond_broadcast(&kfd.changed);
 }
 
@@ -80,31 +81,31 @@ EXPORT HSAKMT_STATUS hsaKmtSetEvent(HsaEvent *event)
 /* Whether enough of them are set; those that reset themselves are, then. Lock held. */
 static bool take(HsaEvent *const awaited[], uint32_t count, bool waits_for_all)
 {
-    uint32_t there = 0;
+    uint32_t set_count = 0;
     for (uint32_t i = 0; i < count; i++)
-        there += ((struct event *)awaited[i])->set;
-    if (waits_for_all ? there < count : !there)
+        set_count += ((struct event *)awaited[i])->is_set;
+    if (waits_for_all ? set_count < count : !set_count)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        ((struct event *)awaited[i])->set &= ((struct event *)awaited[i])->manual;
+        ((struct event *)awaited[i])->is_set &= ((struct event *)awaited[i])->is_manual;
     return true;
 }
 
 EXPORT HSAKMT_STATUS hsaKmtWaitOnMultipleEvents(HsaEvent *awaited[], uint32_t count, bool waits_for_all,
-                                                uint32_t milliseconds)
+                                                uint32_t timeout_ms)
 {
     LOCKED;
-    uint64_t end = engine_now() + (milliseconds < 3600000 ? milliseconds : 3600000) * UINT64_C(1000000);
-    struct timespec until = {(time_t)(end / 1000000000), (long)(end % 1000000000)};
+    uint64_t end_ns = engine_now() + (timeout_ms < 3600000 ? timeout_ms : 3600000) * UINT64_C(1000000);
+    struct timespec deadline = {(time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000)};
     while (!take(awaited, count, waits_for_all))
-        if (pthread_cond_timedwait(&kfd.changed, &kfd.lock, &until) == ETIMEDOUT)
+        if (pthread_cond_timedwait(&kfd.changed, &kfd.lock, &deadline) == ETIMEDOUT)
             return HSAKMT_STATUS_WAIT_TIMEOUT;
     return OK;
 }
 
-EXPORT HSAKMT_STATUS hsaKmtWaitOnEvent(HsaEvent *event, uint32_t milliseconds)
+EXPORT HSAKMT_STATUS hsaKmtWaitOnEvent(HsaEvent *event, uint32_t timeout_ms)
 {
-    return hsaKmtWaitOnMultipleEvents(&event, 1, true, milliseconds);
+    return hsaKmtWaitOnMultipleEvents(&event, 1, true, timeout_ms);
 }
 
 /* As a card's packet processor does: the value, then the event that threads sleep on. */
@@ -123,12 +124,12 @@ void raise_signal(amd_signal_t *signal, int64_t value)
     wake(mailbox, signal->event_id);
 }
 
-void complete(amd_signal_t *signal, uint64_t start, uint64_t end)
+void complete(amd_signal_t *signal, uint64_t start_ns, uint64_t end_ns)
 {
     if (!signal)
         return;
-    signal->start_ts = start;
-    signal->end_ts = end;
+    signal->start_ts = start_ns;
+    signal->end_ts = end_ns;
     uint64_t *mailbox = (uint64_t *)(uintptr_t)signal->event_mailbox_ptr;
     uint32_t event = signal->event_id; /* read first: who sees the value may free the signal */
     __atomic_sub_fetch(&signal->value, 1, __ATOMIC_SEQ_CST);

@@ -35,7 +35,7 @@ struct symbols {
 
 static struct symbols symbols_of(const char *base)
 {
-    struct symbols found = {NULL, NULL, NULL};
+    struct symbols symbols = {NULL, NULL, NULL};
     const Elf64_Ehdr *header = (const void *)base;
     const Elf64_Phdr *segments = (const void *)(base + header->e_phoff);
     const Elf64_Dyn *dynamic = NULL;
@@ -43,12 +43,12 @@ static struct symbols symbols_of(const char *base)
         if (segments[i].p_type == PT_DYNAMIC)
             dynamic = (const void *)(base + segments[i].p_vaddr);
     for (; dynamic && dynamic->d_tag != DT_NULL; dynamic++) {
-        const char *at = base + dynamic->d_un.d_ptr;
-        found.table = dynamic->d_tag == DT_SYMTAB ? (const void *)at : found.table;
-        found.names = dynamic->d_tag == DT_STRTAB ? at : found.names;
-        found.hash = dynamic->d_tag == DT_HASH ? (const void *)at : found.hash;
+        const char *address = base + dynamic->d_un.d_ptr;
+        symbols.table = dynamic->d_tag == DT_SYMTAB ? (const void *)address : symbols.table;
+        symbols.names = dynamic->d_tag == DT_STRTAB ? address : symbols.names;
+        symbols.hash = dynamic->d_tag == DT_HASH ? (const void *)address : symbols.hash;
     }
-    return found;
+    return symbols;
 }
 
 static const char *symbol_at(const char *base, uint64_t object)
@@ -71,7 +71,7 @@ static const char *name_in(const hsa_ven_amd_loader_segment_descriptor_t *segmen
 }
 
 /* By the runtime that is loaded: this library is below it, and cannot link to it. */
-static void ask_loader(uint64_t object, char *name, size_t room)
+static void ask_loader(uint64_t object, char *name, size_t capacity)
 {
     int (*table_of)(uint16_t, uint16_t, size_t, void *) = NULL;
     void *runtime = dlopen("libhsa-runtime64.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -85,27 +85,27 @@ static void ask_loader(uint64_t object, char *name, size_t room)
         return;
     hsa_ven_amd_loader_segment_descriptor_t *segments = calloc(count + 1, sizeof *segments);
     if (segments && !loader.query_segment_descriptors(segments, &count)) {
-        const char *found = name_in(segments, count, object);
-        if (found)
-            snprintf(name, room, "%.*s", (int)strcspn(found, "."), found);
+        const char *symbol = name_in(segments, count, object);
+        if (symbol)
+            snprintf(name, capacity, "%.*s", (int)strcspn(symbol, "."), symbol);
     }
     free(segments);
 }
 
-static void name_of(uint64_t object, char *name, size_t room)
+static void name_of(uint64_t object, char *name, size_t capacity)
 {
-    struct name *known = &names[(object >> 6) % NAMES];
+    struct name *cached = &names[(object >> 6) % NAMES];
     pthread_mutex_lock(&kfd.lock);
-    bool hit = known->object == object;
-    if (hit)
-        memcpy(name, known->text, room);
+    bool is_cached = cached->object == object;
+    if (is_cached)
+        memcpy(name, cached->text, capacity);
     pthread_mutex_unlock(&kfd.lock);
-    if (hit)
+    if (is_cached)
         return;
-    ask_loader(object, name, room);
+    ask_loader(object, name, capacity);
     pthread_mutex_lock(&kfd.lock);
-    known->object = object;
-    memcpy(known->text, name, room);
+    cached->object = object;
+    memcpy(cached->text, name, capacity);
     pthread_mutex_unlock(&kfd.lock);
 }
 
@@ -118,18 +118,19 @@ static uint64_t word(const void *arguments, unsigned index)
 
 void kernel_look_up(const hsa_kernel_dispatch_packet_t *packet, const struct nvidia *rack, struct kernel_call *call)
 {
-    *call = (struct kernel_call){.ours = true};
+    *call = (struct kernel_call){.is_runtime_kernel = true};
     /* The HSA runtime's own copy and fill lie in host memory. Its loader holds its lock while it copies with them, so
      * it cannot be asked. */
     if (memory_is_host(packet->kernel_object))
         return;
     name_of(packet->kernel_object, call->name, sizeof call->name);
-    call->ours = !strncmp(call->name, RUNTIME, strlen(RUNTIME));
-    call->ns = call->ours ? 0 : DEFAULT_TIME;
+    call->is_runtime_kernel = !strncmp(call->name, RUNTIME, strlen(RUNTIME));
+    call->card_ns = call->is_runtime_kernel ? 0 : DEFAULT_TIME;
     for (unsigned i = 0; i < rack->kernel_count; i++)
         if (!strcmp(rack->kernels[i].name, call->name))
-            call->ns = rack->kernels[i].time +
-                       (rack->kernels[i].per_arg0 ? rack->kernels[i].per_arg0 * word(packet->kernarg_address, 0) : 0);
+            call->card_ns =
+                rack->kernels[i].base_ns +
+                (rack->kernels[i].ns_per_arg0 ? rack->kernels[i].ns_per_arg0 * word(packet->kernarg_address, 0) : 0);
 }
 
 /* Arguments: source, target, their offsets, words and one more, odd bytes. */
@@ -140,50 +141,55 @@ static void copy_buffer(const void *arguments)
 }
 
 /* Source and target; pitch, slice and start of each; width, height, depth, and how many bytes they are counted in. */
-static void copy_box(const void *arguments, bool aligned)
+static void copy_box(const void *arguments, bool is_aligned)
 {
-    const uint64_t *from = (const uint64_t *)arguments + 4, *to = from + 4, *size = to + 4;
-    uint64_t unit = aligned ? size[3] : 1;
-    for (uint64_t z = 0; z < size[2]; z++)
-        for (uint64_t y = 0; y < size[1]; y++)
-            memmove(memory_at(word(arguments, 1) + (to[2] + z * to[1] + y * to[0]) * unit),
-                    memory_at(word(arguments, 0) + (from[2] + z * from[1] + y * from[0]) * unit), size[0] * unit);
+    const uint64_t *source_shape = (const uint64_t *)arguments + 4, *target_shape = source_shape + 4,
+                   *box_shape = target_shape + 4;
+    uint64_t unit_bytes = is_aligned ? box_shape[3] : 1;
+    for (uint64_t z = 0; z < box_shape[2]; z++)
+        for (uint64_t y = 0; y < box_shape[1]; y++)
+            memmove(memory_at(word(arguments, 1) +
+                              (target_shape[2] + z * target_shape[1] + y * target_shape[0]) * unit_bytes),
+                    memory_at(word(arguments, 0) +
+                              (source_shape[2] + z * source_shape[1] + y * source_shape[0]) * unit_bytes),
+                    box_shape[0] * unit_bytes);
 }
 
 /* Targets of 1, 2, 4 and 8 bytes (one of them is there), a pattern, how many units it has, offset; then a count, or
  * width, height and pitch. */
-static void fill(const void *arguments, bool flat)
+static void fill(const void *arguments, bool is_1d)
 {
     const char *pattern = memory_at(word(arguments, 4));
-    for (unsigned k = 0; k < 4; k++) {
-        size_t unit = (uint32_t)word(arguments, 5) * (UINT64_C(1) << k);
-        if (!word(arguments, k))
+    for (unsigned log_element_bytes = 0; log_element_bytes < 4; log_element_bytes++) {
+        size_t pattern_bytes = (uint32_t)word(arguments, 5) * (UINT64_C(1) << log_element_bytes);
+        if (!word(arguments, log_element_bytes))
             continue;
-        char *start = memory_at(word(arguments, k) + (word(arguments, 6) << k));
-        for (uint64_t y = 0; y < (flat ? 1 : word(arguments, 8)); y++)
+        char *start = memory_at(word(arguments, log_element_bytes) + (word(arguments, 6) << log_element_bytes));
+        for (uint64_t y = 0; y < (is_1d ? 1 : word(arguments, 8)); y++)
             for (uint64_t i = 0; i < word(arguments, 7); i++)
-                memcpy(start + (flat ? 0 : y * word(arguments, 9) << k) + i * unit, pattern, unit);
+                memcpy(start + (is_1d ? 0 : y * word(arguments, 9) << log_element_bytes) + i * pattern_bytes, pattern,
+                       pattern_bytes);
     }
 }
 
 /* A target of four bytes or one of eight, and the value. */
 static void write_word(const void *arguments)
 {
-    for (unsigned k = 0; k < 2; k++)
-        if (word(arguments, k))
-            memcpy(memory_at(word(arguments, k)), (const uint64_t *)arguments + 2, 4u << k);
+    for (unsigned target = 0; target < 2; target++)
+        if (word(arguments, target))
+            memcpy(memory_at(word(arguments, target)), (const uint64_t *)arguments + 2, 4u << target);
 }
 
 /* The HSA runtime's shaders are told apart by their arguments: a copy has pairs of addresses in equal steps. */
 static void run_shader(const void *arguments)
 {
-    unsigned steps = 0;
+    unsigned step_count = 0;
     for (unsigned i = 1;
          i <= 4 && word(arguments, 2 * i) - word(arguments, 0) == word(arguments, 2 * i + 1) - word(arguments, 1); i++)
-        steps = i;
-    if (steps == 4 || steps == 2) {
+        step_count = i;
+    if (step_count == 4 || step_count == 2) {
         memmove(memory_at(word(arguments, 1)), memory_at(word(arguments, 0)),
-                word(arguments, 2 * steps) - word(arguments, 0));
+                word(arguments, 2 * step_count) - word(arguments, 0));
         return;
     }
     uint32_t *start = memory_at(word(arguments, 0));

@@ -20,12 +20,12 @@ enum kind { ALLOCATED, LOCKED_HOST, OPENED, SCRATCH };
 struct range {
     struct range *next;
     char *start, *alias; /* alias: what the cards know locked memory by */
-    uint64_t size, offset;
+    uint64_t size_bytes, file_offset;
     enum kind kind;
     uint32_t node;
     HsaMemFlags flags;
-    void *user;
-    bool shared;     /* counted by the card as a block of its own */
+    void *user_data;
+    bool is_shared;  /* charged to the card as a shared block */
     uint64_t handle; /* the driver's; 0: none */
     struct engine_share share;
 };
@@ -35,7 +35,7 @@ struct handle { /* in the bytes of HsaSharedMemoryHandle; the block's id guards 
     uint32_t id;
     uint16_t number;
     uint8_t node, magic;
-    uint64_t offset, size;
+    uint64_t file_offset, size_bytes;
 };
 _Static_assert(sizeof(struct handle) == sizeof(HsaSharedMemoryHandle), "a handle's size");
 #define MAGIC 0x51u
@@ -51,37 +51,36 @@ static bool within(const char *address, const char *start, uint64_t size)
 
 static struct range *find(const void *address)
 {
-    for (struct range *this_range = ranges; this_range; this_range = this_range->next)
-        if (within(address, this_range->start, this_range->size) ||
-            within(address, this_range->alias, this_range->size))
-            return this_range;
+    for (struct range *range = ranges; range; range = range->next)
+        if (within(address, range->start, range->size_bytes) || within(address, range->alias, range->size_bytes))
+            return range;
     return NULL;
 }
 
 void *memory_at(uint64_t address)
 {
     LOCKED;
-    const struct range *this_range = find((void *)address);
-    bool aliased = this_range && within((char *)address, this_range->alias, this_range->size);
-    return aliased ? this_range->start + ((char *)address - this_range->alias) : (char *)address;
+    const struct range *range = find((void *)address);
+    bool is_aliased = range && within((char *)address, range->alias, range->size_bytes);
+    return is_aliased ? range->start + ((char *)address - range->alias) : (char *)address;
 }
 
 bool memory_is_host(uint64_t address)
 {
     LOCKED;
-    const struct range *this_range = find((void *)address);
-    return this_range && this_range->node == NODE_CPU;
+    const struct range *range = find((void *)address);
+    return range && range->node == NODE_CPU;
 }
 
-static HSAKMT_STATUS keep(struct range own_range, void **start)
+static HSAKMT_STATUS keep(struct range new_range, void **start)
 {
-    struct range *this_range = malloc(sizeof *this_range);
-    if (!this_range)
+    struct range *range = malloc(sizeof *range);
+    if (!range)
         return HSAKMT_STATUS_NO_MEMORY;
-    *this_range = own_range;
-    this_range->next = ranges;
-    ranges = this_range;
-    *start = this_range->start;
+    *range = new_range;
+    range->next = ranges;
+    ranges = range;
+    *start = range->start;
     return OK;
 }
 
@@ -132,15 +131,15 @@ static uint64_t take_of_card(uint32_t node, const void *address, uint64_t size)
 
 static HSAKMT_STATUS allocate_of_card(uint32_t node, uint64_t size, HsaMemFlags flags, void **start)
 {
-    struct range own_range = {.size = size, .node = node, .flags = flags};
-    own_range.start = map_of_file(size, &own_range.offset);
-    own_range.handle = own_range.start ? take_of_card(node, own_range.start, size) : 0;
-    if (own_range.handle && keep(own_range, start) == OK)
+    struct range new_range = {.size_bytes = size, .node = node, .flags = flags};
+    new_range.start = map_of_file(size, &new_range.file_offset);
+    new_range.handle = new_range.start ? take_of_card(node, new_range.start, size) : 0;
+    if (new_range.handle && keep(new_range, start) == OK)
         return OK;
-    if (own_range.handle)
+    if (new_range.handle)
         engine_release(account_of(node), size);
-    if (own_range.start)
-        munmap(own_range.start, size);
+    if (new_range.start)
+        munmap(new_range.start, size);
     return HSAKMT_STATUS_NO_MEMORY;
 }
 
@@ -152,34 +151,34 @@ EXPORT HSAKMT_STATUS hsaKmtAllocMemory(uint32_t node, uint64_t size, HsaMemFlags
     if (takes_of_card(node, flags))
         return allocate_of_card(node, size, flags, start);
     int fixed = flags.Value & MEMORY_FIXED_ADDRESS ? MAP_FIXED : 0;
-    char *own_range = mmap(fixed ? *start : NULL, size, PROT_READ | PROT_WRITE,
+    char *new_range = mmap(fixed ? *start : NULL, size, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | fixed, -1, 0);
-    if (own_range == MAP_FAILED)
+    if (new_range == MAP_FAILED)
         return HSAKMT_STATUS_NO_MEMORY;
     if (node != NODE_CPU)
-        driver_set_scratch(node, own_range);
-    return keep((struct range){.start = own_range, .size = size, .node = node, .flags = flags}, start);
+        driver_set_scratch(node, new_range);
+    return keep((struct range){.start = new_range, .size_bytes = size, .node = node, .flags = flags}, start);
 }
 
 /* The last to let go of the bytes gives their pages back. */
-static void give_back(struct range *this_range)
+static void give_back(struct range *range)
 {
-    struct account *account = this_range->node == NODE_CPU ? NULL : account_of(this_range->node);
-    bool still = false;
-    if (this_range->handle)
-        driver_free(this_range->handle);
-    if (this_range->kind == OPENED)
-        still = engine_share_close(account, this_range->share.number);
-    else if (this_range->shared)
-        still = engine_unshare(account, this_range->share.number);
-    else if (takes_of_card(this_range->node, this_range->flags))
-        engine_release(account, this_range->size);
-    if (!still && takes_of_card(this_range->node, this_range->flags))
-        madvise(this_range->start, this_range->size, MADV_REMOVE);
-    if (this_range->kind == LOCKED_HOST)
-        munmap((char *)((uintptr_t)this_range->alias / PAGE * PAGE), this_range->size + PAGE);
+    struct account *account = range->node == NODE_CPU ? NULL : account_of(range->node);
+    bool has_other_owner = false;
+    if (range->handle)
+        driver_free(range->handle);
+    if (range->kind == OPENED)
+        has_other_owner = engine_share_close(account, range->share.number);
+    else if (range->is_shared)
+        has_other_owner = engine_unshare(account, range->share.number);
+    else if (takes_of_card(range->node, range->flags))
+        engine_release(account, range->size_bytes);
+    if (!has_other_owner && takes_of_card(range->node, range->flags))
+        madvise(range->start, range->size_bytes, MADV_REMOVE);
+    if (range->kind == LOCKED_HOST)
+        munmap((char *)((uintptr_t)range->alias / PAGE * PAGE), range->size_bytes + PAGE);
     else
-        munmap(this_range->start, this_range->size);
+        munmap(range->start, range->size_bytes);
 }
 
 /* What a range of one of these kinds (bits) begins at. */
@@ -188,22 +187,22 @@ static struct range *unlinked(const void *start, unsigned kinds)
     struct range **link = &ranges;
     while (*link && (!(kinds >> (*link)->kind & 1) || ((*link)->start != start && (*link)->alias != start)))
         link = &(*link)->next;
-    struct range *this_range = *link;
-    if (this_range)
-        *link = this_range->next;
-    return this_range;
+    struct range *range = *link;
+    if (range)
+        *link = range->next;
+    return range;
 }
 
 static HSAKMT_STATUS forget(const void *start, unsigned kinds)
 {
     LOCKED;
-    struct range *this_range = unlinked(start, kinds);
-    if (!this_range)
+    struct range *range = unlinked(start, kinds);
+    if (!range)
         return HSAKMT_STATUS_MEMORY_NOT_REGISTERED;
-    if (this_range->flags.Value & MEMORY_EXECUTABLE)
+    if (range->flags.Value & MEMORY_EXECUTABLE)
         kernel_forget();
-    give_back(this_range);
-    free(this_range);
+    give_back(range);
+    free(range);
     return OK;
 }
 
@@ -224,17 +223,17 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterMemoryWithFlags(void *start, uint64_t size, H
     if (alias == MAP_FAILED)
         return HSAKMT_STATUS_NO_MEMORY;
     alias += (uintptr_t)start % PAGE;
-    return keep((struct range){.start = start, .alias = alias, .size = size, .kind = LOCKED_HOST, .flags = flags},
+    return keep((struct range){.start = start, .alias = alias, .size_bytes = size, .kind = LOCKED_HOST, .flags = flags},
                 &start);
 }
 
 /* A piece of what was allocated as scratch is there from now on. */
 static HSAKMT_STATUS map_scratch(const struct range *whole, char *start, uint64_t size)
 {
-    struct range own_range = {.start = start, .size = size, .kind = SCRATCH, .node = whole->node};
-    void *kept;
-    own_range.handle = take_of_card(own_range.node, start, size);
-    return own_range.handle ? keep(own_range, &kept) : HSAKMT_STATUS_INVALID_HANDLE;
+    struct range new_range = {.start = start, .size_bytes = size, .kind = SCRATCH, .node = whole->node};
+    void *start_of_range;
+    new_range.handle = take_of_card(new_range.node, start, size);
+    return new_range.handle ? keep(new_range, &start_of_range) : HSAKMT_STATUS_INVALID_HANDLE;
 }
 
 EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPU(void *start, uint64_t size, uint64_t *alias)
@@ -244,9 +243,9 @@ EXPORT HSAKMT_STATUS hsaKmtMapMemoryToGPU(void *start, uint64_t size, uint64_t *
     *alias = 0;
     if (whole && whole->flags.Value & MEMORY_SCRATCH)
         return map_scratch(whole, start, size);
-    for (struct range *this_range = ranges; this_range; this_range = this_range->next)
-        if (this_range->kind == LOCKED_HOST && this_range->start == start) {
-            *alias = (uintptr_t)this_range->alias;
+    for (struct range *range = ranges; range; range = range->next)
+        if (range->kind == LOCKED_HOST && range->start == start) {
+            *alias = (uintptr_t)range->alias;
             break;
         }
     return OK;
@@ -264,7 +263,7 @@ EXPORT HSAKMT_STATUS hsaKmtUnmapMemoryToGPU(void *start)
     struct range *scratch = unlinked(start, 1u << SCRATCH);
     if (scratch) {
         driver_free(scratch->handle);
-        engine_release(account_of(scratch->node), scratch->size);
+        engine_release(account_of(scratch->node), scratch->size_bytes);
         free(scratch);
     }
     return OK;
@@ -273,22 +272,22 @@ EXPORT HSAKMT_STATUS hsaKmtUnmapMemoryToGPU(void *start)
 EXPORT HSAKMT_STATUS hsaKmtShareMemory(void *start, uint64_t size UNUSED, HsaSharedMemoryHandle *handle)
 {
     LOCKED;
-    struct range *this_range = find(start);
-    if (!this_range || this_range->kind != ALLOCATED || !takes_of_card(this_range->node, this_range->flags))
+    struct range *range = find(start);
+    if (!range || range->kind != ALLOCATED || !takes_of_card(range->node, range->flags))
         return HSAKMT_STATUS_INVALID_PARAMETER;
-    if (!this_range->shared &&
-        !engine_share(account_of(this_range->node), this_range->size, this_range->size, true, &this_range->share))
+    if (!range->is_shared &&
+        !engine_share(account_of(range->node), range->size_bytes, range->size_bytes, true, &range->share))
         return HSAKMT_STATUS_NO_MEMORY;
-    this_range->shared = true;
-    struct handle made = {.pid = getpid(),
-                          .fd = file,
-                          .id = (uint32_t)this_range->share.id,
-                          .number = (uint16_t)this_range->share.number,
-                          .node = (uint8_t)this_range->node,
-                          .magic = MAGIC,
-                          .offset = this_range->offset,
-                          .size = this_range->size};
-    memcpy(handle, &made, sizeof made);
+    range->is_shared = true;
+    struct handle new_handle = {.pid = getpid(),
+                                .fd = file,
+                                .id = (uint32_t)range->share.id,
+                                .number = (uint16_t)range->share.number,
+                                .node = (uint8_t)range->node,
+                                .magic = MAGIC,
+                                .file_offset = range->file_offset,
+                                .size_bytes = range->size_bytes};
+    memcpy(handle, &new_handle, sizeof new_handle);
     return OK;
 }
 
@@ -299,9 +298,9 @@ static char *map_of_other(const struct handle *handle)
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    char *reserved = aligned_room(handle->size);
-    char *start = reserved ? mmap(reserved, handle->size, PROT_READ | PROT_WRITE,
-                                  MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)handle->offset)
+    char *reserved = aligned_room(handle->size_bytes);
+    char *start = reserved ? mmap(reserved, handle->size_bytes, PROT_READ | PROT_WRITE,
+                                  MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, (off_t)handle->file_offset)
                            : MAP_FAILED;
     close(fd);
     return start == MAP_FAILED ? NULL : start;
@@ -310,21 +309,21 @@ static char *map_of_other(const struct handle *handle)
 EXPORT HSAKMT_STATUS hsaKmtRegisterSharedHandle(const HsaSharedMemoryHandle *handle, void **start, uint64_t *size)
 {
     LOCKED;
-    struct handle this_handle;
-    memcpy(&this_handle, handle, sizeof this_handle);
-    struct account *account = this_handle.magic == MAGIC && card_of(this_handle.node) ? account_of(this_handle.node)
-                                                                                      : NULL;
-    struct range own_range = {.size = this_handle.size, .node = this_handle.node, .kind = OPENED};
-    own_range.share = (struct engine_share){this_handle.id, this_handle.size, this_handle.number,
-                                            this_handle.node - 1u};
-    if (!account || !engine_share_open(account, &own_range.share))
+    struct handle ipc_handle;
+    memcpy(&ipc_handle, handle, sizeof ipc_handle);
+    struct account *account = ipc_handle.magic == MAGIC && card_of(ipc_handle.node) ? account_of(ipc_handle.node)
+                                                                                    : NULL;
+    struct range new_range = {.size_bytes = ipc_handle.size_bytes, .node = ipc_handle.node, .kind = OPENED};
+    new_range.share = (struct engine_share){ipc_handle.id, ipc_handle.size_bytes, ipc_handle.number,
+                                            ipc_handle.node - 1u};
+    if (!account || !engine_share_open(account, &new_range.share))
         return HSAKMT_STATUS_INVALID_HANDLE;
-    own_range.start = map_of_other(&this_handle);
-    if (!own_range.start || keep(own_range, start) != OK) {
-        engine_share_close(account, own_range.share.number);
+    new_range.start = map_of_other(&ipc_handle);
+    if (!new_range.start || keep(new_range, start) != OK) {
+        engine_share_close(account, new_range.share.number);
         return HSAKMT_STATUS_INVALID_HANDLE;
     }
-    *size = this_handle.size;
+    *size = ipc_handle.size_bytes;
     return OK;
 }
 
@@ -350,30 +349,30 @@ EXPORT HSAKMT_STATUS hsaKmtQueryPointerInfo(const void *address, HsaPointerInfo 
                                              HSA_POINTER_REGISTERED_SHARED};
     static uint32_t host_nodes[ENGINE_CARDS];
     LOCKED;
-    const struct range *this_range = find(address);
+    const struct range *range = find(address);
     memset(info, 0, sizeof *info);
-    if (!this_range)
+    if (!range)
         return HSAKMT_STATUS_ERROR;
-    bool host = this_range->node == NODE_CPU;
+    bool is_host = range->node == NODE_CPU;
     uint32_t count = used_nodes(host_nodes);
-    *info = (HsaPointerInfo){.Type = types[this_range->kind],
-                             .Node = this_range->node,
-                             .MemFlags = this_range->flags,
-                             .CPUAddress = this_range->start,
-                             .GPUAddress = (uintptr_t)(this_range->alias ? this_range->alias : this_range->start),
-                             .SizeInBytes = this_range->size,
-                             .NMappedNodes = host ? count : 1,
-                             .MappedNodes = host ? host_nodes : &this_range->node,
-                             .UserData = this_range->user};
+    *info = (HsaPointerInfo){.Type = types[range->kind],
+                             .Node = range->node,
+                             .MemFlags = range->flags,
+                             .CPUAddress = range->start,
+                             .GPUAddress = (uintptr_t)(range->alias ? range->alias : range->start),
+                             .SizeInBytes = range->size_bytes,
+                             .NMappedNodes = is_host ? count : 1,
+                             .MappedNodes = is_host ? host_nodes : &range->node,
+                             .UserData = range->user_data};
     return OK;
 }
 
 EXPORT HSAKMT_STATUS hsaKmtSetMemoryUserData(const void *address, void *user)
 {
     LOCKED;
-    struct range *this_range = find(address);
-    if (!this_range)
+    struct range *range = find(address);
+    if (!range)
         return HSAKMT_STATUS_ERROR;
-    this_range->user = user;
+    range->user_data = user;
     return OK;
 }

@@ -113,7 +113,7 @@ static void describe_card(const struct nvidia_device *card, uint32_t node, HsaNo
     properties->DeviceId = 0x66a1;
     properties->Domain = card->pci_domain;
     properties->LocationId = card->pci_bus << 8 | card->pci_device << 3;
-    properties->LocalMemSize = card->memory;
+    properties->LocalMemSize = card->memory_bytes;
     properties->MaxEngineClockMhzFCompute = 1700;
     properties->DrmRenderMinor = 127 + (int)node;
     properties->UniqueID = amd_unique_id(card);
@@ -140,7 +140,7 @@ EXPORT HSAKMT_STATUS hsaKmtGetNodeMemoryProperties(uint32_t node, uint32_t count
     const struct nvidia_device *card = card_of(node);
     HsaMemoryProperties of_processor[1] = {{.HeapType = HSA_HEAPTYPE_SYSTEM, .SizeInBytes = UINT64_C(64) << 30}};
     HsaMemoryProperties of_card[4] = {
-        {.HeapType = HSA_HEAPTYPE_FRAME_BUFFER_PRIVATE, .SizeInBytes = card ? card->memory : 0, .Width = 4096},
+        {.HeapType = HSA_HEAPTYPE_FRAME_BUFFER_PRIVATE, .SizeInBytes = card ? card->memory_bytes : 0, .Width = 4096},
         {.HeapType = HSA_HEAPTYPE_GPU_LDS, .SizeInBytes = 64 << 10, .VirtualBaseAddress = UINT64_C(1) << 48},
         {.HeapType = HSA_HEAPTYPE_GPU_SCRATCH,
          .SizeInBytes = UINT64_C(4) << 30,
@@ -179,8 +179,8 @@ EXPORT HSAKMT_STATUS hsaKmtGetNodeIoLinkProperties(uint32_t node, uint32_t count
 
 EXPORT HSAKMT_STATUS hsaKmtGetClockCounters(uint32_t node UNUSED, HsaClockCounters *counters)
 {
-    uint64_t now = engine_now();
-    *counters = (HsaClockCounters){now, now, now, 1000000000};
+    uint64_t now_ns = engine_now();
+    *counters = (HsaClockCounters){now_ns, now_ns, now_ns, 1000000000};
     return OK;
 }
 
@@ -232,8 +232,8 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterGraphicsHandleToNodes(uint64_t handle UNUSED,
 }
 
 /* What changes nothing that can be seen here. */
-EXPORT HSAKMT_STATUS hsaKmtSetMemoryPolicy(uint32_t node UNUSED, uint32_t policy UNUSED, uint32_t other UNUSED,
-                                           void *start UNUSED, uint64_t size UNUSED)
+EXPORT HSAKMT_STATUS hsaKmtSetMemoryPolicy(uint32_t node UNUSED, uint32_t default_policy UNUSED,
+                                           uint32_t alternate_policy UNUSED, void *start UNUSED, uint64_t size UNUSED)
 {
     return OK;
 }

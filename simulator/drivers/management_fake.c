@@ -10,10 +10,10 @@ static struct fake_cards *_Atomic last_cards; /* the rack as it was read last */
 
 static void take_card(struct fake_cards *fake_cards, const struct rack_section *section)
 {
-    struct fake_card *card = &fake_cards->cards[fake_cards->count];
+    struct fake_card *card = &fake_cards->cards[fake_cards->card_count];
     const char *uuid = rack_text(section, "uuid", NULL), *serial = rack_text(section, "serial", NULL);
     const char *pci = rack_text(section, "pci", NULL);
-    *card = (struct fake_card){.section = section, .position = fake_cards->count++, .numa_node = -1};
+    *card = (struct fake_card){.section = section, .position = fake_cards->card_count++, .numa_node = -1};
     card->model = rack_text(section, "model", NULL);
     if (!card->model)
         rack_fault(fake_cards->rack, section, "model", "the name the driver tells");
@@ -33,23 +33,23 @@ static void take_card(struct fake_cards *fake_cards, const struct rack_section *
         rack_fault(fake_cards->rack, section, "pci", "an address such as 0000:18:00.0");
     unsigned address[] = {card->domain, card->bus, card->device, card->function};
     card->key = rack_hash(rack_hash(0, fake_vendor, strlen(fake_vendor)), address, sizeof address) | 1;
-    uint64_t high = rack_hash(card->key, fake_cards->rack->path, strlen(fake_cards->rack->path)),
-             low = rack_hash(high, "low", 3);
+    uint64_t uuid_high = rack_hash(card->key, fake_cards->rack->path, strlen(fake_cards->rack->path)),
+             uuid_low = rack_hash(uuid_high, "low", 3);
     if (uuid)
         snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
     else
-        snprintf(card->uuid, sizeof card->uuid, "%08x-%04x-%04x-%04x-%012llx", (unsigned)(high >> 32),
-                 (unsigned)(high >> 16) & 0xffff, 0x4000u | ((unsigned)high & 0xfff),
-                 0x8000u | ((unsigned)(low >> 48) & 0x3fff), (unsigned long long)low & 0xffffffffffffULL);
+        snprintf(card->uuid, sizeof card->uuid, "%08x-%04x-%04x-%04x-%012llx", (unsigned)(uuid_high >> 32),
+                 (unsigned)(uuid_high >> 16) & 0xffff, 0x4000u | ((unsigned)uuid_high & 0xfff),
+                 0x8000u | ((unsigned)(uuid_low >> 48) & 0x3fff), (unsigned long long)uuid_low & 0xffffffffffffULL);
     if (serial)
         snprintf(card->serial, sizeof card->serial, "%s", serial);
     else
-        snprintf(card->serial, sizeof card->serial, "%012llu", (unsigned long long)(high % 1000000000000u));
+        snprintf(card->serial, sizeof card->serial, "%012llu", (unsigned long long)(uuid_high % 1000000000000u));
     struct fake_process processes[FAKE_SLICES];
-    uint64_t used = 0;
+    uint64_t process_bytes = 0;
     for (unsigned i = fake_processes(card, processes, FAKE_SLICES); i-- > 0;)
-        used += processes[i].memory_bytes;
-    card->used_bytes = rack_number(fake_cards->rack, section, "used", RACK_BYTES, used);
+        process_bytes += processes[i].memory_bytes;
+    card->used_bytes = rack_number(fake_cards->rack, section, "used", RACK_BYTES, process_bytes);
 }
 
 bool fake_open(void)
@@ -65,15 +65,15 @@ bool fake_open(void)
         if (!cards)
             return false;
         cards->rack = rack;
-        for (unsigned i = 0; i < rack->count; i++) {
+        for (unsigned i = 0; i < rack->section_count; i++) {
             const struct rack_section *section = &rack->sections[i];
             if (!strcmp(section->kind, "device") && !strcmp(rack_text(section, "vendor", ""), fake_vendor) &&
-                cards->count < FAKE_CARDS)
+                cards->card_count < FAKE_CARDS)
                 take_card(cards, section);
         }
         last_cards = cards;
     }
-    bool is_good = faults_sound(cards->rack) && cards->count && !cards->rack->faults;
+    bool is_good = faults_sound(cards->rack) && cards->card_count && !cards->rack->fault_count;
     fake_open_cards(is_good ? cards : NULL);
     return is_good;
 }
@@ -98,7 +98,7 @@ unsigned fake_count(void)
 const struct fake_card *fake_card(unsigned index)
 {
     struct fake_cards *cards = fake_cards();
-    for (unsigned i = 0; cards && i < cards->count; i++)
+    for (unsigned i = 0; cards && i < cards->card_count; i++)
         if (faults_spare(&cards->cards[i]) && !index--)
             return &cards->cards[i];
     return NULL;
@@ -107,7 +107,7 @@ const struct fake_card *fake_card(unsigned index)
 const char *fake_driver(const char *key, const char *fallback)
 {
     struct fake_cards *cards = fake_cards();
-    for (unsigned i = 0; cards && i < cards->rack->count; i++)
+    for (unsigned i = 0; cards && i < cards->rack->section_count; i++)
         if (!strcmp(cards->rack->sections[i].kind, "driver"))
             fallback = rack_text(&cards->rack->sections[i], key, fallback);
     return fallback;

@@ -15,11 +15,11 @@
 #define FAULTS_COUNTED 32u
 
 struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */
-    char rack[512];                 /* whose state it is, for people */
-    uint32_t calls[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
+    char rack[512];                       /* path of the rack, for people who read the file */
+    uint32_t call_counts[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
     struct {
-        uint64_t card;
-        uint32_t value[FAKE_SWITCHES], set; /* set: a bit for each */
+        uint64_t card_key;
+        uint32_t values[FAKE_SWITCHES], set_bits; /* set_bits: a bit for each value that was set */
     } switches[FAKE_CARDS];
     struct fake_slice slices[FAKE_SLICES];
 };
@@ -104,13 +104,13 @@ struct fake_cards *fake_cards(void)
 }
 uint32_t *fake_calls(unsigned fault)
 {
-    return &state->calls[fault % FAULTS_COUNTED];
+    return &state->call_counts[fault % FAULTS_COUNTED];
 }
 
 const struct fake_card *fake_at(unsigned position)
 {
     struct fake_cards *fake_cards = opened;
-    return fake_cards && position < fake_cards->count ? &fake_cards->cards[position] : NULL;
+    return fake_cards && position < fake_cards->card_count ? &fake_cards->cards[position] : NULL;
 }
 
 struct fake_slice *fake_cut(const struct fake_card *card, uint32_t kind, uint32_t id)
@@ -172,7 +172,7 @@ bool fake_hold(const struct fake_card *card, unsigned id)
 static unsigned switches_of(const struct fake_card *card)
 {
     unsigned i = 0;
-    while (i < FAKE_CARDS - 1 && state->switches[i].card && state->switches[i].card != card->key)
+    while (i < FAKE_CARDS - 1 && state->switches[i].card_key && state->switches[i].card_key != card->key)
         i++;
     return i;
 }
@@ -180,15 +180,15 @@ static unsigned switches_of(const struct fake_card *card)
 uint32_t fake_switch(const struct fake_card *card, unsigned switch_number, uint32_t fallback)
 {
     unsigned i = switches_of(card);
-    return state->switches[i].card && state->switches[i].set >> switch_number & 1
-               ? state->switches[i].value[switch_number]
+    return state->switches[i].card_key && state->switches[i].set_bits >> switch_number & 1
+               ? state->switches[i].values[switch_number]
                : fallback;
 }
 
 void fake_set_switch(const struct fake_card *card, unsigned switch_number, uint32_t value)
 {
     unsigned i = switches_of(card);
-    state->switches[i].card = card->key;
-    state->switches[i].value[switch_number] = value;
-    state->switches[i].set |= 1u << switch_number;
+    state->switches[i].card_key = card->key;
+    state->switches[i].values[switch_number] = value;
+    state->switches[i].set_bits |= 1u << switch_number;
 }

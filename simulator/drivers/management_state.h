@@ -28,15 +28,15 @@ struct fake_card {
 
 struct fake_cards { /* of one vendor, with the rack they are in; never freed, because cards are handed out */
     struct rack *rack;
-    unsigned count;
+    unsigned card_count;
     struct fake_card cards[FAKE_CARDS];
 };
 
 struct fake_slice {
     uint64_t card_key;         /* fake_card.key of its card; 0: no slice */
     uint32_t kind, id, parent; /* the library's own numbers; kind 0 is what a program can run on */
-    uint32_t core;
-    uint64_t memory; /* in the library's own unit */
+    uint32_t core_units;
+    uint64_t memory_size; /* in the library's own unit */
     uint32_t settings[2];
     char name[100];
 };

@@ -162,10 +162,11 @@ EXPORT MtmlReturn mtmlDeviceGetPciInfo(const MtmlDevice *dev, MtmlPciInfo *pci)
     return MTML_SUCCESS;
 }
 
-static MtmlReturn path(const struct fake_card *card, const char *format, unsigned first, char *out, unsigned int length)
+static MtmlReturn path(const struct fake_card *card, const char *format, unsigned first_number, char *out,
+                       unsigned int length)
 {
     char name[64];
-    snprintf(name, sizeof name, format, first + card->position);
+    snprintf(name, sizeof name, format, first_number + card->position);
     return text(out, length, name);
 }
 

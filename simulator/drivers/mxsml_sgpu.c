@@ -100,8 +100,8 @@ static mxSmlSgpuAvailableQuota_t left_of(const struct fake_card *card, const str
     mxSmlSgpuAvailableQuota_t remaining = {mebibytes(card->memory_bytes), mebibytes(card->memory_bytes), 100};
     for (const struct fake_slice *slice = NULL; (slice = fake_next(card, SGPU, slice));)
         if (slice != excluded) {
-            remaining.vramQuota -= (unsigned)slice->memory;
-            remaining.computeQuota -= slice->core;
+            remaining.vramQuota -= (unsigned)slice->memory_size;
+            remaining.computeQuota -= slice->core_units;
         }
     return remaining;
 }
@@ -123,8 +123,8 @@ EXPORT mxSmlReturn_t mxSmlCreateSgpu(unsigned int deviceId, unsigned int memory,
             slice = fake_cut(card, SGPU, id);
         outcome = slice ? MXSML_Success : MXSML_SysfsWriteError;
         if (slice) {
-            slice->memory = memory;
-            slice->core = compute;
+            slice->memory_size = memory;
+            slice->core_units = compute;
             slice->settings[SW_QUEUE_PRIORITY] = 1;
             *sgpuId = id;
         }
@@ -174,8 +174,8 @@ EXPORT mxSmlReturn_t mxSmlGetSgpuInfo(unsigned int deviceId, unsigned int sgpuId
     SLICE(sgpuInfo);
     *sgpuInfo = (mxSmlSgpuInfo_t){.parentDeviceId = deviceId,
                                   .sgpuId = sgpuId,
-                                  .vramQuota = (unsigned)slice->memory,
-                                  .computeQuota = slice->core,
+                                  .vramQuota = (unsigned)slice->memory_size,
+                                  .computeQuota = slice->core_units,
                                   .minor = card->position * SGPUS + sgpuId,
                                   .swQueuePriority = slice->settings[SW_QUEUE_PRIORITY],
                                   .deviceQueuePriority = slice->settings[QUEUE_PRIORITY]};
@@ -187,7 +187,7 @@ EXPORT mxSmlReturn_t mxSmlGetSgpuInfo(unsigned int deviceId, unsigned int sgpuId
 EXPORT mxSmlReturn_t mxSmlGetSgpuMemory(unsigned int deviceId, unsigned int sgpuId, mxSmlSgpuMemoryInfo_t *memory)
 {
     SLICE(memory);
-    *memory = (mxSmlSgpuMemoryInfo_t){.total = (long)slice->memory << 20, .free = (long)slice->memory << 20};
+    *memory = (mxSmlSgpuMemoryInfo_t){.total = (long)slice->memory_size << 20, .free = (long)slice->memory_size << 20};
     fake_unlock();
     return MXSML_Success;
 }
@@ -206,7 +206,7 @@ EXPORT mxSmlReturn_t mxSmlSetSgpuVramQuota(unsigned int deviceId, unsigned int s
     SLICE(&vram);
     bool fits = vram && vram % STEP == 0 && vram <= left_of(card, slice).vramQuota;
     if (fits)
-        slice->memory = vram;
+        slice->memory_size = vram;
     fake_unlock();
     return fits ? MXSML_Success : MXSML_SysfsWriteError;
 }
@@ -216,7 +216,7 @@ EXPORT mxSmlReturn_t mxSmlSetSgpuComputeQuota(unsigned int deviceId, unsigned in
     SLICE(&compute);
     bool fits = compute <= left_of(card, slice).computeQuota;
     if (fits)
-        slice->core = compute;
+        slice->core_units = compute;
     fake_unlock();
     return fits ? MXSML_Success : MXSML_SysfsWriteError;
 }

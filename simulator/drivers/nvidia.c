@@ -52,12 +52,12 @@ static void read_mig(struct nvidia *nvidia, struct rack *rack, const struct rack
         cursor += parsed_length;
         if (sscanf(cursor, " x%u%n", &count, &parsed_length) == 1)
             cursor += parsed_length;
-        for (; count && nvidia->card_count < ENGINE_CARDS; count--, device->cards++) {
+        for (; count && nvidia->card_count < ENGINE_CARDS; count--, device->card_count++) {
             struct nvidia_card *card = &nvidia->cards[nvidia->card_count++];
-            *card = (struct nvidia_card){.device = index, .slices = slices};
-            card->memory = (uint64_t)size * 1000000000u >> 20 << 20;
+            *card = (struct nvidia_card){.device_index = index, .mig_slices = slices};
+            card->memory_bytes = (uint64_t)size * 1000000000u >> 20 << 20;
             snprintf(card->profile, sizeof card->profile, "%ug.%ugb", slices, size);
-            derive_uuid(card->uuid, "MIG", rack_hash(rack->fingerprint, &index, sizeof index), device->cards);
+            derive_uuid(card->uuid, "MIG", rack_hash(rack->fingerprint, &index, sizeof index), device->card_count);
         }
         cursor += strspn(cursor, ", ");
     }
@@ -100,15 +100,15 @@ static void default_links(struct nvidia *nvidia)
     for (unsigned i = 0; i < nvidia->device_count; i++)
         for (unsigned j = 0; j < nvidia->device_count; j++)
             if (i != j && !nvidia->devices[i].links[j].path) {
-                int near = nvidia->devices[i].numa, far = nvidia->devices[j].numa;
-                nvidia->devices[i].links[j].path = near >= 0 && near == far ? PATH_NODE : PATH_SYS;
+                int first_numa = nvidia->devices[i].numa_node, second_numa = nvidia->devices[j].numa_node;
+                nvidia->devices[i].links[j].path = first_numa >= 0 && first_numa == second_numa ? PATH_NODE : PATH_SYS;
             }
 }
 
 static void read_health(struct nvidia_device *device, struct rack *rack, const struct rack_section *section)
 {
     device->health = rack_text(section, "health", "ok");
-    device->xid = (unsigned)rack_number(rack, section, "xid", RACK_COUNT, 0);
+    device->last_xid = (unsigned)rack_number(rack, section, "xid", RACK_COUNT, 0);
 }
 
 static void read_device(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section, unsigned index)
@@ -120,22 +120,22 @@ static void read_device(struct nvidia *nvidia, struct rack *rack, const struct r
     if (!device->model)
         rack_fault(rack, section, "model", "the name the driver tells");
     read_health(device, rack, section);
-    device->memory = rack_number(rack, section, "memory", RACK_BYTES, 0);
+    device->memory_bytes = rack_number(rack, section, "memory", RACK_BYTES, 0);
     if (!rack_text(section, "memory", NULL))
         rack_fault(rack, section, "memory", "a size such as 80 GiB");
-    device->reserved = rack_number(rack, section, "reserved", RACK_BYTES, 0);
-    if (device->reserved > device->memory)
+    device->reserved_bytes = rack_number(rack, section, "reserved", RACK_BYTES, 0);
+    if (device->reserved_bytes > device->memory_bytes)
         rack_fault(rack, section, "reserved", "no more than the memory");
-    device->memory -= device->reserved;
-    device->context = rack_number(rack, section, "context", RACK_BYTES, 0);
-    device->bandwidth = rack_number(rack, section, "bandwidth", RACK_BYTES_PER_SECOND, BANDWIDTH);
-    if (!device->bandwidth)
+    device->memory_bytes -= device->reserved_bytes;
+    device->context_bytes = rack_number(rack, section, "context", RACK_BYTES, 0);
+    device->link_bytes_per_s = rack_number(rack, section, "bandwidth", RACK_BYTES_PER_SECOND, BANDWIDTH);
+    if (!device->link_bytes_per_s)
         rack_fault(rack, section, "bandwidth", "more than nothing");
-    device->numa = rack_text(section, "numa", NULL) ? (int)rack_number(rack, section, "numa", RACK_COUNT, 0) : -1;
+    device->numa_node = rack_text(section, "numa", NULL) ? (int)rack_number(rack, section, "numa", RACK_COUNT, 0) : -1;
     device->multiprocessors = (unsigned)rack_number(rack, section, "multiprocessors", RACK_COUNT, 132);
-    device->power = (unsigned)rack_number(rack, section, "power", RACK_COUNT, 0);
-    device->temperature = (unsigned)rack_number(rack, section, "temperature", RACK_COUNT, 0);
-    device->power_limit = (unsigned)rack_number(rack, section, "power_limit", RACK_COUNT, 0);
+    device->power_w = (unsigned)rack_number(rack, section, "power", RACK_COUNT, 0);
+    device->temperature_c = (unsigned)rack_number(rack, section, "temperature", RACK_COUNT, 0);
+    device->power_limit_w = (unsigned)rack_number(rack, section, "power_limit", RACK_COUNT, 0);
     if (sscanf(compute, "%d.%d", &device->major, &device->minor) != 2)
         rack_fault(rack, section, "compute", "a capability such as 9.0");
     device->pci_bus = 0x18 + index;
@@ -147,25 +147,25 @@ static void read_device(struct nvidia *nvidia, struct rack *rack, const struct r
         snprintf(device->uuid, sizeof device->uuid, "%s", uuid);
     else
         derive_uuid(device->uuid, "GPU", name_of(rack), index);
-    device->mig = rack_text(section, "mig", NULL);
+    device->is_mig = rack_text(section, "mig", NULL);
     device->first_card = nvidia->card_count;
-    if (device->mig) {
+    if (device->is_mig) {
         read_mig(nvidia, rack, section, index);
     } else if (nvidia->card_count < ENGINE_CARDS) {
         struct nvidia_card *card = &nvidia->cards[nvidia->card_count++];
-        *card = (struct nvidia_card){.device = index, .memory = device->memory};
+        *card = (struct nvidia_card){.device_index = index, .memory_bytes = device->memory_bytes};
         memcpy(card->uuid, device->uuid, sizeof card->uuid);
-        device->cards = 1;
+        device->card_count = 1;
     }
     read_links(nvidia, rack, section, index);
 }
 
 static void read_driver(struct nvidia *nvidia, const struct rack_section *section)
 {
-    nvidia->driver = rack_text(section, VENDOR, nvidia->driver);
+    nvidia->driver_version = rack_text(section, VENDOR, nvidia->driver_version);
     for (unsigned i = sizeof cuda_versions / sizeof *cuda_versions; i-- > 0;)
-        if (atoi(nvidia->driver) >= cuda_versions[i].driver)
-            nvidia->cuda = cuda_versions[i].cuda;
+        if (atoi(nvidia->driver_version) >= cuda_versions[i].driver)
+            nvidia->cuda_version = cuda_versions[i].cuda;
 }
 
 static void read_kernel(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section)
@@ -189,16 +189,16 @@ struct nvidia *nvidia_open(void)
     struct nvidia *nvidia = rack ? calloc(1, sizeof *nvidia) : NULL;
     if (!nvidia)
         return NULL;
-    nvidia->driver = "580.159.04";
-    nvidia->cuda = 13000;
-    for (unsigned i = 0; i < rack->count; i++) /* links name devices that come later */
+    nvidia->driver_version = "580.159.04";
+    nvidia->cuda_version = 13000;
+    for (unsigned i = 0; i < rack->section_count; i++) /* links name devices that come later */
         nvidia->device_count += ours(&rack->sections[i]);
     if (nvidia->device_count > ENGINE_CARDS) {
         fprintf(stderr, "%s: more than %u devices\n", rack->path, ENGINE_CARDS);
         return NULL;
     }
     struct engine_card cards[ENGINE_CARDS];
-    for (unsigned i = 0, index = 0; i < rack->count; i++) {
+    for (unsigned i = 0, index = 0; i < rack->section_count; i++) {
         const struct rack_section *section = &rack->sections[i];
         if (ours(section)) {
             unsigned from = nvidia->card_count;
@@ -208,7 +208,7 @@ struct nvidia *nvidia_open(void)
                 rack_fault(rack, section, "slice", "more than nothing");
             read_device(nvidia, rack, section, index++);
             for (; from < nvidia->card_count; from++)
-                cards[from] = (struct engine_card){nvidia->cards[from].memory, slice, swap};
+                cards[from] = (struct engine_card){nvidia->cards[from].memory_bytes, slice, swap};
         } else if (!strcmp(section->kind, "kernel")) {
             read_kernel(nvidia, rack, section);
         } else if (!strcmp(section->kind, "driver")) {
@@ -216,7 +216,7 @@ struct nvidia *nvidia_open(void)
         }
     }
     default_links(nvidia);
-    if (rack->faults)
+    if (rack->fault_count)
         return NULL;
     nvidia->engine = engine_open(name_of(rack), rack->fingerprint, cards, nvidia->card_count);
     return nvidia->engine ? nvidia : NULL;
@@ -225,20 +225,20 @@ struct nvidia *nvidia_open(void)
 void nvidia_refresh(struct nvidia *nvidia)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next */
-    static uint64_t seen;                                    /* the fingerprint of the rack as it was read last */
+    static uint64_t last_fingerprint;                        /* of the rack when it was last read */
     struct rack *rack = rack_open();
     if (!rack)
         return;
     pthread_mutex_lock(&lock);
-    const struct rack_section *found[ENGINE_CARDS];
+    const struct rack_section *sections[ENGINE_CARDS];
     unsigned count = 0;
-    for (unsigned i = 0; rack->fingerprint != seen && i < rack->count; i++)
+    for (unsigned i = 0; rack->fingerprint != last_fingerprint && i < rack->section_count; i++)
         if (ours(&rack->sections[i]) && count < ENGINE_CARDS)
-            found[count++] = &rack->sections[i];
+            sections[count++] = &rack->sections[i];
     if (count && count == nvidia->device_count) { /* else it is the same, or half written */
         for (unsigned i = 0; i < count; i++)
-            read_health(&nvidia->devices[i], rack, found[i]);
-        seen = rack->fingerprint; /* and its text stays: `health` is of it */
+            read_health(&nvidia->devices[i], rack, sections[i]);
+        last_fingerprint = rack->fingerprint; /* and its text stays: `health` is of it */
     } else {
         rack_close(rack);
     }

@@ -16,41 +16,42 @@ enum nvidia_path { /* between two devices, nearest first; in NVML's numbers */
 
 struct nvidia_link {
     enum nvidia_path path;
-    unsigned nvlinks;
+    unsigned nvlink_count;
 };
 
-struct nvidia_device {          /* what sits in a slot */
+struct nvidia_device {          /* a physical card */
     const char *model, *health; /* health is "ok", or what is wrong */
     char uuid[48];
-    uint64_t memory, reserved, context, bandwidth; /* `memory` is what programs may have */
-    int numa;                                      /* -1: not said */
+    uint64_t memory_bytes, reserved_bytes, context_bytes,
+        link_bytes_per_s; /* memory_bytes: without the reserved ones */
+    int numa_node;        /* -1: unknown */
     unsigned pci_domain, pci_bus, pci_device;
     int major, minor; /* compute capability */
     unsigned multiprocessors;
-    unsigned power, power_limit; /* W; 0: it does not tell */
-    unsigned temperature;        /* degrees Celsius; 0: it does not tell */
-    unsigned xid;                /* the last that the driver told; 0: none */
+    unsigned power_w, power_limit_w; /* 0: not reported */
+    unsigned temperature_c;          /* 0: not reported */
+    unsigned last_xid;               /* error code that the driver last reported; 0: none */
     struct nvidia_link links[ENGINE_CARDS];
-    bool mig;
-    unsigned first_card, cards; /* into nvidia.cards: itself, or its MIG instances */
+    bool is_mig;
+    unsigned first_card, card_count; /* range of nvidia.cards: the device itself, or its MIG instances */
 };
 
-struct nvidia_card { /* what memory and time belong to: a device, or a MIG instance of one */
-    unsigned device;
+struct nvidia_card { /* owner of memory and time: a device, or a MIG instance */
+    unsigned device_index;
     char uuid[48];
-    uint64_t memory;
-    unsigned slices;  /* of seven, for a MIG instance; 0 for a whole device */
-    char profile[16]; /* "1g.18gb" */
+    uint64_t memory_bytes;
+    unsigned mig_slices; /* of seven, for a MIG instance; 0 for a whole device */
+    char profile[16];    /* "1g.18gb" */
 };
 
 struct nvidia_kernel {
     const char *name;
-    uint64_t time, per_arg0; /* ns */
+    uint64_t base_ns, ns_per_arg0; /* the duration is base_ns + first argument * ns_per_arg0 */
 };
 
 struct nvidia {
-    const char *driver; /* "580.159.04" */
-    int cuda;           /* 13000 */
+    const char *driver_version; /* "580.159.04" */
+    int cuda_version;           /* 13000 */
     unsigned device_count, card_count, kernel_count;
     struct nvidia_device devices[ENGINE_CARDS];
     struct nvidia_card cards[ENGINE_CARDS];
@@ -58,10 +59,10 @@ struct nvidia {
     struct engine *engine;
 };
 
-/* NULL where there is no rack, or with a message when it is no good. Allocated once, for good. */
+/* NULL: there is no rack, or it is malformed (with a message). Allocated once and never freed. */
 struct nvidia *nvidia_open(void);
 
-/* Read anew how the cards are, if the rack's text is another: health and xid. All else stays as it was read first. */
-void nvidia_refresh(struct nvidia *this_nvidia);
+/* Reads health and xid again if the rack's text has changed. All else stays as first read. */
+void nvidia_refresh(struct nvidia *nvidia);
 
 #endif

@@ -25,7 +25,7 @@ static nvmlReturn_t init(void)
         for (unsigned i = 0; rack && i < rack->device_count; i++) {
             const struct nvidia_device *device = &rack->devices[i];
             whole[i] = (struct nvmlDevice_st){i, -1};
-            for (unsigned j = 0; j < device->cards; j++)
+            for (unsigned j = 0; j < device->card_count; j++)
                 parts[device->first_card + j] = (struct nvmlDevice_st){i, (int)j};
         }
     }
@@ -92,7 +92,7 @@ bool nvml_started(void)
 bool valid(nvmlDevice_t handle)
 {
     return (handle >= whole && handle < whole + rack->device_count) ||
-           (handle >= parts && handle < parts + rack->card_count && rack->cards[handle - parts].slices);
+           (handle >= parts && handle < parts + rack->card_count && rack->cards[handle - parts].mig_slices);
 }
 
 const struct nvidia_card *card_of(nvmlDevice_t handle)
@@ -115,14 +115,14 @@ EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned size)
 {
     FILLS_TEXT(version, size);
     STARTED;
-    return put(version, size, rack->driver);
+    return put(version, size, rack->driver_version);
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned size)
 {
     char text[96];
     STARTED;
-    snprintf(text, sizeof text, "%d.%s", rack->cuda / 1000, rack->driver);
+    snprintf(text, sizeof text, "%d.%s", rack->cuda_version / 1000, rack->driver_version);
     return put(version, size, text);
 }
 
@@ -130,7 +130,7 @@ EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
     STARTED;
     NEEDS(version);
-    *version = rack->cuda;
+    *version = rack->cuda_version;
     return NVML_SUCCESS;
 }
 
@@ -194,7 +194,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *ha
             return NVML_SUCCESS;
         }
     for (unsigned i = 0; i < rack->card_count; i++)
-        if (rack->cards[i].slices && !strcmp(rack->cards[i].uuid, uuid)) {
+        if (rack->cards[i].mig_slices && !strcmp(rack->cards[i].uuid, uuid)) {
             *handle = &parts[i];
             return NVML_SUCCESS;
         }

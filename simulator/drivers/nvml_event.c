@@ -59,14 +59,14 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long 
     if (types & ~XID_EVENT)
         return NVML_ERROR_NOT_SUPPORTED;
     set->of[handle->device] = true;
-    set->past[handle->device] = device->xid;
+    set->past[handle->device] = device->last_xid;
     return NVML_SUCCESS;
 }
 
 static bool happened(nvmlEventSet_t set, nvmlEventData_t *data)
 {
     for (unsigned i = 0; i < rack->device_count; i++) {
-        unsigned xid = rack->devices[i].xid;
+        unsigned xid = rack->devices[i].last_xid;
         if (!set->of[i] || set->past[i] == xid)
             continue;
         set->past[i] = xid;
@@ -95,22 +95,22 @@ static int changes_of_rack(void)
 }
 
 /* As a card's driver does, it takes no processor time while nothing happens: heterod's own is measured beside it. */
-EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned milliseconds)
+EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
     enum { ANYWAY_MS = 10000 }; /* for a change that nobody tells of */
     STARTED;
     NEEDS(set && data);
-    for (uint64_t until = now_ms() + milliseconds;;) {
+    for (uint64_t deadline_ms = now_ms() + timeout_ms;;) {
         struct pollfd changes = {.fd = changes_of_rack(), .events = POLLIN};
         nvidia_refresh(rack);
-        bool found = happened(set, data);
-        uint64_t now = now_ms();
-        if (!found && now < until)
-            poll(&changes, 1, until - now < ANYWAY_MS ? (int)(until - now) : ANYWAY_MS);
+        bool has_event = happened(set, data);
+        uint64_t time_ms = now_ms();
+        if (!has_event && time_ms < deadline_ms)
+            poll(&changes, 1, deadline_ms - time_ms < ANYWAY_MS ? (int)(deadline_ms - time_ms) : ANYWAY_MS);
         if (changes.fd >= 0)
             close(changes.fd);
-        if (found || now >= until)
-            return found ? NVML_SUCCESS : NVML_ERROR_TIMEOUT;
+        if (has_event || time_ms >= deadline_ms)
+            return has_event ? NVML_SUCCESS : NVML_ERROR_TIMEOUT;
     }
 }
 

@@ -8,7 +8,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current,
     NEEDS(current && pending);
     if (device->major < 8) /* came with Ampere */
         return NVML_ERROR_NOT_SUPPORTED;
-    *current = *pending = device->mig ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+    *current = *pending = device->is_mig ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
     return NVML_SUCCESS;
 }
 
@@ -16,7 +16,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t handle, unsigned
 {
     ALIVE(device, handle);
     NEEDS(count);
-    *count = device->mig ? 7 : 0;
+    *count = device->is_mig ? 7 : 0;
     return NVML_SUCCESS;
 }
 
@@ -25,7 +25,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, uns
     ALIVE(device, handle);
     WHOLE(handle);
     NEEDS(instance && index < 7);
-    if (!device->mig || index >= device->cards)
+    if (!device->is_mig || index >= device->card_count)
         return NVML_ERROR_NOT_FOUND;
     *instance = &parts[device->first_card + index];
     return NVML_SUCCESS;
@@ -75,11 +75,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t handle, nvmlDeviceAt
         return NVML_ERROR_NOT_SUPPORTED;
     const struct nvidia_card *card = card_of(handle);
     *attributes = (nvmlDeviceAttributes_t){
-        .multiprocessorCount = device->multiprocessors / 8 * card->slices,
-        .sharedCopyEngineCount = card->slices,
-        .gpuInstanceSliceCount = card->slices,
-        .computeInstanceSliceCount = card->slices,
-        .memorySizeMB = card->memory >> 20,
+        .multiprocessorCount = device->multiprocessors / 8 * card->mig_slices,
+        .sharedCopyEngineCount = card->mig_slices,
+        .gpuInstanceSliceCount = card->mig_slices,
+        .computeInstanceSliceCount = card->mig_slices,
+        .memorySizeMB = card->memory_bytes >> 20,
     };
     return NVML_SUCCESS;
 }
@@ -99,7 +99,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t handle, unsigned i
     ALIVE(device, handle);
     WHOLE(handle);
     NEEDS(instance);
-    if (!device->mig || !id || id > device->cards)
+    if (!device->is_mig || !id || id > device->card_count)
         return NVML_ERROR_NOT_FOUND;
     *instance = &parts[device->first_card + id - 1];
     return NVML_SUCCESS;
@@ -121,9 +121,9 @@ static const unsigned profile_slices[] = {1, 2, 3, 4, 7};
 EXPORT nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t handle, nvmlGpuInstanceInfo_t *info)
 {
     INSTANCE(handle, info);
-    unsigned start = 0, slices = card_of(handle)->slices;
+    unsigned start = 0, slices = card_of(handle)->mig_slices;
     for (unsigned i = 0; i < (unsigned)handle->instance; i++)
-        start += rack->cards[device->first_card + i].slices;
+        start += rack->cards[device->first_card + i].mig_slices;
     *info = (nvmlGpuInstanceInfo_t){
         &whole[handle->device], (unsigned)handle->instance + 1, profile_ids[slices], {start, slices}};
     return NVML_SUCCESS;
@@ -134,7 +134,7 @@ EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t handle, 
     INSTANCE(handle, info);
     (void)device;
     *info = (nvmlComputeInstanceInfo_t){
-        .device = &whole[handle->device], .gpuInstance = handle, .placement = {0, card_of(handle)->slices}};
+        .device = &whole[handle->device], .gpuInstance = handle, .placement = {0, card_of(handle)->mig_slices}};
     return NVML_SUCCESS;
 }
 
@@ -146,13 +146,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t handle, un
     NEEDS(info);
     if (info->version != nvmlGpuInstanceProfileInfo_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    for (unsigned i = 0; profile < sizeof profile_slices / sizeof *profile_slices && i < device->cards; i++) {
+    for (unsigned i = 0; profile < sizeof profile_slices / sizeof *profile_slices && i < device->card_count; i++) {
         const struct nvidia_card *card = &rack->cards[device->first_card + i];
-        if (device->mig && card->slices == profile_slices[profile]) {
-            info->id = profile_ids[card->slices];
-            info->sliceCount = card->slices;
-            info->multiprocessorCount = device->multiprocessors / 8 * card->slices;
-            info->memorySizeMB = card->memory >> 20;
+        if (device->is_mig && card->mig_slices == profile_slices[profile]) {
+            info->id = profile_ids[card->mig_slices];
+            info->sliceCount = card->mig_slices;
+            info->multiprocessorCount = device->multiprocessors / 8 * card->mig_slices;
+            info->memorySizeMB = card->memory_bytes >> 20;
             snprintf(info->name, sizeof info->name, "MIG %s", card->profile);
             return NVML_SUCCESS;
         }
@@ -168,7 +168,7 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstanc
     INSTANCE(handle, info);
     if (info->version != nvmlComputeInstanceProfileInfo_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    unsigned slices = card_of(handle)->slices;
+    unsigned slices = card_of(handle)->mig_slices;
     if (engine || profile >= sizeof profile_slices / sizeof *profile_slices || profile_slices[profile] != slices)
         return NVML_ERROR_NOT_SUPPORTED;
     info->id = 0;

@@ -8,9 +8,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t handle, unsigned *node)
     FILLS(node);
     ALIVE(device, handle);
     NEEDS(node);
-    if (device->numa < 0)
+    if (device->numa_node < 0)
         return NVML_ERROR_NOT_SUPPORTED;
-    *node = (unsigned)device->numa;
+    *node = (unsigned)device->numa_node;
     return NVML_SUCCESS;
 }
 
@@ -20,34 +20,35 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t handle, unsigned si
     (void)scope;
     ALIVE(device, handle);
     NEEDS(nodes && size);
-    if (device->numa < 0)
+    if (device->numa_node < 0)
         return NVML_ERROR_NOT_SUPPORTED;
-    if ((unsigned)device->numa >= 64 * size)
+    if ((unsigned)device->numa_node >= 64 * size)
         return NVML_ERROR_INSUFFICIENT_SIZE;
     memset(nodes, 0, size * sizeof *nodes);
-    nodes[device->numa / 64] = 1UL << (device->numa % 64);
+    nodes[device->numa_node / 64] = 1UL << (device->numa_node % 64);
     return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t handle, unsigned size, unsigned long *cpus)
 {
     char path[64];
-    unsigned low, high;
+    unsigned first_cpu, last_cpu;
     ALIVE(device, handle);
     NEEDS(cpus && size);
     memset(cpus, 0, size * sizeof *cpus);
-    snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", device->numa);
-    FILE *file = device->numa >= 0 ? fopen(path, "re") : NULL; /* this machine's node of that number, if it has one */
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", device->numa_node);
+    FILE *file = device->numa_node >= 0 ? fopen(path, "re")
+                                        : NULL; /* this machine's node of that number, if it has one */
     if (!file)
         return NVML_ERROR_NOT_SUPPORTED;
-    while (fscanf(file, "%u", &low) == 1) {
-        high = low;
-        int next = fgetc(file);
-        if (next == '-' && fscanf(file, "%u", &high) == 1)
-            next = fgetc(file);
-        for (; low <= high && low < 64 * size; low++)
-            cpus[low / 64] |= 1UL << (low % 64);
-        if (next != ',')
+    while (fscanf(file, "%u", &first_cpu) == 1) {
+        last_cpu = first_cpu;
+        int separator = fgetc(file);
+        if (separator == '-' && fscanf(file, "%u", &last_cpu) == 1)
+            separator = fgetc(file);
+        for (; first_cpu <= last_cpu && first_cpu < 64 * size; first_cpu++)
+            cpus[first_cpu / 64] |= 1UL << (first_cpu % 64);
+        if (separator != ',')
             break;
     }
     fclose(file);
@@ -79,7 +80,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t seco
     NEEDS(valid(second) && status);
     (void)device;
     const struct nvidia_link *link = between(first, second);
-    bool is_near = link->path <= PATH_PXB, wire = link->nvlinks > 0;
+    bool is_near = link->path <= PATH_PXB, wire = link->nvlink_count > 0;
     bool is_supported = capability == NVML_P2P_CAPS_INDEX_NVLINK || capability == NVML_P2P_CAPS_INDEX_ATOMICS ? wire
                         : capability == NVML_P2P_CAPS_INDEX_PCI ? is_near
                                                                 : is_near || wire;
@@ -91,9 +92,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t seco
 static int far_end(const struct nvidia_device *device, unsigned link)
 {
     for (unsigned peer = 0; peer < rack->device_count; peer++) {
-        if (link < device->links[peer].nvlinks)
+        if (link < device->links[peer].nvlink_count)
             return (int)peer;
-        link -= device->links[peer].nvlinks;
+        link -= device->links[peer].nvlink_count;
     }
     return -1;
 }

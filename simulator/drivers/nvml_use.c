@@ -8,22 +8,23 @@
 
 static uint64_t used_by(const struct nvidia_device *device, int instance)
 {
-    uint64_t used = 0;
-    for (unsigned i = 0; i < device->cards; i++)
+    uint64_t used_bytes = 0;
+    for (unsigned i = 0; i < device->card_count; i++)
         if (instance < 0 || (unsigned)instance == i)
-            used += engine_used(rack->engine, device->first_card + i);
-    return used;
+            used_bytes += engine_used(rack->engine, device->first_card + i);
+    return used_bytes;
 }
 
 static uint64_t reserved_of(const struct nvidia_device *device, nvmlDevice_t handle)
 {
-    return handle->instance >= 0 ? 0 : device->reserved;
+    return handle->instance >= 0 ? 0 : device->reserved_bytes;
 }
 
 /* As the first version has it: what is reserved counts as used. */
 static void memory_of(const struct nvidia_device *device, nvmlDevice_t handle, nvmlMemory_t *memory)
 {
-    memory->total = handle->instance >= 0 ? card_of(handle)->memory : device->memory + device->reserved;
+    memory->total = handle->instance >= 0 ? card_of(handle)->memory_bytes
+                                          : device->memory_bytes + device->reserved_bytes;
     memory->used = used_by(device, handle->instance) + reserved_of(device, handle);
     memory->free = memory->total - memory->used;
 }
@@ -55,7 +56,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t handle, nvmlBAR1Mem
 {
     ALIVE(device, handle);
     NEEDS(memory);
-    uint64_t size = handle->instance >= 0 ? card_of(handle)->memory : device->memory + device->reserved;
+    uint64_t size = handle->instance >= 0 ? card_of(handle)->memory_bytes
+                                          : device->memory_bytes + device->reserved_bytes;
     *memory = (nvmlBAR1Memory_t){size, size, 0};
     return NVML_SUCCESS;
 }
@@ -69,13 +71,13 @@ struct user { /* of a device */
 static unsigned users_of(const struct nvidia_device *device, int instance, struct user users[8 * ENGINE_TENANTS])
 {
     unsigned count = 0;
-    for (unsigned i = 0; i < device->cards && i < 8; i++) {
+    for (unsigned i = 0; i < device->card_count && i < 8; i++) {
         struct engine_tenant tenants[ENGINE_TENANTS];
         if (instance >= 0 && (unsigned)instance != i)
             continue;
         unsigned tenant_count = engine_tenants(rack->engine, device->first_card + i, tenants);
         for (unsigned j = 0; j < tenant_count; j++)
-            users[count++] = (struct user){tenants[j], device->mig ? i : NO_INSTANCE};
+            users[count++] = (struct user){tenants[j], device->is_mig ? i : NO_INSTANCE};
     }
     return count;
 }
@@ -91,9 +93,9 @@ static unsigned visible_users_of(const struct nvidia_device *device, int instanc
     return visible_count;
 }
 
-static unsigned percent(double share)
+static unsigned percent(double fraction)
 {
-    return share >= 1 ? 100 : (unsigned)(share * 100 + 0.5);
+    return fraction >= 1 ? 100 : (unsigned)(fraction * 100 + 0.5);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *utilization)
@@ -101,7 +103,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtili
     FILLS(utilization);
     ALIVE(device, handle);
     NEEDS(utilization);
-    if (device->mig) /* as NVML has it */
+    if (device->is_mig) /* as NVML has it */
         return NVML_ERROR_NOT_SUPPORTED;
     struct user users[8 * ENGINE_TENANTS];
     unsigned count = users_of(device, -1, users);
@@ -125,14 +127,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *milli
 {
     FILLS(milliwatts);
     ALIVE(device, handle);
-    return power_of(device->power, milliwatts);
+    return power_of(device->power_w, milliwatts);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned *milliwatts)
 {
     FILLS(milliwatts);
     ALIVE(device, handle);
-    return power_of(device->power_limit, milliwatts);
+    return power_of(device->power_limit_w, milliwatts);
 }
 
 /* Nobody has set another limit than the one the card came with. */
@@ -154,9 +156,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, int sensor, un
     NEEDS(degrees);
     if (sensor != 0)
         return NVML_ERROR_INVALID_ARGUMENT;
-    if (!device->temperature)
+    if (!device->temperature_c)
         return NVML_ERROR_NOT_SUPPORTED;
-    *degrees = device->temperature;
+    *degrees = device->temperature_c;
     return NVML_SUCCESS;
 }
 
@@ -178,7 +180,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPro
 {
     ALIVE(device, handle);
     NEEDS(count);
-    if (device->mig)
+    if (device->is_mig)
         return NVML_ERROR_NOT_SUPPORTED;
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);

@@ -92,22 +92,23 @@ static const char *take_line(struct rack *rack, char *line, unsigned number)
             *name++ = '\0';
         if (!*kind)
             return "expected [kind] or [kind name]";
-        rack->sections = realloc(rack->sections, (rack->count + 1) * sizeof *rack->sections);
-        rack->sections[rack->count++] = (struct rack_section){.kind = kind, .name = trimmed(name), .line = number};
+        rack->sections = realloc(rack->sections, (rack->section_count + 1) * sizeof *rack->sections);
+        rack->sections[rack->section_count++] =
+            (struct rack_section){.kind = kind, .name = trimmed(name), .line_number = number};
         return NULL;
     }
     char *equals = strchr(line, '=');
     if (!equals || equals == line)
         return "expected key = value";
-    if (!rack->count)
+    if (!rack->section_count)
         return "a key outside of any section";
     *equals = '\0';
-    struct rack_section *section = &rack->sections[rack->count - 1];
+    struct rack_section *section = &rack->sections[rack->section_count - 1];
     char *key = trimmed(line);
     if (rack_text(section, key, NULL))
         return "a key given twice in one section";
-    section->entries = realloc(section->entries, (section->count + 1) * sizeof *section->entries);
-    section->entries[section->count++] = (struct rack_entry){key, trimmed(equals + 1), number};
+    section->entries = realloc(section->entries, (section->entry_count + 1) * sizeof *section->entries);
+    section->entries[section->entry_count++] = (struct rack_entry){key, trimmed(equals + 1), number};
     return NULL;
 }
 
@@ -139,7 +140,7 @@ struct rack *rack_open(void)
 
 void rack_close(struct rack *rack)
 {
-    for (unsigned i = 0; i < rack->count; i++)
+    for (unsigned i = 0; i < rack->section_count; i++)
         free(rack->sections[i].entries);
     free(rack->sections);
     free(rack->text);
@@ -149,7 +150,7 @@ void rack_close(struct rack *rack)
 
 static const struct rack_entry *find(const struct rack_section *section, const char *key)
 {
-    for (unsigned i = 0; i < section->count; i++)
+    for (unsigned i = 0; i < section->entry_count; i++)
         if (!strcmp(section->entries[i].key, key))
             return &section->entries[i];
     return NULL;
@@ -165,11 +166,12 @@ void rack_fault(struct rack *rack, const struct rack_section *section, const cha
 {
     const struct rack_entry *entry = find(section, key);
     if (entry)
-        fprintf(stderr, "%s:%u: %s: expected %s, not '%s'\n", rack->path, entry->line, key, expected, entry->value);
+        fprintf(stderr, "%s:%u: %s: expected %s, not '%s'\n", rack->path, entry->line_number, key, expected,
+                entry->value);
     else
-        fprintf(stderr, "%s:%u: [%s]: %s is missing: expected %s\n", rack->path, section->line, section->kind, key,
-                expected);
-    rack->faults++;
+        fprintf(stderr, "%s:%u: [%s]: %s is missing: expected %s\n", rack->path, section->line_number, section->kind,
+                key, expected);
+    rack->fault_count++;
 }
 
 uint64_t rack_number(struct rack *rack, const struct rack_section *section, const char *key, enum rack_unit unit,

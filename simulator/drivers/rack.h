@@ -13,12 +13,12 @@
 
 struct rack_entry {
     const char *key, *value;
-    unsigned line;
+    unsigned line_number;
 };
 
 struct rack_section {
     const char *kind, *name; /* name is "" in a section without one */
-    unsigned line, count;
+    unsigned line_number, entry_count;
     struct rack_entry *entries;
 };
 
@@ -26,9 +26,9 @@ struct rack {
     char *path;           /* absolute, links resolved */
     uint64_t fingerprint; /* of path and text */
     char *text;           /* owns every string of the sections */
-    unsigned count;
+    unsigned section_count;
     struct rack_section *sections;
-    unsigned faults; /* values found malformed when asked for */
+    unsigned fault_count; /* values found malformed when asked for */
 };
 
 enum rack_unit { RACK_COUNT, RACK_BYTES, RACK_NANOSECONDS, RACK_BYTES_PER_SECOND };

@@ -133,14 +133,14 @@ static struct {
 } cu;
 
 static struct {
-    double seconds, warmup, kernel_us;
-    unsigned long iterations, in_flight, graph, device, steps;
-    uint64_t memory, allocations[16];
+    double duration_s, warmup_s, kernel_us;
+    unsigned long iterations, max_steps_in_flight, launches_per_graph, device_ordinal, step_count;
+    uint64_t memory_bytes, allocation_bytes[16];
     unsigned allocation_count;
-    bool cooperative, cued;
-    char *meet; /* where programs meet; NULL: they do not */
-    unsigned rank, ranks;
-} settings = {.seconds = 5, .kernel_us = 500, .in_flight = 8};
+    bool is_cooperative, waits_for_cue;
+    char *meeting_path; /* where programs meet; NULL: they do not */
+    unsigned rank, rank_count;
+} settings = {.duration_s = 5, .kernel_us = 500, .max_steps_in_flight = 8};
 
 static CUstream stream;
 static CUfunction spin;
@@ -148,21 +148,21 @@ static CUgraphExec graph;
 static unsigned iterations;
 
 /* Of cooperative kernels: where arrivals are counted, how often blocks will have met, and the blocks of a launch. */
-static CUdeviceptr counters;
-static unsigned long long met;
-static unsigned blocks;
+static CUdeviceptr meeting_counters;
+static unsigned long long meeting_count;
+static unsigned block_count;
 
 /* Where programs meet: how far each has come, as its card and the others' see it. Cards are told apart from what a page
  * can be shared by. */
 #define MEET_APART 64u
 #define MEET_MOST  64u
 static volatile uint32_t *arrivals;
-static CUdeviceptr arrivals_there;
-static uint32_t arrived;
+static CUdeviceptr card_arrivals;
+static uint32_t own_arrivals;
 
 /* Steps queued and not yet seen complete: a ring of asked.in_flight events. */
-static CUevent *done;
-static unsigned long issued, finished;
+static CUevent *step_ends;
+static unsigned long issued_steps, finished_steps;
 
 static void __attribute__((noreturn, format(printf, 2, 3))) fail(int status, const char *format, ...)
 {
@@ -215,44 +215,45 @@ static void open_device(void)
     CUcontext context;
     CUmodule module;
     CALL(cuInit, 0);
-    CALL(cuDeviceGet, &device, (int)settings.device);
+    CALL(cuDeviceGet, &device, (int)settings.device_ordinal);
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
-    CALL(cuModuleLoadData, &module, settings.cooperative ? cooperative_ptx : ptx);
+    CALL(cuModuleLoadData, &module, settings.is_cooperative ? cooperative_ptx : ptx);
     CALL(cuModuleGetFunction, &spin, module, "spin");
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    if (settings.cooperative) {
-        int processors;
-        CALL(cuDeviceGetAttribute, &processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-        blocks = (unsigned)processors;
-        CALL(cuMemAlloc_v2, &counters, MEETINGS * APART);
-        CALL(cuMemsetD32Async, counters, 0, MEETINGS * APART / sizeof(unsigned), stream);
+    if (settings.is_cooperative) {
+        int processor_count;
+        CALL(cuDeviceGetAttribute, &processor_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+        block_count = (unsigned)processor_count;
+        CALL(cuMemAlloc_v2, &meeting_counters, MEETINGS * APART);
+        CALL(cuMemsetD32Async, meeting_counters, 0, MEETINGS * APART / sizeof(unsigned), stream);
     }
 }
 
 static void open_meeting(void)
 {
-    size_t size = MEET_MOST * MEET_APART;
-    int file = open(settings.meet, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || ftruncate(file, (off_t)size) != 0)
-        fail(1, "--meet: %s: %s", settings.meet, strerror(errno));
-    void *mapped = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped == MAP_FAILED)
-        fail(1, "--meet: %s: %s", settings.meet, strerror(errno));
-    close(file);
-    CALL(cuMemHostRegister_v2, mapped, size, CU_MEMHOSTREGISTER_DEVICEMAP);
-    CALL(cuMemHostGetDevicePointer_v2, &arrivals_there, mapped, 0);
-    arrivals = mapped;
+    size_t size_bytes = MEET_MOST * MEET_APART;
+    int fd = open(settings.meeting_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, (off_t)size_bytes) != 0)
+        fail(1, "--meet: %s: %s", settings.meeting_path, strerror(errno));
+    void *mapping = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapping == MAP_FAILED)
+        fail(1, "--meet: %s: %s", settings.meeting_path, strerror(errno));
+    close(fd);
+    CALL(cuMemHostRegister_v2, mapping, size_bytes, CU_MEMHOSTREGISTER_DEVICEMAP);
+    CALL(cuMemHostGetDevicePointer_v2, &card_arrivals, mapping, 0);
+    arrivals = mapping;
 }
 
 /* The card says that it has come so far, and waits for the others'. */
 static void meet(void)
 {
-    arrived++;
-    CALL(cuStreamWriteValue32_v2, stream, arrivals_there + settings.rank * MEET_APART, arrived, 0);
-    for (unsigned rank = 0; rank < settings.ranks; rank++)
+    own_arrivals++;
+    CALL(cuStreamWriteValue32_v2, stream, card_arrivals + settings.rank * MEET_APART, own_arrivals, 0);
+    for (unsigned rank = 0; rank < settings.rank_count; rank++)
         if (rank != settings.rank)
-            CALL(cuStreamWaitValue32_v2, stream, arrivals_there + rank * MEET_APART, arrived, CU_STREAM_WAIT_VALUE_GEQ);
+            CALL(cuStreamWaitValue32_v2, stream, card_arrivals + rank * MEET_APART, own_arrivals,
+                 CU_STREAM_WAIT_VALUE_GEQ);
 }
 
 /* The others need not wait for this program any longer. */
@@ -264,50 +265,50 @@ static void leave_meeting(void)
 
 static void launch(void)
 {
-    void *arguments[] = {&iterations, &met, &counters};
-    if (settings.cooperative)
-        CALL(cuLaunchCooperativeKernel, spin, blocks, 1, 1, 1, 1, 1, 0, stream, arguments);
+    void *arguments[] = {&iterations, &meeting_count, &meeting_counters};
+    if (settings.is_cooperative)
+        CALL(cuLaunchCooperativeKernel, spin, block_count, 1, 1, 1, 1, 1, 0, stream, arguments);
     else
         CALL(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
-    met += iterations;
+    meeting_count += iterations;
     if (arrivals != NULL)
         meet();
 }
 
 /* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
  * the card is at work for us already when the time starts and a neighbour's time slice is not counted. */
-static double measured(unsigned count)
+static double measured(unsigned iteration_count)
 {
     CUevent start_event, end_event;
-    float best = INFINITY;
+    float best_ms = INFINITY;
     CALL(cuEventCreate, &start_event, CU_EVENT_DEFAULT);
     CALL(cuEventCreate, &end_event, CU_EVENT_DEFAULT);
-    iterations = count;
+    iterations = iteration_count;
     for (int i = 0; i < 6; i++) {
-        float took;
+        float took_ms;
         launch();
         CALL(cuEventRecord, start_event, stream);
         launch();
         CALL(cuEventRecord, end_event, stream);
         CALL(cuEventSynchronize, end_event);
-        CALL(cuEventElapsedTime, &took, start_event, end_event);
-        best = took < best ? took : best;
+        CALL(cuEventElapsedTime, &took_ms, start_event, end_event);
+        best_ms = took_ms < best_ms ? took_ms : best_ms;
     }
     CALL(cuEventDestroy_v2, start_event);
     CALL(cuEventDestroy_v2, end_event);
-    return best / 1e3;
+    return best_ms / 1e3;
 }
 
 /* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell
  * apart and short enough to end within a driver's time slice, of some 2 ms. */
 static void calibrate(void)
 {
-    unsigned low = 10;
-    double short_one = measured(low);
-    while (short_one < 50e-6 && low < 1000000000)
-        short_one = measured(low *= 4);
-    double each = (measured(4 * low) - short_one) / (3.0 * low);
-    double count = each > 0 ? low + (settings.kernel_us / 1e6 - short_one) / each : low;
+    unsigned short_count = 10;
+    double short_s = measured(short_count);
+    while (short_s < 50e-6 && short_count < 1000000000)
+        short_s = measured(short_count *= 4);
+    double iteration_s = (measured(4 * short_count) - short_s) / (3.0 * short_count);
+    double count = iteration_s > 0 ? short_count + (settings.kernel_us / 1e6 - short_s) / iteration_s : short_count;
     iterations = count < 1 ? 1 : count > 4e9 ? 4000000000u : (unsigned)(count + 0.5);
 }
 
@@ -315,7 +316,7 @@ static void capture(void)
 {
     CUgraph captured;
     CALL(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    for (unsigned long i = 0; i < settings.graph; i++)
+    for (unsigned long i = 0; i < settings.launches_per_graph; i++)
         launch();
     CALL(cuStreamEndCapture, stream, &captured);
     CALL(cuGraphInstantiate_v2, &graph, captured, NULL, NULL, 0);
@@ -323,30 +324,30 @@ static void capture(void)
 
 static void prepare_steps(void)
 {
-    done = calloc(settings.in_flight, sizeof *done);
-    for (unsigned long i = 0; done && i < settings.in_flight; i++)
-        CALL(cuEventCreate, &done[i], CU_EVENT_DISABLE_TIMING);
-    if (!done)
-        fail(1, "no memory for %lu steps in flight", settings.in_flight);
+    step_ends = calloc(settings.max_steps_in_flight, sizeof *step_ends);
+    for (unsigned long i = 0; step_ends && i < settings.max_steps_in_flight; i++)
+        CALL(cuEventCreate, &step_ends[i], CU_EVENT_DISABLE_TIMING);
+    if (!step_ends)
+        fail(1, "no memory for %lu steps in flight", settings.max_steps_in_flight);
 }
 
 /* Fills the queue and waits for its oldest step. */
 static void complete_one(void)
 {
-    for (; issued - finished < settings.in_flight; issued++) {
+    for (; issued_steps - finished_steps < settings.max_steps_in_flight; issued_steps++) {
         if (graph)
             CALL(cuGraphLaunch, graph, stream);
         else
             launch();
-        CALL(cuEventRecord, done[issued % settings.in_flight], stream);
+        CALL(cuEventRecord, step_ends[issued_steps % settings.max_steps_in_flight], stream);
     }
-    CALL(cuEventSynchronize, done[finished++ % settings.in_flight]);
+    CALL(cuEventSynchronize, step_ends[finished_steps++ % settings.max_steps_in_flight]);
 }
 
 static void empty_queue(void)
 {
     CALL(cuStreamSynchronize, stream);
-    issued = finished = 0;
+    issued_steps = finished_steps = 0;
 }
 
 /* Runs until the time is over; tells of each second, and of the whole, if asked to. */
@@ -358,15 +359,16 @@ static void run(double duration_s, bool every_second)
     while (last_s - start_s < duration_s) {
         complete_one();
         last_s = now();
-        for (; every_second && last_s - start_s >= second + 1 && second + 1 <= duration_s; reported = finished) {
-            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished - reported);
+        for (; every_second && last_s - start_s >= second + 1 && second + 1 <= duration_s; reported = finished_steps) {
+            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished_steps - reported);
             fflush(stdout);
         }
     }
     double took_s = last_s - start_s;
     if (every_second)
-        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n", finished,
-               took_s, (double)finished / took_s, (unsigned long long)settings.memory, iterations);
+        printf("{\"steps\": %lu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu, \"iterations\": %u}\n",
+               finished_steps, took_s, (double)finished_steps / took_s, (unsigned long long)settings.memory_bytes,
+               iterations);
     empty_queue();
 }
 
@@ -395,7 +397,7 @@ static void run_steps(unsigned long step_count)
 static void run_until(double until_s, double rest_s)
 {
     struct {
-        double at, took;
+        double end_s, duration_s;
     } *steps = NULL;
     size_t step_count = 0, capacity = 0;
     double start_s = now(), begun_s = start_s, last_s = start_s;
@@ -408,8 +410,8 @@ static void run_until(double until_s, double rest_s)
             if (!steps)
                 fail(1, "no memory to remember %zu steps", capacity);
         }
-        steps[step_count].at = last_s;
-        steps[step_count++].took = last_s - begun_s;
+        steps[step_count].end_s = last_s;
+        steps[step_count++].duration_s = last_s - begun_s;
         begun_s = last_s;
         if (rest_s > 0) {
             struct timespec time = {(time_t)rest_s, (long)((rest_s - floor(rest_s)) * 1e9)};
@@ -420,7 +422,7 @@ static void run_until(double until_s, double rest_s)
     empty_queue();
     printf("[[%.9f, 0, 0]", start_s);
     for (size_t i = 0; i < step_count; i++)
-        printf(", [%.9f, 1, %.9f]", steps[i].at, steps[i].took);
+        printf(", [%.9f, 1, %.9f]", steps[i].end_s, steps[i].duration_s);
     puts("]");
     fflush(stdout);
     free(steps);
@@ -441,20 +443,20 @@ static void serve(void)
 
 static bool allocate_each(void)
 {
-    bool refused = false;
+    bool is_any_refused = false;
     for (unsigned i = 0; i < settings.allocation_count; i++) {
         CUdeviceptr pointer;
-        CUresult result = cu.cuMemAlloc_v2(&pointer, settings.allocations[i]);
+        CUresult result = cu.cuMemAlloc_v2(&pointer, settings.allocation_bytes[i]);
         if (result == CUDA_SUCCESS) {
-            printf("{\"allocated\": %llu}\n", (unsigned long long)settings.allocations[i]);
+            printf("{\"allocated\": %llu}\n", (unsigned long long)settings.allocation_bytes[i]);
             CALL(cuMemFree_v2, pointer);
         } else {
             printf("{\"error\": \"%s\", \"code\": %d}\n", name_of(result), (int)result);
-            refused = true;
+            is_any_refused = true;
         }
         fflush(stdout);
     }
-    return refused;
+    return is_any_refused;
 }
 
 static uint64_t size_of(const char *option, const char *text)
@@ -473,32 +475,33 @@ static uint64_t size_of(const char *option, const char *text)
     fail(2, "--%s: expected a size such as 1GiB or 500MB, not '%s'", option, text);
 }
 
-static double positive(const char *option, const char *text, double least)
+static double positive(const char *option, const char *text, double min_value)
 {
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end || !(value >= least) || isinf(value))
-        fail(2, "--%s: expected a number of at least %g, not '%s'", option, least, text);
+    if (end == text || *end || !(value >= min_value) || isinf(value))
+        fail(2, "--%s: expected a number of at least %g, not '%s'", option, min_value, text);
     return value;
 }
 
-static unsigned long whole(const char *option, const char *text, double least)
+static unsigned long whole(const char *option, const char *text, double min_value)
 {
-    double value = positive(option, text, least);
+    double value = positive(option, text, min_value);
     if (value != floor(value) || value > 4e9)
         fail(2, "--%s: expected a whole number, not '%s'", option, text);
     return (unsigned long)value;
 }
 
-static void read_meeting(char *text)
+static void read_meeting(char *meeting_setting)
 {
-    char *colon = strrchr(text, ':'), more;
-    if (colon == NULL || colon == text || sscanf(colon, ":%u/%u%c", &settings.rank, &settings.ranks, &more) != 2 ||
-        settings.rank >= settings.ranks || settings.ranks > MEET_MOST)
+    char *colon = strrchr(meeting_setting, ':'), trailing_character;
+    if (colon == NULL || colon == meeting_setting ||
+        sscanf(colon, ":%u/%u%c", &settings.rank, &settings.rank_count, &trailing_character) != 2 ||
+        settings.rank >= settings.rank_count || settings.rank_count > MEET_MOST)
         fail(2, "--meet: expected a file and one of at most %u programs such as /tmp/ours:0/2, not '%s'", MEET_MOST,
-             text);
+             meeting_setting);
     *colon = '\0';
-    settings.meet = text;
+    settings.meeting_path = meeting_setting;
 }
 
 static void read_options(int count, char **arguments)
@@ -514,30 +517,30 @@ static void read_options(int count, char **arguments)
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1) {
         const char *name = option == '?' ? "" : options[index].name;
         switch (option) {
-        case 's': settings.seconds = positive(name, optarg, 0); break;
-        case 't': settings.steps = whole(name, optarg, 1); break;
-        case 'w': settings.warmup = positive(name, optarg, 0); break;
+        case 's': settings.duration_s = positive(name, optarg, 0); break;
+        case 't': settings.step_count = whole(name, optarg, 1); break;
+        case 'w': settings.warmup_s = positive(name, optarg, 0); break;
         case 'k': settings.kernel_us = positive(name, optarg, 1); break;
         case 'n': settings.iterations = whole(name, optarg, 1); break;
-        case 'f': settings.in_flight = whole(name, optarg, 1); break;
-        case 'g': settings.graph = whole(name, optarg, 1); break;
-        case 'm': settings.memory = size_of(name, optarg); break;
+        case 'f': settings.max_steps_in_flight = whole(name, optarg, 1); break;
+        case 'g': settings.launches_per_graph = whole(name, optarg, 1); break;
+        case 'm': settings.memory_bytes = size_of(name, optarg); break;
         case 'a':
-            if (settings.allocation_count == sizeof settings.allocations / sizeof *settings.allocations)
+            if (settings.allocation_count == sizeof settings.allocation_bytes / sizeof *settings.allocation_bytes)
                 fail(2, "--alloc: given too often");
-            settings.allocations[settings.allocation_count++] = size_of(name, optarg);
+            settings.allocation_bytes[settings.allocation_count++] = size_of(name, optarg);
             break;
-        case 'd': settings.device = whole(name, optarg, 0); break;
-        case 'c': settings.cooperative = true; break;
-        case 'q': settings.cued = true; break;
+        case 'd': settings.device_ordinal = whole(name, optarg, 0); break;
+        case 'c': settings.is_cooperative = true; break;
+        case 'q': settings.waits_for_cue = true; break;
         case 'M': read_meeting(optarg); break;
         case 'h': fputs(help, stdout); exit(0);
         default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
         }
     }
-    if (settings.meet != NULL && settings.graph)
+    if (settings.meeting_path != NULL && settings.launches_per_graph)
         fail(2, "--meet and --graph: programs meet outside of graphs");
-    if (settings.graph && settings.cooperative)
+    if (settings.launches_per_graph && settings.is_cooperative)
         fail(2, "--graph and --cooperative: a step is one or the other");
     if (optind < count)
         fail(2, "'%s': not an option (--help lists them)", arguments[optind]);
@@ -551,28 +554,29 @@ int main(int count, char **arguments)
     open_device();
     if (settings.allocation_count)
         return allocate_each();
-    if (settings.memory) {
-        CUresult result = cu.cuMemAlloc_v2(&held_memory, settings.memory);
+    if (settings.memory_bytes) {
+        CUresult result = cu.cuMemAlloc_v2(&held_memory, settings.memory_bytes);
         if (result != CUDA_SUCCESS)
-            fail(1, "--memory: cuMemAlloc of %llu bytes: %s", (unsigned long long)settings.memory, name_of(result));
+            fail(1, "--memory: cuMemAlloc of %llu bytes: %s", (unsigned long long)settings.memory_bytes,
+                 name_of(result));
     }
     if (settings.iterations)
         iterations = (unsigned)settings.iterations;
     else
         calibrate();
-    if (settings.meet != NULL)
+    if (settings.meeting_path != NULL)
         open_meeting(); /* what was measured is done */
-    if (settings.graph)
+    if (settings.launches_per_graph)
         capture();
     prepare_steps();
-    if (settings.warmup > 0)
-        run(settings.warmup, false);
-    if (settings.cued)
+    if (settings.warmup_s > 0)
+        run(settings.warmup_s, false);
+    if (settings.waits_for_cue)
         serve();
-    else if (settings.steps)
-        run_steps(settings.steps);
+    else if (settings.step_count)
+        run_steps(settings.step_count);
     else
-        run(settings.seconds, true);
+        run(settings.duration_s, true);
     leave_meeting();
     return 0;
 }

@@ -106,8 +106,8 @@ static void allocate_and_free(void)
 
 static void ask_memory(void)
 {
-    size_t free_bytes, total;
-    CALL(cuMemGetInfo_v2, &free_bytes, &total);
+    size_t free_bytes, total_bytes;
+    CALL(cuMemGetInfo_v2, &free_bytes, &total_bytes);
 }
 
 static int ascending(const void *left, const void *right)
@@ -125,58 +125,59 @@ static void *demand(void *memory)
     return memory;
 }
 
-static void report(const char *name, double *taken_ns, unsigned count)
+static void report(const char *name, double *taken_ns, unsigned sample_count)
 {
-    qsort(taken_ns, count, sizeof *taken_ns, ascending);
-    printf("\"%s\": {\"median\": %.1f, \"p99\": %.1f}", name, taken_ns[count / 2],
-           taken_ns[(uint64_t)count * 99 / 100]);
+    qsort(taken_ns, sample_count, sizeof *taken_ns, ascending);
+    printf("\"%s\": {\"median\": %.1f, \"p99\": %.1f}", name, taken_ns[sample_count / 2],
+           taken_ns[(uint64_t)sample_count * 99 / 100]);
 }
 
 /* Times `count` times `row` calls, which share what reading the clock takes, with an untimed `settle` every BURST. */
-static void time_calls(const char *name, unsigned count, unsigned row, void (*call)(void), void (*settle)(void))
+static void time_calls(const char *name, unsigned sample_count, unsigned calls_per_sample, void (*call)(void),
+                       void (*wait_for_card)(void))
 {
-    double *taken_ns = demand(calloc(count, sizeof *taken_ns));
+    double *taken_ns = demand(calloc(sample_count, sizeof *taken_ns));
     for (unsigned i = 0; i < BURST; i++)
         call();
-    settle();
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t begun = now();
-        for (unsigned j = 0; j < row; j++)
+    wait_for_card();
+    for (unsigned i = 0; i < sample_count; i++) {
+        uint64_t start_ns = now();
+        for (unsigned j = 0; j < calls_per_sample; j++)
             call();
-        taken_ns[i] = (double)(now() - begun) / row;
-        if ((i + 1) * row % BURST == 0)
-            settle();
+        taken_ns[i] = (double)(now() - start_ns) / calls_per_sample;
+        if ((i + 1) * calls_per_sample % BURST == 0)
+            wait_for_card();
     }
-    settle();
+    wait_for_card();
     fputs(", ", stdout);
-    report(name, taken_ns, count);
+    report(name, taken_ns, sample_count);
     free(taken_ns);
 }
 
 /* What making the driver ready and a context took. */
-static void begin(uint64_t *init, uint64_t *retain)
+static void begin(uint64_t *init_ns, uint64_t *retain_ns)
 {
     CUdevice device;
     CUcontext context;
     CUmodule module;
     open_driver();
-    uint64_t begun = now();
+    uint64_t start_ns = now();
     CALL(cuInit, 0);
-    *init = now() - begun;
+    *init_ns = now() - start_ns;
     CALL(cuDeviceGet, &device, 0);
-    begun = now();
+    start_ns = now();
     CALL(cuDevicePrimaryCtxRetain, &context, device);
-    *retain = now() - begun;
+    *retain_ns = now() - start_ns;
     CALL(cuCtxSetCurrent, context);
     CALL(cuModuleLoadData, &module, EMPTY_KERNEL);
     CALL(cuModuleGetFunction, &kernel, module, "empty");
 }
 
-static int only_launch(unsigned count)
+static int only_launch(unsigned launch_count)
 {
-    uint64_t init, retain;
-    begin(&init, &retain);
-    for (unsigned i = 1; i <= count; i++) {
+    uint64_t init_ns, retain_ns;
+    begin(&init_ns, &retain_ns);
+    for (unsigned i = 1; i <= launch_count; i++) {
         launch();
         if (i % BURST == 0)
             synchronize();
@@ -185,17 +186,17 @@ static int only_launch(unsigned count)
     return 0;
 }
 
-static int time_calls_of_all_kinds(unsigned count)
+static int time_calls_of_all_kinds(unsigned sample_count)
 {
-    uint64_t init, retain;
-    begin(&init, &retain);
-    printf("{\"initialise\": {\"median\": %llu}, \"make a context\": {\"median\": %llu}", (unsigned long long)init,
-           (unsigned long long)retain);
-    time_calls("launch", count, 1, launch, synchronize);
-    time_calls("launch, in a row", count / BURST + 1, BURST, launch, synchronize);
-    time_calls("launch and synchronise", count, 1, launch_and_synchronize, synchronize);
-    time_calls("allocate and free 2 MiB", count / 4 + 1, 1, allocate_and_free, synchronize);
-    time_calls("ask for free memory", count, 1, ask_memory, synchronize);
+    uint64_t init_ns, retain_ns;
+    begin(&init_ns, &retain_ns);
+    printf("{\"initialise\": {\"median\": %llu}, \"make a context\": {\"median\": %llu}", (unsigned long long)init_ns,
+           (unsigned long long)retain_ns);
+    time_calls("launch", sample_count, 1, launch, synchronize);
+    time_calls("launch, in a row", sample_count / BURST + 1, BURST, launch, synchronize);
+    time_calls("launch and synchronise", sample_count, 1, launch_and_synchronize, synchronize);
+    time_calls("allocate and free 2 MiB", sample_count / 4 + 1, 1, allocate_and_free, synchronize);
+    time_calls("ask for free memory", sample_count, 1, ask_memory, synchronize);
     puts("}");
     return 0;
 }
@@ -208,41 +209,43 @@ static int be_started(void)
     CUdeviceptr memory;
     char end_byte;
     open_driver();
-    bool is_read = p_cuInit(0) == CUDA_SUCCESS && p_cuDeviceGet(&device, 0) == CUDA_SUCCESS &&
-                   p_cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
-                   p_cuCtxSetCurrent(context) == CUDA_SUCCESS && p_cuMemAlloc_v2(&memory, 1 << 20) == CUDA_SUCCESS;
-    uint64_t start_ns = is_read ? now() : 0;
+    bool has_memory = p_cuInit(0) == CUDA_SUCCESS && p_cuDeviceGet(&device, 0) == CUDA_SUCCESS &&
+                      p_cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
+                      p_cuCtxSetCurrent(context) == CUDA_SUCCESS && p_cuMemAlloc_v2(&memory, 1 << 20) == CUDA_SUCCESS;
+    uint64_t start_ns = has_memory ? now() : 0;
     return write(STDOUT_FILENO, &start_ns, sizeof start_ns) != sizeof start_ns || read(STDIN_FILENO, &end_byte, 1) != 0;
 }
 
-static int time_starts(unsigned count)
+static int time_starts(unsigned process_count)
 {
     char *const copy[] = {"hetero-timing-cuda", "--started", NULL};
     extern char **environ;
     int report_pipe[2], hold_pipe[2];
     posix_spawn_file_actions_t files;
-    double *taken_ns = demand(calloc(count, sizeof *taken_ns));
-    unsigned started = 0, heard = 0, is_read = 0;
+    double *taken_ns = demand(calloc(process_count, sizeof *taken_ns));
+    unsigned started_count = 0, heard_count = 0, with_memory_count = 0;
     if (pipe2(report_pipe, O_CLOEXEC) || pipe2(hold_pipe, O_CLOEXEC) || posix_spawn_file_actions_init(&files) ||
         posix_spawn_file_actions_adddup2(&files, hold_pipe[0], STDIN_FILENO) ||
         posix_spawn_file_actions_adddup2(&files, report_pipe[1], STDOUT_FILENO))
         demand(NULL);
-    uint64_t begun = now(), start_ns;
-    for (pid_t child; started < count && !posix_spawn(&child, "/proc/self/exe", &files, NULL, copy, environ);)
-        started++;
+    uint64_t begin_ns = now(), start_ns;
+    for (pid_t child;
+         started_count < process_count && !posix_spawn(&child, "/proc/self/exe", &files, NULL, copy, environ);)
+        started_count++;
     struct pollfd answer = {.fd = report_pipe[0], .events = POLLIN};
-    for (; heard < started && poll(&answer, 1, PATIENCE_MS) > 0; heard++)
+    for (; heard_count < started_count && poll(&answer, 1, PATIENCE_MS) > 0; heard_count++)
         if (read(report_pipe[0], &start_ns, sizeof start_ns) == sizeof start_ns && start_ns != 0)
-            taken_ns[is_read++] = (double)(start_ns - begun);
+            taken_ns[with_memory_count++] = (double)(start_ns - begin_ns);
     close(hold_pipe[1]);
     while (wait(NULL) > 0)
         continue;
-    if (is_read < count) {
-        fprintf(stderr, "hetero-timing-cuda: of %u processes %u started and %u got memory\n", count, started, is_read);
+    if (with_memory_count < process_count) {
+        fprintf(stderr, "hetero-timing-cuda: of %u processes %u started and %u got memory\n", process_count,
+                started_count, with_memory_count);
         return 1;
     }
     fputs("{", stdout);
-    report("start", taken_ns, count);
+    report("start", taken_ns, process_count);
     puts("}");
     return 0;
 }
@@ -250,7 +253,7 @@ static int time_starts(unsigned count)
 /* What is asked for, how much of it at most, and what does it. */
 static const struct {
     const char *option;
-    unsigned long most;
+    unsigned long max_count;
     int (*act)(unsigned count);
 } ACTS[] = {
     {"--calls", 1000000, time_calls_of_all_kinds},
@@ -265,7 +268,7 @@ int main(int argc, char **argv)
     for (unsigned i = 0; argc == 3 && i < sizeof ACTS / sizeof *ACTS; i++) {
         char *end;
         unsigned long count = strtoul(argv[2], &end, 10);
-        if (strcmp(argv[1], ACTS[i].option) == 0 && *end == '\0' && count >= 1 && count <= ACTS[i].most)
+        if (strcmp(argv[1], ACTS[i].option) == 0 && *end == '\0' && count >= 1 && count <= ACTS[i].max_count)
             return ACTS[i].act((unsigned)count);
     }
     fputs("usage: hetero-timing-cuda --calls N     times N calls of each kind\n"
