@@ -1,16 +1,17 @@
-/* A clock of its own for some processes. Preloaded into each of them, it moves only while all of their threads wait:
+/* A virtual clock for some processes. Preloaded into each of them, it advances only while all of their threads wait:
  *
  *   VIRTUAL_CLOCK=2:FILE LD_PRELOAD=.../libpthread.so.virtual:... program
  *
- * One thread of all these processes runs at a time. What it computes takes no time, but for a little at each look at
- * the clock; when it sleeps or waits, the one that is due next goes on, and the clock says when that was. So what
- * programs, drivers and limiters do together does not depend on the machine's speed and load. Nothing passes before so
- * many processes as VIRTUAL_CLOCK says have come, and the clock is not behind the machine's when the last of them
- * comes. FILE keeps the time for those that come when they have ended. With VIRTUAL_SKEW=NS the time of day of a
- * process is so much ahead of the others', as on another node.
+ * One thread of all these processes runs at a time. Its computation takes no virtual time, but for a little at each
+ * read of the clock. When it sleeps or waits, the thread that is due next runs, and the clock is set to its time. So
+ * the result of programs, drivers and limiters does not depend on the machine's speed and load. The clock does not
+ * start before as many processes as VIRTUAL_CLOCK says have joined. At the last join it is at least at the machine's
+ * time. FILE keeps the time for later processes. With VIRTUAL_SKEW=NS the time of day of a process is ahead of the
+ * others' by NS, as on another node.
  *
- * A limiter finds libc's functions in libc's files by name, so that no preload comes between (limiters/core/libc.c). It
- * looks in libpthread's first: hence the name of this library. No limiter is built or linked otherwise for it.
+ * A limiter finds libc's functions in libc's files by name, so that no preloaded library intercepts them
+ * (limiters/core/libc.c). It searches libpthread's first, hence the name of this library. No limiter is built or linked
+ * differently for it.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,57 +40,57 @@
 #define NEVER  UINT64_MAX
 #define SECOND UINT64_C(1000000000)
 
-/* A look at the clock takes so long, and the clock moves by so much at once. Who has looked so often without doing
- * anything else waits awake: its looks take longer and longer, up to the last. */
+/* A read of the clock costs LOOK_NS, and the clock advances in steps of LOOKS_NS. A thread that has read it
+ * PATIENT_LOOKS times without a wait is spinning: its reads cost more and more, up to LOOK_MOST_NS. */
 #define LOOK_NS       UINT64_C(30)
 #define LOOKS_NS      UINT64_C(3000)
 #define PATIENT_LOOKS 64u
 #define LOOK_MOST_NS  UINT64_C(4000)
 
-/* A look at the processor's counter, which nobody takes but to wait awake. */
+/* Cost of a read of the processor's counter, which only spinning code does. */
 #define COUNTER_NS UINT64_C(10000)
 
-/* To wake a thread takes from the first to the sum of both. */
+/* The wake-up of a thread takes WAKE_NS, and up to MORE_NS more. */
 #define WAKE_NS 20000u
 #define MORE_NS 30000u
 
-/* A lock that is taken is tried again after so long, twice as long each time, up to the second. */
+/* A lock that is held is tried again after TRY_NS. The delay doubles up to TRY_MOST_NS. */
 #define TRY_NS      UINT64_C(1000)
 #define TRY_MOST_NS UINT64_C(64000)
 
-/* Whoever waits looks each 20 ms of the machine's own time what has become of the one that runs. After half a second in
- * which it sleeps in the kernel, and not for a disk, the others go on without it; if it is dead, at once. */
+/* A waiting thread checks the running one every WATCH_NS of real time. If the running one sleeps in the kernel for
+ * STUCK checks, and not for a disk, the others run without it. If it is dead, they do so at once. */
 #define WATCH_NS INT64_C(20000000)
 #define STUCK    25u
 
 enum state { FREE, WAITS, RUNS, ASTRAY };
 
-/* A thread. All is under the lock but `round`. */
+/* A thread. All fields but `run_count` are guarded by the lock. */
 struct task {
     enum state state;
-    int process, thread; /* thread 0: it has not begun */
+    int process, thread; /* thread 0: not started */
     pthread_t thread_handle;
-    uint64_t wakes_ns, wake_order; /* when it goes on, and the order of those that do so together */
-    const void *awaited_word;      /* what it waits for in its process */
+    uint64_t wakes_ns, wake_order; /* when it runs again, and the order of tasks with the same time */
+    const void *awaited_word;      /* address that it waits for, in its process */
     bool is_woken;
-    uint32_t run_count; /* how often it went on: a futex */
+    uint32_t run_count; /* how often it has run; a futex */
 };
 
 /* The file. */
 static struct clock {
-    uint32_t lock_word, joined_processes; /* joined: processes, counted for the start; a futex */
-    int32_t running_task;                 /* the task that runs; -1: none does */
+    uint32_t lock_word, joined_processes; /* joined_processes: a futex */
+    int32_t running_task;                 /* index in tasks; -1: no task runs */
     uint64_t now_ns, to_realtime_ns, last_wake_order, run_changes, random_state;
     struct task tasks[TASKS];
 } *shared;
 
 static pid_t own_pid;
-/* How far the time of day of this process is ahead of the others. */
+/* How much the time of day of this process is ahead of the others'. */
 static uint64_t skew_ns;
-static __thread int own_task = -1;    /* this thread's task */
-static __thread uint64_t looks_ns;    /* looks at the clock since it moved last */
-static __thread unsigned look_count;  /* since this thread waited last */
-static __thread bool has_woken_other; /* another was let run, and is to be woken */
+static __thread int own_task = -1;    /* index in tasks; -1: not joined */
+static __thread uint64_t looks_ns;    /* cost of this thread's reads since the clock advanced */
+static __thread unsigned look_count;  /* this thread's reads since its last wait */
+static __thread bool has_woken_other; /* another task was chosen to run, and must be woken */
 static pthread_key_t thread_end_key;
 
 #define REAL(X)                                                                                                        \
@@ -120,7 +121,7 @@ static struct {
 } real;
 #undef X
 
-/* Before the first call of any of them. */
+/* Called before the first use of any of them. */
 static void find_real(void)
 {
 #define X(name) *(void **)&real.name = dlsym(RTLD_NEXT, #name);
@@ -155,7 +156,7 @@ static void lock(void)
         real.sched_yield();
 }
 
-/* And wake the one that was let run meanwhile: any sooner, and it would find the lock taken. */
+/* Then wakes the chosen task. Earlier it would find the lock held. */
 static void unlock(void)
 {
     uint32_t *round = has_woken_other ? &shared->tasks[shared->running_task].run_count : NULL;
@@ -171,7 +172,7 @@ static uint64_t wake_latency(void)
     return WAKE_NS + (shared->random_state >> 33) % MORE_NS;
 }
 
-/* Nobody runs: let the one that is due next. Lock held. */
+/* No task runs: chooses the one that is due next. Lock held. */
 static void pass_on(void)
 {
     struct task *next_task = NULL;
@@ -191,7 +192,7 @@ static void pass_on(void)
     has_woken_other = shared->running_task != own_task;
 }
 
-/* As /proc says; 'Z' if it is gone. */
+/* State letter of /proc; 'Z' also if the thread does not exist. */
 static char state_of(int process, int thread)
 {
     char path[64], status_text[512] = "";
@@ -214,7 +215,8 @@ static void forget_dead(void)
             task->state = FREE;
 }
 
-/* One that is killed says nothing, and one that reads from a pipe waits for somebody outside. */
+/* A killed thread does not report its end, and a thread that reads from a pipe waits for a process without this
+ * clock. */
 static void check_running(uint64_t *last_run_changes, unsigned *unchanged_looks)
 {
     lock();
@@ -243,7 +245,7 @@ static void wait_to_run(uint32_t run_count_before)
             check_running(&run_changes, &unchanged_looks);
 }
 
-/* Let the others run until then, or until somebody wakes those who wait for the word; whether somebody did. */
+/* Lets the others run until the time, or until the word is woken. Whether it was woken. */
 static bool wait_until(uint64_t until_ns, const void *awaited_word)
 {
     int saved_errno = errno;
@@ -265,7 +267,7 @@ static bool wait_until(uint64_t until_ns, const void *awaited_word)
     return task->is_woken;
 }
 
-/* Whether this thread's time is the clock's; then it runs. */
+/* Whether this thread uses the virtual clock; then it runs. */
 static bool is_task(void)
 {
     find_real();
@@ -281,7 +283,7 @@ static uint64_t virtual_now_ns(void)
     return shared->now_ns + looks_ns;
 }
 
-/* Wake so many of this process that wait for the word. */
+/* Wakes up to max_count threads of this process that wait for the word. */
 static void wake(const void *awaited_word, int max_count)
 {
     if (shared == NULL)
@@ -305,7 +307,7 @@ static void sleep_for(uint64_t ns)
     wait_until(virtual_now_ns() + ns, NULL);
 }
 
-/* Sleep as the kernel lets this thread: the timers of most are late, so that they come together. */
+/* Sleeps with the thread's timer slack. Most threads' timers are late, so that several expire together. */
 static void sleep_until(uint64_t until_ns)
 {
     int slack_ns = prctl(PR_GET_TIMERSLACK);
@@ -314,14 +316,14 @@ static void sleep_until(uint64_t until_ns)
                NULL);
 }
 
-/* What is locked, and never waited for by name, is tried until it can be had. */
+/* A lock without a wait address is tried until it is free. */
 #define TRY(attempt)                                                                                                   \
     for (uint64_t ns = TRY_NS; (attempt) == EBUSY; ns = ns < TRY_MOST_NS ? 2 * ns : ns)                                \
     sleep_for(ns)
 
 /* -------------------------------------------------------------------------------------------------------- who joins */
 
-/* Lock held; -1: there are too many. */
+/* Lock held. -1: there are TASKS tasks. */
 static int new_task(int thread, uint64_t wakes_ns)
 {
     for (unsigned slot = 0; slot < TASKS; slot++)
@@ -337,7 +339,7 @@ static int new_task(int thread, uint64_t wakes_ns)
     return -1;
 }
 
-/* At a thread's end. */
+/* Runs at a thread's end. */
 static void end_task(void *unused)
 {
     (void)unused;
@@ -350,7 +352,7 @@ static void end_task(void *unused)
     unlock();
 }
 
-/* The first that comes when those before have ended begins anew. Lock held. */
+/* The first process after all others have ended starts again. Lock held. */
 static void begin(void)
 {
     forget_dead();
@@ -362,8 +364,9 @@ static void begin(void)
     shared->random_state = 1;
 }
 
-/* All have come: go on where those before left the clock, or now. A driver that was asked in the machine's time while
- * they came has moved its card's clock: behind that, work would wait until this clock is as far. Lock held. */
+/* All have joined. The clock continues where the processes before left it, or at the real time if that is later.
+ * Work of a driver that was called in real time meanwhile has advanced its card's clock; new work would wait until
+ * the virtual clock is there. Lock held. */
 static void set_off(void)
 {
     uint64_t at_ns = real_ns(CLOCK_MONOTONIC);
@@ -372,7 +375,7 @@ static void set_off(void)
     pass_on();
 }
 
-/* Wait until so many have. */
+/* Waits until process_count processes have joined. */
 static void join(uint32_t process_count)
 {
     lock();
@@ -402,7 +405,7 @@ static uint64_t look_at_clock(uint64_t look_ns)
     return virtual_now_ns();
 }
 
-/* The processor's counter is the clock, too: loops that wait by it would never end. */
+/* The processor's counter is virtual, too: loops that wait by it would never end. */
 #ifdef __x86_64__
 static void count(int signal_number, siginfo_t *unused, void *context)
 {
@@ -412,7 +415,7 @@ static void count(int signal_number, siginfo_t *unused, void *context)
          is_long = instruction[0] == 0x0f && instruction[1] == 0x01 && instruction[2] == 0xf9;
     (void)unused;
     if (!is_short && !is_long) {
-        signal(signal_number, SIG_DFL); /* it is tried again, and means what it did */
+        signal(signal_number, SIG_DFL); /* the instruction is run again, with the default effect */
         return;
     }
     uint64_t counter = is_task() ? look_at_clock(COUNTER_NS) : 0;
@@ -441,7 +444,7 @@ static void leave_counter(void)
 }
 #endif
 
-/* A forked child's time is the machine's. */
+/* A forked child uses the real time. */
 static void leave_in_child(void)
 {
     own_task = -1;
@@ -466,7 +469,7 @@ __attribute__((constructor)) static void start(void)
         abort();
     }
     close(fd);
-    unsetenv("VIRTUAL_CLOCK"); /* for what it starts */
+    unsetenv("VIRTUAL_CLOCK"); /* programs that it starts run in real time */
     skew_ns = skew_setting != NULL ? strtoull(skew_setting, NULL, 10) : 0;
     pthread_atfork(NULL, NULL, leave_in_child);
     shared = mapping;
@@ -482,7 +485,7 @@ static bool is_of_processor(clockid_t clock)
     return clock < 0 || clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID;
 }
 
-/* What is to be added for the time of day. */
+/* Nanoseconds to add for the time of day. */
 static uint64_t to_realtime(void)
 {
     return shared->to_realtime_ns + skew_ns;
@@ -523,7 +526,7 @@ EXPORT int usleep(useconds_t us)
     return nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
 }
 
-/* A time of day is far from one since the machine's start. */
+/* A time of day is much larger than a time since the machine's start. */
 static uint64_t absolute(const struct timespec *time)
 {
     uint64_t ns = ns_of(time);
@@ -573,7 +576,7 @@ EXPORT int pthread_rwlock_wrlock(pthread_rwlock_t *rwlock)
     return answer;
 }
 
-/* Locks of files are waited for in the clock's time, too: who has one may be waiting for the clock. */
+/* A wait for a file lock is in virtual time, too: the holder may wait for the clock. */
 EXPORT int fcntl64(int fd, int command, ...)
 {
     va_list arguments;
@@ -604,7 +607,7 @@ EXPORT int flock(int fd, int operation)
 
 static int wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, uint64_t until_ns)
 {
-    pthread_mutex_unlock(mutex); /* nobody else runs before this one waits */
+    pthread_mutex_unlock(mutex); /* no other task runs before this one waits */
     bool is_woken = wait_until(until_ns, condition);
     pthread_mutex_lock(mutex);
     return is_woken ? 0 : ETIMEDOUT;
@@ -669,7 +672,7 @@ EXPORT int sem_post(sem_t *semaphore)
     return answer;
 }
 
-/* The signal of the processor's counter is never held back: it would end the process. */
+/* The signal of the processor's counter is never blocked: that would end the process. */
 EXPORT int pthread_sigmask(int how, const sigset_t *restrict set, sigset_t *restrict old_set)
 {
     sigset_t set_without_segv;
@@ -736,7 +739,7 @@ EXPORT int pthread_join(pthread_t thread, void **result)
     return real.pthread_join(thread, result);
 }
 
-/* Who waits for a word that other processes have, too, looks again: it may be woken for nothing. */
+/* A waiter for a word that other processes share polls it, since it may be woken without a change. */
 static long wait_for_word(const uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
     uint64_t until_ns = timeout == NULL ? NEVER : virtual_now_ns() + ns_of(timeout);

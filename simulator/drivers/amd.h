@@ -4,7 +4,7 @@
 
 #include "nvidia.h"
 
-/* The card's unique id: a [device]'s uuid such as GPU-423592d2d74e6a1b, or one that is made of it. */
+/* The card's unique id: from a [device]'s uuid such as GPU-423592d2d74e6a1b, or derived from the uuid. */
 uint64_t amd_unique_id(const struct nvidia_device *device);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "rocm_smi_amd.c"
 
-#define UNKNOWN      UINT32_MAX /* of what the library cannot tell */
+#define UNKNOWN      UINT32_MAX /* of values that the library does not report */
 #define NOT_MEASURED 0xffffu    /* of a figure that the card does not measure, as in its table of 16 bits each */
 
 static amdsmi_status_t status_of(rsmi_status_t status)
@@ -26,7 +26,7 @@ static amdsmi_status_t status_of(rsmi_status_t status)
 #define ASK(function, handle, ...)                                                                                     \
     (!fake_opened() ? AMDSMI_STATUS_NOT_INIT : status_of(function(index_of(handle), __VA_ARGS__)))
 
-/* The card a call is about, or the end of the call; what is told of it is all zero before. */
+/* Finds the card of a call, or ends the call. The result is zeroed first. */
 #define ANSWER(handle, out)                                                                                            \
     const struct fake_card *card = fake_card(index_of(handle));                                                        \
     if (!fake_opened())                                                                                                \
@@ -236,7 +236,7 @@ EXPORT amdsmi_status_t amdsmi_get_power_info(amdsmi_processor_handle handle, amd
     ANSWER(handle, info);
     uint64_t power_uw, limit_uw;
     info->gfx_voltage = info->soc_voltage = info->mem_voltage = NOT_MEASURED;
-    info->current_socket_power = NOT_MEASURED; /* MI300's alone have it */
+    info->current_socket_power = NOT_MEASURED; /* on MI300 alone */
     bool is_measured = ASK(rsmi_dev_power_ave_get, handle, 0, &power_uw) == AMDSMI_STATUS_SUCCESS;
     bool is_limited = ASK(rsmi_dev_power_cap_get, handle, 0, &limit_uw) == AMDSMI_STATUS_SUCCESS;
     info->average_socket_power = is_measured ? (uint32_t)(power_uw / 1000000) : NOT_MEASURED;
@@ -299,7 +299,7 @@ EXPORT amdsmi_status_t amdsmi_get_gpu_process_list(amdsmi_processor_handle handl
     return capacity > 0 && capacity < *max_processes ? AMDSMI_STATUS_OUT_OF_RESOURCES : AMDSMI_STATUS_SUCCESS;
 }
 
-/* All other names that the binding takes; they must be there, and this library answers none of them. */
+/* The other names that the binding imports. They must exist; this library implements none of them. */
 static amdsmi_status_t unsupported(void)
 {
     return AMDSMI_STATUS_NOT_SUPPORTED;

@@ -35,7 +35,7 @@ typedef struct {
 } amdsmi_version_t;
 
 typedef struct {
-    uint32_t drm_render, drm_card, hsa_id, hip_id; /* all bits: not known */
+    uint32_t drm_render, drm_card, hsa_id, hip_id; /* all bits set: unknown */
     char hip_uuid[256];
 } amdsmi_enumeration_info_t;
 

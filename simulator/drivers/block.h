@@ -9,7 +9,7 @@
 struct context;
 
 #define MIB   (UINT64_C(1) << 20)
-#define BLOCK (2 * MIB)     /* what a card's memory comes in, and what its addresses are aligned to */
+#define BLOCK (2 * MIB)     /* unit of a card's allocations, and alignment of its addresses */
 #define GRAIN UINT64_C(512) /* bytes of a slot; small pieces, pitches and managed memory are rounded up to it */
 
 struct block { /* of a card's memory: BLOCK for small pieces, or a large one's own */
@@ -23,7 +23,7 @@ struct block { /* of a card's memory: BLOCK for small pieces, or a large one's o
     struct block *next; /* in context->blocks, the small ones */
 };
 
-struct piece { /* what an allocation takes of a card's blocks */
+struct piece { /* the part of a block that an allocation has */
     struct block *block;
     unsigned first_slot, slot_count; /* slots of the block */
     uintptr_t start;
@@ -33,7 +33,7 @@ struct piece { /* what an allocation takes of a card's blocks */
 void *address_room(size_t size_bytes, uint64_t grain, void *address_hint); /* addresses alone; NULL: none are left */
 bool piece_take(struct context *context, uint64_t size_bytes, bool is_small, struct piece *piece);
 void piece_give(const struct piece *piece);
-bool block_share(struct block *block);     /* for an IPC handle: others may have it open when it is freed */
-void blocks_free(struct context *context); /* whose pieces are all given back */
+bool block_share(struct block *block); /* for an IPC handle; other processes may have the block open when it is freed */
+void blocks_free(struct context *context); /* frees the blocks of a context without pieces */
 
 #endif

@@ -1,4 +1,4 @@
-/* libcndev.so for Cambricon cards that are not there.
+/* A simulated libcndev.so for Cambricon cards.
  *
  * [driver] cndev = 5 is a library that knows only the structs of version 5.
  */

@@ -1,7 +1,6 @@
-/* CNDev's ABI as this project meets it: our own declarations of what libcndev.so exports. The public reference is
- * cndev.h (Cambricon/mlu-exporter, pkg/cndev/include). In a struct that begins with version the caller says which
- * layout it was built for, 5 or 6; a library that does not know it refuses the call.
- */
+/* CNDev's ABI: declarations of what libcndev.so exports. The public reference is cndev.h (Cambricon/mlu-exporter,
+ * pkg/cndev/include). The field `version` at the start of a struct is the layout that the caller was built for, 5 or
+ * 6. A library that does not know the layout refuses the call. */
 #ifndef HETERO_FAKE_CNDEV_H
 #define HETERO_FAKE_CNDEV_H
 

@@ -1,5 +1,4 @@
-/* How every call of the fake libcndev begins: the card it is about, the faults it was told to show, the version it is
- * asked in. */
+/* Start of every call of the fake libcndev: its card, the faults set for the call, and the version of its struct. */
 #ifndef HETERO_FAKE_CNDEV_CARD_H
 #define HETERO_FAKE_CNDEV_CARD_H
 

@@ -1,7 +1,7 @@
-/* libcndev.so's sMLU calls: a card cut by quota.
+/* libcndev.so's sMLU calls: slices of a card by quota.
  *
- * A profile is a quota that instances are made of: it costs nothing, what instances hold counts. A [device] says
- * smlu = on when its sMLU mode is on as the machine starts.
+ * A profile is a quota that instances are created with. It reserves nothing; the quotas of instances count. A [device]
+ * has smlu = on if its sMLU mode is on when the machine starts.
  */
 #include "cndev_card.h"
 
@@ -17,7 +17,7 @@ static bool smlu(const struct fake_card *card)
     return fake_switch(card, SMLU_MODE, !strcmp(rack_text(card->section, "smlu", "off"), "on"));
 }
 
-/* Whether the card has this much left beside the instances, but for one of them. Under the lock. */
+/* Whether the card has this much left without the instances, of which one may be excepted. Under the lock. */
 static bool fits(const struct fake_card *card, uint32_t core, uint64_t memory, const struct fake_slice *excluded)
 {
     unsigned count = 1;
@@ -191,7 +191,7 @@ EXPORT cndevRet_t cndevCreateSMluInstanceByProfileId(cndevMluInstance_t *miHandl
     return outcome;
 }
 
-/* An instance cannot go while somebody works on it. Under the lock. */
+/* An instance in use cannot be destroyed. Under the lock. */
 static cndevRet_t destroy(struct fake_slice *slice)
 {
     if (!slice)

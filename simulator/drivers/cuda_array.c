@@ -34,8 +34,8 @@ static size_t element_size(const CUDA_ARRAY3D_DESCRIPTOR *shape)
     }
 }
 
-/* What rows of a card lie in: 64 bytes of 8 of them (NVIDIA's open kernel modules, "gob"); that an array of more than
- * one row takes whole ones is assumed. */
+/* An array's rows are laid out in "gobs" of 8 rows of 64 bytes (NVIDIA's open kernel modules). It is assumed that an
+ * array of more than one row is charged whole gobs. */
 #define GOB_BYTES 64u
 #define GOB_ROWS  8u
 static size_t taken_by(const CUDA_ARRAY3D_DESCRIPTOR *shape, size_t pitch_bytes)
@@ -223,7 +223,7 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
     return CUDA_SUCCESS;
 }
 
-/* Sparse arrays: they take no memory, and hold the blocks that are mapped into them. */
+/* Sparse arrays: they are charged no memory. Memory blocks are mapped into them. */
 
 static struct tile **tiles_of(const CUarrayMapInfo *info)
 {

@@ -1,8 +1,8 @@
-/* Blocks of a card's memory, and the pieces they are given out in.
+/* Blocks of a card's memory, and the pieces that allocations get of them.
  *
- * The card gives memory in blocks of 2 MiB. Pieces of less than 1 MiB share blocks, each context its own; larger ones
- * have whole blocks to themselves. A block is the card's while it has a piece; the first small one of a context stays
- * with it. Measured on an H100, driver 580.
+ * The card allocates blocks of 2 MiB. Pieces of less than 1 MiB share the blocks of their context; a larger piece has
+ * blocks of its own. A block is freed with its last piece, but for the first small one of a context. Measured on an
+ * H100, driver 580.
  */
 #include "driver.h"
 
@@ -13,7 +13,7 @@
 
 void *address_room(size_t size_bytes, uint64_t grain, void *address_hint)
 {
-    /* Room to align in, given back on both sides. */
+    /* Space for the alignment, unmapped again on both sides. */
     char *reserved = mmap(address_hint, size_bytes + grain, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                           0);
     if (reserved == MAP_FAILED)
@@ -53,7 +53,7 @@ static struct block *block_new(struct context *context, uint64_t size_bytes)
     return NULL;
 }
 
-/* The first of so many free slots in a row; SLOTS: there are none. */
+/* Index of the first of slot_count free slots in a row. SLOTS: there are none. */
 static unsigned free_slots(const struct block *block, unsigned count)
 {
     if (SLOTS - block->live_slots < count)

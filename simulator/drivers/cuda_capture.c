@@ -11,8 +11,8 @@ CUresult capture_spoil(struct capture *capture)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-/* A call that may synchronise is refused beside a capture, as the thread's and the capture's modes have it: any
- * thread's query of an event spoils another thread's capture of the global mode. */
+/* A call that may synchronise is refused while a capture is active. Whose capture counts depends on the modes of the
+ * thread and of the capture: a query of an event by any thread spoils a capture of global mode. */
 CUresult capture_guard(void)
 {
     CUresult result = CUDA_SUCCESS;
@@ -78,7 +78,7 @@ static void detach(struct capture *capture)
     *link = capture->next;
 }
 
-/* Its stream is destroyed: nobody can end it. */
+/* Its stream is destroyed, so that the capture cannot be ended. */
 void capture_abandon(struct capture *capture)
 {
     detach(capture);

@@ -23,9 +23,9 @@ struct condition { /* in the list until it is met */
 /* All under driver.lock. */
 static struct condition *conditions, **conditions_end = &conditions; /* oldest first */
 static uint64_t last_number;
-static unsigned value_condition_count; /* how many wait for memory, which has to be looked at */
+static unsigned value_condition_count; /* how many conditions wait for a value in memory, which is polled */
 
-static const long look_period_ns = 1000000; /* ns between looks at the memory that a stream waits for */
+static const long look_period_ns = 1000000; /* ns between polls of the value that a stream waits for */
 
 static struct condition *add_condition(const struct condition *template)
 {
@@ -52,7 +52,7 @@ static void remove_condition(struct condition *condition)
     pthread_cond_broadcast(&driver.host_change);
 }
 
-/* Memory that is gone holds nobody. */
+/* A condition on memory that was freed is met. */
 static bool is_value_met(const struct condition *condition)
 {
     uint64_t mask = condition->value_bytes == 8 ? UINT64_MAX : UINT32_MAX;
@@ -129,7 +129,7 @@ bool reached(struct device *device, struct position position)
     return condition_met(position.condition_number) && engine_done(device->account, position.fence);
 }
 
-/* The oldest host function whose stream is there but for the card's work. */
+/* The oldest host function that waits for nothing but the card's work. */
 static struct condition *next_host_call(void)
 {
     for (struct condition *condition = conditions; condition; condition = condition->next)

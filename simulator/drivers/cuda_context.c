@@ -287,7 +287,7 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *handle)
 {
     LOCKED;
     NEEDS(handle);
-    *handle = stack_depth ? context_stack[stack_depth - 1] : NULL; /* looked up once: counts of a launch have it */
+    *handle = stack_depth ? context_stack[stack_depth - 1] : NULL; /* looked up once: launches count by it */
     *handle = context_of(*handle) ? *handle : NULL;
     return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* Copies and fills: bytes really move, and the card is busy for as long as its bandwidth says. */
+/* Copies and fills: bytes are moved on the host, and the card is busy for the time that its bandwidth gives. */
 #include "driver.h"
 
 #include <string.h>
@@ -257,7 +257,7 @@ EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, si
     return cuMemcpyAsync(to, from, size, stream);
 }
 
-/* Pages stay where they are here, and the card is busy for as long as it takes to move them. */
+/* Pages do not move here. The card is busy for the time that moving them would take. */
 static CUresult move_pages(CUdeviceptr pointer, size_t size, CUstream stream)
 {
     return copy_line(AT(pointer), AT(pointer), size, TO_DEVICE, stream, true);

@@ -13,7 +13,7 @@
 #define VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES"
 #endif
 #define CELL       512u
-#define ARENA_SIZE (UINT64_C(1) << 32) /* address space only; pages come when touched */
+#define ARENA_SIZE (UINT64_C(1) << 32) /* address space only; pages are allocated on first access */
 
 _Static_assert(sizeof(struct node) <= CELL, "the largest object fits a cell");
 
@@ -22,8 +22,8 @@ struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .host_change = PTHREA
 static char *arena;               /* made once by cuInit; its cells under driver.lock */
 static uint64_t arena_used;       /* bytes ever handed out */
 static struct object *free_cells; /* by next_free */
-static uint64_t numbers;          /* of objects and memory: never given twice */
-static bool forked;               /* set in a child of a process that had called cuInit: no driver works there */
+static uint64_t numbers;          /* of objects and memory, never reused */
+static bool forked; /* set in a forked child of a process that had called cuInit: no driver call works there */
 
 void *object_new(enum object_kind kind)
 {
@@ -77,8 +77,8 @@ static void after_fork(void)
     pthread_mutex_init(&driver.lock, NULL);
 }
 
-/* The cards CUDA_VISIBLE_DEVICES names, in its order, up to the first entry that names none; at most one MIG instance
- * a process, as CUDA has it. */
+/* The cards that CUDA_VISIBLE_DEVICES names, in its order, up to the first entry that names none. As in CUDA, a
+ * process sees at most one MIG instance. */
 static unsigned visible_cards(const struct nvidia *rack, unsigned cards[ENGINE_CARDS])
 {
     unsigned usable_cards[ENGINE_CARDS], usable_count = 0, count = 0;

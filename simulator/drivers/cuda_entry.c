@@ -158,15 +158,15 @@ PTDS(cuMemsetD2D32_v2, (CUdeviceptr to, size_t pitch, unsigned value, size_t wid
      (to, pitch, value, width, height))
 /* clang-format on */
 
-/* cuGetProcAddress. It takes a name without its suffix and the CUDA version the caller was built for, and answers with
- * the form of that time. Our own symbol table is the list of what there is. */
+/* cuGetProcAddress: a name without suffix and the CUDA version that the caller was built for give the function of
+ * that version. The list of functions is this library's own symbol table. */
 
 static const struct {
     const char *name;
     int since;
     const char *exported;
 } forms[] = {
-    /* where the form is not "_v2 for whoever came after 4.0"; newest first */
+    /* functions that do not follow "_v2 since 4.0"; newest first */
     {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
     {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
     {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
@@ -229,7 +229,7 @@ void *entry_exported(const char *name)
     return NULL;
 }
 
-/* The exported name for a plain one; NULL when it is younger than the version asked for. */
+/* The exported name of a plain one. NULL: it is newer than cuda_version. */
 static const char *form_of(const char *name, int version, char second_name[128])
 {
     bool is_listed = false;

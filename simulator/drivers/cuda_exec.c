@@ -1,4 +1,4 @@
-/* Executable graphs: made of a graph, brought up to date with it, launched. */
+/* Executable graphs: instantiated, updated and launched. */
 #include "driver.h"
 
 struct exec {
@@ -105,7 +105,7 @@ static CUgraphExecUpdateResult compare_nodes(const struct work *old_work, const 
     return result;
 }
 
-/* Whether an executable can be brought up to a graph: all of it is the same but for what its nodes are told. */
+/* Whether an executable graph can be updated from a graph: they differ in the parameters of nodes alone. */
 static CUgraphExecUpdateResult compare(const struct graph *old_graph, const struct graph *new_graph)
 {
     CUgraphExecUpdateResult result = CU_GRAPH_EXEC_UPDATE_SUCCESS;
@@ -115,7 +115,7 @@ static CUgraphExecUpdateResult compare(const struct graph *old_graph, const stru
     return !result && (old_node || new_node) ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED : result;
 }
 
-/* The nodes of an executable go by the names of those that it was made of. */
+/* The nodes of an executable graph are named by the nodes they were instantiated from. */
 static void keep_origins(struct graph *new_graph, const struct graph *old_graph)
 {
     struct node *new_node = new_graph->first;
@@ -225,7 +225,7 @@ EXPORT CUresult cuGraphUpload(CUgraphExec handle, CUstream stream_handle)
     return stream_find(stream_handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* A launch that finds memory of the last one still allocated frees it first, or is refused, as the flag says. */
+/* If memory of the last launch is still allocated, a launch frees it or is refused, as the flag says. */
 static CUresult free_first(const struct graph *graph, const struct stream *stream, bool may_free)
 {
     for (const struct node *node = graph->first; node; node = node->next_in_graph) {

@@ -1,7 +1,6 @@
-/* Fat binaries: of their images the driver takes the best one for the device, machine code before PTX, and expands it
- * with the libraries that the formats come from. The driver's other forms (for the linker, or linked with others) are
- * not simulated: an image of those is none for this device.
- */
+/* Fat binaries. The driver chooses the best image for the device, machine code before PTX, and expands it with the
+ * libraries that define the compression formats. Its other forms (for the linker, or linked with others) are not
+ * simulated: they count as no image for this device. */
 #include "cuda/fatbin.h"
 #include "driver.h"
 
@@ -39,8 +38,8 @@ static bool expand(const struct fatbin_entry *entry, const char *source, char *d
     return zstd && zstd(destination, entry->expanded_bytes, source, entry->compressed_bytes) == entry->expanded_bytes;
 }
 
-/* The options of PTX are read where the entry says that they are, whatever is there: in NVIDIA's reader a strlen() ends
- * the program by SIGSEGV (nvJitLinkAddData of libnvJitLink 13.5). */
+/* The options of PTX are read at the offset that the entry gives, without a check. In NVIDIA's reader a strlen()
+ * there ends the program by SIGSEGV (nvJitLinkAddData of libnvJitLink 13.5). */
 static void read_options(const char *entry, uint32_t options_offset)
 {
     struct fatbin_options options;

@@ -149,8 +149,8 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attri
     return (unsigned)attribute < CU_FUNC_ATTRIBUTE_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* What a launch is as a piece of work: how long it takes is its kernel's time, and so much more for each of what its
- * first parameter counts. dims: grid, block, shared memory. */
+/* A launch as work of a stream. Its duration is the kernel's base time, and a time for each unit of its first
+ * parameter. dims: grid, block, shared memory. */
 CUresult launch_work(struct work *work, CUfunction handle, const unsigned dimensions[7], void **params, void **extra)
 {
     struct function *function = object_find(handle, OBJECT_FUNCTION);
@@ -187,7 +187,7 @@ CUresult launch_work(struct work *work, CUfunction handle, const unsigned dimens
     return CUDA_SUCCESS;
 }
 
-/* All of them in one piece. */
+/* All parameters in one buffer. */
 static CUresult parameter(const void *handle, size_t index, size_t *offset, size_t *size)
 {
     LOCKED;

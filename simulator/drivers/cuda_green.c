@@ -1,5 +1,5 @@
-/* Green contexts: part of a device's processors. Work in them is not kept to those; only what they take is simulated.
- */
+/* Green contexts: part of a device's multiprocessors. What they are charged is simulated. Their work is not limited
+ * to those multiprocessors. */
 #include "driver.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, struct resource *resour
     return CUDA_SUCCESS;
 }
 
-/* As many groups of `least` processors as are asked for, or as there are. */
+/* As many groups of min_processors multiprocessors as the caller asks for, or as fit. */
 EXPORT CUresult cuDevSmResourceSplitByCount(struct resource *groups, unsigned *count, const struct resource *input,
                                             struct resource *remaining, unsigned flags, unsigned min_processors)
 {

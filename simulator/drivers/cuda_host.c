@@ -1,4 +1,4 @@
-/* Host memory that the driver knows, and what a pointer is. */
+/* Host memory that the driver has allocated or registered, and attributes of pointers. */
 #include "driver.h"
 
 #include <string.h>

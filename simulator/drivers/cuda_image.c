@@ -1,6 +1,5 @@
-/* What a module's image says of the memory it needs: the variables of PTX text (".global" and ".const" of the PTX ISA,
- * section 5.4) and of an ELF image (its sections .nv.global and .nv.global.init), and which of the driver's functions
- * its text calls. */
+/* The memory that a module's image needs: variables of PTX text (".global" and ".const" of the PTX ISA, section 5.4)
+ * or of an ELF image (its sections .nv.global and .nv.global.init), and the driver's functions that its text calls. */
 #include "driver.h"
 
 #include <ctype.h>
@@ -218,7 +217,7 @@ static const char *read_variable(struct module *module, const char *cursor, cons
     return cursor;
 }
 
-/* The rest of a declaration, behind its ".global" or ".const". Opaque kinds (.texref) take nothing. */
+/* The declaration after its ".global" or ".const". Opaque types (.texref) need no memory. */
 static const char *read_variables(struct module *module, const char *cursor, bool elsewhere)
 {
     struct kind kind = {.vector_elements = 1};
@@ -308,7 +307,7 @@ static const char *body_of(const struct module *module, const char *name, const 
     return body;
 }
 
-/* What the arrays of a thread in .local take. */
+/* Bytes of a thread's arrays in .local. */
 uint64_t image_local(const struct module *module, const char *name)
 {
     const char *end, *cursor = body_of(module, name, &end);
@@ -323,7 +322,7 @@ uint64_t image_local(const struct module *module, const char *name)
     return arrays.global_bytes;
 }
 
-/* What its parameters take: arrays of bytes as they say, others eight bytes each. */
+/* Bytes of its parameters: arrays have their declared size, others eight bytes each. */
 uint64_t image_parameters(const struct module *module, const char *name)
 {
     const char *cursor = module->ptx ? entry(module->ptx, name) : NULL;

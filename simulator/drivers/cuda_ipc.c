@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct ipc_handle { /* the block, at offset in the owner's memory file, and the piece in it */
+struct ipc_handle { /* names a block in its owner's memory file, and the piece in it */
     uint64_t magic, file_offset, block_offset, size_bytes;
     struct engine_share block;
     int pid, fd;
@@ -48,7 +48,7 @@ static char *map_of(int pid, int owner_fd, uint64_t offset, size_t length)
     return start == MAP_FAILED ? NULL : start;
 }
 
-/* The last to let go of the bytes gives their pages back. */
+/* The pages are freed by the last process that has the block open. */
 static void unmap_block(struct account *account, int share_number, char *start, uint64_t length)
 {
     if (!engine_share_close(account, share_number) && start)

@@ -1,5 +1,5 @@
-/* What a context's limits take of its card: stacks at once, heap and printf buffer with the first that needs them. As
- * an H100 does with driver 580. */
+/* Memory that a context's limits are charged: stacks at once, heap and printf buffer with the first module or kernel
+ * that needs them. As an H100 does with driver 580. */
 #include "driver.h"
 
 #include <string.h>
@@ -81,7 +81,7 @@ EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
     return CUDA_SUCCESS;
 }
 
-/* Every thread that may run has a stack: what is above the first size is taken at once, and given back at once. */
+/* Every resident thread has a stack. What exceeds the default size is charged and released at once. */
 static CUresult set_stack(struct context *context, size_t stack_limit_bytes)
 {
     struct device *device = context->device;

@@ -1,8 +1,8 @@
-/* Device memory: what is charged to the card, and the host pages that stand in for it.
+/* Device memory: what is charged to the card, and the host pages behind it.
  *
- * Every range of this process's devices is a piece of one memory file, mapped shared and without reserving anything,
- * so that a 140 GiB card costs only the pages a program touches, a freed piece gives its pages back, and another
- * process can map the same bytes (IPC).
+ * Every range of this process's devices is part of one memory file, which is mapped shared and reserves no pages. So a
+ * card of 140 GiB needs only the pages that a program touches, a freed range frees its pages, and another process can
+ * map the same bytes (IPC).
  */
 #include "driver.h"
 
@@ -104,8 +104,8 @@ void memory_discard(uint64_t offset, size_t length)
         return; /* the pages stay until the process ends */
 }
 
-/* What one more or less allocation of its executable makes: the memory of a launch's allocations is taken together,
- * in chunks. */
+/* The change by one allocation of an executable graph. The memory of a launch's allocations is charged together, in
+ * chunks. */
 static uint64_t graph_share(const struct memory *memory)
 {
     uint64_t others = 0;

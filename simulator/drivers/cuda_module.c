@@ -1,5 +1,5 @@
-/* Modules and libraries: what they hold of a card, and where. A module is in the context that loaded it; a library is
- * in each context that first asked for something of it, or in the current one at once when loading is eager. */
+/* Modules and libraries: the memory that they are charged, and in which contexts. A module is in the context that
+ * loaded it. A library is in each context that has used it, or with eager loading at once in the current one. */
 #include "driver.h"
 
 #include <stdio.h>
@@ -251,7 +251,7 @@ EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* Linking: of PTX alone, which stays text. It takes nothing of a card. */
+/* Linking: of PTX alone, which stays text and needs no memory of the card. */
 
 #define LINK_PTX 1 /* CU_JIT_INPUT_PTX of cuda.h's CUjitInputType */
 

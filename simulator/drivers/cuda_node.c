@@ -1,5 +1,5 @@
-/* What the nodes of graphs and of executables are told to do, and conditions with their bodies. A condition has the
- * value that it was made with: no simulated kernel sets one, so a loop is over after its first turn. */
+/* Parameters of the nodes of graphs and of executable graphs, and conditional nodes with their bodies. A condition
+ * keeps its default value, because no simulated kernel sets one: a loop ends after one iteration. */
 #include "driver.h"
 
 #include <stdlib.h>

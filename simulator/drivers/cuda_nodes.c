@@ -1,7 +1,7 @@
-/* What an executable graph takes of the card for its nodes, which no call tells: as an H100 did (driver 580.159.04,
- * 2026-11-26), 112 KiB for each branch, and for a kernel or a copy 2.5 KiB, with more than 1024 bytes of parameters
- * 8.6. A context keeps what its graphs had most, and the first block is part of what it takes by itself.
- */
+/* Memory that an executable graph is charged for its nodes, which no call reports. An H100 (driver 580.159.04,
+ * 2026-11-26) takes 112 KiB for each branch, 2.5 KiB for a kernel or a copy, and 8.6 KiB for a kernel with more than
+ * 1024 bytes of parameters. A context keeps the largest amount that its graphs needed. The first block is part of
+ * the context's own memory. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -20,7 +20,8 @@ static uint64_t of_node(const struct work *work)
     return work->type == CU_GRAPH_NODE_TYPE_MEMCPY ? OF_NODE : 0;
 }
 
-/* Each node goes on with the branch of the first that it needs and that nothing goes on with yet, or has a new one. */
+/* A node continues the branch of its first dependency that no other node continues. If there is none, it starts a
+ * branch. */
 static uint64_t taken(const struct graph *graph)
 {
     uint64_t bytes = 0;

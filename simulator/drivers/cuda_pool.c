@@ -62,9 +62,10 @@ static void depart_at(const struct stream *stream, const struct departure *templ
     departures = departure;
 }
 
-/* An H100 has memory without a pool back when the program next waits for the stream, an event or the context, however
- * long the stream has passed it by then (driver 580.159.04, 2026-11-23). If the stream is destroyed before, it is taken
- * to need a wait for the context: an H100 held a block more then than such waits explain (2026-11-25). */
+/* Memory without a pool that was freed in stream order returns to an H100 when the program next waits for the
+ * stream, an event or the context, even if the stream has passed the free before (driver 580.159.04, 2026-11-23). If
+ * the stream is destroyed first, the free is assumed to need a wait for the context: an H100 then held one block
+ * more than waits for streams explain (2026-11-25). */
 void depart(const struct stream *stream, const struct piece *piece)
 {
     if (!stream)
@@ -146,7 +147,8 @@ void settle(const struct context *ending)
     settle_after(ending, FOR_NOTHING);
 }
 
-/* So many bytes of what the stream itself freed may be its next allocation's: nobody else's, before it is there. */
+/* Bytes that this stream freed, and that its next allocation may reuse. No other stream may before the free is
+ * reached. */
 static uint64_t own_departures(const struct pool *pool, const struct stream *stream, uint64_t max_bytes)
 {
     uint64_t own_bytes = 0;
@@ -257,7 +259,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream handle)
     if (!name)                                                                                                         \
     return CUDA_ERROR_INVALID_VALUE
 
-/* A pool of managed memory has no place of its own, or one that says where it lies first. */
+/* A pool of managed memory has no location, or a preferred one. */
 static struct device *device_of_pool(const CUmemPoolProps *props)
 {
     struct context *context = current_context();

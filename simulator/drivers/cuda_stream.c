@@ -1,4 +1,4 @@
-/* Streams and events: a device does a process's work in the order it came. */
+/* Streams and events: a device executes a process's work in the order of its submission. */
 #include "driver.h"
 
 struct stream *stream_new(struct context *context, unsigned flags, int priority)
@@ -25,8 +25,8 @@ struct stream *stream_find(CUstream handle)
     if (!name)                                                                                                         \
     return CUDA_ERROR_INVALID_HANDLE
 
-/* Data moves when the call is made, which no program can tell from later: the stream's order is the order of the
- * calls. */
+/* Data is moved when the call is made. No program can tell this from a later copy, since the stream's order is the
+ * order of the calls. */
 CUresult perform(struct stream *stream, const struct work *work)
 {
     switch (work->type) {
@@ -82,8 +82,8 @@ CUresult do_now(struct context *context, const struct work *work)
     return CUDA_SUCCESS;
 }
 
-/* The first two streams of a context are free, and each four more take a block, which stays with it: about what an
- * H100 does, where 255 streams took 140 MiB. */
+/* The first two streams of a context are charged nothing. Each four more are charged a block, which the context
+ * keeps. On an H100 255 streams took 140 MiB, which is about this. */
 static bool room_for_stream(struct context *context)
 {
     unsigned growth_bytes = context->stream_count < 2 ? 0 : context->stream_count - 1;

@@ -1,8 +1,8 @@
-/* Page tables: 4 KiB of the card for each 512 MiB of addresses with mapped memory in them, for each 2 MiB with memory
- * of the host, and for each 256 GiB above, in blocks of 2 MiB, counted for no process. Measured on an H100 (driver
- * 580.159.04, 2026-11-27): 5,000 mappings 512 MiB apart took 9 such blocks, as many pages of the host 2 MiB apart 9,
- * 2,000 of them 512 MiB apart 7, and all of it came back with what was mapped. 64 sparse arrays of 4 GiB took 17: a
- * table for each 32 MiB and for each 512. */
+/* Page tables: a table of 4 KiB for each 512 MiB of addresses in which memory is mapped, for each 2 MiB with host
+ * memory, and for each 256 GiB above those. They are charged in blocks of 2 MiB, to no process. Measured on an H100
+ * (driver 580.159.04, 2026-11-27): 5,000 mappings 512 MiB apart took 9 blocks, as many host pages 2 MiB apart 9, and
+ * 2,000 of them 512 MiB apart 7. All blocks were freed with the mappings. 64 sparse arrays of 4 GiB took 17: a table
+ * for each 32 MiB and for each 512. */
 #include "driver.h"
 
 #include <stdlib.h>

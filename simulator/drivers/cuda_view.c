@@ -1,6 +1,5 @@
-/* Textures and surfaces, of which nothing is known but what they take: a block of the card for each 32,768 in a
- * context, which keeps it. An H100 takes 42 and 63 bytes for one.
- */
+/* Textures and surfaces: only their memory is simulated. A context is charged a block for each 32,768 of them, and
+ * keeps it. An H100 takes 42 and 63 bytes for one. */
 #include "driver.h"
 
 #define VIEW_BYTES 64u

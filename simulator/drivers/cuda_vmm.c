@@ -26,7 +26,7 @@ static bool with_host(const CUmemAllocationProp *prop)
     return prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
-/* The device it is asked of; for memory of the host any will do, since it takes nothing of it. */
+/* The device of the location. For host memory any device will do, since none is charged. */
 static struct device *located(const CUmemAllocationProp *prop)
 {
     bool usable = prop && prop->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
@@ -297,7 +297,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
     return CUDA_SUCCESS;
 }
 
-/* A device that is let at what is mapped has page tables of it. */
+/* A device with access to a mapping has page tables for it. */
 static CUresult let_at(CUdevice ordinal, uintptr_t start, size_t size)
 {
     struct device *device = device_at(ordinal);

@@ -1,7 +1,7 @@
-/* libdcmi.so for Ascend cards that are not there.
+/* A simulated libdcmi.so for Ascend cards.
  *
- * Further keys of a [device]: card and chip (their ids; a card of its own each, unless said) and cpus (the host CPUs
- * nearby, such as 0-23). A 910C is two [device]s of model Ascend910 with the same card and chips 0 and 1.
+ * Further keys of a [device]: card and chip (their ids; by default a card each) and cpus (the near host CPUs, such as
+ * 0-23). A 910C is two [device]s of model Ascend910 with the same card and chips 0 and 1.
  */
 #include "dcmi_card.h"
 
@@ -76,7 +76,7 @@ EXPORT int dcmi_get_device_type(int card_id, int device_id, enum dcmi_unit_type 
     return DCMI_OK;
 }
 
-/* Physical ids are the cards' places, logical ids count those that are there. */
+/* Physical ids are the positions of cards. Logical ids count the cards that have not vanished. */
 EXPORT int dcmi_get_device_logic_id(int *device_logic_id, int card_id, int device_id)
 {
     DEVICE(device_logic_id);
@@ -116,7 +116,7 @@ EXPORT int dcmi_get_device_pcie_info_v2(int card_id, int device_id, struct dcmi_
     return DCMI_OK;
 }
 
-/* The five words of the rack's uuid, in hexadecimal; the card's own when it gives none. The older call. */
+/* The older call: the five words of the rack's uuid in hexadecimal, or of the card's own if the rack gives none. */
 EXPORT int dcmi_get_device_die(int card_id, int device_id, struct dcmi_die_id *die_id)
 {
     DEVICE(die_id);

@@ -10,7 +10,7 @@
 enum {
     DCMI_OK = 0,
     DCMI_ERR_CODE_INVALID_PARAMETER = -8001,
-    DCMI_ERR_CODE_INNER_ERR = -8005, /* what dcmi_init says without a driver */
+    DCMI_ERR_CODE_INNER_ERR = -8005, /* result of dcmi_init without a driver */
     DCMI_ERR_CODE_DEVICE_NOT_EXIST = -8008,
     DCMI_ERR_CODE_NOT_REDAY = -8012, /* spelt so */
     DCMI_ERR_CODE_RESOURCE_OCCUPIED = -8020,
@@ -22,7 +22,7 @@ enum dcmi_die_type { NDIE, VDIE };
 enum dcmi_device_type { DCMI_DEVICE_TYPE_DDR, DCMI_DEVICE_TYPE_SRAM, DCMI_DEVICE_TYPE_HBM };
 enum dcmi_main_cmd { DCMI_MAIN_CMD_VDEV_MNG = 52 };
 enum { VDEV_RESOURCE = 0, VDEV_TOTAL = 1, VDEV_FREE = 2, VDEV_ACTIVITY = 5 }; /* sub-commands of VDEV_MNG */
-enum { /* what dcmi_get_device_utilization_rate is asked for */
+enum { /* input of dcmi_get_device_utilization_rate */
        UTILIZATION_MEMORY = 1,
        UTILIZATION_AICORE = 2,
        UTILIZATION_HBM = 6,

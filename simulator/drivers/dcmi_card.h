@@ -1,4 +1,4 @@
-/* How every call of the fake libdcmi begins: the card it is about, and the faults it was told to show. */
+/* Start of every call of the fake libdcmi: its card, and the faults set for the call. */
 #ifndef HETERO_FAKE_DCMI_CARD_H
 #define HETERO_FAKE_DCMI_CARD_H
 

@@ -1,6 +1,6 @@
-/* libdcmi.so's virtual NPUs: a card cut by templates, whose cores, AI CPUs and memory add up.
+/* libdcmi.so's virtual NPUs: slices of a card by templates, whose cores, AI CPUs and memory add up.
  *
- * A [device] may say how many AI CPUs it has: aicpu, its model's unless said.
+ * A [device] may give its number of AI CPUs: aicpu, by default its model's.
  */
 #include "dcmi_card.h"
 

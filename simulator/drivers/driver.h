@@ -1,8 +1,8 @@
-/* Inside the fake libcuda.so.1: its objects and what its files ask of each other.
+/* Inside the fake libcuda.so.1: its objects, and the functions that its files share.
  *
- * One lock guards all of this process's state (LOCKED takes it until the function returns); nobody waits for the card
- * while holding it. Handles are cells of one arena, so a stale or made-up handle is recognised and answered with the
- * driver's own error code.
+ * One lock guards all of this process's state. LOCKED holds it until the function returns. No thread waits for the card
+ * while it holds the lock. Handles are cells of one arena, so that a stale or invalid handle is recognised and answered
+ * with the driver's own error code.
  */
 #ifndef HETERO_FAKE_DRIVER_H
 #define HETERO_FAKE_DRIVER_H
@@ -101,7 +101,7 @@ struct context {
         exec_charged_bytes; /* nodes of executable graphs: needed, and charged to the card in blocks */
 };
 
-struct green { /* a green context, and the CUcontext of it: its memory and its streams are the primary context's */
+struct green { /* a green context and its CUcontext; memory and streams belong to the primary context */
     struct object object;
     struct context *primary; /* NULL: that was reset */
     unsigned multiprocessor_count;
@@ -233,8 +233,8 @@ struct graph {
     struct object object;
     struct node *first, *last;
     size_t node_count;
-    bool is_owned; /* by a node or an executable */
-    bool is_body;  /* of a conditional node */
+    bool is_owned; /* by a node or an executable graph */
+    bool is_body;  /* the body of a conditional node */
 };
 
 struct capture {
@@ -263,8 +263,8 @@ enum memory_kind {
 
 struct memory { /* an address range */
     uintptr_t start;
-    size_t size_bytes;   /* as asked for */
-    size_t mapped_bytes; /* as mapped */
+    size_t size_bytes;   /* that the program asked for */
+    size_t mapped_bytes; /* with the rounding */
     enum memory_kind kind;
     struct device *device;
     struct context *context;
@@ -275,8 +275,8 @@ struct memory { /* an address range */
         file_offset; /* file_offset: in this process's memory file; of another process's memory: in its block */
     unsigned flags;
     int share_number;     /* the number of another process's block */
-    bool is_live;         /* of a graph's allocation: whether a launch has given it memory */
-    uint64_t exec_number; /* and the number of the executable that did */
+    bool is_live;         /* of a graph's allocation: a launch has allocated it */
+    uint64_t exec_number; /* of the executable graph whose launch that was */
     uint64_t number;
 };
 
@@ -353,12 +353,12 @@ bool device_peers(const struct device *device, const struct device *peer);
 
 struct stream *stream_find(CUstream handle); /* special streams resolve in the current context; NULL: no such stream */
 struct stream *stream_new(struct context *context, unsigned flags, int priority);
-CUresult enqueue(struct stream *stream, const struct work *work);  /* does it, or captures it */
-CUresult do_now(struct context *context, const struct work *work); /* on the default stream, and waits */
+CUresult enqueue(struct stream *stream, const struct work *work);  /* performs or captures the work */
+CUresult do_now(struct context *context, const struct work *work); /* on the default stream; waits for its end */
 CUresult perform(struct stream *stream, const struct work *work);
 void submit(struct stream *stream, uint64_t ns);
 void legacy_follows(struct stream *stream); /* a blocking stream's work is the legacy stream's too */
-void wait_for(struct device *device, struct position position); /* gives the lock away meanwhile */
+void wait_for(struct device *device, struct position position); /* releases the lock while it waits */
 bool reached(struct device *device, struct position position);
 bool condition_met(uint64_t number);
 uint64_t condition_both(uint64_t first_number, uint64_t second_number); /* met when both are */
@@ -372,19 +372,19 @@ CUresult launch_work(struct work *work, CUfunction function, const unsigned dims
     if (!name)                                                                                                         \
     return CUDA_ERROR_INVALID_VALUE
 
-CUresult capture_guard(void); /* refuses, and spoils captures, where a call may not be made beside one */
+CUresult capture_guard(void); /* refuses a call, and spoils captures, if the call is not allowed during a capture */
 CUresult capture_spoil(struct capture *capture);
-/* A capture that work in this stream would wait for, without being part of it: the stream is the legacy one. */
+/* A capture that work in this stream would have to wait for: the stream is the legacy one, and not captured itself. */
 struct capture *capture_implied(const struct stream *stream);
 void capture_abandon(struct capture *capture);
 struct graph *graph_new(bool owned);
 struct graph *graph_copy(const struct graph *from, bool owned);
 void graph_free(struct graph *graph);
 struct node *graph_add(struct graph *graph, const struct work *work, const CUgraphNode *dependencies, size_t count);
-bool graph_branches(const struct graph *graph); /* it has a conditional node, or a child of it has */
+bool graph_branches(const struct graph *graph); /* the graph or a child graph has a conditional node */
 CUresult branch_node(CUDA_CONDITIONAL_NODE_PARAMS *params, struct work *work);
 const struct graph *branch_taken(const struct work *work); /* NULL: none */
-/* Have the card take what a graph's nodes need, in place of `*had`; executable graphs leave a context that ends. */
+/* Charges what a graph's nodes need instead of `*held_bytes`. */
 CUresult nodes_take(struct context *context, const struct graph *graph, uint64_t *held_bytes);
 void execs_leave(const struct context *context);
 void streams_leave(const struct context *context); /* and its events */
@@ -407,28 +407,28 @@ void memory_free(struct memory *memory, const struct stream *stream); /* in its 
 void memory_close(struct memory *memory);                             /* another process's */
 void memory_free_host(struct memory *memory);
 void memory_free_of(const struct context *context);
-/* Gives a graph's allocation its memory, for the executable of this number. */
+/* Allocates the memory of a graph's allocation, for the executable graph of this number. */
 CUresult memory_revive(struct memory *memory, const struct stream *stream, uint64_t exec);
-void memory_retire(struct memory *memory, const struct stream *stream); /* and takes it back */
-#define CHUNK (32 * MIB) /* what a pool asks the card for at a time, and a graph's executable the pool */
+void memory_retire(struct memory *memory, const struct stream *stream); /* frees it again */
+#define CHUNK (32 * MIB) /* bytes that a pool reserves at a time, and that an executable graph takes of the pool */
 struct pool *pool_find(CUmemoryPool handle);
 void pool_free(struct pool *pool);
 struct pool *pool_new(struct device *device, uint64_t threshold);
 bool pool_take(struct pool *pool, const struct stream *stream, uint64_t bytes);
 void pool_give(struct pool *pool, const struct stream *stream, uint64_t bytes);
-/* What a program waited for, each with what is before it. */
+/* What a program has waited for; each includes those before it. */
 enum waited { FOR_NOTHING, FOR_A_STREAM, FOR_A_CONTEXT };
-void pools_settle(struct device *device, enum waited); /* what pools may not keep is the card's again */
+void pools_settle(struct device *device, enum waited); /* releases what exceeds the pools' thresholds */
 void departures_alone(const struct stream *stream);    /* it is destroyed */
 void depart(const struct stream *stream, const struct piece *piece);
-void settle(const struct context *ending); /* what streams have passed, and all of a context that ends, is free now */
+void settle(const struct context *ending); /* frees what streams have passed, and all memory of a context that ends */
 struct memory *memory_insert(const struct memory *range);
 void memory_remove(struct memory *memory);
 int memory_file(void);
-bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start); /* fresh bytes of the memory file */
-void memory_discard(uint64_t offset, size_t length);                         /* and gone again */
+bool memory_map(size_t length, uint64_t *offset, void *fixed, void **start); /* maps unused bytes of the memory file */
+void memory_discard(uint64_t offset, size_t length);                         /* frees their pages */
 
-struct physical *physical_map(CUmemGenericAllocationHandle handle); /* one mapping more; NULL: no such block */
+struct physical *physical_map(CUmemGenericAllocationHandle handle); /* counts a mapping; NULL: no such block */
 void physical_unmap(struct physical *physical);
 void arrays_free_of(const struct context *context);
 

@@ -1,5 +1,5 @@
-/* Cards that share their time in slices and count memory, in one file under /dev/shm: one state under one lock. Behind
- * the state the file has the bytes of exported blocks. */
+/* Cards that share their time in slices and count memory. Their state is in one file under /dev/shm, under one lock.
+ * The bytes of exported blocks follow the state in the file. */
 #include "engine.h"
 #include "process_number.h"
 
@@ -15,19 +15,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ACCOUNTS  1024u
-#define STRETCHES 1024u
-#define NOBODY    UINT32_MAX
-#define SHARES    2048u
-#define MAKING    ACCOUNTS                     /* the byte locked while the state is made */
-#define EXPORTED  (MAKING + 1)                 /* the first of the bytes that descriptors of shared blocks lock */
-#define ROOM      (UINT64_C(1) << 40)          /* of the file for the bytes of a shared block, and for the state */
-#define MAGIC     UINT64_C(0x3645474e45544848) /* layout 6 */
-#define BATCH     (UINT64_C(128) << 20)        /* of managed memory; measured on an H100, driver 580.159.04 */
+#define ACCOUNTS              1024u
+#define STRETCHES             1024u
+#define NOBODY                UINT32_MAX
+#define SHARES                2048u
+#define INIT_LOCK_BYTE        ACCOUNTS             /* of the file: locked while the state is created */
+#define FIRST_SHARE_LOCK_BYTE (INIT_LOCK_BYTE + 1) /* of the file: then a byte for each shared block, by number */
+#define MAX_SHARE_BYTES       (UINT64_C(1) << 40)  /* of the file: for each shared block, and for the state */
+#define MAGIC                 UINT64_C(0x3645474e45544848) /* layout 6 */
+/* Unit in which managed memory is charged; measured on an H100, driver 580.159.04. */
+#define MANAGED_BATCH_BYTES (UINT64_C(128) << 20)
 
-static const uint64_t sample_period_ns = 166666667; /* ns; what NVML documents at most for utilization: 1/6 s to 1 s */
-static const uint64_t look_period_ns = 5000000;     /* ns between looks for dead neighbours while waiting */
-static const uint64_t sleep_margin_ns = 100000; /* ns a sleep may overshoot: the rest is spun, as a driver's wait is */
+static const uint64_t sample_period_ns = 166666667; /* NVML documents 1/6 s to 1 s for utilization */
+static const uint64_t look_period_ns = 5000000;     /* between checks for dead neighbours during a wait */
+/* A sleep ends this much early, since it may overshoot. The rest is spun, as in a driver's wait. */
+static const uint64_t sleep_margin_ns = 100000;
 
 struct stretch { /* an unbroken run of one process on its card, in which served_ns grows by one ns each ns */
     uint64_t start_ns, served_before_ns, length_ns;
@@ -35,42 +37,42 @@ struct stretch { /* an unbroken run of one process on its card, in which served_
 
 struct account {
     uint32_t card;
-    struct process_number process;       /* to be shown, never to decide */
+    struct process_number process;       /* for display only */
     _Atomic uint64_t served_ns;          /* written under the card's lock, read without it */
-    uint64_t submitted_ns, memory_bytes; /* under the card's lock, as the next two */
-    uint64_t managed_bytes;              /* of managed memory, beside memory_bytes */
-    uint64_t table_bytes;                /* of page tables, beside memory_bytes */
-    uint64_t stretch_count;              /* of all stretches so far; the last STRETCHES are kept */
+    uint64_t submitted_ns, memory_bytes; /* under the card's lock, as the fields below */
+    uint64_t managed_bytes;              /* not in memory_bytes */
+    uint64_t table_bytes;                /* of page tables, not in memory_bytes */
+    uint64_t stretch_count;              /* since the account joined; the last STRETCHES are kept */
     struct stretch stretches[STRETCHES];
 };
 
 struct share {            /* a block that processes share; under its card's lock */
-    uint32_t card, maker; /* maker: an account, or NOBODY when it ended */
+    uint32_t card, maker; /* maker: index of an account; NOBODY: its process has ended */
     bool has_maker;       /* the maker has not freed it */
     uint64_t id, charged_bytes, length_bytes;
-    uint64_t maker_bytes; /* of charged_bytes, those that its maker has; the rest is freed when nobody has it open */
-    uint64_t open_bits[ACCOUNTS / 64]; /* a bit for each account that opened it */
+    uint64_t maker_bytes; /* part of charged_bytes that is charged to the maker; the rest is freed at the last close */
+    uint64_t open_bits[ACCOUNTS / 64]; /* one bit for each account that has it open */
 };
 
-/* Who has the time slice. Plain numbers, so that a wait can play the future on a copy. */
+/* Which account has the time slice. Plain numbers, so that a wait can simulate the future on a copy. */
 struct wheel {
     uint64_t clock_ns;                    /* the time up to which the simulation has run */
-    uint32_t holder;                      /* index in tenants, or NOBODY */
-    uint64_t slice_left_ns, swap_left_ns; /* of the holder's slice, and of the change to it */
+    uint32_t holder;                      /* index in tenants; NOBODY: no account */
+    uint64_t slice_left_ns, swap_left_ns; /* rest of the holder's slice, and of the change to the holder */
 };
 
 struct card {
     pthread_mutex_t lock; /* robust, across processes: guards the card and its accounts */
     struct wheel wheel;
     uint64_t looked_ns;
-    uint32_t tenant_count, tenants[ENGINE_TENANTS]; /* accounts, in the wheel's order */
+    uint32_t tenant_count, tenants[ENGINE_TENANTS]; /* indices of accounts, in round-robin order */
 };
 
 struct state { /* the file */
     uint64_t magic, fingerprint;
-    pthread_mutex_t lock; /* robust, across processes: guards taken */
+    pthread_mutex_t lock; /* robust, across processes; guards is_account_taken and is_share_taken */
     uint8_t is_account_taken[ACCOUNTS], is_share_taken[SHARES];
-    uint32_t share_limit; /* above the highest number ever shared */
+    uint32_t share_limit; /* one more than the highest number ever used */
     uint64_t last_share_id;
     struct share shares[SHARES];
     struct card cards[ENGINE_CARDS];
@@ -80,11 +82,11 @@ struct state { /* the file */
 struct engine {
     char path[64];
     int fd;      /* the lock byte of account i is byte i */
-    pid_t owner; /* a forked child is not */
+    pid_t owner; /* PID of the process that opened it, which a forked child is not */
     struct state *state;
     unsigned card_count;
     struct engine_card cards[ENGINE_CARDS];
-    unsigned open_counts[SHARES]; /* how often this process has each shared block open; under its card's lock */
+    unsigned open_counts[SHARES]; /* by share number: how often this process has it open; under the card's lock */
     _Atomic bool
         is_own_account[ACCOUNTS]; /* written by the thread that joins or leaves; our own locks never show in a look */
 };
@@ -134,7 +136,7 @@ static bool is_same_file(int fd, const char *path)
     return fstat(fd, &open_status) == 0 && stat(path, &path_status) == 0 && open_status.st_ino == path_status.st_ino;
 }
 
-/* Opens the state's file and holds it: shared by whoever uses it, so that the last one to leave can tell. */
+/* Opens the state's file with a shared lock, so that the last process to close it can tell. */
 static int open_state(const char *path)
 {
     for (;;) {
@@ -156,20 +158,20 @@ static void make_state(struct state *state, uint64_t fingerprint)
     state->magic = MAGIC;
 }
 
-/* Maps the state that fd holds, made anew in an empty file; NULL when it is not of this rack. */
+/* Maps the state in the file; an empty file is initialised. NULL: the state is of another rack. */
 static struct state *map_state(int fd, uint64_t fingerprint)
 {
     short lock_type = F_WRLCK;
     struct stat status;
     engine.fd = fd;
     struct state *state = MAP_FAILED;
-    if (byte_lock(F_OFD_SETLKW, MAKING, &lock_type) && fstat(fd, &status) == 0 &&
-        (status.st_size || ftruncate(fd, (off_t)(ROOM * (SHARES + 1))) == 0))
+    if (byte_lock(F_OFD_SETLKW, INIT_LOCK_BYTE, &lock_type) && fstat(fd, &status) == 0 &&
+        (status.st_size || ftruncate(fd, (off_t)(MAX_SHARE_BYTES * (SHARES + 1))) == 0))
         state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (state != MAP_FAILED && !state->magic)
         make_state(state, fingerprint);
     lock_type = F_UNLCK;
-    byte_lock(F_OFD_SETLK, MAKING, &lock_type);
+    byte_lock(F_OFD_SETLK, INIT_LOCK_BYTE, &lock_type);
     if (state != MAP_FAILED && (state->magic != MAGIC || state->fingerprint != fingerprint)) {
         munmap(state, sizeof *state);
         return NULL;
@@ -184,7 +186,7 @@ struct engine *engine_open(uint64_t name, uint64_t fingerprint, const struct eng
     int fd;
     struct state *state = NULL;
     while ((fd = open_state(engine.path)) >= 0 && !(state = map_state(fd, fingerprint))) {
-        unlink(engine.path); /* the rack was edited: those who run keep theirs, the rest start afresh */
+        unlink(engine.path); /* the rack was edited: running processes keep the old state, new ones start afresh */
         close(fd);
     }
     if (fd < 0 || state == MAP_FAILED) {
@@ -198,7 +200,7 @@ struct engine *engine_open(uint64_t name, uint64_t fingerprint, const struct eng
     return &engine;
 }
 
-/* The last to leave removes the file. One that is killed leaves it to the next. */
+/* The last process to close the file removes it. A killed process leaves that to the next. */
 __attribute__((destructor)) static void remove_state(void)
 {
     if (engine.state && engine.owner == getpid() && flock(engine.fd, LOCK_EX | LOCK_NB) == 0 &&
@@ -213,7 +215,8 @@ void engine_forget(struct engine *forgotten)
     memset(forgotten, 0, sizeof *forgotten);
 }
 
-/* The next stretch of the wheel, at most until `until`: who was served (NOBODY for a change of holder) and how long. */
+/* The next stretch of the wheel, at most until until_ns: the account that was served (NOBODY: a change of holder)
+ * and the duration. */
 static uint64_t next_stretch(struct wheel *wheel, const struct engine_card *card, const uint64_t *pending_ns,
                              uint32_t tenant_count, uint64_t until_ns, uint32_t *tenant)
 {
@@ -274,7 +277,7 @@ static void pending_of(const struct card *card, uint64_t *pending_ns)
     }
 }
 
-/* Everything that happened on the card until now. Called with its lock held. */
+/* Simulates the card until now. Under the card's lock. */
 static void advance_to(struct card *card, const struct engine_card *card_spec, uint64_t now_ns)
 {
     uint64_t pending_ns[ENGINE_TENANTS];
@@ -291,7 +294,7 @@ static void advance_to(struct card *card, const struct engine_card *card_spec, u
     }
 }
 
-/* When the account will reach the fence, if nobody submits anything more. Called with the card's lock held. */
+/* When the account will reach the fence, if no process submits more. Under the card's lock. */
 static uint64_t predict_fence(const struct card *card, const struct engine_card *card_spec,
                               const struct account *account, uint64_t fence)
 {
@@ -339,8 +342,8 @@ static bool is_open_anywhere(const struct share *share)
     return any_bits != 0;
 }
 
-/* Whose figure has it: its maker's, or else that of one who opened it and did not make it; NOBODY's if there is none.
- */
+/* The account that reports a shared block: its maker's, else that of a process that opened it; NOBODY: there is
+ * none. */
 static uint32_t shown_account(const struct share *share)
 {
     for (uint32_t account = 0; !share->has_maker && account < ACCOUNTS; account++)
@@ -361,7 +364,7 @@ static void close_shares(const struct card *card, uint32_t account)
     }
 }
 
-/* Blocks that nobody holds and no descriptor is of are the card's again. Called with the card's lock held. */
+/* Releases blocks that no process has open and that no descriptor names. Under the card's lock. */
 static void free_unused_shares(const struct card *card)
 {
     EACH_SHARE(share, card)
@@ -369,8 +372,8 @@ static void free_unused_shares(const struct card *card)
         short type = F_WRLCK;
         if (share->has_maker && !is_open_anywhere(share))
             share->charged_bytes = share->maker_bytes;
-        if (share->has_maker || is_open_anywhere(share) || !byte_lock(F_OFD_GETLK, EXPORTED + number, &type) ||
-            type != F_UNLCK)
+        if (share->has_maker || is_open_anywhere(share) ||
+            !byte_lock(F_OFD_GETLK, FIRST_SHARE_LOCK_BYTE + number, &type) || type != F_UNLCK)
             continue;
         fallocate(engine.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)engine_share_offset((int)number),
                   (off_t)share->length_bytes);
@@ -394,7 +397,7 @@ static void drop_tenant(struct card *card, uint32_t tenant)
     __atomic_store_n(&engine.state->is_account_taken[account], 0, __ATOMIC_RELEASE);
 }
 
-/* Looks for the dead. Called with the card's lock held. */
+/* Releases what dead processes had. Under the card's lock. */
 static void drop_dead_tenants(struct card *card, uint64_t now_ns)
 {
     card->looked_ns = now_ns;
@@ -456,7 +459,7 @@ void engine_leave(struct account *account)
 
 static uint64_t batch_bytes(uint64_t managed_bytes)
 {
-    return (managed_bytes + BATCH - 1) / BATCH * BATCH;
+    return (managed_bytes + MANAGED_BATCH_BYTES - 1) / MANAGED_BATCH_BYTES * MANAGED_BATCH_BYTES;
 }
 
 static uint64_t used_bytes_of(const struct card *card)
@@ -535,7 +538,7 @@ int engine_file(void)
 
 uint64_t engine_share_offset(int share_number)
 {
-    return ROOM * ((uint64_t)share_number + 1);
+    return MAX_SHARE_BYTES * ((uint64_t)share_number + 1);
 }
 
 bool engine_share(struct account *account, uint64_t bytes, uint64_t length_bytes, bool is_charged,
@@ -627,15 +630,15 @@ bool engine_share_close(struct account *account, int share_number)
     return is_still_open;
 }
 
-/* The file position tells which block it is of: duplicates share it with the locks. The shared lock of the whole keeps
- * the state from being removed. */
+/* The file position of a descriptor is the number of its block; duplicates share it with the locks. The shared lock
+ * of the whole file keeps the state from being removed. */
 int engine_share_export(int share_number)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", engine.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     struct flock lock_range = {
-        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = EXPORTED + (unsigned)share_number, .l_len = 1};
+        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = FIRST_SHARE_LOCK_BYTE + (unsigned)share_number, .l_len = 1};
     if (fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock_range) == 0 && flock(fd, LOCK_SH) == 0 &&
         lseek(fd, (off_t)engine_share_offset(share_number), SEEK_SET) >= 0)
         return fd;
@@ -648,17 +651,17 @@ bool engine_share_import(int fd, struct engine_share *handle)
 {
     struct stat own_status, imported_status;
     off_t offset = lseek(fd, 0, SEEK_CUR);
-    uint64_t share_number = (uint64_t)offset / ROOM - 1;
+    uint64_t share_number = (uint64_t)offset / MAX_SHARE_BYTES - 1;
     if (fstat(engine.fd, &own_status) || fstat(fd, &imported_status) || own_status.st_ino != imported_status.st_ino ||
-        own_status.st_dev != imported_status.st_dev || offset < (off_t)ROOM || (uint64_t)offset % ROOM ||
-        share_number >= SHARES)
+        own_status.st_dev != imported_status.st_dev || offset < (off_t)MAX_SHARE_BYTES ||
+        (uint64_t)offset % MAX_SHARE_BYTES || share_number >= SHARES)
         return false;
-    const struct share *share = &engine.state->shares[share_number]; /* the descriptor keeps it */
+    const struct share *share = &engine.state->shares[share_number]; /* it exists as long as the descriptor */
     *handle = (struct engine_share){share->id, share->length_bytes, (int)share_number, share->card};
     return true;
 }
 
-/* How long the account was served between since and now. */
+/* Nanoseconds that the account was served between since_ns and now_ns. */
 static uint64_t busy_ns_between(const struct account *account, uint64_t since_ns, uint64_t now_ns)
 {
     uint64_t busy_ns = 0;
@@ -724,7 +727,7 @@ void engine_wait(struct account *account, uint64_t fence)
         pthread_mutex_unlock(&card->lock);
         uint64_t now_ns = engine_now();
         if (is_shared && fence_time_ns > now_ns + look_period_ns)
-            fence_time_ns = now_ns + look_period_ns; /* a neighbour may die and hand its time slices over */
+            fence_time_ns = now_ns + look_period_ns; /* if a neighbour dies meanwhile, its time slices are freed */
         if (fence_time_ns > now_ns + 2 * sleep_margin_ns) {
             uint64_t wake_ns = fence_time_ns - sleep_margin_ns;
             struct timespec wake_time = {(time_t)(wake_ns / 1000000000u), (long)(wake_ns % 1000000000u)};
@@ -739,7 +742,7 @@ uint64_t engine_when(struct account *account, uint64_t fence)
 {
     struct card *card = enter_card(account->card, false);
     uint64_t oldest = account->stretch_count > STRETCHES ? account->stretch_count - STRETCHES : 0;
-    uint64_t time_ns = 0; /* before anything was ever served */
+    uint64_t time_ns = 0; /* no stretch was served yet */
     for (uint64_t i = account->stretch_count; i-- > oldest;) {
         const struct stretch *stretch = &account->stretches[i % STRETCHES];
         time_ns = stretch->start_ns;

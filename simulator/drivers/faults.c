@@ -28,7 +28,8 @@ static bool concerns(const struct rack_section *section, const char *call)
            !strcmp(rack_text(section, "vendor", fake_vendor), fake_vendor);
 }
 
-/* A library that never had the symbol is one whose dynamic symbol table gives it no value: so dlsym sees it. */
+/* dlsym does not find a symbol whose value in the dynamic symbol table is zero. So the library looks as if it had
+ * never had the function. */
 static int hide_in(struct dl_phdr_info *object, size_t size, void *argument)
 {
     (void)size;

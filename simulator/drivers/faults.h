@@ -15,11 +15,11 @@
 
 #include "management_state.h"
 
-bool faults_sound(struct rack *rack); /* whatever is malformed is told */
+bool faults_sound(struct rack *rack); /* reports malformed faults; false: there were some */
 
-bool faults_spare(const struct fake_card *card); /* still there: it has not vanished since it was handed out */
+bool faults_spare(const struct fake_card *card); /* the card has not vanished since it was handed out */
 
-/* Whether the call ends here: with *code to be returned, after filling out with noise if so told. */
+/* Whether the call ends here and returns *code. `out` is filled with noise if the fault says so. */
 bool faults_answer(const char *call, const struct fake_card *card, void *out, uint64_t size, int *code);
 #define FAULTS(card, out, size)                                                                                        \
     do {                                                                                                               \

@@ -1,9 +1,9 @@
-/* A simulated libamdhip64.so.7 (or .6): HIP's names over the simulated driver of CUDA's shape, for what AMD's runtime
- * of Debian, 5.2.3, does not have. It keeps books of a card's memory and time as that driver does; AMD's own allocator
- * is not in it. Error codes are CUDA's, which HIP numbers alike (hip_runtime_api.h of ROCm 6.3). From that header are
- * the parameters, too, of functions that the limiter has no line for.
+/* A simulated libamdhip64.so.7 (or .6), for what AMD's runtime of Debian, 5.2.3, does not have: HIP's names over the
+ * simulated driver of CUDA's shape, which accounts for a card's memory and time. AMD's own allocator is not simulated.
+ * Error codes are CUDA's, since HIP numbers them alike (hip_runtime_api.h of ROCm 6.3). Parameters of functions that
+ * the limiter does not hook are from that header, too.
  *
- * A thread has a current device and no contexts: each call enters the primary context of that.
+ * A thread has a current device and no contexts. Each call enters the primary context of that device.
  */
 #include "amd.h"
 #include "driver.h"
@@ -15,7 +15,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static CUcontext primary_contexts[ENGINE_CARDS];         /* of the devices that were used */
-static unsigned reset_count;                             /* of any device: threads enter theirs anew */
+static unsigned reset_count; /* counts resets of any device; a thread enters its context again after one */
 
 static __thread int current_device;
 static __thread CUcontext entered_context;
@@ -45,7 +45,7 @@ static CUresult enter(void)
         CUresult entry_result = enter();                                                                               \
         return (hipError_t)(entry_result == CUDA_SUCCESS ? (result) : entry_result);                                   \
     }
-/* The variant for per-thread default streams, too: S() is the stream that is meant. */
+/* Defines also the variant for per-thread default streams. S() is the stream of the call. */
 #define SPT(name, parameters, result)                                                                                  \
     EXPORT hipError_t name parameters                                                                                  \
     {                                                                                                                  \
@@ -113,7 +113,7 @@ static CUresult reset(hipDevice_t device)
     pthread_mutex_lock(&lock);
     CUresult result = cuDevicePrimaryCtxReset_v2(device);
     if (result == CUDA_SUCCESS)
-        primary_contexts[device] = NULL; /* made anew by the next call */
+        primary_contexts[device] = NULL; /* the next call creates it again */
     reset_count++;
     pthread_mutex_unlock(&lock);
     return result;
@@ -191,7 +191,7 @@ HIP(hipArray3DCreate, (hipArray_t *made, const HIP_ARRAY3D_DESCRIPTOR *shape),
     cuArray3DCreate_v2(TO(CUarray, made), TO(const CUDA_ARRAY3D_DESCRIPTOR, shape)))
 HIP(hipArrayDestroy, (hipArray_t hipArray_t), cuArrayDestroy((CUarray)hipArray_t))
 
-/* Blocks of physical memory. A mapping has its block until its addresses are freed: unmapping gives nothing back
+/* Blocks of physical memory. A mapping keeps its block until its addresses are freed: unmapping frees no memory
  * (vllm-project/vllm issue 37533, ROCm 6.4 and 7.0). */
 
 static struct mapping {
@@ -250,7 +250,7 @@ HIP(hipMemImportFromShareableHandle, (hipMemGenericAllocationHandle_t *block, vo
     hipMemAllocationHandleType type),
     cuMemImportFromShareableHandle(TO(CUmemGenericAllocationHandle, block), shared, (CUmemAllocationHandleType)type))
 
-/* Modules, and the kernels of programs that hipcc built: those are known by addresses of the host. */
+/* Modules, and the kernels of programs that hipcc built, which are named by host addresses. */
 
 HIP(hipModuleLoad, (hipModule_t *module, const char *path), cuModuleLoad(TO(CUmodule, module), path))
 HIP(hipModuleLoadData, (hipModule_t *module, const void *image), cuModuleLoadData(TO(CUmodule, module), image))

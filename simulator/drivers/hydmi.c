@@ -106,7 +106,7 @@ struct left {
     unsigned vdevice_count;
 };
 
-/* What the card has beside its virtual devices, but for one of them. Under the lock. */
+/* What the card has left without its virtual devices, of which one may be excepted. Under the lock. */
 static struct left left_of(const struct fake_card *card, const struct fake_slice *excluded)
 {
     struct left remaining = {card->core_units, card->memory_bytes, VDEVICES};
@@ -132,7 +132,7 @@ EXPORT dmiStatus dmiGetDeviceRemainingInfo(int device_id, size_t *cus, size_t *m
     return DMI_STATUS_SUCCESS;
 }
 
-/* All of them or none; sizes in MiB. */
+/* Creates all of them or none; sizes in MiB. */
 EXPORT dmiStatus dmiCreateVDevices(int device_id, int vdev_count, int *vdev_cus, int *vdev_mem_size)
 {
     CARD(vdev_cus);

@@ -24,7 +24,7 @@ typedef enum {
     HSAKMT_STATUS_MEMORY_NOT_REGISTERED = 36,
 } HSAKMT_STATUS;
 
-/* All structures are packed to four bytes, as the header has it. */
+/* All structures are packed to four bytes, as in the header. */
 #pragma pack(push, 4)
 
 typedef struct {
@@ -203,8 +203,9 @@ typedef struct {
     amd_signal_t *completion_signal;
 } hsa_barrier_packet_t;
 
-/* A queue as its processor sees it (amd_queue_t), from where it looks for what was read to the signal that it stops
- * with: what a kernel's threads may have of their own, and why it stopped. */
+/* The part of a queue (amd_queue_t) that its packet processor uses, from read_dispatch_id to queue_inactive_signal.
+ * The fields in between size the scratch of a kernel's threads; the signal's value is the reason why the queue
+ * stopped. */
 typedef struct {
     volatile uint64_t read_dispatch_id;
     uint32_t read_offset, compute_tmpring_size, scratch_resource_descriptor[4];
@@ -217,7 +218,7 @@ typedef struct {
 #define QUEUE_USE_SCRATCH_ONCE (UINT32_C(1) << 4) /* of queue_properties */
 enum { INACTIVE_NOT = 0, INACTIVE_SCRATCH_TOO_SMALL = 1, INACTIVE_SCRATCH_USED = 512 };
 
-/* The loader's extension of the runtime, which knows what lies where in a card's memory. */
+/* The loader extension of the HSA runtime, which knows the code objects in a card's memory. */
 #define HSA_EXTENSION_AMD_LOADER 0x201
 
 typedef struct {

@@ -65,7 +65,7 @@ static void fill(const uint32_t *packet)
         start[i] = packet[3];
 }
 
-/* Bit 31 tells a poll of memory from a flush of caches. */
+/* Bit 31: a poll of memory; else a flush of caches. */
 static bool is_met(const uint32_t *packet)
 {
     const volatile uint32_t *polled_word = (const uint32_t *)(uintptr_t)pair(packet + 1);

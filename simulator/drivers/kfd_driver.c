@@ -1,7 +1,6 @@
-/* The kernel's driver, below the library. It is asked by ioctl, so what stands in front of ioctl in a process sees what
- * is asked, and can refuse it. It answers where this library is preloaded; else nobody does, and the library goes on
- * as if it had been granted.
- */
+/* The kernel driver below the library. Requests go through ioctl, so that a library preloaded before ioctl sees them
+ * and can refuse them. This file answers them where this library is preloaded. Elsewhere no driver answers, and the
+ * library continues as if the request had been granted. */
 #include "kfd.h"
 
 #include <dlfcn.h>
@@ -11,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define DRIVER -0x4b4644 /* no process has such a descriptor */
+#define DRIVER -0x4b4644 /* no process has this file descriptor */
 
 EXPORT int ioctl(int fd, unsigned long request, ...)
 {
@@ -24,7 +23,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...)
 
 static int (*program_ioctl)(int, unsigned long, ...);
 
-/* The program's: this library is linked to look into itself first. */
+/* The program's ioctl, since this library is linked to prefer its own symbols. */
 void driver_open(void)
 {
     *(void **)&program_ioctl = dlsym(dlopen(NULL, RTLD_LAZY), "ioctl");
@@ -65,7 +64,7 @@ void driver_set_scratch(uint32_t node, const void *address)
         &(struct kfd_ioctl_set_scratch_backing_va_args){.va_addr = (uintptr_t)address >> 16, .gpu_id = gpu_id(node)});
 }
 
-/* As of KFD 1.17, whose two members more are left 0 here. */
+/* As of KFD 1.17; its two more members stay 0. */
 void driver_create_queue(uint32_t node)
 {
     struct {

@@ -78,7 +78,7 @@ EXPORT HSAKMT_STATUS hsaKmtSetEvent(HsaEvent *event)
     return OK;
 }
 
-/* Whether enough of them are set; those that reset themselves are, then. Lock held. */
+/* Whether enough of the events are set. Then those that reset themselves are reset. Lock held. */
 static bool take(HsaEvent *const awaited[], uint32_t count, bool waits_for_all)
 {
     uint32_t set_count = 0;
@@ -131,7 +131,8 @@ void complete(amd_signal_t *signal, uint64_t start_ns, uint64_t end_ns)
     signal->start_ts = start_ns;
     signal->end_ts = end_ns;
     uint64_t *mailbox = (uint64_t *)(uintptr_t)signal->event_mailbox_ptr;
-    uint32_t event = signal->event_id; /* read first: who sees the value may free the signal */
+    uint32_t event =
+        signal->event_id; /* read before the value is set: a thread that sees the value may free the signal */
     __atomic_sub_fetch(&signal->value, 1, __ATOMIC_SEQ_CST);
     wake(mailbox, event);
 }

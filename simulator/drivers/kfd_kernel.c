@@ -1,7 +1,7 @@
-/* Kernels: what they are called and how long they take. Those of the runtimes copy and fill, and are done here.
+/* Kernels: their names and durations. The runtimes' own copies and fills are done here.
  *
- * A packet names a kernel by the address of its descriptor. The HSA runtime's loader knows which code object lies
- * there, and the object's symbols have the name. No other instruction of a GPU is run.
+ * A packet names a kernel by the address of its descriptor. The HSA runtime's loader knows which code object is at that
+ * address, and the object's symbols have the name. No other GPU code is run.
  */
 #include "kfd.h"
 
@@ -14,7 +14,7 @@
 #define NAMES   256u
 #define RUNTIME "__amd_rocclr_" /* HIP's own kernels, which it compiles for each card */
 
-static struct name { /* to ask the loader takes 50 us */
+static struct name { /* a query of the loader takes 50 us */
     uint64_t object;
     char text[sizeof((struct kernel_call *)0)->name];
 } names[NAMES];
@@ -25,12 +25,12 @@ void kernel_forget(void)
     memset(names, 0, sizeof names);
 }
 
-/* The tables of a loaded code object: it has its own headers in its first segment. What it was loaded from may be gone.
- */
+/* The tables of a loaded code object, whose first segment has its headers. The file it was loaded from may not exist
+ * any more. */
 struct symbols {
     const Elf64_Sym *table;
     const char *names;
-    const uint32_t *hash; /* buckets, then how many symbols there are */
+    const uint32_t *hash; /* number of buckets, then number of symbols */
 };
 
 static struct symbols symbols_of(const char *base)
@@ -70,7 +70,7 @@ static const char *name_in(const hsa_ven_amd_loader_segment_descriptor_t *segmen
     return NULL;
 }
 
-/* By the runtime that is loaded: this library is below it, and cannot link to it. */
+/* Through the loaded runtime: this library is below it, and cannot link to it. */
 static void ask_loader(uint64_t object, char *name, size_t capacity)
 {
     int (*table_of)(uint16_t, uint16_t, size_t, void *) = NULL;
@@ -119,8 +119,8 @@ static uint64_t word(const void *arguments, unsigned index)
 void kernel_look_up(const hsa_kernel_dispatch_packet_t *packet, const struct nvidia *rack, struct kernel_call *call)
 {
     *call = (struct kernel_call){.is_runtime_kernel = true};
-    /* The HSA runtime's own copy and fill lie in host memory. Its loader holds its lock while it copies with them, so
-     * it cannot be asked. */
+    /* The HSA runtime's own copy and fill are in host memory. Its loader holds its lock while it copies with them,
+     * so that a query would deadlock. */
     if (memory_is_host(packet->kernel_object))
         return;
     name_of(packet->kernel_object, call->name, sizeof call->name);
@@ -133,14 +133,14 @@ void kernel_look_up(const hsa_kernel_dispatch_packet_t *packet, const struct nvi
                 (rack->kernels[i].ns_per_arg0 ? rack->kernels[i].ns_per_arg0 * word(packet->kernarg_address, 0) : 0);
 }
 
-/* Arguments: source, target, their offsets, words and one more, odd bytes. */
+/* Arguments: source, target, their offsets, words plus one, remaining bytes. */
 static void copy_buffer(const void *arguments)
 {
     memmove(memory_at(word(arguments, 1) + word(arguments, 3)), memory_at(word(arguments, 0) + word(arguments, 2)),
             (word(arguments, 4) - 1) * 4 + (uint32_t)word(arguments, 5));
 }
 
-/* Source and target; pitch, slice and start of each; width, height, depth, and how many bytes they are counted in. */
+/* Arguments: source and target; pitch, slice and start of each; width, height, depth, and their unit in bytes. */
 static void copy_box(const void *arguments, bool is_aligned)
 {
     const uint64_t *source_shape = (const uint64_t *)arguments + 4, *target_shape = source_shape + 4,
@@ -155,8 +155,8 @@ static void copy_box(const void *arguments, bool is_aligned)
                     box_shape[0] * unit_bytes);
 }
 
-/* Targets of 1, 2, 4 and 8 bytes (one of them is there), a pattern, how many units it has, offset; then a count, or
- * width, height and pitch. */
+/* Arguments: targets for elements of 1, 2, 4 and 8 bytes, of which one is not NULL; pattern; its length in elements;
+ * offset; then a count, or width, height and pitch. */
 static void fill(const void *arguments, bool is_1d)
 {
     const char *pattern = memory_at(word(arguments, 4));
@@ -172,7 +172,7 @@ static void fill(const void *arguments, bool is_1d)
     }
 }
 
-/* A target of four bytes or one of eight, and the value. */
+/* Arguments: a target of four bytes or one of eight, and the value. */
 static void write_word(const void *arguments)
 {
     for (unsigned target = 0; target < 2; target++)
@@ -180,7 +180,7 @@ static void write_word(const void *arguments)
             memcpy(memory_at(word(arguments, target)), (const uint64_t *)arguments + 2, 4u << target);
 }
 
-/* The HSA runtime's shaders are told apart by their arguments: a copy has pairs of addresses in equal steps. */
+/* The HSA runtime's shaders are recognised by their arguments: a copy has pairs of addresses in equal steps. */
 static void run_shader(const void *arguments)
 {
     unsigned step_count = 0;

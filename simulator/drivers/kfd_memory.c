@@ -1,7 +1,7 @@
-/* Memory: a card's is a range of one sparse file of this process, so that another can map it.
+/* Memory: a card's is a range of one sparse file of this process, so that another process can map it.
  *
- * A card's blocks start at multiples of 2 MiB, since the HSA runtime cuts such blocks up and asserts that. What is
- * locked of the host's memory has an address of its own on the cards, as it has there; copies translate it.
+ * A card's blocks start at multiples of 2 MiB, since the HSA runtime divides such blocks and asserts the alignment.
+ * Locked host memory has a separate address on the cards, as with real ones. Copies translate it.
  */
 #include "kfd.h"
 
@@ -19,7 +19,7 @@ enum kind { ALLOCATED, LOCKED_HOST, OPENED, SCRATCH };
 
 struct range {
     struct range *next;
-    char *start, *alias; /* alias: what the cards know locked memory by */
+    char *start, *alias; /* alias: address of locked host memory on the cards */
     uint64_t size_bytes, file_offset;
     enum kind kind;
     uint32_t node;
@@ -30,7 +30,7 @@ struct range {
     struct engine_share share;
 };
 
-struct handle { /* in the bytes of HsaSharedMemoryHandle; the block's id guards against numbers used again */
+struct handle { /* layout of HsaSharedMemoryHandle; the block's id detects a number that was reused */
     int32_t pid, fd;
     uint32_t id;
     uint16_t number;
@@ -84,7 +84,7 @@ static HSAKMT_STATUS keep(struct range new_range, void **start)
     return OK;
 }
 
-/* Scratch asks for gigabytes of addresses; pieces of it are taken of the card when they are mapped. */
+/* The runtime reserves gigabytes of addresses for scratch. Parts of it are charged to the card when they are mapped. */
 static bool takes_of_card(uint32_t node, HsaMemFlags flags)
 {
     return node != NODE_CPU && !(flags.Value & MEMORY_SCRATCH);
@@ -118,7 +118,7 @@ static char *map_of_file(uint64_t size, uint64_t *offset)
     return reserved;
 }
 
-/* The handle of so many bytes of the card; 0: it does not have them. */
+/* Charges the bytes to the card. Returns the driver's handle; 0: the card does not have them. */
 static uint64_t take_of_card(uint32_t node, const void *address, uint64_t size)
 {
     struct account *account = account_of(node);
@@ -160,7 +160,7 @@ EXPORT HSAKMT_STATUS hsaKmtAllocMemory(uint32_t node, uint64_t size, HsaMemFlags
     return keep((struct range){.start = new_range, .size_bytes = size, .node = node, .flags = flags}, start);
 }
 
-/* The last to let go of the bytes gives their pages back. */
+/* The pages are freed by the last process that has them open. */
 static void give_back(struct range *range)
 {
     struct account *account = range->node == NODE_CPU ? NULL : account_of(range->node);
@@ -181,7 +181,7 @@ static void give_back(struct range *range)
         munmap(range->start, range->size_bytes);
 }
 
-/* What a range of one of these kinds (bits) begins at. */
+/* Unlinks the range of one of these kinds (bits) that begins at the address. */
 static struct range *unlinked(const void *start, unsigned kinds)
 {
     struct range **link = &ranges;
@@ -227,7 +227,7 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterMemoryWithFlags(void *start, uint64_t size, H
                 &start);
 }
 
-/* A piece of what was allocated as scratch is there from now on. */
+/* Maps a part of the scratch. */
 static HSAKMT_STATUS map_scratch(const struct range *whole, char *start, uint64_t size)
 {
     struct range new_range = {.start = start, .size_bytes = size, .kind = SCRATCH, .node = whole->node};
@@ -333,7 +333,7 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterSharedHandleToNodes(const HsaSharedMemoryHand
     return hsaKmtRegisterSharedHandle(handle, start, size);
 }
 
-/* The cards that this process uses, for memory of the host: the runtime asserts that it uses those it is told. */
+/* The cards that this process uses, for host memory: the runtime asserts that it uses the nodes it is given. */
 static uint32_t used_nodes(uint32_t nodes[ENGINE_CARDS])
 {
     uint32_t count = 0;

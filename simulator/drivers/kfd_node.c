@@ -1,4 +1,4 @@
-/* What cards there are, as AMD's runtimes ask for it. Node 0 is the processor, the others are the rack's cards. */
+/* The nodes that AMD's runtimes query. Node 0 is the processor, the others are the rack's cards. */
 #include "kfd.h"
 
 #include "amd.h"
@@ -133,7 +133,7 @@ EXPORT HSAKMT_STATUS hsaKmtGetNodeProperties(uint32_t node, HsaNodeProperties *p
     return card || node == NODE_CPU ? OK : HSAKMT_STATUS_INVALID_NODE_UNIT;
 }
 
-/* The bases of local and scratch memory are addresses that nothing is at: the runtime only compares with them. */
+/* The bases of local and scratch memory are unused addresses: the runtime only compares with them. */
 EXPORT HSAKMT_STATUS hsaKmtGetNodeMemoryProperties(uint32_t node, uint32_t count, HsaMemoryProperties *properties)
 {
     static uint32_t flush[1024]; /* registers that the runtime writes to */
@@ -164,7 +164,7 @@ EXPORT HSAKMT_STATUS hsaKmtGetNodeCacheProperties(uint32_t node UNUSED, uint32_t
     return OK;
 }
 
-/* Without a link between a card and the processor the runtime believes that there are no atomic operations. */
+/* Without a link between a card and the processor the runtime assumes that there are no atomic operations. */
 EXPORT HSAKMT_STATUS hsaKmtGetNodeIoLinkProperties(uint32_t node, uint32_t count, HsaIoLinkProperties *properties)
 {
     memset(properties, 0, count * sizeof *properties);
@@ -197,7 +197,7 @@ EXPORT HSAKMT_STATUS hsaKmtGetXNACKMode(int32_t *enabled)
     return OK;
 }
 
-/* What such a card has not: page faults on request, shared virtual memory, a debugger. */
+/* Features that these cards lack: page faults on request, shared virtual memory, a debugger. */
 EXPORT HSAKMT_STATUS hsaKmtSetXNACKMode(int32_t enable UNUSED)
 {
     return HSAKMT_STATUS_NOT_SUPPORTED;
@@ -231,7 +231,7 @@ EXPORT HSAKMT_STATUS hsaKmtRegisterGraphicsHandleToNodes(uint64_t handle UNUSED,
     return HSAKMT_STATUS_NOT_SUPPORTED;
 }
 
-/* What changes nothing that can be seen here. */
+/* Calls without an effect here. */
 EXPORT HSAKMT_STATUS hsaKmtSetMemoryPolicy(uint32_t node UNUSED, uint32_t default_policy UNUSED,
                                            uint32_t alternate_policy UNUSED, void *start UNUSED, uint64_t size UNUSED)
 {

@@ -1,7 +1,7 @@
-/* Queues: a thread each reads what the runtime wrote, as a card's packet processor does.
+/* Queues: each has a thread that reads the packets of the runtime, as a card's packet processor does.
  *
- * A doorbell is plain memory, so it is polled. Kernels are given to the card as soon as they are read, and completed
- * in order when the card has come past them: a kernel that waits behind another of its queue is no gap on the card.
+ * A doorbell is plain memory, so it is polled. Kernels are submitted to the card when they are read, and completed in
+ * order when the card has done them. So a kernel that waits behind another of its queue leaves no gap on the card.
  */
 #include "kfd.h"
 
@@ -11,9 +11,9 @@
 #include <time.h>
 
 #define QUEUES  256u
-#define AHEAD   64u /* kernels of a queue that the card has at once */
+#define AHEAD   64u /* most kernels of a queue that are submitted at once */
 #define SPINS   50u
-#define SHORT   UINT64_C(30000) /* ns between looks at a doorbell, and after a while */
+#define SHORT   UINT64_C(30000) /* ns between polls of a doorbell; LONG after PATIENT idle polls */
 #define LONG    UINT64_C(300000)
 #define PATIENT 2000u
 
@@ -79,7 +79,7 @@ static void use_scratch(struct queue *queue, const hsa_kernel_dispatch_packet_t 
         raise_signal(queue->tail->queue_inactive_signal, INACTIVE_SCRATCH_USED);
 }
 
-/* Gives a kernel to the card. A mask of compute units makes it take longer by as much. */
+/* Submits a kernel to the card. A mask of compute units lengthens it in proportion. */
 static void begin_kernel(struct queue *queue, hsa_kernel_dispatch_packet_t *packet)
 {
     struct running *running = &queue->running[(queue->oldest_running + queue->running_count++) % AHEAD];
@@ -132,7 +132,7 @@ static bool read_packet(struct queue *queue)
 {
     hsa_kernel_dispatch_packet_t *packet = packet_at(queue, queue->read_packets);
     unsigned type = __atomic_load_n(&packet->header, __ATOMIC_ACQUIRE) & 0xff;
-    /* The doorbell begins at -1 and then is the last packet's index. */
+    /* The doorbell starts at -1 and then is the last packet's index. */
     if ((int64_t)queue->read_packets > (int64_t)queue->doorbell || type == PACKET_INVALID ||
         queue->running_count == AHEAD || is_stopped(queue))
         return false;

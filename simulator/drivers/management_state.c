@@ -32,7 +32,7 @@ static char state_path[64];
 
 static struct fake_cards *_Atomic opened; /* NULL: the library is not open */
 
-/* The rack may be edited between two looks: its path is what names its state. */
+/* The state is named by the rack's path, since its text may be edited between two reads. */
 static void map_state(const char *rack)
 {
     snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", fake_vendor, (unsigned)getuid(),
@@ -56,7 +56,7 @@ static bool file_lock(short type)
     struct stat status;
     while (fcntl(state_file, F_SETLKW, &first) && errno == EINTR)
         ;
-    return fstat(state_file, &status) || status.st_nlink; /* false: it was removed before we had it */
+    return fstat(state_file, &status) || status.st_nlink; /* false: it was removed before it was locked */
 }
 
 void fake_lock(void)
@@ -145,8 +145,8 @@ struct fake_slice *fake_find(const struct fake_card *card, uint32_t kind, uint32
     return slice;
 }
 
-/* The byte of the file that stands for the slice: locked by those who occupy it, each through a description of its own,
- * so that the kernel lets go of it when the last copy of that is gone. */
+/* The byte of the file for a slice. Processes that use the slice lock it, each through an open file description of
+ * its own. The kernel drops the lock with the last duplicate of that description. */
 static struct flock byte_of(const struct fake_slice *slice, short type)
 {
     return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = 1 + (slice - state->slices), .l_len = 1};

@@ -1,4 +1,4 @@
-/* How every call of the fake libmtml begins: the card that a handle is about, and the faults it was told to show. */
+/* Start of every call of the fake libmtml: the card of a handle, and the faults set for the call. */
 #ifndef HETERO_FAKE_MTML_CARD_H
 #define HETERO_FAKE_MTML_CARD_H
 

@@ -1,4 +1,4 @@
-/* How every call of the fake libmxsml begins: the card it is about, and the faults it was told to show. */
+/* Start of every call of the fake libmxsml: its card, and the faults set for the call. */
 #ifndef HETERO_FAKE_MXSML_CARD_H
 #define HETERO_FAKE_MXSML_CARD_H
 

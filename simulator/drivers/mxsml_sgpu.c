@@ -94,7 +94,7 @@ EXPORT mxSmlReturn_t mxSmlSetDeviceTimeslice(unsigned int deviceId, unsigned int
     return set(card, TIMESLICE, timeslice, timeslice > 0);
 }
 
-/* What is left beside the slices, but for one of them. Under the lock. */
+/* What the card has left without the slices, of which one may be excepted. Under the lock. */
 static mxSmlSgpuAvailableQuota_t left_of(const struct fake_card *card, const struct fake_slice *excluded)
 {
     mxSmlSgpuAvailableQuota_t remaining = {mebibytes(card->memory_bytes), mebibytes(card->memory_bytes), 100};
@@ -159,7 +159,7 @@ EXPORT unsigned int mxSmlGetSgpuCount(unsigned int deviceId)
     return count;
 }
 
-/* A slice to look at or to change, under the lock, or the end of the call. */
+/* Finds a slice to read or to change, under the lock, or ends the call. */
 #define SLICE(out)                                                                                                     \
     SLICED(out);                                                                                                       \
     fake_lock();                                                                                                       \

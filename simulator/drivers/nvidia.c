@@ -63,7 +63,7 @@ static void read_mig(struct nvidia *nvidia, struct rack *rack, const struct rack
     }
 }
 
-/* "1:NV18 2:PIX"; what the other end says counts too. */
+/* "1:NV18 2:PIX"; either end may declare a link */
 static void read_links(struct nvidia *nvidia, struct rack *rack, const struct rack_section *section, unsigned index)
 {
     static const struct {
@@ -238,7 +238,7 @@ void nvidia_refresh(struct nvidia *nvidia)
     if (count && count == nvidia->device_count) { /* else it is the same, or half written */
         for (unsigned i = 0; i < count; i++)
             read_health(&nvidia->devices[i], rack, sections[i]);
-        last_fingerprint = rack->fingerprint; /* and its text stays: `health` is of it */
+        last_fingerprint = rack->fingerprint; /* the text is kept, because `health` points into it */
     } else {
         rack_close(rack);
     }

@@ -1,5 +1,5 @@
-/* The fake NVML: the rack's cards, as NVML tells of them. Where they sit, who uses them and what they are made of is in
- * nvml_place.c, nvml_use.c, nvml_card.c and nvml_mig.c. */
+/* The fake NVML: the rack's cards in NVML's terms. Topology is in nvml_place.c, processes and utilization in
+ * nvml_use.c, properties in nvml_card.c and MIG in nvml_mig.c. */
 #include "nvml.h"
 
 #include <pthread.h>
@@ -280,7 +280,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *
     return NVML_SUCCESS;
 }
 
-/* Before the long bus id came last, its place and 16 bytes less were reserved: more would be past the caller's end. */
+/* The struct of the second version ends before the long bus id. Writing more would overrun the caller's buffer. */
 EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t handle, nvmlPciInfo_t *pci)
 {
     nvmlPciInfo_t current_info;

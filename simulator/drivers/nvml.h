@@ -69,7 +69,7 @@ typedef struct {
     nvmlValue_t value;
 } nvmlFieldValue_t;
 
-struct nvmlDevice_st { /* a device, or a MIG instance of it */
+struct nvmlDevice_st { /* a device, or one of its MIG instances */
     unsigned device;
     int instance; /* -1: the device itself */
 };
@@ -85,8 +85,7 @@ bool valid(nvmlDevice_t handle);
 const struct nvidia_card *card_of(nvmlDevice_t handle);
 void pci_of(const struct nvidia_device *device, nvmlPciInfo_t *pci);
 
-/* What a call is called_card and what it fills in, for the faults it is told to show: unless it says otherwise, no card
- * and nothing. */
+/* For faults: the card that a call is about and the output that it fills in. By default no card and no output. */
 static const struct fake_card *const called_card __attribute__((unused)) = NULL;
 static void *const noise __attribute__((unused)) = NULL;
 static const uint64_t noise_size __attribute__((unused)) = 0;

@@ -1,5 +1,5 @@
-/* The fake NVML: the events that it passes on, and what slows a card down. The rack is read anew for both, so that a
- * test can have them happen: `xid = 48` is the last Xid of a card, and `health = hot` one that is too hot. */
+/* The fake NVML: events, and reasons why a card is slowed down. The rack is read again for both, so that a test can
+ * cause them: `xid = 48` is a card's last Xid, and `health = hot` a card that is too hot. */
 #include "nvml.h"
 
 #include <poll.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What nvml.h has beside what the limiter's abi.h declares. */
+/* Declarations of nvml.h that the limiter's abi.h lacks. */
 #define NVML_ERROR_TIMEOUT        ((nvmlReturn_t)10)
 #define XID_EVENT                 0x8ULL  /* nvmlEventTypeXidCriticalError */
 #define HARDWARE_THERMAL_SLOWDOWN 0x40ULL /* nvmlClocksEventReasonHwThermalSlowdown */
@@ -20,7 +20,7 @@ typedef struct {
     unsigned gpuInstanceId, computeInstanceId;
 } nvmlEventData_t;
 
-/* Which cards a set is of, and the last Xid of each that was passed on or was there before. */
+/* The cards of a set, and by card the last Xid that was reported or that was there before. */
 typedef struct nvmlEventSet_st {
     bool of[ENGINE_CARDS];
     unsigned past[ENGINE_CARDS];
@@ -85,7 +85,7 @@ static uint64_t now_ms(void)
     return (uint64_t)time.tv_sec * 1000 + (uint64_t)time.tv_nsec / 1000000;
 }
 
-/* Tells of what becomes of the rack's file from now on: it is written, or another takes its name. -1: nobody tells. */
+/* A descriptor that reports changes of the rack's file: it is written, or another file takes its name. -1: none. */
 static int changes_of_rack(void)
 {
     int changes = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -94,10 +94,10 @@ static int changes_of_rack(void)
     return changes;
 }
 
-/* As a card's driver does, it takes no processor time while nothing happens: heterod's own is measured beside it. */
+/* Takes no processor time while nothing happens, as a card's driver: heterod's processor time is measured on it. */
 EXPORT nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)
 {
-    enum { ANYWAY_MS = 10000 }; /* for a change that nobody tells of */
+    enum { ANYWAY_MS = 10000 }; /* in case a change is not reported */
     STARTED;
     NEEDS(set && data);
     for (uint64_t deadline_ms = now_ms() + timeout_ms;;) {

@@ -1,4 +1,4 @@
-/* The fake NVML: the MIG instances of a card. Each GPU instance has one compute instance, which is all of it. */
+/* The fake NVML: the MIG instances of a card. Each GPU instance has one compute instance of the same size. */
 #include "nvml.h"
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current, unsigned *pending)
@@ -6,7 +6,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned *current,
     ALIVE(device, handle);
     WHOLE(handle);
     NEEDS(current && pending);
-    if (device->major < 8) /* came with Ampere */
+    if (device->major < 8) /* since Ampere */
         return NVML_ERROR_NOT_SUPPORTED;
     *current = *pending = device->is_mig ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
     return NVML_SUCCESS;
@@ -157,7 +157,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t handle, un
             return NVML_SUCCESS;
         }
     }
-    return NVML_ERROR_NOT_SUPPORTED; /* no instance of it is on the card */
+    return NVML_ERROR_NOT_SUPPORTED; /* no instance of this profile is on the card */
 }
 
 /* All of the GPU instance, whose id is 0, is the only one. */

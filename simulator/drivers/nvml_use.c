@@ -20,7 +20,7 @@ static uint64_t reserved_of(const struct nvidia_device *device, nvmlDevice_t han
     return handle->instance >= 0 ? 0 : device->reserved_bytes;
 }
 
-/* As the first version has it: what is reserved counts as used. */
+/* As in the first version: reserved memory counts as used. */
 static void memory_of(const struct nvidia_device *device, nvmlDevice_t handle, nvmlMemory_t *memory)
 {
     memory->total = handle->instance >= 0 ? card_of(handle)->memory_bytes
@@ -82,7 +82,7 @@ static unsigned users_of(const struct nvidia_device *device, int instance, struc
     return count;
 }
 
-/* Of these, those whose numbers the caller may know: no list has others. */
+/* The processes whose PIDs the caller can see. Lists have no others. */
 static unsigned visible_users_of(const struct nvidia_device *device, int instance,
                                  struct user users[8 * ENGINE_TENANTS])
 {
@@ -103,7 +103,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtili
     FILLS(utilization);
     ALIVE(device, handle);
     NEEDS(utilization);
-    if (device->is_mig) /* as NVML has it */
+    if (device->is_mig) /* as in NVML */
         return NVML_ERROR_NOT_SUPPORTED;
     struct user users[8 * ENGINE_TENANTS];
     unsigned count = users_of(device, -1, users);
@@ -137,7 +137,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigne
     return power_of(device->power_limit_w, milliwatts);
 }
 
-/* Nobody has set another limit than the one the card came with. */
+/* No other limit is set than the card's default. */
 EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t handle, unsigned *milliwatts)
 {
     return nvmlDeviceGetEnforcedPowerLimit(handle, milliwatts);

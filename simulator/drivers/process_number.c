@@ -1,4 +1,4 @@
-/* Numbers of processes in other namespaces, from what /proc says of those that are seen here. */
+/* PIDs of processes in other namespaces, from /proc of the processes that are visible here. */
 #include "process_number.h"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@ static uint64_t space_of(const char *process)
     return stat(path, &status) == 0 ? (uint64_t)status.st_ino : 0;
 }
 
-/* The number that a process has in its own namespace: the last of those that the kernel lists. */
+/* The PID that a process has in its own namespace: the last one that the kernel lists. */
 static pid_t innermost(const char *process)
 {
     char path[sizeof "/proc//status" + NAME_MAX], line[256];

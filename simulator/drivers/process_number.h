@@ -1,4 +1,4 @@
-/* What number a process has for whoever asks: a driver tells each namespace of processes its own. */
+/* The PID of a process in the caller's namespace: a driver tells each PID namespace its own. */
 #ifndef HETERO_FAKE_PROCESS_NUMBER_H
 #define HETERO_FAKE_PROCESS_NUMBER_H
 
@@ -6,8 +6,8 @@
 #include <sys/types.h>
 
 struct process_number {
-    uint64_t space; /* the inode of the namespace; 0: not known */
-    pid_t pid;      /* in it */
+    uint64_t space; /* inode of the PID namespace; 0: unknown */
+    pid_t pid;      /* in that namespace */
 };
 
 struct process_number process_number_own(void);

@@ -73,7 +73,7 @@ static char *whole_file(const char *path)
     return text;
 }
 
-/* One line into the rack; NULL, or what is wrong with it. */
+/* Adds one line to the rack. NULL, or what is wrong with the line. */
 static const char *take_line(struct rack *rack, char *line, unsigned number)
 {
     char *comment = strchr(line, '#');

@@ -1,9 +1,9 @@
-/* The rack file: what hardware the fake drivers pretend to have, for every vendor's fakes alike.
+/* The rack file: the hardware that the fake drivers simulate, for every vendor alike.
  *
- * Line-based: `[kind name]` opens a section, `key = value` fills it, `#` starts a comment. Kinds used so far: [device],
- * [kernel NAME] and [driver]. Each vendor's fake takes the devices whose `vendor` is its own and reads the keys it
- * knows; keys of others are kept and ignored. Values are text until asked for: a number carries its unit (143771 MiB,
- * 2 us, 4300 GB/s). Whatever is wrong is told on stderr as file:line: what.
+ * Line-based: `[kind name]` opens a section, `key = value` adds to it, `#` starts a comment. The kinds so far:
+ * [device], [kernel NAME] and [driver]. Each vendor's fake reads the devices whose `vendor` is its own, and the keys it
+ * knows. Keys of others are kept and ignored. Values are text until they are read: a number has its unit (143771 MiB, 2
+ * us, 4300 GB/s). Errors are reported on stderr as file:line: what.
  */
 #ifndef HETERO_FAKE_RACK_H
 #define HETERO_FAKE_RACK_H
@@ -28,7 +28,7 @@ struct rack {
     char *text;           /* owns every string of the sections */
     unsigned section_count;
     struct rack_section *sections;
-    unsigned fault_count; /* values found malformed when asked for */
+    unsigned fault_count; /* malformed values that were read */
 };
 
 enum rack_unit { RACK_COUNT, RACK_BYTES, RACK_NANOSECONDS, RACK_BYTES_PER_SECOND };
@@ -37,7 +37,7 @@ enum rack_unit { RACK_COUNT, RACK_BYTES, RACK_NANOSECONDS, RACK_BYTES_PER_SECOND
 struct rack *rack_open(void);
 void rack_close(struct rack *rack);
 
-/* A fault is told, counted and answered with the fallback. */
+/* A malformed value is reported and counted, and gives the fallback. */
 const char *rack_text(const struct rack_section *section, const char *key, const char *fallback);
 uint64_t rack_number(struct rack *rack, const struct rack_section *section, const char *key, enum rack_unit unit,
                      uint64_t fallback);

@@ -1,5 +1,5 @@
-/* librocm_smi64.so for Hygon cards that are not there; rocm_smi_amd.c is AMD's. What runs on the cards is what AMD's
- * runtimes run on kfd.h's.
+/* A simulated librocm_smi64.so for Hygon cards; rocm_smi_amd.c is AMD's. AMD's runtimes run programs on the same cards
+ * through kfd.h.
  *
  * A [device]'s uuid is the card's unique id, such as 7100f95cee823041. The word for a link past PCIe is XGMI.
  */
@@ -37,7 +37,7 @@ static uint64_t unique_id_of(const struct fake_card *card)
     return 0;
 }
 
-/* What programs have of a card besides what the rack says. */
+/* The processes that run on a card, without those that the rack gives. */
 static unsigned running(unsigned index, struct fake_process *processes, unsigned capacity)
 {
     static struct engine_tenant tenants[ENGINE_TENANTS];
@@ -51,7 +51,7 @@ static unsigned running(unsigned index, struct fake_process *processes, unsigned
     return visible_count;
 }
 
-/* The processes that the rack says a card has, and those that run on it. */
+/* The processes that the rack gives for a card, and those that run on it. */
 static unsigned processes_on(unsigned index, const struct fake_card *card, struct fake_process *processes,
                              unsigned capacity)
 {
@@ -183,7 +183,7 @@ EXPORT rsmi_status_t rsmi_topo_get_numa_node_number(uint32_t dv_ind, uint32_t *n
 EXPORT rsmi_status_t rsmi_topo_numa_affinity_get(uint32_t dv_ind, uint32_t *numa_node)
 {
     CARD(numa_node);
-    *numa_node = (uint32_t)card->numa_node; /* -1 where the machine has no NUMA, as sysfs says it */
+    *numa_node = (uint32_t)card->numa_node; /* -1: the machine has no NUMA, as in sysfs */
     return RSMI_STATUS_SUCCESS;
 }
 
@@ -269,8 +269,8 @@ static bool is_listed(uint32_t pid, const uint32_t *pids, uint32_t count)
     return false;
 }
 
-/* Each process once, and no figures: the library has them of single cards alone, as it was seen on a Hygon card
- * (gpustack-operator's notes), and as rocm_smi_kfd.cc of AMD's has it. */
+/* Each process once, without figures: the library has those per card only. Seen on a Hygon card (gpustack-operator's
+ * notes), and in rocm_smi_kfd.cc of AMD's. */
 EXPORT rsmi_status_t rsmi_compute_process_info_get(rsmi_process_info_t *procs, uint32_t *num_items)
 {
     FAULTS(NULL, num_items, sizeof *num_items);

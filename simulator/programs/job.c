@@ -1,5 +1,5 @@
-/* hetero-job-cuda: a small program that keeps a CUDA device busy and says how fast it went, for demonstrations, tests
- * and measurements, on real cards and simulated ones alike. It needs the driver only. */
+/* hetero-job-cuda: a small program that keeps a CUDA device busy and reports its rate, for demonstrations, tests and
+ * measurements, on real and on simulated cards. It needs the driver only. */
 #include "cuda/abi.h"
 
 #include <dlfcn.h>
@@ -64,9 +64,9 @@ static const char ptx[] = ".version 6.0\n"
                           "    ret;\n"
                           "}\n";
 
-/* Blocks that meet at a barrier, again and again, after some 30 us of work each: `before` is how often they did in
- * earlier launches. Where a counter lies decides how fast a barrier is, so that every program has all kinds, MEETINGS
- * of them one after the other; and without work between them a program made 2 % more steps than the next (H200). */
+/* Blocks that meet at a barrier after every 30 us of work, about. `before` is the number of barriers in earlier
+ * launches. The address of a counter decides how fast a barrier is. So every program uses MEETINGS of them in turn.
+ * Without the work between barriers a program made 2 % more steps than the next (H200). */
 #define MEETINGS 32u
 #define APART    256u /* bytes */
 static const char cooperative_ptx[] =
@@ -138,7 +138,7 @@ static struct {
     uint64_t memory_bytes, allocation_bytes[16];
     unsigned allocation_count;
     bool is_cooperative, waits_for_cue;
-    char *meeting_path; /* where programs meet; NULL: they do not */
+    char *meeting_path; /* file through which programs synchronise; NULL: they do not */
     unsigned rank, rank_count;
 } settings = {.duration_s = 5, .kernel_us = 500, .max_steps_in_flight = 8};
 
@@ -147,20 +147,21 @@ static CUfunction spin;
 static CUgraphExec graph;
 static unsigned iterations;
 
-/* Of cooperative kernels: where arrivals are counted, how often blocks will have met, and the blocks of a launch. */
+/* Of cooperative kernels: the counters of arrivals at barriers, the number of barriers launched so far, and the
+ * blocks of a launch. */
 static CUdeviceptr meeting_counters;
 static unsigned long long meeting_count;
 static unsigned block_count;
 
-/* Where programs meet: how far each has come, as its card and the others' see it. Cards are told apart from what a page
- * can be shared by. */
+/* Shared by the programs of --meet: the step that each has reached, as host and card address. Each program's word
+ * has a cache line of its own in the shared page. */
 #define MEET_APART 64u
 #define MEET_MOST  64u
 static volatile uint32_t *arrivals;
 static CUdeviceptr card_arrivals;
 static uint32_t own_arrivals;
 
-/* Steps queued and not yet seen complete: a ring of asked.in_flight events. */
+/* Steps queued and not known to be complete: a ring of settings.max_steps_in_flight events. */
 static CUevent *step_ends;
 static unsigned long issued_steps, finished_steps;
 
@@ -245,7 +246,7 @@ static void open_meeting(void)
     arrivals = mapping;
 }
 
-/* The card says that it has come so far, and waits for the others'. */
+/* The card writes its step, and waits for the other programs' steps. */
 static void meet(void)
 {
     own_arrivals++;
@@ -256,7 +257,7 @@ static void meet(void)
                  CU_STREAM_WAIT_VALUE_GEQ);
 }
 
-/* The others need not wait for this program any longer. */
+/* The other programs no longer wait for this one. */
 static void leave_meeting(void)
 {
     if (arrivals != NULL)
@@ -275,8 +276,9 @@ static void launch(void)
         meet();
 }
 
-/* Seconds one kernel of so many iterations takes on the card: the best of a few, each behind another kernel, so that
- * the card is at work for us already when the time starts and a neighbour's time slice is not counted. */
+/* Seconds that one kernel of iteration_count iterations takes on the card: the best of a few. Each is launched
+ * behind another kernel, so that the card already runs this program when the time starts, and a neighbour's time
+ * slice is not counted. */
 static double measured(unsigned iteration_count)
 {
     CUevent start_event, end_event;
@@ -299,8 +301,8 @@ static double measured(unsigned iteration_count)
     return best_ms / 1e3;
 }
 
-/* A kernel's time is a constant and so much an iteration: two lengths tell both, if they are long enough to tell
- * apart and short enough to end within a driver's time slice, of some 2 ms. */
+/* A kernel's duration is a constant plus a time for each iteration. Two lengths give both, if they are long enough
+ * to differ and short enough to end within a driver's time slice of about 2 ms. */
 static void calibrate(void)
 {
     unsigned short_count = 10;
@@ -350,17 +352,18 @@ static void empty_queue(void)
     issued_steps = finished_steps = 0;
 }
 
-/* Runs until the time is over; tells of each second, and of the whole, if asked to. */
+/* Runs for the duration; reports each second and the whole if every_second is set. */
 static void run(double duration_s, bool every_second)
 {
-    unsigned long reported = 0;
+    unsigned long reported_steps = 0;
     double start_s = now(), last_s = start_s;
     unsigned second = 0;
     while (last_s - start_s < duration_s) {
         complete_one();
         last_s = now();
-        for (; every_second && last_s - start_s >= second + 1 && second + 1 <= duration_s; reported = finished_steps) {
-            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished_steps - reported);
+        for (; every_second && last_s - start_s >= second + 1 && second + 1 <= duration_s;
+             reported_steps = finished_steps) {
+            printf("{\"second\": %u, \"steps\": %lu}\n", ++second, finished_steps - reported_steps);
             fflush(stdout);
         }
     }
@@ -372,8 +375,8 @@ static void run(double duration_s, bool every_second)
     empty_queue();
 }
 
-/* Runs so many steps one after the other, and tells how long that took until one more had begun: what a limiter has
- * every step pay for is paid by then. */
+/* Runs the steps one after the other, and reports the time until one more step has started: by then all that a
+ * limiter does for each step is done. */
 static void run_steps(unsigned long step_count)
 {
     double start_s = 0;
@@ -392,8 +395,8 @@ static void run_steps(unsigned long step_count)
     empty_queue();
 }
 
-/* Runs until the monotonic clock says `until`, and tells of each step when all is over: a pipe that nobody reads yet
- * must not hold it up. */
+/* Runs until the monotonic clock is at until_s. Reports the steps at the end, since a pipe that is not read yet must
+ * not block them. */
 static void run_until(double until_s, double rest_s)
 {
     struct {
@@ -565,7 +568,7 @@ int main(int count, char **arguments)
     else
         calibrate();
     if (settings.meeting_path != NULL)
-        open_meeting(); /* what was measured is done */
+        open_meeting(); /* after the measurement */
     if (settings.launches_per_graph)
         capture();
     prepare_steps();

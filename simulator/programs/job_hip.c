@@ -1,4 +1,4 @@
-/* hetero-job-hip: a small program that keeps a card busy through HIP and says how fast it went, for demonstrations. It
+/* hetero-job-hip: a small program that keeps a card busy through HIP and reports its rate, for demonstrations. It
  * needs the HIP runtime only, AMD's or Hygon's, which compiles its kernel. */
 #include "hip/abi.h"
 
@@ -58,13 +58,13 @@ static struct {
 } hip;
 
 static struct {
-    double seconds, warmup;
-    unsigned long long kernel_us, memory, allocation;
-} settings = {.seconds = 5, .kernel_us = 5000};
+    double duration_s, warmup_s;
+    unsigned long long kernel_us, memory_bytes, allocation_bytes;
+} settings = {.duration_s = 5, .kernel_us = 5000};
 
 static hipStream_t stream;
 static hipFunction_t spin;
-static hipEvent_t done[IN_FLIGHT];
+static hipEvent_t step_ends[IN_FLIGHT];
 
 static void __attribute__((noreturn, format(printf, 2, 3))) fail(int status, const char *format, ...)
 {
@@ -121,44 +121,44 @@ static void open_card(void)
 {
     void *program;
     hipModule_t module;
-    size_t size = 0;
+    size_t code_bytes = 0;
     CALL(hipInit, 0);
     CALL(hipSetDeviceFlags, BLOCKING_SYNC);
-    if (settings.allocation)
+    if (settings.allocation_bytes)
         return;
     if (hip.hiprtcCreateProgram(&program, source, "spin", 0, NULL, NULL) != 0 ||
-        hip.hiprtcCompileProgram(program, 0, NULL) != 0 || hip.hiprtcGetCodeSize(program, &size) != 0)
+        hip.hiprtcCompileProgram(program, 0, NULL) != 0 || hip.hiprtcGetCodeSize(program, &code_bytes) != 0)
         fail(1, "the runtime cannot compile a kernel");
-    char *code = malloc(size);
+    char *code = malloc(code_bytes);
     if (code == NULL || hip.hiprtcGetCode(program, code) != 0)
         fail(1, "the runtime's compiler gave no code");
     CALL(hipModuleLoadData, &module, code);
     CALL(hipModuleGetFunction, &spin, module, "spin");
     CALL(hipStreamCreateWithFlags, &stream, 1);
     for (unsigned i = 0; i < IN_FLIGHT; i++)
-        CALL(hipEventCreateWithFlags, &done[i], hipEventDisableTiming | 1);
+        CALL(hipEventCreateWithFlags, &step_ends[i], hipEventDisableTiming | 1);
 }
 
-/* Runs until the time is over, some kernels in flight; tells of each second, and of the whole, if asked to. */
-static void run(double seconds, bool prints_seconds)
+/* Runs for the duration with some kernels in flight; reports each second, and the whole if prints_seconds is set. */
+static void run(double duration_s, bool prints_seconds)
 {
-    unsigned long long finished = 0, issued = 0, reported = 0;
+    unsigned long long finished_steps = 0, issued_steps = 0, reported_steps = 0;
     void *arguments[] = {&settings.kernel_us};
     double start_s = now(), last_s = start_s;
-    for (unsigned second = 0; last_s - start_s < seconds; last_s = now()) {
-        for (; issued - finished < IN_FLIGHT; issued++) {
+    for (unsigned second = 0; last_s - start_s < duration_s; last_s = now()) {
+        for (; issued_steps - finished_steps < IN_FLIGHT; issued_steps++) {
             CALL(hipModuleLaunchKernel, spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
-            CALL(hipEventRecord, done[issued % IN_FLIGHT], stream);
+            CALL(hipEventRecord, step_ends[issued_steps % IN_FLIGHT], stream);
         }
-        CALL(hipEventSynchronize, done[finished++ % IN_FLIGHT]);
-        for (; prints_seconds && last_s - start_s >= second + 1; reported = finished) {
-            printf("{\"second\": %u, \"steps\": %llu}\n", ++second, finished - reported);
+        CALL(hipEventSynchronize, step_ends[finished_steps++ % IN_FLIGHT]);
+        for (; prints_seconds && last_s - start_s >= second + 1; reported_steps = finished_steps) {
+            printf("{\"second\": %u, \"steps\": %llu}\n", ++second, finished_steps - reported_steps);
             fflush(stdout);
         }
     }
     if (prints_seconds)
-        printf("{\"steps\": %llu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished, last_s - start_s,
-               (double)finished / (last_s - start_s), settings.memory);
+        printf("{\"steps\": %llu, \"seconds\": %.3f, \"rate\": %.3f, \"memory\": %llu}\n", finished_steps,
+               last_s - start_s, (double)finished_steps / (last_s - start_s), settings.memory_bytes);
     CALL(hipStreamSynchronize, stream);
 }
 
@@ -186,12 +186,12 @@ static unsigned long long size_of(const char *option, const char *text)
     fail(2, "--%s: expected a size such as 64MiB, not '%s'", option, text);
 }
 
-static double number(const char *option, const char *text, double least)
+static double number(const char *option, const char *text, double min_value)
 {
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end || !(value >= least) || value > 1e9)
-        fail(2, "--%s: expected a number of at least %g, not '%s'", option, least, text);
+    if (end == text || *end || !(value >= min_value) || value > 1e9)
+        fail(2, "--%s: expected a number of at least %g, not '%s'", option, min_value, text);
     return value;
 }
 
@@ -208,11 +208,11 @@ static void read_options(int count, char **arguments)
     opterr = 0;
     while ((option = getopt_long(count, arguments, "h", options, &index)) != -1)
         switch (option) {
-        case 's': settings.seconds = number("seconds", optarg, 0); break;
-        case 'w': settings.warmup = number("warmup", optarg, 0); break;
+        case 's': settings.duration_s = number("seconds", optarg, 0); break;
+        case 'w': settings.warmup_s = number("warmup", optarg, 0); break;
         case 'k': settings.kernel_us = (unsigned long long)number("kernel-us", optarg, 1); break;
-        case 'm': settings.memory = size_of("memory", optarg); break;
-        case 'a': settings.allocation = size_of("alloc", optarg); break;
+        case 'm': settings.memory_bytes = size_of("memory", optarg); break;
+        case 'a': settings.allocation_bytes = size_of("alloc", optarg); break;
         case 'h': fputs(help, stdout); exit(0);
         default: fail(2, "%s: unknown, or without its value (--help lists the options)", arguments[optind - 1]);
         }
@@ -226,12 +226,12 @@ int main(int count, char **arguments)
     read_options(count, arguments);
     open_runtime();
     open_card();
-    if (settings.allocation)
-        return allocate(settings.allocation);
-    if (settings.memory)
-        CALL(hipMalloc, &held_memory, settings.memory);
-    if (settings.warmup > 0)
-        run(settings.warmup, false);
-    run(settings.seconds, true);
+    if (settings.allocation_bytes)
+        return allocate(settings.allocation_bytes);
+    if (settings.memory_bytes)
+        CALL(hipMalloc, &held_memory, settings.memory_bytes);
+    if (settings.warmup_s > 0)
+        run(settings.warmup_s, false);
+    run(settings.duration_s, true);
     return 0;
 }

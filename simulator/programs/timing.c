@@ -1,8 +1,8 @@
-/* hetero-timing-cuda: what the CUDA driver costs a process, at its start and call by call, for `hetero bench overhead`.
+/* hetero-timing-cuda: what the CUDA driver costs a process, at its start and per call, for `hetero bench overhead`.
  *
- * Calls are timed with the host's clock, and the median and the 99th percentile printed, in nanoseconds, as one JSON
- * object. The driver is found by dlopen and dlsym, as programs find it. With --starts it is other processes that are
- * timed: copies of this program, all started at once, each until it has its first memory.
+ * Calls are timed with the host's clock. The median and the 99th percentile are printed in nanoseconds, as one JSON
+ * object. The driver is found by dlopen and dlsym, as programs find it. --starts times other processes: copies of this
+ * program that start at once, each until it has its first memory.
  */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -19,10 +19,10 @@
 
 #include "cuda/abi.h"
 
-/* Launches between two synchronisations: few enough that the driver's queue never fills and makes one wait. */
+/* Launches between two synchronisations: so few that the driver's queue never fills and blocks a launch. */
 #define BURST 64
 
-/* How long nothing may be heard of processes that start. */
+/* Longest time without an answer of the processes that start. */
 #define PATIENCE_MS 60000
 
 static const char EMPTY_KERNEL[] =
@@ -77,10 +77,10 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* What the timed calls work on: set once by main, then only read. */
+/* The kernel of the timed calls: set once by main, then only read. */
 static CUfunction kernel;
 
-/* A profiler counts what is done in here (--launches). */
+/* A profiler counts the instructions in here (--launches). */
 static __attribute__((noinline)) void launch(void)
 {
     CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
@@ -132,7 +132,8 @@ static void report(const char *name, double *taken_ns, unsigned sample_count)
            taken_ns[(uint64_t)sample_count * 99 / 100]);
 }
 
-/* Times `count` times `row` calls, which share what reading the clock takes, with an untimed `settle` every BURST. */
+/* Times sample_count samples of calls_per_sample calls each, which share the cost of reading the clock. After every
+ * BURST calls there is a wait_for_card outside the time. */
 static void time_calls(const char *name, unsigned sample_count, unsigned calls_per_sample, void (*call)(void),
                        void (*wait_for_card)(void))
 {
@@ -154,7 +155,7 @@ static void time_calls(const char *name, unsigned sample_count, unsigned calls_p
     free(taken_ns);
 }
 
-/* What making the driver ready and a context took. */
+/* Durations of the driver's initialisation and of the creation of a context. */
 static void begin(uint64_t *init_ns, uint64_t *retain_ns)
 {
     CUdevice device;
@@ -201,7 +202,8 @@ static int time_calls_of_all_kinds(unsigned sample_count)
     return 0;
 }
 
-/* One of those that start at once: gets memory, says when, and holds it until the last of them has been heard. */
+/* A process that --starts starts: allocates memory, reports the time, and holds the memory until all processes have
+ * reported. */
 static int be_started(void)
 {
     CUdevice device;
@@ -250,7 +252,7 @@ static int time_starts(unsigned process_count)
     return 0;
 }
 
-/* What is asked for, how much of it at most, and what does it. */
+/* Option, its largest value, and what it does. */
 static const struct {
     const char *option;
     unsigned long max_count;
