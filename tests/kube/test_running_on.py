@@ -410,7 +410,7 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else who deletes by force, again and again, has more than its namespace may."""
-    monkeypatch.setattr(extender, "_UNSAID", 0.3)
+    monkeypatch.setattr(extender, "_UNCONFIRMED", 0.3)
     state = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
     async def play(it: Running) -> None:
@@ -435,7 +435,7 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         assert 4000 == quota()
         await until(lambda: not quota())  # nothing runs on, so its node says nothing
 
-        monkeypatch.setattr(extender, "_UNSAID", 600.0)
+        monkeypatch.setattr(extender, "_UNCONFIRMED", 600.0)
         for name in ("first", "second"):
             await deleted(name)
         assert "(nvidia.com/gpumem: 8000 allowed, 8000 used, 4000 asked)" in await refusal_of(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections import ChainMap, Counter
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from time import monotonic, time
@@ -32,6 +32,7 @@ from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.expected_mix import ExpectedMix
 from hetero.kube.scheduler.kubelet_watches import KubeletWatches
 from hetero.kube.scheduler.pod_groups import PodGroups
+from hetero.kube.scheduler.pod_table import PLACED, PodState, PodTable
 from hetero.kube.scheduler.preemption import Preemption
 from hetero.kube.scheduler.refused_pods import RefusedPods
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
@@ -73,11 +74,9 @@ _RETRY = 2.0
 #: Seconds that a place counts which filter took for a pod.
 _UNBOUND = 30.0
 #: Seconds within which a node says what runs on of a pod that was deleted by force.
-_UNSAID = 5.0
+_UNCONFIRMED = 5.0
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
-#: Pods remembered between being filtered and being bound.
-_MOST_FILTERED = 1024
 #: The best score a node can get.
 _BEST = 10
 _RUNS = "Running"
@@ -135,19 +134,11 @@ class Scheduler:
     mix: ExpectedMix | None = field(init=False, default=None)
     quotas: Quotas = field(init=False)
     cache: SchedulerCache = field(init=False)
-    _pods: dict[str, Pod] = field(factory=dict)  # those that hold or are being given something
-    _ours: set[str] = field(factory=set)  # those of them that this process reserved for
-    _hami_pods: dict[str, Pod] = field(factory=dict)  # pods that were there before us
+    pods: PodTable = field(factory=PodTable)
     # What nodes publish that others have, as it was told.
     _others: dict[str, str | None] = field(factory=dict)
     # What stands in the cache on a node for containers whose pods are over.
     _running_on: dict[str, set[str]] = field(factory=dict)
-    # Pods that were deleted by force and may run on, and the names of their grants there.
-    _unsaid: dict[str, set[str]] = field(factory=dict)
-    # Pods that may be bound next, oldest first, and what they want.
-    _filtered: dict[str, tuple[Pod, PodRequest]] = field(factory=dict)
-    # Places that filter took for pods, by UID and oldest first, and until when.
-    _taken: dict[str, tuple[Placement, float]] = field(factory=dict)
     _named: NodeNames = field(factory=lambda: NodeNames(_NULL, []))  # that came or went last
     _ready: set[str] = field(factory=set)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
@@ -168,7 +159,7 @@ class Scheduler:
             api=self.api,
             key=self.key,
             previous=self.previous,
-            pods=self._pods,
+            pods=self.pods,
             ready=lambda: self.ready,
         )
         if self.mix_in is not None:
@@ -194,7 +185,7 @@ class Scheduler:
             api=self.api,
             cache=self.cache,
             events=self.events,
-            pods=ChainMap(self._pods, self._hami_pods),
+            pods=self.pods,
             gang=self.groups.gang,
             again=again,
         )
@@ -253,7 +244,7 @@ class Scheduler:
 
     def _wake_in(self, namespace: str) -> None:
         """Have the pods of a namespace tried again that wait."""
-        for uid, (pod, _) in self._filtered.items():
+        for uid, pod, _ in self.pods.waiting():
             if pod.metadata.namespace == namespace:
                 self._later(self._again(_path(pod), uid))
 
@@ -319,9 +310,9 @@ class Scheduler:
         """
         was = self._running_on.pop(node, set())
         names = {f"{node}/{grant}": of for grant, of in held.items()}
-        for uid, grants in list(self._unsaid.items()):
-            if grants & names.keys():
-                self._forget_unsaid(uid)
+        for record in self.pods.within(PodState.UNCONFIRMED):
+            if record.grants & names.keys():
+                self._forget(record.uid, ran=False)
         for name in was - names.keys():
             namespace = self.cache.standing[name].pod.namespace
             self.cache.forget(name, ran=False)
@@ -340,29 +331,28 @@ class Scheduler:
             self._running_on[node] = {*names}
         return bool(was - names.keys())
 
-    def _count_unsaid(self, uid: str, pod: Pod, held: Placement) -> None:
+    def _count_unconfirmed(self, uid: str, pod: Pod, held: Placement) -> None:
         """Count what a pod held that was deleted by force until its node says what runs on.
 
         A kubelet waits no longer for containers to end than their pod said.
         """
         grace = pod.spec.termination_grace_period_seconds
-        seconds = _UNSAID if grace is None else min(_UNSAID, grace)
-        self._unsaid[uid] = {f"{held.node}/{identity_of(uid, one.name)}" for one in pod.containers}
+        seconds = _UNCONFIRMED if grace is None else min(_UNCONFIRMED, grace)
+        record = self.pods.transition(uid, PodState.UNCONFIRMED)
+        record.grants = frozenset(
+            f"{held.node}/{identity_of(uid, container.name)}" for container in pod.containers
+        )
         over = evolve(_WITHOUT, namespace=held.pod.namespace)
         self.cache.restore(uid, evolve(held, pod=over, allocations=(None,)))
 
         async def later() -> None:
             await asyncio.sleep(seconds)
-            if uid in self._unsaid:
-                self._forget_unsaid(uid)
+            if self.pods.get(uid) is record:
+                self._forget(uid, ran=False)
                 self._wake_for(held.node)
                 self._wake_in(held.pod.namespace)
 
         self._later(later())
-
-    def _forget_unsaid(self, uid: str) -> None:
-        del self._unsaid[uid]
-        self.cache.forget(uid, ran=False)
 
     def _agent_changed(self, node: str) -> None:
         """Have pods bound to a node while its agent serves, and only then."""
@@ -380,7 +370,7 @@ class Scheduler:
 
     def _wake_for(self, node: str) -> None:
         """Have those tried again that wait and have room on a node by now."""
-        for uid, (pod, pod_request) in self._filtered.items():
+        for uid, pod, pod_request in self.pods.waiting():
             if pod_request.devices and self.cache.has_room(uid, pod_request.pod, node):
                 self._later(self._again(_path(pod), uid))
 
@@ -393,9 +383,10 @@ class Scheduler:
         if self.lease:
             self.lease.busy()
         kept = {pod.metadata.uid for pod in pods}
-        kept.update(self._unsaid, *self._running_on.values())
-        for uid in {*self.cache.standing, *self._hami_pods} - kept:
-            self._forget(uid, ran=uid not in self._taken)
+        kept.update(record.uid for record in self.pods.within(PodState.UNCONFIRMED))
+        kept.update(*self._running_on.values())
+        for uid in {*self.cache.standing, *dict(self.pods.holders())} - kept:
+            self._forget(uid, ran=self.pods.get(uid).state is not PodState.HELD)
         self.groups.pods_listed(kept)
         self.untried.pods_listed(kept)
         self.kubelet_watches.pods_listed(kept)
@@ -420,34 +411,34 @@ class Scheduler:
         if event == "DELETED" or ended(pod):
             self._pod_over(event, pod)
             return
-        node = pod.spec.node_name
-        known = self._pods.get(uid)
+        record, node = self.pods.get(uid), pod.spec.node_name
+        known = record.pod if record.state in PLACED else None
         if known is not None:
-            self._pods[uid] = pod
-        if uid in self._ours:
+            record.pod = pod
+        if record.state is PodState.RESERVED or not node:
             return
-        if node and ALLOCATION in pod.metadata.annotations:
+        if ALLOCATION in pod.metadata.annotations:
             if known is None or _given(known) != _given(pod):
                 self._restore(uid, pod)
-            return
-        runs = node and pod.status.phase == _RUNS
-        if runs and uid not in self._hami_pods and hami_migration.given(pod):
-            self._hami_pods[uid] = pod
-            self._count(uid, pod)
-        if node and uid not in self._hami_pods:
-            self._count_host(uid, pod)
+        elif record.state is not PodState.HAMI:
+            if pod.status.phase == _RUNS and hami_migration.given(pod):
+                self.pods.learn(pod, PodState.HAMI)
+                self._count(uid, pod)
+            else:
+                self._count_host(uid, pod)
 
     def _pod_over(self, event: str, pod: Pod) -> None:
         uid = pod.metadata.uid
-        held = self.cache.standing.get(uid)
-        self._forget(uid, ran=bool(pod.spec.node_name))
+        held, placed = self.cache.standing.get(uid), self.pods.get(uid).state in PLACED
+        self.cache.forget(uid, ran=bool(pod.spec.node_name))
+        if event == "DELETED" and placed and held is not None and held.holds and running(pod):
+            self._count_unconfirmed(uid, pod, held)
+        else:
+            self.pods.transition(uid, PodState.UNKNOWN)
         if event == "DELETED":
-            if held is not None and held.holds and running(pod):
-                self._count_unsaid(uid, pod, held)
             self.refused_pods.pod_gone(uid)
         else:
             self.refused_pods.pod_ended(pod)
-        self._filtered.pop(uid, None)  # before 1.21 the API binds another pod of its name
 
     def _restore(self, uid: str, pod: Pod) -> None:
         """Count what the pod's allocation gives it, unless it is forged."""
@@ -465,14 +456,14 @@ class Scheduler:
         self._arrive(pod, pod_request, _created(pod))
         self.cache.restore(uid, standing(pod_request.pod, given.node, everyone))
         self.groups.restore(pod, given.place_in_time)
-        self._pods[uid] = pod
+        self.pods.learn(pod, PodState.BOUND)
 
     def _count_hami(self, node: str) -> None:
         """Count the pods of a node that HAMi gave something and that could not be counted yet."""
-        for uid, pod in self._hami_pods.items():
-            standing = self.cache.standing.get(uid)
-            if pod.spec.node_name == node and not (standing and standing.holds):
-                self._count(uid, pod)
+        for record in self.pods.within(PodState.HAMI):
+            pod, held = record.pod, self.cache.standing.get(record.uid)
+            if pod and pod.spec.node_name == node and not (held and held.holds):
+                self._count(record.uid, pod)
 
     def _count(self, uid: str, pod: Pod) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
@@ -506,9 +497,7 @@ class Scheduler:
         )
 
     def _forget(self, uid: str, *, ran: bool) -> None:
-        self._pods.pop(uid, None)
-        self._hami_pods.pop(uid, None)
-        self._ours.discard(uid)
+        self.pods.transition(uid, PodState.UNKNOWN)
         self.cache.forget(uid, ran=ran)
 
     # --- what kube-scheduler asks ---------------------------------------------------------------
@@ -586,9 +575,7 @@ class Scheduler:
         pod_request = self.vocabulary.pod_request(pod)
         if pod_request is None:
             return {"NodeNames": names.text, "FailedNodes": {}}
-        self._filtered[pod.metadata.uid] = pod, pod_request
-        if len(self._filtered) > _MOST_FILTERED:
-            del self._filtered[next(iter(self._filtered))]
+        self.pods.ask(pod, pod_request)
         self._release_overdue()
         if not pod_request.devices:
             return self._without_devices(pod, pod_request, names)
@@ -640,29 +627,31 @@ class Scheduler:
 
     def _take(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
-        self._release_taken(uid)
+        self._release_held(uid)
         node = self.cache.best(pod_request.pod, names, weights=self._weights(pod_request), uid=uid)
         if node is None:
             return None
         place = self._reserve(uid, pod_request, node)
         if isinstance(place, Refusal):
             return None
-        self._taken[uid] = place, monotonic() + _UNBOUND
+        self.pods.hold(uid, place, monotonic() + _UNBOUND)
         return node
 
     def _release_overdue(self) -> None:
         """Give back what filter took for pods that were not bound in time."""
         now = monotonic()
-        while self._taken:
-            oldest, (_, until) = next(iter(self._taken.items()))
-            if until > now:
+        for record in self.pods.within(PodState.HELD):
+            if record.deadline > now:
                 break
-            self._release_taken(oldest)
+            self._release_held(record.uid)
 
-    def _release_taken(self, uid: str) -> None:
+    def _release_held(self, uid: str) -> None:
         """Give back what filter took for a pod, if the pod was not bound since."""
-        place, _ = self._taken.pop(uid, (None, 0.0))
-        if place is not None and self.cache.standing.get(uid) is place:
+        place = self.pods.get(uid).placement
+        if place is None:
+            return
+        self.pods.release(uid)
+        if self.cache.standing.get(uid) is place:
             self.cache.release(uid)
 
     def _reserve(self, uid: str, pod_request: PodRequest, node: str) -> Placement | Refusal:
@@ -700,8 +689,10 @@ class Scheduler:
 
     def _pod_request(self, pod: Pod) -> PodRequest | None:
         """Return what a pod wants, if it was just filtered without reading it anew."""
-        known, pod_request = self._filtered.get(pod.metadata.uid, (None, None))
-        return pod_request if known == pod else self.vocabulary.pod_request(pod)
+        record = self.pods.get(pod.metadata.uid)
+        if record.request is not None and record.pod == pod:
+            return record.request
+        return self.vocabulary.pod_request(pod)
 
     def _weights(self, pod_request: PodRequest) -> Weights:
         """Return what nodes are chosen by; other schedulers' words mean nothing here."""
@@ -714,8 +705,9 @@ class Scheduler:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         # Nothing is awaited between the call and the reservation, so that the pod that is filtered
         # next, perhaps at this very moment, sees what this one took.
-        pod, pod_request = self._filtered.pop(uid, (None, None))
-        if pod is None:
+        record = self.pods.get(uid)
+        pod, pod_request = record.pod, record.request
+        if pod is None or pod_request is None:
             pod = await read_pod(self.api, namespace, name)
             if pod is None:
                 raise HeteroError(f"pod {namespace}/{name} is gone")
@@ -724,6 +716,7 @@ class Scheduler:
             pod_request = self.vocabulary.pod_request(pod)
         notes: dict[str, str] = {}
         if pod_request is not None:
+            self.pods.ask(pod, pod_request)
             await self.groups.gather(pod)
             notes = self._give(pod, pod_request, node, path)
         place = self.cache.standing.get(uid)
@@ -739,18 +732,19 @@ class Scheduler:
         except HeteroError:
             if not await self._bound(namespace, name, uid, node):
                 self.kubelet_watches.pass_on(node, uid)
-                if self.cache.standing.get(uid) is place:  # else it is not ours to give back
-                    self._pods.pop(uid, None)
-                    self._ours.discard(uid)
-                    self.cache.release(uid)  # it will ask again
+                if place is not None and self.cache.standing.get(uid) is place:
+                    self.pods.release(uid)  # else it was given anew
+                    self.cache.release(uid)
                 raise
         return {}
 
     def _give(self, pod: Pod, pod_request: PodRequest, node: str, path: str) -> dict[str, str]:
         """Return the annotations that give a pod its share, which is taken from now on."""
         uid = pod.metadata.uid
-        taken, _ = self._taken.pop(uid, (None, 0.0))
+        taken = self.pods.get(uid).placement
         stands = taken is not None and self.cache.standing.get(uid) is taken
+        record = self.pods.transition(uid, PodState.RESERVED)
+        record.pod = pod if pod_request.devices else None
         answer: Placement | Refusal
         if (
             taken is not None
@@ -761,13 +755,13 @@ class Scheduler:
             answer = taken
         else:
             answer = self._reserve(uid, pod_request, node)
-        if isinstance(answer, Placement):
-            self._ours.add(uid)
+        if isinstance(answer, Refusal):
+            self.pods.transition(uid, PodState.UNKNOWN)
+            if pod_request.devices:
+                raise self._unfit(pod, f"node {node}: {answer.sentence}", path)
+            return {}
         if not pod_request.devices:
             return {}
-        if isinstance(answer, Refusal):
-            raise self._unfit(pod, f"node {node}: {answer.sentence}", path)
-        self._pods[uid] = pod
         row = self.groups.row(pod)
         assignment = Assignment(
             node=node,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -15,6 +15,7 @@ from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
+from hetero.kube.scheduler.pod_table import PodTable
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedPod, Placement
 from hetero.placement.victims import Victims
@@ -48,14 +49,14 @@ class _Room:
 class Preemption:
     """One scheduler's evictions: for each pod at most one set of victims, on one node, at a time.
 
-    `pods` are those that hold something, by UID, as the API has them. `gang` returns those that go
-    with one of them, by UID, itself too. `again` has kube-scheduler try a pod anew.
+    `gang` returns the UIDs of those that go with a pod that holds something, its own too. `again`
+    has kube-scheduler try a pod anew.
     """
 
     api: ApiCalls
     cache: SchedulerCache
     events: Events
-    pods: Mapping[str, Pod]
+    pods: PodTable
     gang: Callable[[Pod], frozenset[str]]
     again: Callable[[Pod], Any]
     _rooms: dict[str, _Room | None] = field(factory=dict)  # by UID; None: still being chosen
@@ -68,7 +69,7 @@ class Preemption:
 
     def _ends(self, uid: str) -> bool:
         """Return whether a pod was told to end: what it holds comes free by itself."""
-        pod = self.pods.get(uid)
+        pod = self.pods.holder(uid)
         return pod is not None and pod.metadata.deletion_timestamp is not None
 
     def victims(
@@ -89,9 +90,10 @@ class Preemption:
         """
         on_node = self.cache.on(node)
         ending = [one for one in sorted(on_node) if one == uid or self._ends(one)]
-        known = on_node & self.pods.keys()
-        gangs = {one: self.gang(self.pods[one]) for one in known.difference(ending)}
-        unbound = on_node.union(*gangs.values()).difference(self.pods)
+        possible = on_node.difference(ending)
+        gangs = {one: self.gang(pod) for one in possible if (pod := self.pods.holder(one))}
+        going = on_node.union(*gangs.values())
+        unbound = {one for one in going if self.pods.holder(one) is None}
         return self.cache.victims(
             wanted,
             node,
@@ -146,7 +148,7 @@ class Preemption:
         budgets = await DisruptionBudgets.read(self.api, await self._policy_version())
 
         def may_evict(some: Collection[str]) -> bool:
-            over = budgets.protected(self.pods[one] for one in some if one in self.pods)
+            over = budgets.protected(filter(None, map(self.pods.holder, some)))
             protected.update(over)
             return not over
 
@@ -206,7 +208,7 @@ class Preemption:
         """
         name = "/".join(pod.full_name)
         for done, uid in enumerate(plan.victims.uids):
-            victim = self.pods.get(uid)
+            victim = self.pods.holder(uid)
             end = monotonic() + (HELD if done else 0.0)
             while error := await self._post_eviction(uid):
                 if monotonic() >= end or not self._is_held(pod.metadata.uid, plan):
@@ -250,13 +252,13 @@ class Preemption:
         return self.cache.standing.get(uid) is plan.held
 
     def _grace(self, uid: str) -> int:
-        pod = self.pods.get(uid)
+        pod = self.pods.holder(uid)
         seconds = pod.spec.termination_grace_period_seconds if pod else 0
         return _GRACE if seconds is None else seconds
 
     async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> ApiError | None:
         """Ask the API to evict a pod; return why it did not, None for one that is gone already."""
-        pod = self.pods.get(uid)
+        pod = self.pods.holder(uid)
         if pod is None:
             return None
         namespace, name = pod.full_name

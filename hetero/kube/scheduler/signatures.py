@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from attrs import define, field
 
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.objects.kinds import Pod
+from hetero.kube.scheduler.pod_table import PodTable
 from hetero.kube.words.annotations import (
     ALLOCATION,
     SIGNATURE,
@@ -29,13 +30,13 @@ PERIOD = 1.0
 class Signatures:
     """One scheduler's key, and the keys by which others of its kind signed what stands.
 
-    `pods` are those that hold something, by UID; `ready` is whether this scheduler leads.
+    `ready` is whether this scheduler leads.
     """
 
     api: ApiCalls
     key: SigningKey
     previous: PublicKeys
-    pods: Mapping[str, Pod]
+    pods: PodTable
     ready: Callable[[], bool]
     _older: set[str] = field(factory=set)  # pods whose allocation a former key signed
 
@@ -62,7 +63,7 @@ class Signatures:
             return
         self.key, self.previous = key, previous
         log.info("signing keys: read anew")
-        for uid, pod in self.pods.items():
+        for uid, pod in self.pods.holders():
             self._note(uid, pod)
 
     def _note(self, uid: str, pod: Pod) -> None:
@@ -80,7 +81,7 @@ class Signatures:
             await asyncio.sleep(PERIOD)
 
     async def _sign_anew(self, uid: str) -> None:
-        pod = self.pods.get(uid)
+        pod = self.pods.holder(uid)
         if pod is None:
             return
         namespace, name = pod.full_name
