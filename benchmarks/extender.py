@@ -63,10 +63,10 @@ def extender(nodes: int) -> web.Application:
     for node in range(nodes):
         notes = {INVENTORY: inventory_text(eight_cards(vendor, node))}
         listed.append(NodeObject(metadata=Metadata(name=node_name(node), annotations=notes)))
-    scheduler._nodes_listed(listed)
-    scheduler._pods_listed([])
-    scheduler._quotas_listed([])
-    return scheduler.app()
+    scheduler.nodes.listed(listed)
+    scheduler.pods.listed([])
+    scheduler.quotas.listed([])
+    return scheduler.calls.app()
 
 
 def nothing(nodes: int) -> web.Application:

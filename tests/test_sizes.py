@@ -18,7 +18,6 @@ LARGER = {
     "Leader": (14, 1),
     "PodGroups": (14, 9),
     "SchedulerCache": (9, 23),
-    "Scheduler": (28, 10),
     "_Replay": (19, 1),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetero.kube.scheduler.agents import AWAY, Agents
-from hetero.kube.scheduler.extender import AGAIN
+from hetero.kube.scheduler.waker import AGAIN
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_scheduler import Running, running

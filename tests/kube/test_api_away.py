@@ -15,8 +15,8 @@ from hetero.kube.client.api import RETRY, Access, Api
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
-from hetero.kube.scheduler.extender import AGAIN
 from hetero.kube.scheduler.kubelet_watches import KubeletWatches
+from hetero.kube.scheduler.waker import AGAIN
 from tests.kube.api_server import FakeApi as ApiServer
 from tests.kube.fake_api import PODS
 from tests.kube.test_agents import agent, put, scenario

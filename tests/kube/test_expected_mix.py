@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from hetero.kube.objects import kinds
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.scheduler import extender
+from hetero.kube.scheduler import verbs
 from hetero.kube.scheduler.expected_mix import MOST_BYTES, restore, written
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
@@ -92,7 +93,8 @@ async def place(it: Running, name: str, limits: dict[str, str], created: str) ->
 
 def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1_794_996_000.0]  # 2026-11-18 10:00:00
-    monkeypatch.setattr(extender, "time", lambda: clock[0])
+    for module in (kinds, verbs):
+        monkeypatch.setattr(module, "time", lambda: clock[0])
     large = {"nvidia.com/gpu": "8"}
 
     async def play() -> None:

@@ -115,7 +115,7 @@ def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
         await ask(it, "high")
         await until(lambda: it.api.evicted)
         it.api.delete(f"{PODS}/high")
-        await until(lambda: it.scheduler.preemption.wanted(read(Pod, high)))
+        await until(lambda: it.scheduler.verbs.preemption.wanted(read(Pod, high)))
         it.api.protected = set()
         await asyncio.sleep(0.2)
 

@@ -8,7 +8,7 @@ import pytest
 
 from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.scheduler import extender
+from hetero.kube.scheduler import verbs
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.kube.words.host import node_host, pod_host
 from hetero.model.errors import BadInput
@@ -125,7 +125,7 @@ def test_what_filter_chose_is_taken_until_the_pod_is_bound_or_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(extender, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(verbs, "monotonic", lambda: clock[0])
 
     async def play(it: Running) -> None:
         offered, whole = ["n1", "n2"], {"nvidia.com/gpu": "1"}

@@ -125,7 +125,7 @@ def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() 
             node["metadata"]["creationTimestamp"] = f"2026-11-27T0{hour}:00:00Z"
         for node in nodes:
             it.scheduler.cache.remove_node(node["metadata"]["name"])
-        it.scheduler._nodes_listed([read(NodeObject, node) for node in nodes])
+        it.scheduler.nodes.listed([read(NodeObject, node) for node in nodes])
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["a-thief", "n1"])
 
         assert ["n1"] == answer["NodeNames"]

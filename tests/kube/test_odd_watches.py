@@ -103,9 +103,9 @@ def test_a_scheduler_goes_on_whatever_the_api_tells_it_of() -> None:
             api.put("nodes", plain)
         async with api.serve() as url, Api(Access(server=url)).open() as client:
             made = Scheduler(client, WORDS, KEY)
-            follows = (made.follow_nodes(), made.follow_pods(), made.follow_quotas())
+            follows = (made.nodes.follow(), made.pods.follow(), made.quotas.follow())
             tasks = [asyncio.ensure_future(one) for one in follows]
-            await until(lambda: made.ready and api.watched("pods"))
+            await until(lambda: made.readiness.is_ready() and api.watched("pods"))
             for plain in odd_objects(Pod):
                 api.put("pods", plain)
             last = pod({"cpu": "1"})

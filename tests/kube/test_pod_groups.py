@@ -9,7 +9,7 @@ import pytest
 
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.scheduler import extender, pod_groups
+from hetero.kube.scheduler import pod_groups, verbs, waker
 from hetero.kube.words.annotations import GangSlot
 from hetero.kube.words.pod import POD_GROUP
 from tests.kube.conftest import card
@@ -162,7 +162,7 @@ def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
 
         def tried_again() -> list[str]:
             notes = [it.api.objects[f"{PODS}/{b}"]["metadata"]["annotations"] for b in ("b1", "b2")]
-            return [one[extender.AGAIN] for one in notes if extender.AGAIN in one]
+            return [one[waker.AGAIN] for one in notes if waker.AGAIN in one]
 
         assert [] == tried_again()
         await until(tried_again)
@@ -345,7 +345,7 @@ def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(extender, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(verbs, "monotonic", lambda: clock[0])
 
     async def play(it: Running) -> None:
         await it.call("filter", Pod=it.pod("alone", WHOLE), NodeNames=NODES)

@@ -13,6 +13,7 @@ from hetero.kube.objects.kinds import Metadata, Pod
 from hetero.kube.scheduler.pod_table import EDGES, MOST_FILTERED, PodState, PodTable
 from hetero.kube.words.pod_request import PodRequest
 from hetero.model.errors import HeteroError
+from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -52,7 +53,7 @@ def test_the_page_draws_the_edges_of_the_code() -> None:
 
 def test_a_pod_goes_from_a_state_to_another_by_an_edge_alone() -> None:
     for before, after in product(PodState, PodState):
-        table = PodTable()
+        table = PodTable(SchedulerCache())
         for state in path(before):
             table.transition("uid", state)
         if after in (before, UNKNOWN, *EDGES[before]):
@@ -74,12 +75,13 @@ def path(to: PodState) -> list[PodState]:
 
 
 def test_what_a_pod_wants_is_known_until_it_is_bound() -> None:
-    table = PodTable()
+    table = PodTable(SchedulerCache())
     table.ask(pod("a"), REQUEST)
-    table.hold("a", placement(REQUEST.pod), deadline=30.0)
+    held = placement(REQUEST.pod)
+    table.hold("a", held, deadline=30.0)
 
     assert [("a", pod("a"), REQUEST)] == list(table.waiting())
-    table.release("a")
+    table.release("a", held)
     assert (FILTERED, None, REQUEST) == (
         table.get("a").state,
         table.get("a").placement,
@@ -90,21 +92,22 @@ def test_what_a_pod_wants_is_known_until_it_is_bound() -> None:
 
 
 def test_of_many_pods_that_wait_the_oldest_is_forgotten_but_not_the_place_that_it_has() -> None:
-    table = PodTable()
+    table = PodTable(SchedulerCache())
     table.ask(pod("held"), REQUEST)
-    table.hold("held", placement(REQUEST.pod), deadline=30.0)
+    held = placement(REQUEST.pod)
+    table.hold("held", held, deadline=30.0)
     for number in range(MOST_FILTERED + 1):
         table.ask(pod(f"uid-{number}"), REQUEST)
 
     assert (HELD, None) == (table.get("held").state, table.get("held").request)
     assert UNKNOWN is table.get("uid-0").state
     assert MOST_FILTERED == len(list(table.waiting()))
-    table.release("held")
+    table.release("held", held)
     assert UNKNOWN is table.get("held").state
 
 
 def test_what_the_api_says_comes_before_what_was_held() -> None:
-    table = PodTable()
+    table = PodTable(SchedulerCache())
     table.ask(pod("a"), REQUEST)
     table.hold("a", placement(REQUEST.pod), deadline=30.0)
     table.learn(pod("a"), PodState.BOUND)

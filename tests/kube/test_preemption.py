@@ -266,7 +266,7 @@ def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPa
         await ask(it, "high", priority=10)
         await until(lambda: any("disruption budget" in said for said in it.api.events))
         high = read(Pod, it.api.objects[f"{PODS}/high"])
-        await until(lambda: it.scheduler.preemption.wanted(high))
+        await until(lambda: it.scheduler.verbs.preemption.wanted(high))
 
         assert nominated(it, "high") is None
         assert ["uid-a", "uid-b"] == sorted(it.scheduler.cache.standing)

@@ -107,7 +107,7 @@ def test_an_init_container_counts_only_where_it_takes_more_than_the_others() -> 
         first = [{"name": "first", "resources": {"limits": of(5000)}}]
         assert None is await refused(it, "a", of(4000), initContainers=first)
         assert {} == await it.bind("a", "n1")
-        assert 5000 == it.scheduler.quotas.used["default"][GPUMEM]
+        assert 5000 == it.scheduler.quotas.quotas.used["default"][GPUMEM]
 
     scenario(play, n1=(card("GPU-1"),))
 
@@ -184,7 +184,7 @@ def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None:
         allow(it.api, {f"limits.{GPUMEM}": "9000"})
         await refused(it, "a", of(4000))
         await it.bind("a", "n1")
-        read = it.scheduler.scheduler_metrics.registry.get_sample_value
+        read = it.scheduler.calls.metrics.registry.get_sample_value
         which = {"namespace": "default", "quota": "team", "resource": GPUMEM}
 
         assert (9000, 4000) == (read("hetero_quota_limit", which), read("hetero_quota_used", which))

@@ -33,7 +33,7 @@ async def follow(api: FakeApi, *pods: dict[str, Any], leads: bool = True) -> Ref
     made = RefusedPods(api, Events(api), lambda: leads)
     for pod in pods:
         api.put_now(f"{PODS}/{pod['metadata']['name']}", pod)
-        made.pod_ended(read(Pod, pod))
+        made.pod_changed("MODIFIED", read(Pod, pod))
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(made.follow(), 0.1)
     return made

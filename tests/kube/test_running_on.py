@@ -15,8 +15,8 @@ from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra import node_claims
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.scheduler import extender
-from hetero.kube.scheduler.extender import AGAIN
+from hetero.kube.scheduler import standing_pods
+from hetero.kube.scheduler.waker import AGAIN
 from hetero.kube.words import pod
 from hetero.kube.words.annotations import INVENTORY, Held, RunsOn
 from hetero.kube.words.annotations import published as read_inventory
@@ -393,7 +393,7 @@ def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_
         less = {"nvidia.com/gpumem": "3000"}
         answer = await it.call("filter", Pod=it.pod("less", less), NodeNames=["n1"])
         assert ["n1"] == answer["NodeNames"]
-        it.scheduler._pods_listed([read(Pod, it.api.objects[f"{PODS}/next"])])
+        it.scheduler.pods.listed([read(Pod, it.api.objects[f"{PODS}/next"])])
         answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
         assert [] == answer["NodeNames"]
         it.publish("n1", card("GPU-1"))
@@ -410,7 +410,7 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else who deletes by force, again and again, has more than its namespace may."""
-    monkeypatch.setattr(extender, "_UNCONFIRMED", 0.3)
+    monkeypatch.setattr(standing_pods, "UNCONFIRMED", 0.3)
     state = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
     async def play(it: Running) -> None:
@@ -422,7 +422,7 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
             return str(answer["FailedNodes"].get("n1"))
 
         def quota() -> int:
-            return it.scheduler.quotas.used["default"]["nvidia.com/gpumem"]
+            return it.scheduler.quotas.quotas.used["default"]["nvidia.com/gpumem"]
 
         async def deleted(name: str) -> None:
             await refusal_of(name)
@@ -435,13 +435,13 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         assert 4000 == quota()
         await until(lambda: not quota())  # nothing runs on, so its node says nothing
 
-        monkeypatch.setattr(extender, "_UNCONFIRMED", 600.0)
+        monkeypatch.setattr(standing_pods, "UNCONFIRMED", 600.0)
         for name in ("first", "second"):
             await deleted(name)
         assert "(nvidia.com/gpumem: 8000 allowed, 8000 used, 4000 asked)" in await refusal_of(
             "more"
         )
-        it.scheduler._pods_listed([])
+        it.scheduler.pods.listed([])
         assert 8000 == quota()
         takes = {"GPU-1": {"memory": 4000 * MiB, "slots": 1}}
         runs_on = {
@@ -457,6 +457,6 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         lie = RunsOn(takes={"GPU-1": {"memory": 2**60}, "GPU-2": {"memory": 1}}, namespace="theirs")
         it.publish("n1", card("GPU-1"), running_on={"one": lie, "two": lie})
         assert 0 == quota()
-        assert 16384 == it.scheduler.quotas.used["theirs"]["nvidia.com/gpumem"]  # all it has
+        assert 16384 == it.scheduler.quotas.quotas.used["theirs"]["nvidia.com/gpumem"]  # all it has
 
     scenario(play, n1=(card("GPU-1"),))

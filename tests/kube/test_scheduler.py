@@ -17,6 +17,7 @@ from hetero.kube.words.annotations import (
     inventory_text,
     read_assignment,
 )
+from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import SigningKey
 from hetero.model import Device
 from tests.kube.conftest import card
@@ -86,12 +87,13 @@ async def running(
         notes = {INVENTORY: inventory_text(devices)}
         metadata = {"name": name, "uid": f"uid-{name}", "annotations": notes}
         api.put_now(f"/api/v1/nodes/{name}", {"metadata": metadata})
-    scheduler = Scheduler(api, WORDS, KEY, agents=agents, choose=choose, mix_in=mix)
+    settings = Settings(choose=choose)
+    scheduler = Scheduler(api, WORDS, KEY, settings=settings, agents=agents, mix_in=mix)
     if scheduler.mix is not None:
         await scheduler.mix.read()
-    following = (scheduler.follow_nodes(), scheduler.follow_pods(), scheduler.follow_quotas())
+    following = (scheduler.nodes.follow(), scheduler.pods.follow(), scheduler.quotas.follow())
     tasks = [asyncio.ensure_future(task) for task in following]
-    async with TestClient(TestServer(scheduler.app())) as client:
+    async with TestClient(TestServer(scheduler.calls.app())) as client:
         yield Running(api, scheduler, client)
     for task in tasks:
         task.cancel()
@@ -329,7 +331,7 @@ def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> Non
     async def play(it: Running) -> None:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
         await it.bind("p", "n1")
-        read = it.scheduler.scheduler_metrics.registry.get_sample_value
+        read = it.scheduler.calls.metrics.registry.get_sample_value
 
         assert 1 == read("hetero_scheduler_decisions_total", {"verb": "bind", "result": "ok"})
         assert 1 == read("hetero_scheduler_refusals_total", {"reason": "have no device"})

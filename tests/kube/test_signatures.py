@@ -56,9 +56,9 @@ def test_a_scheduler_counts_what_the_one_before_it_signed_with_a_former_key() ->
         await it.bind_all("n1", count=1)
         pods = [read(Pod, it.api.objects[f"{PODS}/n1-0"])]
         for former, held in ((KEY.public, 8192), (PublicKeys(), 0)):
-            after = Scheduler(it.api, WORDS, key, former)
-            after._node_changed("ADDED", read(NodeObject, it.api.objects["/api/v1/nodes/n1"]))
-            after._pods_listed(pods)
+            after = Scheduler(it.api, WORDS, key, previous=former)
+            after.nodes.changed("ADDED", read(NodeObject, it.api.objects["/api/v1/nodes/n1"]))
+            after.pods.listed(pods)
             assert held == Running(it.api, after, it.client).held("GPU-1")
 
     scenario(play, n1=(card("GPU-1"),))

@@ -7,12 +7,12 @@ import random
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from attrs import evolve
 
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.words.settings import Settings
+from hetero.kube.words.signing import SigningKey
 from hetero.model import Ask, Request, Selector, codec
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
@@ -25,6 +25,8 @@ from hetero.simulate.replay import arrivals, placements, replay, replay_all
 from hetero.simulate.report import draw, draw_lives, summarise, summarise_lives
 from hetero.simulate.trace import Trace, read
 from hetero.testing import rack
+from tests.kube.fake_api import FakeApi
+from tests.kube.test_pod_request import WORDS
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
@@ -336,4 +338,5 @@ def test_what_is_measured_forgets_as_fast_as_what_a_cluster_runs(trace: Trace) -
     half_life = player.cache.demand.half_life
 
     assert half_life == Settings().half_life_days * 86_400
-    assert half_life == attrs.fields(Scheduler).half_life.default
+    scheduler = Scheduler(FakeApi(), WORDS, SigningKey.new())
+    assert half_life == scheduler.cache.demand.half_life

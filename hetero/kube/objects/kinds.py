@@ -7,6 +7,7 @@ Every field may be missing: its default is what Kubernetes means by that. Of met
 from __future__ import annotations
 
 from datetime import datetime
+from time import time
 from typing import Any
 
 from msgspec import Struct, field
@@ -56,6 +57,12 @@ class Object(Part, frozen=True):
     def full_name(self) -> tuple[str, str]:
         """Its namespace and name."""
         return self.metadata.namespace, self.metadata.name
+
+    @property
+    def created(self) -> float:
+        """When it was made, in seconds since 1970; now if the API does not say."""
+        at = self.metadata.creation_timestamp
+        return time() if at is None else at.timestamp()
 
 
 # --- nodes ----------------------------------------------------------------------------------------

@@ -19,11 +19,12 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from hetero.kube.client.api import ApiCalls, ApiError
-from hetero.kube.objects.kinds import ConfigMap
+from hetero.kube.objects.kinds import ConfigMap, Pod
 from hetero.kube.objects.reading import read
 from hetero.model import Request, codec
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import PlacedPod
 from hetero.placement.demand import Demand, PodClass, RequestClass, with_size, without_size
 
 log = logging.getLogger(__name__)
@@ -138,6 +139,14 @@ class ExpectedMix:
     def _path(self) -> str:
         namespace, _, name = self.where.partition("/")
         return f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+
+
+def arrive(
+    cache: SchedulerCache, mix: ExpectedMix | None, pod: Pod, wanted: PlacedPod, now: float
+) -> None:
+    """Count a pod in the expected mix, unless the mix that was read has it."""
+    if mix is None or pod.created > mix.until:
+        cache.arrive(pod.metadata.uid, wanted, now)
 
 
 def written(cache: SchedulerCache, now: float) -> str:

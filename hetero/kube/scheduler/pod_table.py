@@ -14,6 +14,7 @@ from attrs import define, field
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.pod_request import PodRequest
 from hetero.model.errors import HeteroError
+from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import Placement
 
 #: Pods whose request is remembered between being filtered and being bound.
@@ -71,8 +72,9 @@ class PodRecord:
 
 @define(eq=False)
 class PodTable:
-    """The records of all pods, by UID."""
+    """The records of all pods, by UID, and the cache where their places are."""
 
+    cache: SchedulerCache
     _records: dict[str, PodRecord] = field(factory=dict)
     _waiting: dict[str, PodRecord] = field(factory=dict)  # those with a request, oldest first
     # Those in states of few pods, which are looked for among many; by when they came to be so.
@@ -133,9 +135,20 @@ class PodTable:
         self.transition(uid, UNKNOWN)
         self.transition(uid, state).pod = pod
 
-    def release(self, uid: str) -> None:
-        """Note that a pod has no place any more; it may be bound later if it waits."""
-        self.transition(uid, FILTERED if uid in self._waiting else UNKNOWN)
+    def release(self, uid: str, place: Placement | None) -> None:
+        """Give back a place if the pod has it still; if the pod waits it may be bound later."""
+        if place is None:
+            return
+        stands = self.cache.standing.get(uid) is place
+        if stands:
+            self.cache.release(uid)
+        if stands or self.get(uid).placement is place:
+            self.transition(uid, FILTERED if uid in self._waiting else UNKNOWN)
+
+    def forget(self, uid: str, *, ran: bool) -> None:
+        """Give back what a pod held that will not ask again."""
+        self.transition(uid, UNKNOWN)
+        self.cache.forget(uid, ran=ran)
 
     def transition(self, uid: str, state: PodState) -> PodRecord:
         """Have a pod be in a state from now on. Raises `HeteroError` where no edge leads there."""

@@ -16,7 +16,6 @@ from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.scheduler.disruption_budgets import DisruptionBudgets
 from hetero.kube.scheduler.pod_table import PodTable
-from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedPod, Placement
 from hetero.placement.victims import Victims
 
@@ -54,7 +53,6 @@ class Preemption:
     """
 
     api: ApiCalls
-    cache: SchedulerCache
     events: Events
     pods: PodTable
     gang: Callable[[Pod], frozenset[str]]
@@ -88,13 +86,13 @@ class Preemption:
         pods together. Of a gang all go or none. Pods that end already are not counted as victims.
         Room that is held for the pod itself is its own, for others it is theirs.
         """
-        on_node = self.cache.on(node)
+        on_node = self.pods.cache.on(node)
         ending = [one for one in sorted(on_node) if one == uid or self._ends(one)]
         possible = on_node.difference(ending)
         gangs = {one: self.gang(pod) for one in possible if (pod := self.pods.holder(one))}
         going = on_node.union(*gangs.values())
         unbound = {one for one in going if self.pods.holder(one) is None}
-        return self.cache.victims(
+        return self.pods.cache.victims(
             wanted,
             node,
             given=given,
@@ -127,7 +125,7 @@ class Preemption:
                 await self._wait(pod, plan)
             finally:
                 if self._is_held(uid, plan):  # nobody came for it
-                    self.cache.release(uid)
+                    self.pods.cache.release(uid)
                     with suppress(ApiError):  # the pod is gone
                         await self._nominate(pod, None)
         except ApiError as error:
@@ -141,7 +139,7 @@ class Preemption:
         Raises `ApiError` if the API does not say who may be evicted.
         """
         uid, spared, protected = pod.metadata.uid, set[str](), set[str]()
-        some = self.cache.preemptible(wanted, nodes)[:_MOST_NODES]
+        some = self.pods.cache.preemptible(wanted, nodes)[:_MOST_NODES]
         possible_victims = await self._on_each(uid, wanted, some)
         if not possible_victims:
             return None
@@ -167,7 +165,7 @@ class Preemption:
                 choices.append(now)  # the node has others, or changed while we asked
             elif now is not None:
                 going = (*now.uids, *now.ending)
-                held = self.cache.hold(uid, wanted, choice.node, without=going)
+                held = self.pods.cache.hold(uid, wanted, choice.node, without=going)
                 if isinstance(held, Placement):
                     return _Room(now, held)
         protected |= spared
@@ -228,11 +226,11 @@ class Preemption:
 
         Those of a gang that are on other nodes are not waited for.
         """
-        on_node = self.cache.on(plan.held.node)
+        on_node = self.pods.cache.on(plan.held.node)
         going = on_node.intersection((*plan.victims.uids, *plan.victims.ending))
         grace = max((self._grace(victim) for victim in going), default=0)
         gone = await self._until(
-            lambda: self.cache.standing.keys().isdisjoint(going), pod, plan, grace + _LATE
+            lambda: self.pods.cache.standing.keys().isdisjoint(going), pod, plan, grace + _LATE
         )
         if gone:
             self.again(pod)
@@ -249,7 +247,7 @@ class Preemption:
 
     def _is_held(self, uid: str, plan: _Room) -> bool:
         """Return whether the room still waits for the pod."""
-        return self.cache.standing.get(uid) is plan.held
+        return self.pods.cache.standing.get(uid) is plan.held
 
     def _grace(self, uid: str) -> int:
         pod = self.pods.holder(uid)

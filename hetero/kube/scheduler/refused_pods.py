@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from attrs import define, field
 
@@ -16,6 +16,7 @@ from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Pod, PodStatus
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
+from hetero.kube.words.pod import path_of
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +37,17 @@ class RefusedPods:
     ready: Callable[[], bool]
     _pods: dict[str, Pod] = field(factory=dict)  # by UID
 
-    def pod_ended(self, pod: Pod) -> None:
-        """Note a pod that ended, if its node refused it and it holds an allocation."""
-        if ALLOCATION in pod.metadata.annotations and _refused(pod.status):
-            self._pods[pod.metadata.uid] = pod
+    def pods_listed(self, uids: Collection[str]) -> None:
+        """Forget all pods but these."""
+        for uid in self._pods.keys() - uids:
+            del self._pods[uid]
 
-    def pod_gone(self, uid: str) -> None:
-        """Forget a pod that was deleted."""
-        self._pods.pop(uid, None)
+    def pod_changed(self, event: str, pod: Pod) -> None:
+        """Note a pod that its node refused if it holds an allocation; forget a deleted one."""
+        if event == "DELETED":
+            self._pods.pop(pod.metadata.uid, None)
+        elif ALLOCATION in pod.metadata.annotations and _refused(pod.status):
+            self._pods[pod.metadata.uid] = pod
 
     async def follow(self) -> None:
         """Tell of them and take back, for ever, while this scheduler leads."""
@@ -58,9 +62,10 @@ class RefusedPods:
         namespace, name = pod.full_name
         about, status = pod.metadata, pod.status
         gone = {ALLOCATION: None, SIGNATURE: None}
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:
-            await self.api.patch(path, {"metadata": {"uid": about.uid, "annotations": gone}})
+            await self.api.patch(
+                path_of(pod), {"metadata": {"uid": about.uid, "annotations": gone}}
+            )
         except ApiError as error:
             if error.status in (404, 409):
                 return True  # it is gone, or another pod of its name is there

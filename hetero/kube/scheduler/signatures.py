@@ -18,6 +18,7 @@ from hetero.kube.words.annotations import (
     read_assignment,
     signed_assignment,
 )
+from hetero.kube.words.pod import path_of
 from hetero.kube.words.signing import PublicKeys, SigningKey
 
 log = logging.getLogger(__name__)
@@ -87,9 +88,8 @@ class Signatures:
         namespace, name = pod.full_name
         text, node = pod.metadata.annotations[ALLOCATION], pod.spec.node_name or ""
         notes = {SIGNATURE: self.key.sign(text, uid=uid, node=node)}
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:
-            await self.api.patch(path, {"metadata": {"uid": uid, "annotations": notes}})
+            await self.api.patch(path_of(pod), {"metadata": {"uid": uid, "annotations": notes}})
         except ApiError as error:
             if error.status in (404, 409):
                 return  # it is gone, or another pod of its name is there

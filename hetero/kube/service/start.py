@@ -73,46 +73,35 @@ def scheduler(
     async def run() -> None:
         async with Api(Access.here()).open() as api:
             leadership = Leadership.of(environ)
+            untried = UntriedPods(frozenset(schedulers))
             made = Scheduler(
-                api=api,
-                vocabulary=vocabulary,
-                key=key,
+                api,
+                vocabulary,
+                key,
                 previous=previous,
+                settings=chosen,
+                mix_in=mix,
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
-                untried=UntriedPods(frozenset(schedulers)),
+                untried=untried,
                 kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
-                node_placement=chosen.node_placement,
-                device_placement=chosen.device_placement,
-                choose=chosen.choose,
-                half_life=chosen.half_life_days * 86_400,
-                mix_in=mix,
             )
-            tasks = [
-                made.follow_nodes(),
-                _follow_pods(made),
-                made.follow_quotas(),
-                made.groups.follow(),
-                made.signatures.follow(),
-                made.refused_pods.follow(),
-                _follow_keys(made, environ),
-            ]
-            tasks += _expiry(listen, api, made.scheduler_metrics.registry, environ)
+            registry = made.calls.metrics.registry
+            tasks = [*made.follow(), _follow_keys(made, environ)]
+            tasks += _expiry(listen, api, registry, environ)
             if leadership:
                 tasks.append(
                     leadership.follow(
-                        lambda: made.knows_all,
-                        lambda: made.untried.is_silent(held=leadership.held),
+                        made.readiness.knows_all,
+                        lambda: untried.is_silent(held=leadership.held),
                     )
                 )
-            if made.mix:
-                tasks.append(made.mix.follow())
             await serve(
-                made.app(),
+                made.calls.app(),
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
-                metrics=_metrics(api, made.scheduler_metrics.registry, metrics),
+                metrics=_metrics(api, registry, metrics),
                 tasks=tuple(tasks),
             )
 
@@ -235,17 +224,6 @@ def _keys(environ: Mapping[str, str]) -> tuple[SigningKey, PublicKeys]:
     if not path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
     return SigningKey.read(path), PublicKeys.read(public) if public else PublicKeys()
-
-
-async def _follow_pods(made: Scheduler) -> None:
-    """Follow the pods, for ever, once what was learned of earlier ones is read.
-
-    Else they would be counted twice. One that starts while the API server is away waits here: it
-    serves, so that its kubelet does not take it for dead.
-    """
-    if made.mix:
-        await made.mix.read()
-    await made.follow_pods()
 
 
 async def _follow_keys(made: Scheduler, environ: Mapping[str, str]) -> None:

@@ -20,7 +20,8 @@ from msgspec.structs import replace
 
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.scheduler.extender import NodeNames, Scheduler
+from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.scheduler.node_names import NodeNames
 from hetero.kube.scheduler.pod_groups import group_of
 from hetero.kube.what_if.changes import (
     MOVED,
@@ -133,14 +134,14 @@ async def _simulate(question: WhatIfRequest) -> SimulatedPlacement:
         for device in cache.inventory.devices(node)
     }
     before = _totals(cache)
-    vocabulary = scheduler.vocabulary
+    vocabulary = scheduler.verbs.vocabulary
     queue = [*waiting(snapshot, vocabulary), *added(snapshot, question, vocabulary, devices)]
     for name in question.without:
         queue += without(snapshot, name)
     answers = await _place_all(snapshot, scheduler, sorted(queue, key=place_in_queue))
     return SimulatedPlacement(
-        node_placement=scheduler.node_placement,
-        device_placement=scheduler.device_placement,
+        node_placement=chosen.node_placement,
+        device_placement=chosen.device_placement,
         without=question.without,
         before=before,
         after=_totals(cache),
@@ -157,20 +158,18 @@ async def _scheduler(snapshot: ClusterSnapshot, chosen: Settings) -> Scheduler:
     mixes = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
     key, previous = _keys(snapshot)
     made = Scheduler(
-        api=snapshot,
-        vocabulary=chosen.vocabulary(chosen.registry()),
-        key=key,
+        snapshot,
+        chosen.vocabulary(chosen.registry()),
+        key,
         previous=previous,
-        node_placement=chosen.node_placement,
-        device_placement=chosen.device_placement,
-        half_life=chosen.half_life_days * 86_400,
+        settings=evolve(chosen, choose="one"),
         mix_in=next(map("/".join, mixes), None),
     )
     if made.mix is not None:
         await made.mix.read()
-    await made.follow_nodes()
-    await made.follow_pods()
-    await made.follow_quotas()
+    await made.nodes.follow()
+    await made.pods.follow()
+    await made.quotas.follow()
     await made.groups.follow()
     return made
 
@@ -235,7 +234,7 @@ async def _place_all(
     snapshot: ClusterSnapshot, scheduler: Scheduler, queue: Iterable[Queued]
 ) -> list[PodAnswer]:
     """Filter and bind the pods one after the other; return what became of each."""
-    vocabulary = scheduler.vocabulary
+    vocabulary = scheduler.verbs.vocabulary
     counted = {names.count for vendor in vocabulary.vendors for names in vendor.resource_names}
     nodes = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
     filters = NodeFilters(nodes, vocabulary.resources - counted)
@@ -283,10 +282,10 @@ async def _filter(
     if not names:
         return evolve(answer, refusal=refusal.sentence)
     try:
-        request = scheduler.vocabulary.pod_request(pod)
+        request = scheduler.verbs.vocabulary.pod_request(pod)
         if request is None:
             return evolve(answer, notes=(*answer.notes, _NOT_OURS))
-        response = await scheduler.filter({"pod": pod, "nodenames": NodeNames.of(names)})
+        response = await scheduler.verbs.filter({"pod": pod, "nodenames": NodeNames.of(names)})
     except HeteroError as error:
         return evolve(answer, refusal=str(error))
     chosen = json.decode(json.encode(response["NodeNames"]))
@@ -305,7 +304,7 @@ async def _bind(
     uid, name = queued.pod.metadata.uid, queued.pod.full_name
     asked = dict(zip(("podnamespace", "podname"), name, strict=True))
     try:
-        await scheduler.bind({**asked, "poduid": uid, "node": answer.node})
+        await scheduler.binding.bind({**asked, "poduid": uid, "node": answer.node})
     except HeteroError as error:
         return uid, evolve(answer, node=None, refusal=str(error))
     text = snapshot.objects[PODS][name]["metadata"]["annotations"].get(ALLOCATION)

@@ -24,6 +24,11 @@ POD_GROUP = "scheduling.x-k8s.io/pod-group"
 _TO_ROOT = re.compile(r"/proc/(self|thread-self|[0-9]+)/")
 
 
+def path_of(pod: Pod) -> str:
+    """Return where the API has a pod."""
+    return "/api/v1/namespaces/{}/pods/{}".format(*pod.full_name)
+
+
 async def read_pod(api: ApiCalls, namespace: str, name: str) -> Pod | None:
     """Return a pod as the API has it, None if it is gone. Raises `ApiError`.
 
@@ -110,6 +115,14 @@ def expect_unhidden(container: Container) -> None:
             raise BadInput(
                 f"{mounts} {place}, where what limits its cards is or may be: mount it elsewhere"
             )
+
+
+def container_names(pod: Pod) -> list[str]:
+    """Return the containers' names in a placement's order: sidecars, containers, init."""
+    ends = ending(pod)
+    first = [container.name for container in pod.spec.init_containers]
+    sidecars, init = [n for n in first if n not in ends], [n for n in first if n in ends]
+    return [*sidecars, *(container.name for container in pod.spec.containers), *init]
 
 
 def asking(pod: Pod, resource: str) -> Iterator[str]:

@@ -1,0 +1,172 @@
+"""Keeps what there is as the API has it: nodes, whose agents open them to pods, and quotas."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+from attrs import define, field
+
+from hetero.kube.client.api import ApiCalls
+from hetero.kube.objects.kinds import NodeObject, Pod, ResourceQuota
+from hetero.kube.scheduler.agents import Agents
+from hetero.kube.scheduler.readiness import Readiness
+from hetero.kube.scheduler.standing_pods import StandingPods
+from hetero.kube.scheduler.waker import Waker, in_background
+from hetero.kube.words.annotations import INVENTORY, Held, published
+from hetero.kube.words.host import node_host
+from hetero.kube.words.quota import Quotas, limits
+from hetero.model.errors import BadInput
+from hetero.placement.cache import SchedulerCache
+from hetero.placement.cluster import PlacedNode
+from hetero.placement.state import UNLIMITED
+
+log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class ClusterNodes:
+    """The nodes of one cluster. Without `agents` every node is taken to have one that serves."""
+
+    api: ApiCalls
+    cache: SchedulerCache
+    agents: Agents | None
+    counted: StandingPods
+    waker: Waker
+    readiness: Readiness
+    # What was told of nodes that publish devices of others.
+    _duplicate_owners: dict[str, str | None] = field(factory=dict)
+
+    async def follow(self) -> None:
+        """Follow the nodes, for ever."""
+        await self.api.follow(
+            "/api/v1/nodes",
+            NodeObject,
+            listed=self.listed,
+            changed=self.changed,
+            lost=lambda error: log.warning("nodes: %s", error),
+        )
+
+    def listed(self, nodes: list[NodeObject]) -> None:
+        """Note that there are no other nodes than these."""
+        self.readiness.busy()
+        names = {node.metadata.name for node in nodes}
+        for name in set(self.cache.inventory.nodes) - names:
+            self._remove(name)
+        for node in nodes:  # in this order they are counted, whichever is older
+            name, notes = node.metadata.name, node.metadata.annotations
+            if name not in self.cache.inventory.nodes and INVENTORY in notes:
+                self.cache.update_node(PlacedNode(name=name))
+        # Of two that publish one card it is the older's.
+        for node in sorted(nodes, key=lambda node: node.created):
+            self.changed("ADDED", node)
+        self.cache.cluster()  # no pod waits for it
+        # Thousands of nodes' devices live as long as this process: walking them at every full
+        # collection would hold up one decision in a hundred for tens of milliseconds.
+        gc.collect()
+        gc.freeze()
+        self.readiness.listed.add("nodes")
+
+    def changed(self, event: str, node: NodeObject) -> None:
+        """Note what a node has by now."""
+        name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
+        if event == "DELETED" or text is None:
+            self._remove(name)
+            return
+        before = self.cache.inventory.devices(name)
+        held: Held = {}
+        try:
+            devices, held = published(text, node=name)
+            host = {counter: min(all_, UNLIMITED) for counter, all_ in node_host(node).items()}
+            conflict = self.cache.update_node(PlacedNode(name=name, devices=devices, host=host))
+        except Exception as error:  # whatever its agent wrote, it harms this node alone
+            log.error("node %s: %s", name, error, exc_info=not isinstance(error, BadInput))
+            self.cache.update_node(
+                PlacedNode(name=name), fault="publish an inventory that this version cannot read"
+            )
+            conflict = None
+        self._tell_of_conflict(node, conflict)
+        if self.cache.inventory.devices(name) != before:
+            self.counted.count_hami(name)
+        if self.counted.orphans.count(name, held):
+            self.waker.wake_for(name)
+        self._cordon(name)
+
+    def _remove(self, name: str) -> None:
+        self.counted.orphans.count(name, {})
+        self.cache.remove_node(name)
+
+    def _tell_of_conflict(self, node: NodeObject, sentence: str | None) -> None:
+        """Tell of a node that publishes what another has, when that is new."""
+        name = node.metadata.name
+        if sentence is not None and self._duplicate_owners.get(name) != sentence:
+            log.error("node %s: %s", name, sentence)
+            message = f"hetero uses no device of two nodes at both: this node {sentence}"
+            events = self.waker.events
+            in_background(events.tell(node.metadata, "PublishedTwice", message, kind="Node"))
+        self._duplicate_owners[name] = sentence
+
+    # --- their agents ---------------------------------------------------------------------------
+
+    def pods_listed(self, uids: set[str]) -> None:
+        """Note that there are no other pods of agents than these."""
+        if self.agents:
+            self.agents.pods_listed(uids)
+
+    def pod_changed(self, event: str, pod: Pod) -> None:
+        """Have pods bound to a node while its agent serves, if this is its agent's pod."""
+        node = self.agents.pod_changed(event, pod) if self.agents else None
+        if node is not None:
+            self._cordon(node)
+
+    def cordon_all(self) -> None:
+        """Have pods bound to those nodes whose agent serves, once all agents are known."""
+        for node in self.cache.inventory.nodes:
+            self._cordon(node)
+
+    def _cordon(self, node: str) -> None:
+        known = "pods" in self.readiness.listed and node in self.cache.inventory.nodes
+        if self.agents is None or not known:
+            return
+        why = self.agents.why_shut(node)
+        if self.cache.cordon(node, why) and why is None:
+            self.counted.count_hami(node)
+            self.waker.wake_for(node)
+
+
+@define(eq=False)
+class QuotaInformer:
+    """The quotas of one cluster; pods that wait for a quota are tried again when it changes."""
+
+    api: ApiCalls
+    quotas: Quotas
+    waker: Waker
+    readiness: Readiness
+
+    async def follow(self) -> None:
+        """Follow the quotas, for ever."""
+        await self.api.follow(
+            "/api/v1/resourcequotas",
+            ResourceQuota,
+            listed=self.listed,
+            changed=self._changed,
+            lost=lambda error: log.warning("quotas: %s", error),
+        )
+
+    def listed(self, quotas: list[ResourceQuota]) -> None:
+        """Note that there are no other quotas than these."""
+        names = {quota.full_name for quota in quotas}
+        for namespace, by_quota in list(self.quotas.most.items()):
+            for name in set(by_quota) - {name for space, name in names if space == namespace}:
+                self._allow(namespace, name, {})
+        for quota in quotas:
+            self._changed("ADDED", quota)
+        self.readiness.listed.add("quotas")
+
+    def _changed(self, event: str, quota: ResourceQuota) -> None:
+        hard = quota.spec.hard if event != "DELETED" else {}
+        self._allow(*quota.full_name, limits(hard, self.quotas.vocabulary.resources))
+
+    def _allow(self, namespace: str, name: str, most: dict[str, int]) -> None:
+        if self.quotas.allow(namespace, name, most):
+            self.waker.wake_in(namespace)

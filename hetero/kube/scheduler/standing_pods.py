@@ -1,0 +1,222 @@
+"""Counts in the cache what pods hold, as the API says, and what runs on of pods that are over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+from attrs import define, evolve, field
+
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.scheduler import hami_migration
+from hetero.kube.scheduler.expected_mix import ExpectedMix, arrive
+from hetero.kube.scheduler.pod_groups import PodGroups
+from hetero.kube.scheduler.pod_table import PLACED, PodState, PodTable
+from hetero.kube.scheduler.signatures import Signatures
+from hetero.kube.scheduler.waker import Waker, in_background
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Held
+from hetero.kube.words.host import pod_host
+from hetero.kube.words.pod import container_names, ended, identity_of, running
+from hetero.kube.words.pod_request import Vocabulary
+from hetero.model import Counters
+from hetero.model.errors import BadInput
+from hetero.placement.cluster import DeviceUsage, PlacedContainer, PlacedPod, Placement
+from hetero.placement.place_pod import standing
+
+log = logging.getLogger(__name__)
+
+#: Seconds within which a node says what runs on of a pod that was deleted by force.
+UNCONFIRMED = 5.0
+#: A pod that holds no device: nobody is served by its end, so it is more important than any.
+WITHOUT_DEVICES = PlacedPod(containers=(PlacedContainer(),), priority=2**31 - 1)
+_RUNS = "Running"
+
+
+@define(eq=False)
+class Orphans:
+    """The containers of one cluster that run on after their pods."""
+
+    pods: PodTable
+    waker: Waker
+    _by_node: dict[str, set[str]] = field(factory=dict)  # names of their grants in the cache
+
+    def standing(self) -> set[str]:
+        """Return what stands in the cache for them: names of grants, and UIDs of pods."""
+        uids = (record.uid for record in self.pods.within(PodState.UNCONFIRMED))
+        return set().union(uids, *self._by_node.values())
+
+    def count(self, node: str, held: Held) -> bool:
+        """Count what runs on on a node, by its word; return whether something is free.
+
+        Quotas of their namespaces are charged: so no more of a device than the node has.
+        """
+        cache, before = self.pods.cache, self._by_node.pop(node, set())
+        names = {f"{node}/{grant}": of for grant, of in held.items()}
+        for record in self.pods.within(PodState.UNCONFIRMED):
+            if record.grants & names.keys():
+                self.pods.forget(record.uid, ran=False)
+        for name in before - names.keys():
+            namespace = cache.standing[name].pod.namespace
+            cache.forget(name, ran=False)
+            self.waker.wake_in(namespace)
+        left = {device.uuid: dict(device.capacity) for device in cache.inventory.devices(node)}
+        for name, grant in names.items():
+            holds = tuple(
+                DeviceUsage(device=uuid, takes=_taken_of(left.get(uuid, {}), takes))
+                for uuid, takes in grant.takes.items()
+            )
+            pod = evolve(WITHOUT_DEVICES, namespace=grant.namespace)
+            cache.restore(
+                name, Placement(node=node, pod=pod, allocations=(None,), holds=holds, host={})
+            )
+        if names:
+            self._by_node[node] = {*names}
+        return bool(before - names.keys())
+
+    def count_unconfirmed(self, pod: Pod, held: Placement) -> None:
+        """Count what a pod held that was deleted by force until its node says what runs on.
+
+        A kubelet waits no longer for containers to end than their pod said.
+        """
+        uid, grace = pod.metadata.uid, pod.spec.termination_grace_period_seconds
+        self.pods.transition(uid, PodState.UNCONFIRMED).grants = frozenset(
+            f"{held.node}/{identity_of(uid, container.name)}" for container in pod.containers
+        )
+        over = evolve(WITHOUT_DEVICES, namespace=held.pod.namespace)
+        self.pods.cache.restore(uid, evolve(held, pod=over, allocations=(None,)))
+        seconds = UNCONFIRMED if grace is None else min(UNCONFIRMED, grace)
+        in_background(self._expire(uid, held, seconds))
+
+    async def _expire(self, uid: str, held: Placement, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if self.pods.get(uid).state is PodState.UNCONFIRMED:
+            self.pods.forget(uid, ran=False)
+            self.waker.wake_for(held.node)
+            self.waker.wake_in(held.pod.namespace)
+
+
+@define(eq=False)
+class StandingPods:
+    """The pods that stand on the nodes."""
+
+    vocabulary: Vocabulary
+    pods: PodTable
+    signatures: Signatures
+    groups: PodGroups
+    orphans: Orphans
+    mix: ExpectedMix | None
+
+    def pods_listed(self, uids: Collection[str]) -> None:
+        """Forget all pods but these, and those whose containers run on."""
+        gone = {*self.pods.cache.standing, *dict(self.pods.holders())}.difference(uids)
+        for uid in gone - self.orphans.standing():
+            self.pods.forget(uid, ran=self.pods.get(uid).state is not PodState.HELD)
+
+    def pod_changed(self, event: str, pod: Pod) -> None:
+        """Count what a pod holds by now."""
+        if event == "DELETED" or ended(pod):
+            self._end(event, pod)
+            return
+        record, node = self.pods.get(pod.metadata.uid), pod.spec.node_name
+        known = record.pod if record.state in PLACED else None
+        if known is not None:
+            record.pod = pod
+        if record.state is PodState.RESERVED or not node:
+            return
+        if ALLOCATION in pod.metadata.annotations:
+            if known is None or _given(known) != _given(pod):
+                self._restore(pod)
+        elif record.state is not PodState.HAMI:
+            if pod.status.phase == _RUNS and hami_migration.given(pod):
+                self.pods.learn(pod, PodState.HAMI)
+                self._count_hami(pod)
+            else:
+                self._count_host(pod)
+
+    def count_hami(self, node: str) -> None:
+        """Count the pods of a node that HAMi gave something and that could not be counted yet."""
+        for record in self.pods.within(PodState.HAMI):
+            pod, held = record.pod, self.pods.cache.standing.get(record.uid)
+            if pod and pod.spec.node_name == node and not (held and held.holds):
+                self._count_hami(pod)
+
+    def _end(self, event: str, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        held, placed = self.pods.cache.standing.get(uid), self.pods.get(uid).state in PLACED
+        if event == "DELETED" and placed and held is not None and held.holds and running(pod):
+            self.pods.cache.forget(uid, ran=True)
+            self.orphans.count_unconfirmed(pod, held)
+        else:
+            self.pods.forget(uid, ran=bool(pod.spec.node_name))
+
+    def _restore(self, pod: Pod) -> None:
+        """Count what the pod's allocation gives it, unless it is forged."""
+        given = pod_request = None
+        try:
+            given = self.signatures.read(pod)
+            pod_request = self.vocabulary.pod_request(pod)
+        except BadInput as error:
+            log.warning("%s", error)
+        if given is None or pod_request is None:
+            self._count_host(pod)
+            return
+        allocations = dict(given.containers)
+        everyone = tuple(allocations.get(name) for name in container_names(pod))
+        arrive(self.pods.cache, self.mix, pod, pod_request.pod, pod.created)
+        placement = standing(pod_request.pod, given.node, everyone)
+        self.pods.cache.restore(pod.metadata.uid, placement)
+        self.groups.restore(pod, given.place_in_time)
+        self.pods.learn(pod, PodState.BOUND)
+
+    def _count_hami(self, pod: Pod) -> None:
+        """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
+        uid, node = pod.metadata.uid, pod.spec.node_name or ""
+        if not self.pods.cache.inventory.devices(node) or self.pods.cache.inventory.is_cordoned(
+            node
+        ):
+            return  # not known yet, or nobody is placed there meanwhile
+        try:
+            pod_request = self.vocabulary.pod_request(pod, hami_migration.given(pod))
+            if pod_request is None:
+                return
+            # It runs, whatever its node has left of processors.
+            answer = self.pods.cache.reserve(uid, _without_host(pod_request.pod), node)
+            if isinstance(answer, Placement):
+                self.pods.cache.restore(uid, evolve(answer, host=pod_request.pod.host()))
+                return
+            fault = answer.sentence
+        except BadInput as error:
+            fault = str(error)
+        log.warning("pod %s/%s, which HAMi started: not counted: %s", *pod.full_name, fault)
+
+    def _count_host(self, pod: Pod) -> None:
+        """Count what a bound pod without devices requests of its node."""
+        try:
+            host = pod_host(pod)
+        except BadInput as error:
+            log.warning("pod %s/%s: not counted: %s", *pod.full_name, error)
+            return
+        node = pod.spec.node_name or ""
+        placement = Placement(
+            node=node, pod=WITHOUT_DEVICES, allocations=(None,), holds=(), host=host
+        )
+        self.pods.cache.restore(pod.metadata.uid, placement)
+
+
+def _taken_of(left: dict[str, int], takes: Counters) -> Counters:
+    """Take from what is left of a device, and return what was there to take."""
+    taken = {counter: min(amount, left.get(counter, 0)) for counter, amount in takes.items()}
+    for counter, amount in taken.items():
+        left[counter] = left.get(counter, 0) - amount
+    return taken
+
+
+def _without_host(pod: PlacedPod) -> PlacedPod:
+    containers = (evolve(container, host={}) for container in pod.containers)
+    return evolve(pod, containers=tuple(containers))
+
+
+def _given(pod: Pod) -> tuple[str | None, str | None]:
+    notes = pod.metadata.annotations
+    return notes.get(ALLOCATION), notes.get(SIGNATURE)

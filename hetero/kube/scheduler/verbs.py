@@ -1,0 +1,340 @@
+"""What kube-scheduler asks before it binds a pod: which nodes serve it, how well, whom to evict.
+
+The names of the verbs' fields are those of k8s.io/kube-scheduler/extender/v1; Go reads them
+whatever their case, and so do we: arguments have theirs in lower case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection
+from time import monotonic, time
+
+from attrs import define
+
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.objects.kinds import Plain, Pod
+from hetero.kube.scheduler.agents import Agents
+from hetero.kube.scheduler.expected_mix import ExpectedMix, arrive
+from hetero.kube.scheduler.kubelet_watches import KubeletWatches
+from hetero.kube.scheduler.node_names import LastNames, NodeNames
+from hetero.kube.scheduler.pod_groups import PodGroups
+from hetero.kube.scheduler.pod_table import PodState, PodTable
+from hetero.kube.scheduler.preemption import Preemption
+from hetero.kube.scheduler.readiness import Readiness
+from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
+from hetero.kube.scheduler.signatures import Signatures
+from hetero.kube.scheduler.waker import Waker, in_background
+from hetero.kube.words.annotations import Assignment, without_core_limit
+from hetero.kube.words.pod import container_names, path_of, read_pod
+from hetero.kube.words.pod_request import PodRequest, Vocabulary
+from hetero.kube.words.runtime_variables import notes_of_variables
+from hetero.model import Refusal
+from hetero.model.errors import HeteroError
+from hetero.placement.cluster import Placement
+from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a place counts which filter took for a pod.
+_UNBOUND = 30.0
+#: The best score a node can get.
+_BEST = 10
+
+
+@define(eq=False)
+class Placer:
+    """Chooses by the placement policies of one cluster, where a pod does not say."""
+
+    pods: PodTable
+    node_placement: str
+    device_placement: str
+
+    def weights(self, pod_request: PodRequest) -> Weights:
+        """Return what nodes are chosen by; other schedulers' words mean nothing here."""
+        return WEIGHTS.get(pod_request.node_placement or "", WEIGHTS[self.node_placement])
+
+    def choose(self, pod_request: PodRequest, names: Collection[str] | None) -> str | Refusal:
+        """Return the best node for a pod, or why none serves it; of all nodes without names."""
+        cache = self.pods.cache
+        among = frozenset(cache.inventory.nodes) if names is None else names
+        best = cache.best(pod_request.pod, among, weights=self.weights(pod_request))
+        return best or cache.refusal(pod_request.pod, among)
+
+    def reserve(self, uid: str, pod_request: PodRequest, node: str) -> Placement | Refusal:
+        """Place a pod on a node, or return why that cannot be."""
+        policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
+        return self.pods.cache.reserve(uid, pod_request.pod, node, policy=policy)
+
+    def hold(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
+        """Take the cheapest place for a pod and return its node, None if none serves."""
+        self.pods.release(uid, self.pods.get(uid).placement)
+        weights = self.weights(pod_request)
+        node = self.pods.cache.best(pod_request.pod, names, weights=weights, uid=uid)
+        if node is None:
+            return None
+        place = self.reserve(uid, pod_request, node)
+        if isinstance(place, Refusal):
+            return None
+        self.pods.hold(uid, place, monotonic() + _UNBOUND)
+        return node
+
+    def release_overdue(self) -> None:
+        """Give back what filter took for pods that were not bound in time."""
+        now = monotonic()
+        for record in self.pods.within(PodState.HELD):
+            if record.deadline > now:
+                break
+            self.pods.release(record.uid, record.placement)
+
+
+@define(eq=False)
+class NodeVerbs:
+    """Filter, prioritize and preempt.
+
+    `answers_one`: filter takes the pod's place on one node and answers that, so that what is
+    filtered next sees it. Else it answers all nodes that serve, and nothing is taken before
+    kube-scheduler binds the pod.
+    """
+
+    vocabulary: Vocabulary
+    pods: PodTable
+    placer: Placer
+    groups: PodGroups
+    preemption: Preemption
+    metrics: SchedulerMetrics
+    mix: ExpectedMix | None
+    waker: Waker
+    last_names: LastNames
+    answers_one: bool
+
+    async def filter(self, args: Plain) -> Plain:
+        """Return the nodes that can serve the pod, and what each of the others said."""
+        pod, names = args["pod"], args.get("nodenames")
+        if names is None:
+            raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
+        pod_request = self.vocabulary.pod_request(pod)
+        if pod_request is None:
+            return {"NodeNames": names.text, "FailedNodes": {}}
+        self.pods.ask(pod, pod_request)
+        self.placer.release_overdue()
+        if not pod_request.devices:
+            return self._without_devices(pod, pod_request, names)
+        arrive(self.pods.cache, self.mix, pod, pod_request.pod, time())
+        chosen = self._held(pod, pod_request, names)
+        if chosen is None and self.answers_one:
+            chosen = self.placer.hold(pod.metadata.uid, pod_request, names)
+        if isinstance(chosen, str):
+            return {"NodeNames": [chosen], "FailedNodes": {}}
+        if chosen is not None:
+            self.waker.tell_unfit(pod, chosen.sentence)
+            return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
+        return self._serving(pod, pod_request, names)
+
+    def _serving(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:
+        """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
+        wanted = pod_request.pod
+        fits, failed = self.pods.cache.serving(wanted, names.each)
+        self.metrics.refused(Counter(failed.values()))
+        if not fits:
+            self.waker.tell_unfit(pod, self.pods.cache.refusal(wanted, names.each).sentence)
+            if self.groups.group(pod) is None:
+                self.pods.cache.reserve_nodes(pod.metadata.uid, wanted, names.each)
+                if self.preemption.wanted(pod):
+                    in_background(self.preemption.make_room(pod, wanted, names.each))
+        if failed:
+            names = self.last_names.names = NodeNames.of(fits)
+        return {"NodeNames": names.text, "FailedNodes": failed}
+
+    def _without_devices(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:
+        """Return the offered nodes without devices, else the one whose devices lose least.
+
+        kube-scheduler knows whether a node has the processors: none of them is refused here.
+        """
+        known = self.pods.cache.inventory.nodes
+        others = [name for name in names.each if name not in known]
+        if not others:
+            arrive(self.pods.cache, self.mix, pod, pod_request.pod, time())
+            uid = pod.metadata.uid
+            chosen = self.placer.hold(uid, pod_request, names) if self.answers_one else None
+            others = [chosen] if chosen else names.each
+        return {"NodeNames": others, "FailedNodes": {}}
+
+    def _held(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> str | Refusal | None:
+        """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
+        uid = pod.metadata.uid
+        node = self.preemption.node(uid)
+        if node is None:
+            return self.groups.place(pod, names.each) if self.groups.group(pod) else None
+        if node in names and self.pods.cache.has_room(uid, pod_request.pod, node):
+            return node
+        waits = f"waits for those that it preempts on node {node} to end"
+        return Refusal(wanted=1, verdicts={}, missing=waits)
+
+    async def prioritize(self, args: Plain) -> list[Plain]:
+        """Return the nodes' scores from 0 to 10, but for those of 0."""
+        pod, names = args["pod"], args["nodenames"].each
+        record = self.pods.get(pod.metadata.uid)
+        known = record.request is not None and record.pod == pod  # it was just filtered
+        pod_request = record.request if known else self.vocabulary.pod_request(pod)
+        if pod_request is None:
+            return []
+        weights = self.placer.weights(pod_request)
+        costs = self.pods.cache.costs(pod_request.pod, names, weights=weights)
+        low, high = min(costs.values(), default=0), max(costs.values(), default=0)
+        scores = ((name, _BEST * (high - c) // (high - low or 1)) for name, c in costs.items())
+        return [{"Host": name, "Score": score} for name, score in scores if score]
+
+    async def preempt(self, args: Plain) -> Plain:
+        """Return, for each node kube-scheduler would clear, whom to evict so that the pod fits."""
+        pod = args["pod"]
+        pod_request = self.vocabulary.pod_request(pod)
+        offered = args.get("nodenametometavictims", {})
+        if pod_request is None:
+            return {"NodeNameToMetaVictims": offered}
+        uid = pod.metadata.uid
+        held = self.preemption.node(uid)
+        answer = {}
+        for node, kind in offered.items():
+            if held not in (None, node):
+                continue  # its room is being made elsewhere
+            fields = {name.lower(): value for name, value in kind.items()}
+            given = [next(iter(victim.values())) for victim in fields.get("pods") or ()]
+            victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
+            # A node without victims is an error to kube-scheduler, and so is a victim on another
+            # node: a gang on several is evicted by us alone.
+            if victims and victims.uids and not self.pods.cache.elsewhere(victims.uids, node):
+                answer[node] = {
+                    "Pods": [{"UID": uid} for uid in victims.uids],
+                    "NumPDBViolations": fields.get("numpdbviolations", 0),
+                }
+        return {"NodeNameToMetaVictims": answer}
+
+
+@define(eq=False)
+class Binding:
+    """The bindings of one scheduler."""
+
+    api: ApiCalls
+    vocabulary: Vocabulary
+    pods: PodTable
+    placer: Placer
+    groups: PodGroups
+    signatures: Signatures
+    agents: Agents | None
+    kubelet_watches: KubeletWatches
+    waker: Waker
+    readiness: Readiness
+
+    async def bind(self, args: Plain) -> Plain:
+        """Reserve the pod's share and bind the pod with it; or undo that."""
+        namespace, name = args["podnamespace"], args["podname"]
+        uid, node = args["poduid"], args["node"]
+        # Nothing is awaited between the call and the reservation, so that the pod that is filtered
+        # next, perhaps at this very moment, sees what this one took.
+        record = self.pods.get(uid)
+        pod, pod_request = record.pod, record.request
+        if pod is None or pod_request is None:
+            pod = await read_pod(self.api, namespace, name)
+            if pod is None:
+                raise HeteroError(f"pod {namespace}/{name} is gone")
+            if pod.metadata.uid != uid:
+                raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
+            pod_request = self.vocabulary.pod_request(pod)
+        notes: dict[str, str] = {}
+        if pod_request is not None:
+            self.pods.ask(pod, pod_request)
+            await self.groups.gather(pod)
+            notes = self._give(pod, pod_request, node)
+        place = self.pods.cache.standing.get(uid)
+        try:
+            if notes:
+                await self._until_watched(pod, node)
+            if self.pods.cache.standing.get(uid) is not place:
+                # kube-scheduler gave up after its 10 s and asked again, or the pod is gone.
+                raise HeteroError(f"pod {namespace}/{name}: its place was given anew meanwhile")
+            self.readiness.expect_ready()
+            log.info("pod %s/%s: binding to %s", namespace, name, node)
+            await self.api.post(f"{path_of(pod)}/binding", _binding(pod, node, notes))
+        except HeteroError:
+            if not await self._bound(pod, node):
+                self.kubelet_watches.pass_on(node, uid)
+                self.pods.release(uid, place)
+                raise
+        return {}
+
+    def _give(self, pod: Pod, pod_request: PodRequest, node: str) -> dict[str, str]:
+        """Return the annotations that give a pod its share, which is taken from now on."""
+        uid = pod.metadata.uid
+        held = self.pods.get(uid).placement
+        stands = held is not None and self.pods.cache.standing.get(uid) is held
+        self.pods.transition(uid, PodState.RESERVED).pod = pod if pod_request.devices else None
+        answer: Placement | Refusal
+        if held is not None and stands and held.node == node and not self._is_cordoned(node):
+            answer = held
+        else:
+            answer = self.placer.reserve(uid, pod_request, node)
+        if isinstance(answer, Refusal):
+            self.pods.transition(uid, PodState.UNKNOWN)
+            if pod_request.devices:
+                raise self.waker.refuse(pod, f"node {node}: {answer.sentence}")
+            return {}
+        if not pod_request.devices:
+            return {}
+        row = self.groups.row(pod)
+        assignment = Assignment(
+            node=node,
+            uid=uid,
+            row=row.row if row else None,
+            rows=row.rows if row else None,
+            containers=tuple(
+                (name, without_core_limit(given) if name in pod_request.unlimited else given)
+                for name, given in zip(container_names(pod), answer.allocations, strict=True)
+                if given is not None
+            ),
+        )
+        variable_notes = notes_of_variables(
+            pod,
+            dict(assignment.containers),
+            vendors=self.vocabulary.vendors,
+            devices=self.pods.cache.inventory.devices(node),
+        )
+        return {**variable_notes, **self.signatures.sign(assignment)}
+
+    def _is_cordoned(self, node: str) -> bool:
+        return self.pods.cache.inventory.is_cordoned(node)
+
+    async def _until_watched(self, pod: Pod, node: str) -> None:
+        """Wait until a node's kubelet takes up pods. Raises `HeteroError` if it is shut by then."""
+        await self.kubelet_watches.until_watched(node, pod.metadata.uid)
+        if self.agents and self._is_cordoned(node):
+            raise self.waker.refuse(pod, f"node {node}: {self.agents.why_shut(node)}")
+
+    async def _bound(self, pod: Pod, node: str) -> bool:
+        """Return whether a binding was made although its answer was an error or never came."""
+        while True:
+            try:
+                current = await read_pod(self.api, *pod.full_name)
+                break
+            except ApiError:
+                await asyncio.sleep(1)  # until we know, the reservation stands
+        uid = pod.metadata.uid
+        return current is not None and (uid, node) == (current.metadata.uid, current.spec.node_name)
+
+
+def _binding(pod: Pod, node: str, notes: dict[str, str]) -> Plain:
+    """Return the Binding of a pod to a node; the API adds its annotations to the pod's."""
+    metadata = pod.metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+            "annotations": notes,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }

@@ -1,0 +1,93 @@
+"""Has pods tried again that wait, and tells them why they do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from attrs import define
+
+from hetero.kube.client.api import ApiCalls, ApiError
+from hetero.kube.client.events import Events, timestamp
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.reading import read_all
+from hetero.kube.scheduler.pod_table import PodTable
+from hetero.kube.scheduler.readiness import PAUSE, Readiness
+from hetero.kube.words.pod import path_of
+from hetero.kube.words.pod_request import Vocabulary
+from hetero.model.errors import BadInput, HeteroError
+
+#: On a pod that is to be tried again soon, and since when.
+AGAIN = "hetero.io/tried-again"
+#: Tasks that nobody waits for. The event loop alone would not keep them until they end.
+_tasks: set[asyncio.Future[Any]] = set()
+
+
+def in_background(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Have a coroutine run that nobody waits for."""
+    task = asyncio.ensure_future(coroutine)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+@define(eq=False)
+class Waker:
+    """Wakes the pods of one scheduler.
+
+    kube-scheduler puts a pod aside for up to a minute that found no node, unless the pod itself
+    changes: so it is changed in what means nothing.
+    """
+
+    api: ApiCalls
+    events: Events
+    vocabulary: Vocabulary
+    pods: PodTable
+    readiness: Readiness
+
+    def tell_unfit(self, pod: Pod, sentence: str) -> None:
+        """Tell a pod why no node serves it."""
+        in_background(self.events.tell(pod.metadata, "Unfit", sentence))
+
+    def refuse(self, pod: Pod, sentence: str) -> HeteroError:
+        """Tell a pod why it is not bound, and have it tried again soon; return the error."""
+        self.tell_unfit(pod, sentence)
+        self._wake_soon(pod)
+        return HeteroError(sentence)
+
+    def wake(self, pod: Pod) -> None:
+        """Have a pod tried again at once."""
+        in_background(self._touch(pod))
+
+    def wake_in(self, namespace: str) -> None:
+        """Have those of a namespace's pods tried again that wait."""
+        for _, pod, _ in self.pods.waiting():
+            if pod.metadata.namespace == namespace:
+                self._wake_soon(pod)
+
+    def wake_for(self, node: str) -> None:
+        """Have those tried again that wait and have room on a node by now."""
+        for uid, pod, request in self.pods.waiting():
+            if request.devices and self.pods.cache.has_room(uid, request.pod, node):
+                self._wake_soon(pod)
+
+    async def wake_all(self) -> None:
+        """Have all pods tried again that were asked about before there was anybody to answer."""
+        while not self.readiness.is_ready():
+            await asyncio.sleep(PAUSE)
+        waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+        with suppress(HeteroError):
+            for pod in read_all(Pod, (await self.api.get("/api/v1/pods", waiting))["items"]):
+                with suppress(BadInput):
+                    if self.vocabulary.pod_request(pod) is not None:
+                        await self._touch(pod)
+
+    def _wake_soon(self, pod: Pod) -> None:
+        in_background(self._touch(pod, seconds=1.0))
+
+    async def _touch(self, pod: Pod, *, seconds: float = 0.0) -> None:
+        await asyncio.sleep(seconds)
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {AGAIN: timestamp()}}}
+        with suppress(ApiError):  # it is gone, or waits its minute
+            await self.api.patch(path_of(pod), body)
