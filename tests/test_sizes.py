@@ -16,7 +16,6 @@ LARGER = {
     "Allocator": (17, 11),
     "Cluster": (17, 9),
     "Leader": (14, 1),
-    "PodGroups": (14, 9),
     "SchedulerCache": (9, 23),
     "_Replay": (19, 1),
 }

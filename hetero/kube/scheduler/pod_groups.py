@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,17 @@ class _Plan:
 
 
 @define(eq=False)
+class _GroupRecord:
+    """What is known of a group, which has a PodGroup, pods, or both."""
+
+    least: int | None = None  # pods that are placed together; None: there is no PodGroup
+    members: dict[str, Pod] = field(factory=dict)  # that have not ended, by UID
+    plan: _Plan | None = None
+    row: GangSlot | None = None
+    refused: bool = False
+
+
+@define(eq=False)
 class PodGroups:
     """The pod groups of a cluster, and the room that is held for those about to be placed.
 
@@ -69,14 +80,10 @@ class PodGroups:
     cache: SchedulerCache
     choose: Choose
     again: Callable[[Pod], Any]
-    _least: dict[Group, int] = field(factory=dict)
-    _members: dict[Group, dict[str, Pod]] = field(factory=dict)  # that have not ended, by UID
-    _of: dict[str, Group] = field(factory=dict)  # of each of them: its label may say another later
-    _plans: dict[Group, _Plan] = field(factory=dict)
-    _rows: dict[Group, GangSlot] = field(factory=dict)
+    _groups: dict[Group, _GroupRecord] = field(factory=dict)
+    _of: dict[str, Group] = field(factory=dict)  # of each member: its label may say another later
     _allowed: dict[str, frozenset[str]] = field(factory=dict)  # nodes, of pods refused a held one
     _going: set[str] = field(factory=set)  # UIDs of those whose group has come whole
-    _refused: set[Group] = field(factory=set)
     _gone: dict[str, None] = field(factory=dict)  # UIDs of the last that ended or were deleted
 
     # --- what the API says ----------------------------------------------------------------------
@@ -97,8 +104,10 @@ class PodGroups:
         )
 
     def _listed(self, api: str, groups: list[PodGroup]) -> None:
-        for group in [group for group in self._least if group.api == api]:
-            del self._least[group]
+        for group, record in [*self._groups.items()]:
+            if group.api == api:
+                record.least = None
+                self._drop_unknown(group)
         for pod_group in groups:
             self._changed(api, "ADDED", pod_group)
 
@@ -106,11 +115,22 @@ class PodGroups:
         group, spec = Group(api, *pod_group.full_name), pod_group.spec
         gang = spec.scheduling_policy.gang.min_count
         # A group of Kubernetes' own without a gang policy is no more than a name.
-        self._least[group] = (spec.min_member if api == _PLUGIN else gang) or 1
+        record = self._record(group)
+        record.least = (spec.min_member if api == _PLUGIN else gang) or 1
         if event == "DELETED":
-            del self._least[group]
-        elif group in self._refused:
+            record.least = None
+            self._drop_unknown(group)
+        elif record.refused:
             self._try_again(group)
+
+    def _record(self, group: Group) -> _GroupRecord:
+        return self._groups.setdefault(group, _GroupRecord())
+
+    def _drop_unknown(self, group: Group) -> None:
+        """Forget a group that has neither a PodGroup nor pods."""
+        record = self._groups[group]
+        if record.least is None and not record.members:
+            del self._groups[group]
 
     def pod_changed(self, event: str, pod: Pod) -> None:
         """Note what became of a pod, and in which group it is, by what it says now.
@@ -130,45 +150,42 @@ class PodGroups:
                 del self._gone[next(iter(self._gone))]
         if group is None or gone:
             return
-        new = uid not in self._members.get(group, {})
-        self._join(group, pod)
-        if new and group in self._refused:
+        record = self._join(group, pod)
+        if former != group and record.refused:
             self._try_again(group)
 
-    def _join(self, group: Group, pod: Pod) -> dict[str, Pod]:
-        """Note a pod as one of a group; return all of its pods."""
-        uid = pod.metadata.uid
+    def _join(self, group: Group, pod: Pod) -> _GroupRecord:
+        """Note a pod as one of a group."""
+        record, uid = self._record(group), pod.metadata.uid
         self._of[uid] = group
-        members = self._members.setdefault(group, {})
-        members[uid] = pod
-        return members
+        record.members[uid] = pod
+        return record
 
     def _take_out(self, group: Group, uid: str) -> None:
         """Forget a pod of a group, and the group with its last one."""
         del self._of[uid]
-        members = self._members[group]
-        del members[uid]
+        record = self._groups[group]
+        del record.members[uid]
         self._allowed.pop(uid, None)
         self._going.discard(uid)
-        if uid in self._held(group):
-            self._undo(group)
-        if not members:
-            del self._members[group]
-            self._rows.pop(group, None)
-            self._refused.discard(group)
+        if uid in _held(record):
+            self._undo(record)
+        if not record.members:
+            record.row, record.refused = None, False
+            self._drop_unknown(group)
 
     def pods_listed(self, uids: Collection[str]) -> None:
         """Note that there are no other pods than these."""
-        for members in list(self._members.values()):
-            for uid, pod in list(members.items()):
-                if uid not in uids:
-                    self.pod_changed("DELETED", pod)
+        members = [pod for record in self._groups.values() for pod in record.members.values()]
+        for pod in members:
+            if pod.metadata.uid not in uids:
+                self.pod_changed("DELETED", pod)
 
     def restore(self, pod: Pod, row: GangSlot | None) -> None:
         """Note the row that a group has by the allocation of one of its pods."""
         group = self.group(pod)
         if group is not None and row is not None:
-            self._rows[group] = row
+            self._record(group).row = row
 
     # --- what kube-scheduler asks ---------------------------------------------------------------
 
@@ -182,8 +199,8 @@ class PodGroups:
             return None
         if uid in self._gone:  # kube-scheduler has not heard of it yet
             return Refusal(wanted=1, verdicts={}, missing=f"{group}: the pod is gone")
-        members = self._join(group, pod)
-        least = self._least.get(group)
+        record = self._join(group, pod)
+        members, least = record.members, record.least
         if least is None:
             return self._no(group, f"namespace {group.namespace} has no PodGroup of this name")
         waiting = [one for one in members.values() if not self._settled(one)]
@@ -192,13 +209,13 @@ class PodGroups:
             return None
         if len(waiting) < needed:
             return self._no(group, f"{len(members)} of {least} pods are there")
-        held = self._held(group).get(uid)
+        held = _held(record).get(uid)
         if held in nodes:
             return held
         if held is not None:  # kube-scheduler has a reason of its own against that node
-            self._undo(group)
+            self._undo(record)
             self._allowed[uid] = frozenset(nodes)
-        elif group in self._plans:
+        elif record.plan:
             return self._no(group, "its first pods are being placed")
         return self._place_all(group, pod, waiting, needed, nodes)
 
@@ -211,11 +228,11 @@ class PodGroups:
         answer = self._hold(group, ranked, {**self._allowed, uid: nodes})
         if isinstance(answer, Refusal) and len(ranked) > needed:
             answer = self._hold(group, ranked[:needed], {**self._allowed, uid: nodes})
+        record = self._groups[group]
+        record.refused = isinstance(answer, Refusal)
         if isinstance(answer, Refusal):
-            self._refused.add(group)
             return answer
-        self._refused.discard(group)
-        plan = self._plans[group] = _Plan(answer)
+        plan = record.plan = _Plan(answer)
         asyncio.get_running_loop().call_later(HELD, self._expire, group, plan)
         self._give_row(group, answer)
         for waiting_pod in waiting:
@@ -249,15 +266,16 @@ class PodGroups:
     async def gather(self, pod: Pod) -> None:
         """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
         group, uid = self.group(pod), pod.metadata.uid
-        plan = self._plans.get(group) if group else None
-        if group is None or plan is None or uid not in plan.nodes:
+        record = self._known(pod)
+        plan = record.plan if record else None
+        if record is None or plan is None or uid not in plan.nodes:
             return
         plan.came.add(uid)
         if plan.came == plan.nodes.keys():
             plan.all_came = True
             plan.decided.set()
             self._going |= plan.came
-            del self._plans[group]
+            record.plan = None
         try:
             await asyncio.wait_for(plan.decided.wait(), _GATHER)
         except asyncio.TimeoutError:
@@ -276,25 +294,25 @@ class PodGroups:
         Or if the pod, that came later, shares a device with another group of that row.
         """
         group, held = self.group(pod), self.cache.standing.get(pod.metadata.uid)
-        row = self._rows.get(group) if group else None
+        record = self._known(pod)
+        row = record.row if record else None
         if row is None or held is None:
             return row
         devices = {usage.device for usage in held.holds}
-        others = [one for one in self._rows if one != group and devices & self._devices(one)]
-        return None if any(row.overlaps(self._rows[one]) for one in others) else row
+        rows = (taken for other, taken in self._rows_on(devices) if other != group)
+        return None if any(map(row.overlaps, rows)) else row
 
     def gang(self, pod: Pod) -> frozenset[str]:
         """Return the UIDs of all that hold something and go with a pod, if one of them has to go.
 
         A group that is no more than a name is no gang; one that is not known here may be.
         """
-        group, uid = self.group(pod), pod.metadata.uid
-        if group is None or self._least.get(group, 2) < 2:
+        record, uid = self._known(pod), pod.metadata.uid
+        if record is None or (record.least or 2) < 2:
             return frozenset({uid})
-        members = self._members.get(group, {})
         return frozenset(
             one
-            for one, member in members.items()
+            for one, member in record.members.items()
             if one in self.cache.standing and member.metadata.deletion_timestamp is None
         ) | {uid}
 
@@ -305,34 +323,38 @@ class PodGroups:
         uid = pod.metadata.uid
         return bool(pod.spec.node_name) or (uid in self._going and uid in self.cache.standing)
 
-    def _held(self, group: Group) -> dict[str, str]:
-        plan = self._plans.get(group)
-        return plan.nodes if plan else {}
+    def _known(self, pod: Pod) -> _GroupRecord | None:
+        """Return what is known of a pod's group."""
+        group = self.group(pod)
+        return self._groups.get(group) if group else None
 
     def _no(self, group: Group, why: str) -> Refusal:
-        self._refused.add(group)
+        self._groups[group].refused = True
         return Refusal(wanted=1, verdicts={}, missing=f"{group}: {why}")
 
-    def _undo(self, group: Group) -> None:
+    def _undo(self, record: _GroupRecord) -> None:
         """Give back the room that is held for a group."""
-        plan = self._plans.pop(group)
-        for uid in plan.nodes:
+        for uid in _held(record):
             self.cache.release(uid)
-        plan.decided.set()
+        if record.plan:
+            record.plan.decided.set()
+            record.plan = None
 
     def _expire(self, group: Group, plan: _Plan) -> None:
-        if self._plans.get(group) is plan:
+        record = self._groups.get(group)
+        if record and record.plan is plan:
             log.info("%s: gives its room back: its pods did not come in time", group)
-            self._undo(group)
-            for other in sorted(self._refused, key=str):
+            self._undo(record)
+            refused = (other for other, record in self._groups.items() if record.refused)
+            for other in sorted(refused, key=str):
                 self._try_again(other)
 
     def _try_again(self, group: Group) -> None:
         """Have one pod of a group tried anew; the others follow it."""
-        waiting = (pod for pod in self._members.get(group, {}).values() if not self._settled(pod))
-        first = next(waiting, None)
+        record = self._groups[group]
+        first = next((pod for pod in record.members.values() if not self._settled(pod)), None)
         if first is not None:
-            self._refused.discard(group)
+            record.refused = False
             self.again(first)
 
     def _give_row(self, group: Group, placed: Iterable[str]) -> None:
@@ -341,22 +363,30 @@ class PodGroups:
         There are as many rows as times its core goes into a card; without a core limit, or where
         no row is free, it has none.
         """
-        if group in self._rows:
+        if self._groups[group].row:
             return
         placements = [self.cache.standing[uid] for uid in placed]
         asks = [ask for one in placements for request in _requests(one.pod) for ask in request.asks]
         rows = 100 // max((ask.core or 100 for ask in asks), default=100)
         devices = {usage.device for one in placements for usage in one.holds}
-        taken = [row for other, row in self._rows.items() if devices & self._devices(other)]
+        taken = [row for _, row in self._rows_on(devices)]
         free = (GangSlot(row=number, rows=rows) for number in range(1, rows + 1))
         row = next((one for one in free if not any(map(one.overlaps, taken))), None)
         if row is not None and any(ask.core for ask in asks):
-            self._rows[group] = row
+            self._groups[group].row = row
 
-    def _devices(self, group: Group) -> set[str]:
+    def _rows_on(self, devices: set[str]) -> Iterator[tuple[Group, GangSlot]]:
+        """Yield the groups that hold any of the devices and have a row, and their rows."""
         standing = self.cache.standing
-        uids = self._members.get(group, {}).keys() & standing.keys()
-        return {usage.device for uid in uids for usage in standing[uid].holds}
+        for group, record in self._groups.items():
+            if record.row is not None:
+                uids = record.members.keys() & standing.keys()
+                if any(usage.device in devices for uid in uids for usage in standing[uid].holds):
+                    yield group, record.row
+
+
+def _held(record: _GroupRecord) -> dict[str, str]:
+    return record.plan.nodes if record.plan else {}
 
 
 def _requests(pod: PlacedPod) -> list[Request]:
