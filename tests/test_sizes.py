@@ -15,7 +15,6 @@ LARGER = {
     "Agent": (16, 2),
     "Allocator": (17, 11),
     "Cluster": (17, 9),
-    "Leader": (14, 1),
     "SchedulerCache": (9, 23),
     "_Replay": (19, 1),
 }

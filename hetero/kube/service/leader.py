@@ -14,7 +14,7 @@ import logging
 import os
 import socket
 from asyncio.subprocess import Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -49,129 +49,38 @@ _ENDS = 3.0
 _LEAD, _STAND_BY = b"1", b"0"
 
 
-@define(eq=False, kw_only=True)
-class Leader:
-    """Keeps an extender and a kube-scheduler together; `argv` starts the extender.
+@define(eq=False)
+class ExtenderProcess:
+    """The extender, a child process; `argv` starts it, and starts it anew when it is of no use.
 
-    `healthz` is where kube-scheduler says that it lives; None: it is not asked.
+    `changed` is called when `ready` is another, `untried` when kube-scheduler tries no pod.
     """
 
-    lease: LeaseElection
     argv: Sequence[str]
-    supervisor: Path  # the socket where kube-scheduler's supervisor is told what to do
-    healthz: str | None = None
-    _extender: Process | None = field(default=None, init=False)
-    _socket: socket.socket | None = field(default=None, init=False)  # our end to the extender
-    _ready: bool = field(default=False, init=False)  # the extender knows the cluster and answers
-    _supervised: asyncio.StreamWriter | None = field(default=None, init=False)
-    _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(factory=dict, init=False)
-    _leads: bool = field(default=False, init=False)
-    # When kube-scheduler answered last, or was told to start, and how long it may be silent then.
-    _heard: tuple[float, float] = field(default=(0.0, _STARTS), init=False)
-    _hangs: bool = field(default=False, init=False)  # kube-scheduler was silent for longer
-    _rests_until: float = field(default=0.0, init=False)  # kube-scheduler, which then starts anew
-    _changed: asyncio.Event = field(factory=asyncio.Event, init=False)
+    changed: Callable[[], None]
+    untried: Callable[[], None]
+    ready: bool = field(default=False, init=False)  # it knows the cluster and answers
+    _process: Process | None = field(default=None, init=False)
+    _socket: socket.socket | None = field(default=None, init=False)  # our end
 
-    async def run(self) -> None:
-        """Run until SIGTERM or SIGINT; then give everything up, kube-scheduler first."""
-        self.supervisor.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._supervise, str(self.supervisor))
-        try:
-            await until_stopped(
-                self._keep_extender(), self._contend(), self._beat(), self._ask_scheduler()
-            )
-        finally:
-            await self._step_down(at_once=False)
-            server.close()
-            if self._socket is not None:
-                self._socket.close()
-            for writer in self._connections:
-                writer.close()
-            await asyncio.gather(*self._connections.values(), return_exceptions=True)
-
-    @property
-    def _fit(self) -> bool:
-        """Whether both that are to work together are there."""
-        return self._ready and self._supervised is not None and not self._hangs
-
-    # --- the Lease --------------------------------------------------------------------------------
-
-    async def _contend(self) -> None:
-        """Try to lead while that makes sense, for ever."""
-        while True:
-            if self._fit:
-                await self.lease.attempt()
-            self._changed.clear()
-            if self._leads and not (self._fit and self.lease.leads):
-                # It holds reservations that a later leader knows nothing of.
-                log.warning("lease %s: %s", self.lease.name, self._why())
-                await self._step_down(at_once=True)
-            elif self._fit and self.lease.leads and not self._leads:
-                log.info("lease %s: leading", self.lease.name)
-                self._leads, self._heard = True, (monotonic(), _STARTS)
-            elif self.lease.leads and not self._leads:
-                await self.lease.release()
-            self._tell()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self.lease.pause)
-
-    def _why(self) -> str:
-        if not self.lease.leads:
-            return "lost; the extender starts anew"
-        if self._hangs:
-            return f"given up: kube-scheduler has not answered for {self._heard[1]:g} s"
-        part = "kube-scheduler" if self._ready else "the extender"
-        return f"given up: {part} is gone or silent"
-
-    async def _step_down(self, *, at_once: bool) -> None:
-        """End kube-scheduler and the extender, then let others lead."""
-        self._leads = self._hangs = False
-        self._tell()
-        if self._extender is not None and self._extender.returncode is None:
-            with suppress(ProcessLookupError):
-                self._extender.kill() if at_once else self._extender.terminate()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._extender.wait(), _ENDS)
-        await self.lease.release()
-
-    def _tell(self) -> None:
-        """Tell the extender until when it leads, and kube-scheduler's supervisor whether."""
-        until = self.lease.trusted_until if self._leads else 0.0
-        if self._socket is not None:
-            with suppress(OSError):  # it has ended, which is heard of soon
-                self._socket.send(repr(until).encode())
-        if self._supervised is not None:
-            leads = self._leads and self._fit and monotonic() >= self._rests_until
-            self._supervised.write(_LEAD if leads else _STAND_BY)
-
-    async def _beat(self) -> None:
-        """Be heard, for ever: silence ends kube-scheduler."""
-        while True:
-            self._tell()
-            await asyncio.sleep(BEAT)
-
-    # --- the extender -----------------------------------------------------------------------------
-
-    async def _keep_extender(self) -> None:
+    async def keep(self) -> None:
         """Have an extender run that answers, for ever."""
         pause = _PAUSE
         while True:
             self._socket, child_end = pair()
             env = {**os.environ, DESCRIPTOR: str(child_end.fileno())}
             with child_end:
-                self._extender = await asyncio.create_subprocess_exec(
+                self._process = await asyncio.create_subprocess_exec(
                     *self.argv, env=env, pass_fds=(child_end.fileno(),)
                 )
             why = await self._listen(self._socket)
-            pause = _PAUSE if self._ready else min(2 * pause, _LONGEST_PAUSE)
-            self._ready = False
-            self._changed.set()
-            self._tell()
+            pause = _PAUSE if self.ready else min(2 * pause, _LONGEST_PAUSE)
+            self.ready = False
+            self.changed()
             with suppress(ProcessLookupError):
-                self._extender.kill()
-            status = await self._extender.wait()
-            self._socket.close()
-            self._socket = None
+                self._process.kill()
+            status = await self._process.wait()
+            self.close()
             log.warning("extender: %s, status %s; starting it anew", why, status)
             await asyncio.sleep(pause)
 
@@ -189,33 +98,89 @@ class Leader:
                 return "ended"
             patience = _READS if message == BUSY else _SILENT
             if message == UNTRIED:
-                self._start_scheduler_anew()
-            elif message != BUSY and self._ready != (message == READY):
-                self._ready = message == READY
-                self._changed.set()
+                self.untried()
+            elif message != BUSY and self.ready != (message == READY):
+                self.ready = message == READY
+                self.changed()
 
-    # --- kube-scheduler ---------------------------------------------------------------------------
+    def tell(self, until: float) -> None:
+        """Tell the extender until when it leads."""
+        if self._socket is not None:
+            with suppress(OSError):  # it has ended, which is heard of soon
+                self._socket.send(repr(until).encode())
 
-    def _start_scheduler_anew(self) -> None:
-        """Have the supervisor end kube-scheduler and start another; the Lease is kept."""
+    async def end(self, *, at_once: bool) -> None:
+        """End the extender that runs; it is started anew."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill() if at_once else self._process.terminate()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._process.wait(), _ENDS)
+
+    def close(self) -> None:
+        """Close the connection to the extender."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+@define(eq=False)
+class KubeSchedulerProcess:
+    """kube-scheduler, which runs below a supervisor that is told whether it is to run.
+
+    `healthz` is where kube-scheduler says that it lives; None: it is not asked. `changed` is called
+    when it is another than before whether it can run.
+    """
+
+    healthz: str | None
+    changed: Callable[[], None]
+    hangs: bool = field(default=False, init=False)  # it was silent for too long
+    _supervisor: asyncio.StreamWriter | None = field(default=None, init=False)
+    _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(factory=dict, init=False)
+    # When it answered last, or was told to start, and how long it may be silent then, in seconds.
+    _heard: tuple[float, float] = field(default=(0.0, _STARTS), init=False)
+    _rests_until: float = field(default=0.0, init=False)  # then it starts anew
+
+    @property
+    def can_run(self) -> bool:
+        """Whether its supervisor is there, and it does not hang."""
+        return self._supervisor is not None and not self.hangs
+
+    @property
+    def patience(self) -> float:
+        """The seconds that it may be silent now."""
+        return self._heard[1]
+
+    def tell(self, *, leads: bool) -> None:
+        """Tell its supervisor whether it is to run."""
+        if self._supervisor is not None:
+            runs = leads and self.can_run and monotonic() >= self._rests_until
+            self._supervisor.write(_LEAD if runs else _STAND_BY)
+
+    def note_start(self) -> None:
+        """Note that it was told to start."""
+        self._heard = (monotonic(), _STARTS)
+
+    def start_anew(self) -> None:
+        """Have the supervisor end it and start another; the Lease is kept."""
         log.warning("kube-scheduler tries none of the pods that wait: starting it anew")
         self._rests_until = monotonic() + _RESTARTS
         self._heard = (self._rests_until, _STARTS)
-        self._tell()
+        self.changed()
 
-    async def _ask_scheduler(self) -> None:
-        """Notice for ever a kube-scheduler that runs and does not answer."""
+    async def ask(self, leads: Callable[[], bool]) -> None:
+        """Notice for ever one that runs and does not answer."""
         if self.healthz is None:
             await asyncio.Event().wait()
         timeout = aiohttp.ClientTimeout(total=_UNANSWERED / 2)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 asked, now = self._heard, monotonic()
-                if self._leads and await self._lives(session):
+                if leads() and await self._lives(session):
                     self._heard = (now, _UNANSWERED)
-                elif self._leads and asked == self._heard and monotonic() - asked[0] > asked[1]:
-                    self._hangs = True
-                    self._changed.set()
+                elif leads() and asked == self._heard and monotonic() - asked[0] > asked[1]:
+                    self.hangs = True
+                    self.changed()
                 await asyncio.sleep(_ASK)
 
     async def _lives(self, session: aiohttp.ClientSession) -> bool:
@@ -225,21 +190,124 @@ class Leader:
                 return answer.status == 200
         return False
 
-    async def _supervise(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def supervise(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hold a supervisor's connection until it is silent or gone."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a server calls this in a task of its own
         self._connections[writer] = task
-        self._supervised = writer
-        self._changed.set()
+        self._supervisor = writer
+        self.changed()
         with suppress(OSError, asyncio.TimeoutError):
             while await asyncio.wait_for(reader.read(MOST), _SUPERVISOR_SILENT):
                 pass
-        if self._supervised is writer:
-            self._supervised = None
-            self._changed.set()
+        if self._supervisor is writer:
+            self._supervisor = None
+            self.changed()
         del self._connections[writer]
         writer.close()
+
+    async def close(self) -> None:
+        """Close all connections of supervisors."""
+        for writer in self._connections:
+            writer.close()
+        await asyncio.gather(*self._connections.values(), return_exceptions=True)
+
+
+@define(eq=False, kw_only=True)
+class Leader:
+    """Keeps an extender and a kube-scheduler together; `argv` starts the extender.
+
+    `healthz` is where kube-scheduler says that it lives; None: it is not asked.
+    """
+
+    lease: LeaseElection
+    argv: Sequence[str]
+    supervisor: Path  # the socket where kube-scheduler's supervisor is told what to do
+    healthz: str | None = None
+    _extender: ExtenderProcess = field(init=False)
+    _kube_scheduler: KubeSchedulerProcess = field(init=False)
+    _leads: bool = field(default=False, init=False)
+    _changed: asyncio.Event = field(factory=asyncio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._kube_scheduler = KubeSchedulerProcess(self.healthz, self._change)
+        untried = self._kube_scheduler.start_anew
+        self._extender = ExtenderProcess(self.argv, self._change, untried)
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT; then give everything up, kube-scheduler first."""
+        self.supervisor.unlink(missing_ok=True)
+        supervise = self._kube_scheduler.supervise
+        server = await asyncio.start_unix_server(supervise, str(self.supervisor))
+        try:
+            await until_stopped(
+                self._extender.keep(),
+                self._contend(),
+                self._beat(),
+                self._kube_scheduler.ask(lambda: self._leads),
+            )
+        finally:
+            await self._step_down(at_once=False)
+            server.close()
+            self._extender.close()
+            await self._kube_scheduler.close()
+
+    @property
+    def _fit(self) -> bool:
+        """Whether both that are to work together are there."""
+        return self._extender.ready and self._kube_scheduler.can_run
+
+    async def _contend(self) -> None:
+        """Try to lead while that makes sense, for ever."""
+        while True:
+            if self._fit:
+                await self.lease.attempt()
+            self._changed.clear()
+            if self._leads and not (self._fit and self.lease.leads):
+                # It holds reservations that a later leader knows nothing of.
+                log.warning("lease %s: %s", self.lease.name, self._why())
+                await self._step_down(at_once=True)
+            elif self._fit and self.lease.leads and not self._leads:
+                log.info("lease %s: leading", self.lease.name)
+                self._leads = True
+                self._kube_scheduler.note_start()
+            elif self.lease.leads and not self._leads:
+                await self.lease.release()
+            self._tell()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self.lease.pause)
+
+    def _why(self) -> str:
+        if not self.lease.leads:
+            return "lost; the extender starts anew"
+        if self._kube_scheduler.hangs:
+            seconds = self._kube_scheduler.patience
+            return f"given up: kube-scheduler has not answered for {seconds:g} s"
+        part = "kube-scheduler" if self._extender.ready else "the extender"
+        return f"given up: {part} is gone or silent"
+
+    async def _step_down(self, *, at_once: bool) -> None:
+        """End kube-scheduler and the extender, then let others lead."""
+        self._leads = self._kube_scheduler.hangs = False
+        self._tell()
+        await self._extender.end(at_once=at_once)
+        await self.lease.release()
+
+    def _change(self) -> None:
+        """Have what changed be considered at once."""
+        self._changed.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell the extender until when it leads, and kube-scheduler's supervisor whether."""
+        self._extender.tell(self.lease.trusted_until if self._leads else 0.0)
+        self._kube_scheduler.tell(leads=self._leads and self._fit)
+
+    async def _beat(self) -> None:
+        """Be heard, for ever: silence ends kube-scheduler."""
+        while True:
+            self._tell()
+            await asyncio.sleep(BEAT)
 
 
 def is_child(environ: Mapping[str, str]) -> bool:
