@@ -243,12 +243,12 @@ def test_a_share_stands_while_the_agent_is_down_and_ends_when_it_is_back() -> No
 def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> None:
     async def story() -> None:
         async with world() as at:
-            await until(lambda: at.agent.serves)
+            await until(lambda: at.agent.plugins.all_serve)
             await at.kubelet.stop()
-            await until(lambda: not at.agent.serves)
+            await until(lambda: not at.agent.plugins.all_serve)
             await at.kubelet.start()
-            assert not at.agent.serves
-            await until(lambda: at.agent.serves)
+            assert not at.agent.plugins.all_serve
+            await until(lambda: at.agent.plugins.all_serve)
             await until(lambda: at.awaited in at.kubelet.devices)
 
     run(story)
@@ -258,7 +258,7 @@ def test_an_agent_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -
     async def story() -> None:
         async with world() as at:
             await at.crash()
-            plugin = at.agent.plugins[at.awaited]
+            plugin = at.agent.plugins.by_resource[at.awaited]
             async for _ in cut_short(plugin.attend):
                 await plugin.close()
             await plugin.attend()

@@ -413,7 +413,7 @@ def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> Non
         await until(lambda: "uid-third" in at.agent.allocator.pods)
         (entry,) = at.node.snapshot().grants
 
-        names = [pod.metadata.name for pod in at.agent._pods_of(entry)]
+        names = [pod.metadata.name for pod in at.agent.guard.pods_of(entry)]
         assert ["first", "second"] == names
 
     story(act)

@@ -9,8 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from hetero.kube.agent import agent, allocator
+from hetero.kube.agent import agent, allocator, inventory_publisher
 from hetero.kube.agent.allocator import Allocator
+from hetero.kube.agent.inventory_publisher import InventoryPublisher
 from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra import node_claims
 from hetero.kube.objects.kinds import Pod
@@ -21,6 +22,7 @@ from hetero.kube.words import pod
 from hetero.kube.words.annotations import INVENTORY, Held, RunsOn
 from hetero.kube.words.annotations import published as read_inventory
 from hetero.kube.words.pod import identity_of
+from hetero.model import Device
 from hetero.model.units import GiB, MiB
 from tests.kube.claims import allocated, prepare, unprepare
 from tests.kube.claims import story as claims_story
@@ -293,11 +295,11 @@ def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
 ) -> None:
     """A pod that is sent there meanwhile fails."""
     reconcile, read_pod, looks, tries = Allocator.reconcile, pod.read_pod, [0], [0]
-    publish, hindered = agent.Agent._publish, asyncio.Event()
+    publish, hindered = InventoryPublisher.publish, asyncio.Event()
 
-    async def counted(self: agent.Agent) -> None:
-        await publish(self)
-        looks[0] += self._published is not None  # the API has told what the node has
+    async def counted(self: InventoryPublisher, devices: tuple[Device, ...] | None) -> None:
+        await publish(self, devices)
+        looks[0] += self.published is not None  # the API has told what the node has
 
     async def late(self: Allocator) -> None:
         tries[0] += 1
@@ -314,7 +316,7 @@ def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
             raise ApiError("GET pod", 500, "told to fail")
         return await read_pod(*about)
 
-    monkeypatch.setattr(agent.Agent, "_publish", counted)
+    monkeypatch.setattr(InventoryPublisher, "publish", counted)
     monkeypatch.setattr(agent, "AGAIN", 0.1)
     monkeypatch.setattr(allocator, "_AGAIN", 0.1)
     monkeypatch.setattr(Allocator, "reconcile", late)
@@ -357,7 +359,7 @@ def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
     async def fails(_: Allocator) -> None:
         raise OSError("told to fail")
 
-    monkeypatch.setattr(agent, "FIRST", 1.0)
+    monkeypatch.setattr(inventory_publisher, "FIRST", 1.0)
     monkeypatch.setattr(Allocator, "reconcile", fails)
 
     async def story() -> None:

@@ -10,23 +10,23 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from time import monotonic
 
 from aiohttp import web
 from attrs import define, evolve, field, frozen
 
-from hetero.container.log import tell
 from hetero.container.pin import Libraries
 from hetero.kube.agent.allocator import Allocator
-from hetero.kube.agent.device_plugin import DevicePlugin
+from hetero.kube.agent.device_plugin import DevicePlugins
 from hetero.kube.agent.driver_injection import DriverInjection
+from hetero.kube.agent.inventory_publisher import InventoryPublisher
 from hetero.kube.agent.kubelet import Kubelet
+from hetero.kube.agent.limiter_guard import LimiterGuard
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
 from hetero.kube.dra.admin_access import AdminAccess
 from hetero.kube.dra.driver import DraDriver, Sockets
-from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims, uses
+from hetero.kube.dra.node_claims import CLAIM_UID, NodeClaims
 from hetero.kube.dra.publisher import Publisher
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.kube.objects.kinds import NodeObject, Pod
@@ -34,20 +34,15 @@ from hetero.kube.server.delegated import Gate, metrics_app
 from hetero.kube.server.key_pair import own_context
 from hetero.kube.server.sources import opened
 from hetero.kube.words import settings
-from hetero.kube.words.annotations import INVENTORY, inventory_text
+from hetero.kube.words.annotations import INVENTORY
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.kube.words.signing import PublicKeys
-from hetero.model import SLOTS, Device, OnBypass, OnExcess
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.elsewhere import note_elsewhere
-from hetero.node.guard.monitor import Ended, Finding, Monitor, Reaction, reaction
-from hetero.node.ledger.ledger import Grant
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
-from hetero.node.view.bypass import PERIOD, Bypass
-from hetero.node.view.excess import Excess
-from hetero.plugin.resource_names import ResourceNames
+from hetero.node.view.bypass import PERIOD
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -61,18 +56,9 @@ SWITCH = 0.0005
 #: Seconds for which an agent that is told to end serves on: its node gets no more pods from the
 #: moment on that its own pod is being ended, and those that are on their way are still admitted.
 LINGER = 2.0
-#: Seconds from when the API told of the pods, within which nothing is published before it is known
-#: what runs on of pods that are over: others sent to those cards would fail. A look that fails, or
-#: finds a claim that goes when its container does, is tried again after the second.
-FIRST, AGAIN = 20.0, 1.0
-#: A container's variable, of HAMi's: "true" has processes ended that hold memory past a limiter.
-KILLER = "ACTIVE_OOM_KILLER"
-#: What a pod's event calls a finding.
-_REASONS: dict[type[Finding], str] = {
-    Bypass: "PastLimiter",
-    Excess: "MemoryExcess",
-    Ended: "EndedPastLimiter",
-}
+#: Seconds after which a look is tried again that failed, or found a claim that goes when its
+#: container does.
+AGAIN = 1.0
 
 
 @frozen(kw_only=True)
@@ -119,14 +105,9 @@ class Agent:
     discovery: Discovery
     allocator: Allocator = field(init=False)
     metrics: Metrics = field(init=False)
-    plugins: dict[str, DevicePlugin] = field(init=False, factory=dict)
-    # By vendor, as the cluster says them.
-    _resource_names: dict[str, tuple[ResourceNames, ...]] = field(init=False)
-    _monitor: Monitor = field(init=False)
-    _events: Events = field(init=False)
-    _published: str | None = field(init=False, default=None)  # what the API has
-    _listed_at: float | None = field(init=False, default=None)  # when the API first told of pods
-    _offers: bool = field(init=False, default=False)  # whether the plugins have their devices
+    plugins: DevicePlugins = field(init=False)
+    guard: LimiterGuard = field(init=False)
+    inventory: InventoryPublisher = field(init=False)
     # Where claims are served: they may be on any node of a cluster that has both ways.
     driver: DraDriver | None = field(init=False, default=None)
     publisher: Publisher | None = field(init=False, default=None)
@@ -134,7 +115,6 @@ class Agent:
 
     def __attrs_post_init__(self) -> None:
         chosen = settings.load(self.options.config)
-        self._resource_names = self._declared()
         self.by_claims = by_claims(self.options.allocation, None)
         self.allocator = Allocator(
             node=self.node,
@@ -147,8 +127,10 @@ class Agent:
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
         self.metrics = Metrics(self.allocator)
-        self._monitor = Monitor(self.node, reactions=self._reaction)
-        self._events = Events(self.api)
+        self.plugins = DevicePlugins(self.node, self.options.config, self.allocator, self.metrics)
+        self.guard = LimiterGuard(self.node, self.allocator, self.metrics, Events(self.api))
+        path, token_file = self.options.inventories, self.options.token_file
+        self.inventory = InventoryPublisher(self.api, self.allocator, path, token_file)
         if self.options.allocation is not AllocationWay.CLASSIC:
             claims = NodeClaims(
                 node=self.node,
@@ -165,7 +147,7 @@ class Agent:
             self.publisher = Publisher(
                 api=self.api,
                 node=self.options.name,
-                names=lambda vendor: self._resource_names.get(vendor, ()),
+                names=self.plugins.names,
                 host=self.options.host,
                 effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
             )
@@ -195,7 +177,7 @@ class Agent:
         tasks = [
             self._forever(self._discover, DISCOVER),
             self._forever(self._attend, ATTEND),
-            self._forever(self._guard, PERIOD),
+            self._forever(lambda: self.guard.look(self.discovery.devices), PERIOD),
             self._reconcile(),
             self.api.follow(
                 "/api/v1/pods",
@@ -222,8 +204,7 @@ class Agent:
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:
-            for plugin in self.plugins.values():
-                await plugin.close()
+            await self.plugins.close()
             if self.driver:
                 await self.driver.close()
 
@@ -241,13 +222,8 @@ class Agent:
         async with opened(app, host="", port=self.options.metrics, tls=tls):
             yield
 
-    @property
-    def serves(self) -> bool:
-        """Whether the kubelet has all devices and can have pods admitted."""
-        return self._offers and all(plugin.serves for plugin in self.plugins.values())
-
     async def _ready(self, _: web.Request) -> web.Response:
-        if self.serves:
+        if self.plugins.all_serve:
             return web.Response(text="ok")
         return web.Response(status=503, text="the kubelet does not know the devices (yet)")
 
@@ -259,20 +235,12 @@ class Agent:
         self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
         if self.driver and before != _health(self.discovery):
             self.allocator.reconcile_due.set()  # claims say how their devices are
-        if not {device.vendor for device in self.discovery.devices} <= self._resource_names.keys():
-            self._resource_names = await asyncio.to_thread(self._declared)  # one answers by now
+        await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
             return
-        for name, devices in self._resources().items():
-            plugin = self.plugins.get(name)
-            if plugin is None:
-                plugin = self.plugins[name] = DevicePlugin(
-                    name, self.allocator.kubelet, self.allocator, self.metrics.observe
-                )
-            plugin.offer(devices)
-        self._offers = True
+        self.plugins.offer(() if self.by_claims else self.discovery.devices)
         if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
-            await self._publish()
+            await self.inventory.publish(None if self.by_claims else self.discovery.devices)
         if self.publisher and self.by_claims:
             await self.publisher.publish(self.discovery.devices)
         elif self.publisher:
@@ -280,75 +248,8 @@ class Agent:
         if self.publisher:
             note_elsewhere(self.node, self.publisher.elsewhere)
 
-    async def _guard(self) -> None:
-        """Tell of what is past a limiter: in the agent's log, the node's, and the pod's events."""
-        seen = await asyncio.to_thread(self._monitor.sample, self.discovery.devices)
-        self.metrics.sighting = seen
-        grants = {entry.id: entry for entry in self.node.snapshot().grants} if seen.news else {}
-        for finding in seen.news:
-            log.warning("%s", finding)
-            tell(self.node, finding.subject, str(finding))
-            entry = grants.get(finding.grant or "")
-            for pod in self._pods_of(entry) if entry else ():
-                await self._events.tell(
-                    pod.metadata, _REASONS.get(type(finding), "ServiceEnded"), str(finding)
-                )
-
-    def _pods_of(self, entry: Grant) -> list[Pod]:
-        """Return the pods of this node that a grant is for: of a claim's, all that use it."""
-        pod = self.allocator.pod_of(entry)
-        return [one for one in self.allocator.pods.values() if one is pod or uses(one, entry)]
-
-    def _reaction(self, entry: Grant) -> Reaction:
-        """Return what the pod's annotations say becomes of a grant's excess, or its variable.
-
-        For the variable nobody is ended for device time: the drivers' figures of it are coarse.
-        """
-        configured = reaction(self.node, entry)
-        if self.allocator.variable(entry, KILLER) not in ("true", "1"):
-            return configured
-        return Reaction(on_excess=OnExcess.KILL, on_bypass=OnBypass.KILL, spares_time=True)
-
-    def _declared(self) -> dict[str, tuple[ResourceNames, ...]]:
-        """Return the resource names of all vendors that answer."""
-        vocabulary = settings.load(self.options.config).vocabulary(self.node.registry)
-        return {vendor.name: vendor.resource_names for vendor in vocabulary.vendors}
-
-    def _resources(self) -> dict[str, list[Device]]:
-        """Return the devices that each kubelet resource counts; what was offered once stays."""
-        resources: dict[str, list[Device]] = {name: [] for name in self.plugins}
-        for device in () if self.by_claims else self.discovery.devices:
-            for resource_names in self._resource_names.get(device.vendor, ()):
-                if resource_names.devices.mean(device):
-                    resources.setdefault(resource_names.count, []).append(
-                        _counted(device, resource_names.devices.shape)
-                    )
-        return resources
-
-    async def _publish(self) -> None:
-        """Have the webhook write the inventory, if the API has another.
-
-        Where there is none, none of no devices.
-        """
-        if not self.allocator.reconciled and (
-            self._listed_at is None or monotonic() - self._listed_at < FIRST
-        ):
-            return
-        devices = () if self.by_claims else self.discovery.devices
-        text = inventory_text(devices, self.allocator.running_on)
-        if self._published in (None, text) or (self.by_claims and not self._published):
-            return
-        try:
-            token = self.options.token_file.read_text().strip()  # the kubelet renews it
-        except OSError as error:
-            raise HeteroError(f"inventory: {self.options.token_file}: {error.strerror}") from None
-        await self.api.post(self.options.inventories, {"token": token, "inventory": text})
-        self._published = text
-        log.info("published %d devices", len(devices))
-
     async def _attend(self) -> None:
-        for plugin in self.plugins.values():
-            await plugin.attend()
+        await self.plugins.attend()
         if self.driver:
             await self.driver.attend()
 
@@ -356,7 +257,7 @@ class Agent:
 
     def _pods_listed(self, pods: list[Pod]) -> None:
         self.allocator.replace_pods(pods)
-        self._listed_at = self._listed_at or monotonic()
+        self.inventory.pods_listed()
         self._note_users(self.allocator.pods.values())
 
     def _pod_changed(self, event: str, pod: Pod) -> None:
@@ -379,7 +280,7 @@ class Agent:
 
     def _node_changed(self, event: str, node: NodeObject) -> None:
         if event != "DELETED":
-            self._published = node.metadata.annotations.get(INVENTORY, "")
+            self.inventory.published = node.metadata.annotations.get(INVENTORY, "")
             self.by_claims = by_claims(self.options.allocation, node)
             if self.publisher:
                 self.publisher.uid = node.metadata.uid
@@ -393,9 +294,7 @@ class Agent:
             try:
                 await self.allocator.reconcile()
                 for entry, why in await self.driver.claims.reconcile() if self.driver else ():
-                    log.warning("%s", why)
-                    for pod in self._pods_of(entry):
-                        await self._events.tell(pod.metadata, "NotResized", why)
+                    await self.guard.tell(entry, "NotResized", why)
             except (HeteroError, OSError) as error:
                 log.warning("reconcile: %s", error)
                 if not self.allocator.reconciled:
@@ -424,13 +323,6 @@ class Agent:
 
 def _health(discovery: Discovery) -> dict[str, str | None]:
     return {one.uuid: one.health for one in discovery.devices}
-
-
-def _counted(device: Device, shape: str | None) -> Device:
-    """Return the device with as many slots as it has parts of a shape."""
-    if shape is None:
-        return device
-    return evolve(device, capacity={**device.capacity, SLOTS: device.capacity.get(shape, 0)})
 
 
 def _lost(what: str) -> Callable[[Exception], None]:

@@ -12,19 +12,23 @@ from time import monotonic
 from typing import NoReturn
 
 import grpc
-from attrs import define, field
+from attrs import define, evolve, field
 
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.kubelet import OPTIONS, Kubelet
+from hetero.kube.agent.metrics import Metrics
 from hetero.kube.agent.proto import deviceplugin_pb2 as wire
 from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     add_DevicePluginServicer_to_server,
 )
 from hetero.kube.server.serving import started
+from hetero.kube.words import settings
 from hetero.kube.words.annotations import device_id
 from hetero.model import SLOTS, Device, Edits
 from hetero.model.errors import HeteroError
+from hetero.node.node import Node
+from hetero.plugin.resource_names import ResourceNames
 
 log = logging.getLogger(__name__)
 
@@ -218,3 +222,70 @@ def _identity(socket: Path) -> tuple[int, int] | None:
         socket_stat = os.stat(socket)
         return socket_stat.st_ino, socket_stat.st_ctime_ns
     return None
+
+
+@define(eq=False)
+class DevicePlugins:
+    """The plugins of one node; vendors declare their resources, which `config` may name anew."""
+
+    node: Node
+    config: Path | None
+    allocator: Allocator
+    metrics: Metrics
+    by_resource: dict[str, DevicePlugin] = field(init=False, factory=dict)
+    _names: dict[str, tuple[ResourceNames, ...]] = field(init=False)  # by vendor
+    _offered: bool = field(init=False, default=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._names = self._declared()
+
+    def names(self, vendor: str) -> tuple[ResourceNames, ...]:
+        """Return the resource names of a vendor, as the cluster says them."""
+        return self._names.get(vendor, ())
+
+    async def learn_names(self, devices: Iterable[Device]) -> None:
+        """Ask the vendors again if one of these devices is of another: it answers by now."""
+        if not {device.vendor for device in devices} <= self._names.keys():
+            self._names = await asyncio.to_thread(self._declared)
+
+    def _declared(self) -> dict[str, tuple[ResourceNames, ...]]:
+        """Return the resource names of all vendors that answer."""
+        vocabulary = settings.load(self.config).vocabulary(self.node.registry)
+        return {vendor.name: vendor.resource_names for vendor in vocabulary.vendors}
+
+    def offer(self, devices: Iterable[Device]) -> None:
+        """Offer each device by all resources that count it; what was offered once stays."""
+        resources: dict[str, list[Device]] = {name: [] for name in self.by_resource}
+        for device in devices:
+            for names in self.names(device.vendor):
+                if names.devices.mean(device):
+                    counted = _counted(device, names.devices.shape)
+                    resources.setdefault(names.count, []).append(counted)
+        for name, offered in resources.items():
+            if name not in self.by_resource:
+                kubelet, observe = self.allocator.kubelet, self.metrics.observe
+                self.by_resource[name] = DevicePlugin(name, kubelet, self.allocator, observe)
+            self.by_resource[name].offer(offered)
+        self._offered = True
+
+    @property
+    def all_serve(self) -> bool:
+        """Whether the kubelet has all devices and can have pods admitted."""
+        return self._offered and all(plugin.serves for plugin in self.by_resource.values())
+
+    async def attend(self) -> None:
+        """Have each serve, and register anew when the kubelet started anew."""
+        for plugin in self.by_resource.values():
+            await plugin.attend()
+
+    async def close(self) -> None:
+        """End all."""
+        for plugin in self.by_resource.values():
+            await plugin.close()
+
+
+def _counted(device: Device, shape: str | None) -> Device:
+    """Return the device with as many slots as it has parts of a shape."""
+    if shape is None:
+        return device
+    return evolve(device, capacity={**device.capacity, SLOTS: device.capacity.get(shape, 0)})

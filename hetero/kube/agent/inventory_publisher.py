@@ -1,0 +1,57 @@
+"""Publishes a node's devices to the scheduler: the webhook writes them into the node's object."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from time import monotonic
+
+from attrs import define, field
+
+from hetero.kube.agent.allocator import Allocator
+from hetero.kube.client.api import Api
+from hetero.kube.words.annotations import inventory_text
+from hetero.model import Device
+from hetero.model.errors import HeteroError
+
+log = logging.getLogger(__name__)
+
+#: Seconds from when the API told of the pods, within which nothing is published before it is known
+#: what runs on of pods that are over: others sent to those cards would fail.
+FIRST = 20.0
+
+
+@define(eq=False)
+class InventoryPublisher:
+    """One node's inventory; the API server hands it on to the webhook from `path`.
+
+    `token_file` proves where this agent runs.
+    """
+
+    api: Api
+    allocator: Allocator
+    path: str
+    token_file: Path
+    published: str | None = field(init=False, default=None)  # what the API has; None: not known
+    _listed_at: float | None = field(init=False, default=None)  # when the API first told of pods
+
+    def pods_listed(self) -> None:
+        """Note that the API told of the pods."""
+        self._listed_at = self._listed_at or monotonic()
+
+    async def publish(self, devices: tuple[Device, ...] | None) -> None:
+        """Have the devices published if the API has others; None: only take back what it has."""
+        if not self.allocator.reconciled and (
+            self._listed_at is None or monotonic() - self._listed_at < FIRST
+        ):
+            return
+        text = inventory_text(devices or (), self.allocator.running_on)
+        if self.published in (None, text) or (devices is None and not self.published):
+            return
+        try:
+            token = self.token_file.read_text().strip()  # the kubelet renews it
+        except OSError as error:
+            raise HeteroError(f"inventory: {self.token_file}: {error.strerror}") from None
+        await self.api.post(self.path, {"token": token, "inventory": text})
+        self.published = text
+        log.info("published %d devices", len(devices or ()))

@@ -1,0 +1,78 @@
+"""Tells of what is past a limiter, and says what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from attrs import define, field
+
+from hetero.container.log import tell
+from hetero.kube.agent.allocator import Allocator
+from hetero.kube.agent.metrics import Metrics
+from hetero.kube.client.events import Events
+from hetero.kube.dra.node_claims import uses
+from hetero.kube.objects.kinds import Pod
+from hetero.model import Device, OnBypass, OnExcess
+from hetero.node.guard.monitor import Ended, Finding, Monitor, Reaction, reaction
+from hetero.node.ledger.ledger import Grant
+from hetero.node.node import Node
+from hetero.node.view.bypass import Bypass
+from hetero.node.view.excess import Excess
+
+log = logging.getLogger(__name__)
+
+#: A container's variable, of HAMi's: "true" has processes ended that hold memory past a limiter.
+KILLER = "ACTIVE_OOM_KILLER"
+#: What a pod's event calls a finding.
+_REASONS: dict[type[Finding], str] = {
+    Bypass: "PastLimiter",
+    Excess: "MemoryExcess",
+    Ended: "EndedPastLimiter",
+}
+
+
+@define(eq=False)
+class LimiterGuard:
+    """Looks at one node's cards and grants."""
+
+    node: Node
+    allocator: Allocator
+    metrics: Metrics
+    events: Events
+    _monitor: Monitor = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._monitor = Monitor(self.node, reactions=self._reaction)
+
+    async def look(self, devices: Iterable[Device]) -> None:
+        """Look once, and tell: in the agent's log, the node's, and the pod's events."""
+        seen = await asyncio.to_thread(self._monitor.sample, devices)
+        self.metrics.sighting = seen
+        grants = {entry.id: entry for entry in self.node.snapshot().grants} if seen.news else {}
+        for finding in seen.news:
+            tell(self.node, finding.subject, str(finding))
+            entry = grants.get(finding.grant or "")
+            await self.tell(entry, _REASONS.get(type(finding), "ServiceEnded"), str(finding))
+
+    async def tell(self, entry: Grant | None, reason: str, sentence: str) -> None:
+        """Put a sentence into the log, and into the events of the pods that a grant is for."""
+        log.warning("%s", sentence)
+        for pod in self.pods_of(entry) if entry else ():
+            await self.events.tell(pod.metadata, reason, sentence)
+
+    def pods_of(self, entry: Grant) -> list[Pod]:
+        """Return the pods of this node that a grant is for: of a claim's, all that use it."""
+        pod = self.allocator.pod_of(entry)
+        return [one for one in self.allocator.pods.values() if one is pod or uses(one, entry)]
+
+    def _reaction(self, entry: Grant) -> Reaction:
+        """Return what the pod's annotations say becomes of a grant's excess, or its variable.
+
+        For the variable nobody is ended for device time: the drivers' figures of it are coarse.
+        """
+        configured = reaction(self.node, entry)
+        if self.allocator.variable(entry, KILLER) not in ("true", "1"):
+            return configured
+        return Reaction(on_excess=OnExcess.KILL, on_bypass=OnBypass.KILL, spares_time=True)
