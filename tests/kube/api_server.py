@@ -1,7 +1,5 @@
 """An API server in this process: pods, nodes, claims and slices over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -6,8 +6,6 @@ packed in that folder. That of a late Kubernetes is `shared/kube136`; it takes i
 $KUBE136_ASSETS, or from ~/.cache/hetero/kubernetes-1.36.
 """
 
-from __future__ import annotations
-
 import functools
 import lzma
 import os

@@ -1,7 +1,5 @@
 """A node in this process whose devices are given by claims, and its kubelet."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

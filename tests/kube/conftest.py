@@ -1,7 +1,5 @@
 """What tests of the Kubernetes side share."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

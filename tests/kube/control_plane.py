@@ -1,7 +1,5 @@
 """A real etcd, kube-apiserver and kube-scheduler on free local ports, without nodes or root."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Nodes of eight alike cards, for the benchmarks of the scheduler."""
 
-from __future__ import annotations
-
 from hetero.model import Device, Enforcement
 from hetero.model.units import GiB
 from hetero.plugin.vendor import Vendor

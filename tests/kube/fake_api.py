@@ -1,7 +1,5 @@
 """The API's objects in memory, behind the transport the services use."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A kubelet in this process: the real protocol on real sockets, admitting as a kubelet does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """The table of docs/permissions.md, as rows that can be compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Shares given by the agent: to whom the scheduler said, to nobody else, until the pod is gone."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

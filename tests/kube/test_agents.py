@@ -1,7 +1,5 @@
 """Nodes without an agent that serves take no pods, and take them again when it does."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

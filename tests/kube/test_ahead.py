@@ -1,7 +1,5 @@
 """Grants made before the kubelet asks: handed out once, to their own pod, and never left behind."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 

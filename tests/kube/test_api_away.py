@@ -1,7 +1,5 @@
 """No pod is ended by its kubelet because the API server is away, or was."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic

@@ -1,7 +1,5 @@
 """The binding carries the pod's share: both are there, or neither is."""
 
-from __future__ import annotations
-
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
 from tests.kube.test_scheduler import Running, scenario

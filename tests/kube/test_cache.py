@@ -1,7 +1,5 @@
 """The cache follows a cluster that changes, and says what one that starts anew would say."""
 
-from __future__ import annotations
-
 from attrs import evolve
 from hypothesis import example, given
 from hypothesis import strategies as st

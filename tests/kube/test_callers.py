@@ -1,7 +1,5 @@
 """Who is answered by the webhook where no certificate says who calls: hosts, and no pods."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The chart as it is rendered: whole, small in rights, and of one mind with the code."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Where the pods of the chart run, what they ask of their nodes, and how long they stay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """With `choose = "one"` kube-scheduler is told the packer's first choice alone."""
 
-from __future__ import annotations
-
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
 from tests.kube.test_scheduler import Running, scenario

@@ -1,7 +1,5 @@
 """A cluster seen from outside: what its API says stands, and what its agents say is used."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Whom a card is shared with, and cards that come in modules: what some vendors' words ask for."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Metrics are for whom the API server lets in."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

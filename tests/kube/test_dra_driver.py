@@ -1,7 +1,5 @@
 """A node whose devices are given by claims: claims as the kubelet asks for them."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The examples of claims, each applied to a real API server and served by its kube-scheduler."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What a claim would get of a cluster's slices, or why not, without a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

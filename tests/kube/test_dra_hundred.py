@@ -1,7 +1,5 @@
 """A hundred nodes' slices on a real API server, and a thousand claims of them."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time

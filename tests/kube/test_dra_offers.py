@@ -1,7 +1,5 @@
 """How devices look in ResourceSlices, and what a claim's allocation of them becomes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

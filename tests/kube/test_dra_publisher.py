@@ -1,7 +1,5 @@
 """What a node whose devices are given by claims says of them to the API, and when."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The share of a claim in use, made smaller and as large again as it was."""
 
-from __future__ import annotations
-
 import pytest
 from attrs import evolve
 

@@ -1,7 +1,5 @@
 """Resource names said by claims: what the templates say, and what the webhook writes."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

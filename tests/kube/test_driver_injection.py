@@ -1,7 +1,5 @@
 """How a card's driver comes into a pod's container, whatever runtime the node has."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ They are examples/ of its repository at 4707fb02, written anew with the same res
 annotations.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import json

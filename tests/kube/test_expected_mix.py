@@ -1,7 +1,5 @@
 """The expected mix outlives the scheduler that learned it, in a ConfigMap or by what stands."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

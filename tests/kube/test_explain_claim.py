@@ -1,7 +1,5 @@
 """`hetero explain claim` asks an API server for what its account may read."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """A gang is evicted whole or not at all."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

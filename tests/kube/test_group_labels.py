@@ -1,7 +1,5 @@
 """The label by which a pod is in a group stays once the pod is bound."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

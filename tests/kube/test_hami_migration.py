@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler.hami_migration import given

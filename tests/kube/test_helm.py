@@ -1,7 +1,5 @@
 """The chart in the hands of Helm itself, as a library, on a real API server."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processors and memory of nodes, less what all pods request, as kube-scheduler counts them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Vendors whose libraries misbehave, all at once: agent, scheduler and webhook serve the others."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """An agent publishes what its own node has, and nothing of another."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The extender and kube-scheduler lead together, and what ends one of them gives the Lease up."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

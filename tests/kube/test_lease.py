@@ -1,7 +1,5 @@
 """Who leads: one at a time, and whoever led goes on when nobody could have taken its place."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic

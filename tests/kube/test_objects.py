@@ -1,7 +1,5 @@
 """Objects of the API are read field by field: one that is odd harms itself alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Whatever somebody writes into a pod, it harms that pod alone: services go on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

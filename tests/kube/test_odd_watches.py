@@ -1,7 +1,5 @@
 """Services go on whatever a watch tells them of: an odd object harms itself alone."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

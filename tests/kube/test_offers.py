@@ -1,7 +1,5 @@
 """What an agent tells of its node: cards to the kubelet, the inventory to the cluster, metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

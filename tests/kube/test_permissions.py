@@ -1,7 +1,5 @@
 """Each rule of the chart is a row of docs/permissions.md, and each row a rule."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cluster.test_permissions import ELSEWHERE

@@ -1,7 +1,5 @@
 """The pods of a group are placed whole or not at all, and have one row on all their nodes."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

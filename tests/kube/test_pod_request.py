@@ -1,7 +1,5 @@
 """What pods ask for, by annotations and resources."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Mapping
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Room is made for a pod by evicting the fewest and least important, and is held for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

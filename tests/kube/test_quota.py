@@ -1,7 +1,5 @@
 """What a namespace may hold, counted over all cards and never passed, whoever asks at once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The extender under the stock kube-scheduler of a real control plane."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

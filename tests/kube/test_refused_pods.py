@@ -1,7 +1,5 @@
 """A pod that its node refused keeps no allocation, and hears what becomes of it."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """What a kubelet remembers of grants, over a boot that takes them away."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who may use the words that take something from neighbours: nobody who was not given the right."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

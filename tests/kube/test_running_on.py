@@ -1,7 +1,5 @@
 """What a container holds that runs on after its pod is over, deleted by force for one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any

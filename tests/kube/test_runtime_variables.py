@@ -1,7 +1,5 @@
 """A ConfigMap taken by `envFrom` names no card to a vendor's runtime: the container itself does."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import copy

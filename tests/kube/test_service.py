@@ -1,7 +1,5 @@
 """The services over HTTPS, with certificates made as a cluster's are."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip

@@ -1,7 +1,5 @@
 """What a former key signed stands, and is signed anew."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Clients that are slow, or ask much: each harms itself only."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable

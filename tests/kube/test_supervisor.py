@@ -1,7 +1,5 @@
 """What runs kube-scheduler: while the other side says so, and not a moment longer than it lives."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """What a service runs for ever ends as one: when it is told to, and when a part of it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

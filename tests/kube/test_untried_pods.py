@@ -1,7 +1,5 @@
 """A kube-scheduler that answers and tries none of the pods that wait is noticed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

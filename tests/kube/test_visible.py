@@ -1,7 +1,5 @@
 """Which cards a vendor's own runtime gives: those of the agent, and none that a pod names."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

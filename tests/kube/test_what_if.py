@@ -1,7 +1,5 @@
 """What a cluster would do: its own scheduler on a copy of what the API says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """A node in this process: its agent between a kubelet and an API server, on the real protocols."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every value of the model is the same value after JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

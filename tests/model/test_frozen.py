@@ -1,7 +1,5 @@
 """Our frozen classes keep what attrs promises of its own: the same words, the same equality."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

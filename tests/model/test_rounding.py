@@ -1,7 +1,5 @@
 """Every rounding rule, with numbers from the vendors' published tables (source beside each)."""
 
-from __future__ import annotations
-
 import pytest
 from attrs import evolve
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What people write for sizes and shares, and what they are told about the rest."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A vendor's own binding asked through `hetero.Binding`: an answer, None, or one clear line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

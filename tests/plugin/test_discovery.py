@@ -1,7 +1,5 @@
 """Cards are read one by one, and linked to those that can be given."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from attrs import evolve

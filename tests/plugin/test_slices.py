@@ -1,7 +1,5 @@
 """Slices are known as ours by their names, and shares by what is left of their card."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

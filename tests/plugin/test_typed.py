@@ -1,7 +1,5 @@
 """mypy reads a vendor's module by what its hooks are specified to give, and refuses a wrong one."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a declaration stamps on a card: its menu, and its parts where it has been partitioned."""
 
-from __future__ import annotations
-
 import pytest
 
 from hetero.model.units import GiB, MiB
