@@ -6,8 +6,6 @@ PYTHONPATH (make -C limiters faults) HETERO_FAULT names what is taken out of the
 (test_attack_faults.py: which attack sees which).
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

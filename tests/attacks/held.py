@@ -10,8 +10,6 @@ NVML lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PR
 program's LD_PRELOAD: what asks NVML is under no grant.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """What programs get that try to get more time than their grant says, alone and beside others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Each attack succeeds when a fault takes out what holds it (limiters/core/fault.h)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

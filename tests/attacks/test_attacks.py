@@ -1,7 +1,5 @@
 """What programs get that try to get more than their grant, on the simulated driver."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """docs/captures shows what the commands show now, where that does not differ between runs."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a driver says of honest programs is recorded, and drawn from without a false alarm."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

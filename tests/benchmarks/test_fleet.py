@@ -1,7 +1,5 @@
 """The programs that stay up while they are measured, on a simulated card."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

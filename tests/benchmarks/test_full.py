@@ -1,7 +1,5 @@
 """The measurement of whether anybody waits while the card could work, on a simulated card."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

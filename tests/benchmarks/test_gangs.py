@@ -1,7 +1,5 @@
 """The measurement of programs of several cards, on two simulated ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

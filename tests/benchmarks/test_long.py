@@ -1,7 +1,5 @@
 """The measurement of long kernels, on a simulated card."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

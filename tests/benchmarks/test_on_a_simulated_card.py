@@ -1,7 +1,5 @@
 """Every benchmark from its command line to its JSON, on a simulated card."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

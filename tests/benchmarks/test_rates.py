@@ -1,7 +1,5 @@
 """The arithmetic of the benchmarks, on completion times made by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hetero_benchmarks.rates import Batch, Window, pace, percentile, share, swing
 

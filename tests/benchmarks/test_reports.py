@@ -1,7 +1,5 @@
 """What the benchmarks make of their measurements, on measurements made by hand."""
 
-from __future__ import annotations
-
 import pytest
 from hetero_benchmarks import tables
 from hetero_benchmarks.cells import Cell, Share, Tenant

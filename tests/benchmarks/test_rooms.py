@@ -1,7 +1,5 @@
 """What `make rooms` counts stays within its goals."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

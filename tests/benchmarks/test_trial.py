@@ -1,7 +1,5 @@
 """How a program under measurement is started, heard and ended."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """A node whose cards give a container more than a variable: a /dev entry, files, CDI devices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

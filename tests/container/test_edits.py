@@ -1,7 +1,5 @@
 """What goes into a container, and the CDI specs that say it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Registering the runtime and heterod changes a few files, and taking them out puts each back."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

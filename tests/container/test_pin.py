@@ -1,7 +1,5 @@
 """Grants that are pinned for containers: entered, given again, and unpinned."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What people write is read as they mean it, or refused with what to write."""
 
-from __future__ import annotations
-
 import pytest
 
 from hetero.container.request import request_in

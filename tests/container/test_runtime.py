@@ -1,7 +1,5 @@
 """The OCI runtime before it becomes the real one: what it reads, writes, holds, and lets go of."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """Named shares: they stand until they are removed, and their specs follow the cards there are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """A machine with four simulated cards of 32 GiB, and real engines that start containers on it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

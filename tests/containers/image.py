@@ -1,7 +1,5 @@
 """An image made by hand: this machine's C library, busybox, and two programs that use a driver."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Four simulated cards of 32 GiB, shared by containers that podman starts through the runtime."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Debian's docker with the runtime: without a bridge, with storage and a socket of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

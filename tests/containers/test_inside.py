@@ -1,7 +1,5 @@
 """However a process of a container was started, it meets the limit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The runtime in front of plain runc, and under containerd; many at once, and killed at work."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

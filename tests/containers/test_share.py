@@ -1,7 +1,5 @@
 """Named shares: any container gets one by its CDI name, several use it together."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

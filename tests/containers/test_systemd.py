@@ -1,7 +1,5 @@
 """heterod under the machine's own systemd, which runs the units that `hetero install` writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

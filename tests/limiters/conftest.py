@@ -1,7 +1,5 @@
 """What the native parts' tests stand on."""
 
-from __future__ import annotations
-
 import fcntl
 import subprocess
 from pathlib import Path

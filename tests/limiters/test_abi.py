@@ -1,7 +1,5 @@
 """Our declarations of CUDA and NVML agree with the vendor's own, where those are found."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Without the lines that decide who runs when, a program misses its share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

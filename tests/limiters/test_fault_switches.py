@@ -1,7 +1,5 @@
 """Faults are on by name in the build with faults, and in no other (limiters/core/fault.h)."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

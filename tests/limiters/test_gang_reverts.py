@@ -1,7 +1,5 @@
 """Without the lines that keep ranks together, a program of several devices misses its share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """With a fault, memory gets past the limiter for HIP (limiters/core/fault.h)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The off switch is total: whatever a program calls, and how, is the driver's own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

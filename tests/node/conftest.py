@@ -1,7 +1,5 @@
 """A node of in-memory devices with a ledger of its own, and processes that hold grants of it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

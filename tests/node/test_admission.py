@@ -1,7 +1,5 @@
 """The admission rules, one by one."""
 
-from __future__ import annotations
-
 import os
 import select
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What doctor says of gangs: processes that wait for nobody, and a clock that rows depend on."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

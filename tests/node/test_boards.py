@@ -1,7 +1,5 @@
 """Boards and pages: what root writes of grants, and what a tenant beside them can do to it."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """What was granted is confined, observed and reconciled by its own vendor, in one way for all."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

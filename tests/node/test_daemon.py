@@ -1,7 +1,5 @@
 """heterod with two users and root: one ledger, everybody's own grants, and nobody in the way."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """heterod under clients that are hostile or killed, and killed itself: nobody else notices."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Device time past a limiter is seen within a minute, and nobody is suspected who keeps to it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 

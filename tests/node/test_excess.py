@@ -1,7 +1,5 @@
 """What a driver counts beyond the charges: the sum, and memory that is no process's."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A vendor that fails or hangs in enforce: others go on meanwhile, and doctor says what it said."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

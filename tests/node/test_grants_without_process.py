@@ -1,7 +1,5 @@
 """Grants that stand without a process: those of containers and shares."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The binary layouts Python reads and writes are those of the limiter's headers, byte by byte."""
 
-from __future__ import annotations
-
 import fcntl
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """The ledger: grants stand while somebody holds them, whatever dies in between."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

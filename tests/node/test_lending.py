@@ -1,7 +1,5 @@
 """What an elastic grant borrows of a device is told at the grants that lend it."""
 
-from __future__ import annotations
-
 import pytest
 
 from hetero.node.view.observe import Share, lending

@@ -1,7 +1,5 @@
 """What a driver counts beyond the charges is charged, told of and acted upon; nobody else is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

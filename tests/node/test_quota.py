@@ -1,7 +1,5 @@
 """What a user may hold of a machine: quotas of users and groups, as heterod's settings say."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

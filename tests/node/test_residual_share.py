@@ -1,7 +1,5 @@
 """A grant without a core limit beside grants that have one takes time slices, and alone none."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Changing a grant that stands: what the ledger says and what the limiter maps stay one."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

@@ -1,7 +1,5 @@
 """Rows: where in time grants of several devices have them, and what the boards say of it."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

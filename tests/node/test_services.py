@@ -1,7 +1,5 @@
 """What a node gives of a device that a vendor's service shares, by a vendor in memory."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

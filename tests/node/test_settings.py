@@ -1,7 +1,5 @@
 """The node's settings file: what it may say, and the line for everything else."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A simulation is entered by a command, at its start; nothing else loads its drivers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Where the state is kept, and what is refused as a place for it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Root's grants as a plain user meets them: counted, and out of reach."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

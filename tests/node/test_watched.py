@@ -1,7 +1,5 @@
 """Who looks at a ledger every few seconds sees what `Ledger.snapshot` does, for fewer calls."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A machine with heterod and several users, each in a process of its own."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os
