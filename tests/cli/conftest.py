@@ -1,7 +1,5 @@
 """The command line as a user starts it, with one vendor installed as any other would be."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

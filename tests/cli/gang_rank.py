@@ -7,8 +7,6 @@ their own, an optimizer that waits for those, and a moment in which the process 
 After `WARM` steps as many as `WATCHED` are timed; their rate is printed, in steps a second.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

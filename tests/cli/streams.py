@@ -1,7 +1,5 @@
 """Standard streams of a test's own, and the consoles that write to them."""
 
-from __future__ import annotations
-
 import io
 import os
 from unittest.mock import patch

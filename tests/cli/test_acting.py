@@ -1,7 +1,5 @@
 """A grant that holds more than was charged is refused more, and ends where it says so."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """What nobody can mean is one line that says what to write, exit code 2, and changes nothing."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

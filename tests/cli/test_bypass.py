@@ -1,7 +1,5 @@
 """What runs past its limiter is found by the driver's own figures, on a simulated card."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What runs past the limiter for HIP is found by the figures of the kernel, on simulated cards."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Real shells complete what a user types: names, words, and behind `--` another command's line."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import pty

@@ -4,8 +4,6 @@ The commands run in forks of this process, which import what they need as root: 
 Python, that only root can enter does.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

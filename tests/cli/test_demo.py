@@ -1,7 +1,5 @@
 """hetero demo, as a person without a card sees it."""
 
-from __future__ import annotations
-
 import getpass
 import re
 import subprocess

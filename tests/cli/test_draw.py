@@ -1,7 +1,5 @@
 """What rich is told to draw: tables that fit terminals, and records in pipes."""
 
-from __future__ import annotations
-
 import pytest
 
 from hetero.cli._draw import draw

@@ -1,7 +1,5 @@
 """Nothing that others wrote reaches a terminal, a pipe or a reader of JSON as a code."""
 
-from __future__ import annotations
-
 import io
 import json
 import unicodedata

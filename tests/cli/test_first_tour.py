@@ -1,7 +1,5 @@
 """What a demanding user met on a first tour of the command line, by the number of its row."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a first tour found of the command line's words, each row of it a test with its number."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ A node is a directory of its own with a card of its own. All processes have a cl
 no load of the machine disturbs; the time of day is another on each node.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from pathlib import Path

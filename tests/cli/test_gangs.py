@@ -1,7 +1,5 @@
 """Gangs as people start them, on two simulated cards, and what is said of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

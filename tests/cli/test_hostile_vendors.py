@@ -1,7 +1,5 @@
 """A vendor whose library misbehaves changes neither exit codes nor what commands print."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Limiters and a node that do not agree on the files they share: one line, and nothing is given."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from importlib.metadata import version

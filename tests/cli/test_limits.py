@@ -1,7 +1,5 @@
 """Limits in a running program: the real limiter in front of a simulated card of 32 GiB."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

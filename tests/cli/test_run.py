@@ -1,7 +1,5 @@
 """hetero run: exit code, signals and streams are the program's own, and the grant comes back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a second tour of the command line found, one test for each."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

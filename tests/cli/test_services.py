@@ -1,7 +1,5 @@
 """A card that its programs share by a service: NVIDIA's MPS, whose command line is simulated."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The replay of a workload from the command line: a table, JSON, a picture, one line for errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

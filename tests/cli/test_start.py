@@ -1,7 +1,5 @@
 """How a command ends: with all that was to be done, at once, or for want of a package."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`hetero top`: each grant and each of its processes, with what they use of a simulated card."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The commands that show things: for people within 100 columns, for programs as JSON."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

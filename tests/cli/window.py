@@ -1,7 +1,5 @@
 """A terminal that a test looks at and types into."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """Holds the nodes' ledgers against the API: nothing over capacity, nobody with another's share."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Claims and their pods on the late cluster, for the tests of claims."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

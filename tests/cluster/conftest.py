@@ -1,7 +1,5 @@
 """What tests on the cluster share: one cluster with hetero on it, cleared after each test."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ for its kubelet (tests/kube/kubelet.py) admits the pods that are bound to it, an
 of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

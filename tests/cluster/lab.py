@@ -5,8 +5,6 @@ directories and simulated cards of its own, Services get their addresses, and wh
 killed. What runs on it is release.py's.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

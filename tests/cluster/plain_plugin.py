@@ -6,8 +6,6 @@ What pods wait for under it, they wait for Kubernetes and the machine. It tells 
 an answer's environment, which the kubelet keeps.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The secrets of a release as it goes on, and the logs of all that ran, where none may be."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from contextlib import suppress

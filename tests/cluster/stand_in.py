@@ -1,7 +1,5 @@
 """Stands in for NVIDIA's runtime before a node's runc: notes what containers would be given."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

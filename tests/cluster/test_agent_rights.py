@@ -3,8 +3,6 @@
 Row 10 of the table in test_trust.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What is wrong is said in one sentence where its author looks, and the cluster goes on."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Programs of pods that no limiter is in: the node's agent sees them, and ends them where asked."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Cards that fall ill, and what others see of claims, on a real Kubernetes 1.36."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Whatever of a node is killed while it prepares claims: none is stuck, and no grant is left."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Who may say what of claims on a real Kubernetes 1.36: tenants, agents, administrators."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

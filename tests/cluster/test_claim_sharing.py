@@ -1,7 +1,5 @@
 """Who shares a claim, and a card by claims, on a real Kubernetes 1.36: pods, containers, parts."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

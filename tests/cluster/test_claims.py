@@ -1,7 +1,5 @@
 """Claims on a real Kubernetes 1.36: its scheduler, its kubelets and containerd, simulated cards."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

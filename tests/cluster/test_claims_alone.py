@@ -1,7 +1,5 @@
 """A cluster whose cards are given by claims alone: each example on it, HAMi's words among them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Row 4 of the table in test_trust.py.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

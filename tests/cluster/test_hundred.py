@@ -1,7 +1,5 @@
 """Many pods at once: all that fit run, none over capacity, none with another's share, soon."""
 
-from __future__ import annotations
-
 import json
 import time
 from base64 import b64decode

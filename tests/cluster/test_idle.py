@@ -1,7 +1,5 @@
 """What hetero costs a cluster where nothing happens."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

@@ -3,8 +3,6 @@
 Rows 2 and 8 of the table in test_trust.py.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import socket

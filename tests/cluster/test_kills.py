@@ -1,7 +1,5 @@
 """Whatever is killed, whenever: what runs keeps its share, and what goes leaves nothing."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

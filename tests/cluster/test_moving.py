@@ -4,8 +4,6 @@ Its own images are not run. What it leaves behind is written as its sources writ
 HAMi at 4707fb02: charts/hami, pkg/device, pkg/util).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ Nobody is sent to a node whose agent is away.
 Row 9 of the table in test_trust.py.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

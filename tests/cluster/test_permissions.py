@@ -5,8 +5,6 @@ down since the cluster came up: installation, what the other tests did, upgrade,
 uninstalling. A use that is no row fails, and so does a row that nobody used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial

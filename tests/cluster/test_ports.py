@@ -3,8 +3,6 @@
 Rows 3 and 6 of the table in test_trust.py.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

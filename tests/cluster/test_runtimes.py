@@ -5,8 +5,6 @@ no way but CDI brings device nodes here: tests/kube/test_driver_injection.py has
 instances.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

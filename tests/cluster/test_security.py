@@ -1,7 +1,5 @@
 """What a tenant might try to get more than was given to it; each is refused, with a sentence."""
 
-from __future__ import annotations
-
 import base64
 import json
 import ssl

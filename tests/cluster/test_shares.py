@@ -1,7 +1,5 @@
 """Pods on a real cluster, each in its share of a simulated card."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from contextlib import suppress

@@ -51,8 +51,6 @@ claim, on 1.36 (test_claim_kills.py).
 No log says a secret: test_keys.py `no_log_says_a_secret`, test_permissions.py.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

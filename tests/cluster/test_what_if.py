@@ -1,7 +1,5 @@
 """What `hetero simulate --cluster` says of a pod is what the cluster then does."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

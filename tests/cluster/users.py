@@ -1,7 +1,5 @@
 """Asks the API as others: users, who has a token, and what each may do."""
 
-from __future__ import annotations
-
 import json
 import ssl
 from collections.abc import Iterator, Mapping

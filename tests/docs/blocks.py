@@ -1,7 +1,5 @@
 """The fenced blocks of all documents."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 YAML is for an API server: `tests/kube/test_dra_examples.py`. C is built by `tests/test_guide.py`.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

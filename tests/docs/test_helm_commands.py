@@ -1,7 +1,5 @@
 """Every Helm command of the documents: its options, and that its values reach the manifests."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What blocks say of other programs than hetero: shells, make, kubectl, files of the repository."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import shlex

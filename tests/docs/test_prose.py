@@ -4,8 +4,6 @@ A semicolon or a bracket ends no sentence, and a table's cells are read, too. Re
 `tests/test_words.py`'s. Code, links' targets and diaries are not read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site's generated pages leave nothing out, and its picture is what the demo shows."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import re

@@ -4,8 +4,6 @@ A driver library, real or fake, is loaded once and for good, so each rack needs 
 `PLUGIN=hetero_x HETERO_RACK=… pytest tests/vendors/contract.py` (see `contract_holds`).
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ A driver library is loaded once a process and for good, so whatever meets one do
 its own. The plugins themselves are imported before, which needs no driver.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pickle

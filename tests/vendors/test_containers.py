@@ -4,8 +4,6 @@ The names are those of each vendor's own device plugin, container runtime or CDI
 vendor's declaration says.
 """
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

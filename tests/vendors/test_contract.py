@@ -1,7 +1,5 @@
 """The shipped contract, kept by the vendors that need no driver: the in-memory one and acme."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import hetero_acme

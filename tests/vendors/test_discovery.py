@@ -1,7 +1,5 @@
 """What each vendor's library says of a card is on the device: where it is and what is near it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

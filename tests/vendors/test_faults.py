@@ -1,7 +1,5 @@
 """Each vendor under each fault of its driver: one clear row, and the other six unharmed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

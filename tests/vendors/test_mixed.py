@@ -1,7 +1,5 @@
 """One node with cards of seven vendors, through the command line as a user meets it."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ Ascend templates, cores and allocatable sizes: MindCluster and HAMi's 2.10 chart
 HAMi's FAQ on granularity, and each vendor's device plugin.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

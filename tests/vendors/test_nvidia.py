@@ -1,7 +1,5 @@
 """NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from textwrap import dedent

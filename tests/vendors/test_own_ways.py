@@ -1,7 +1,5 @@
 """How each vendor's slices are noted, named and told, where its way is its own."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

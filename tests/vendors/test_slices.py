@@ -1,7 +1,5 @@
 """Slices are made with a grant and gone with it: an orphan is removed, one in use never is."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os
