@@ -1,7 +1,5 @@
 """What holds for every test: no deadline a busy machine would miss, no driver in this process."""
 
-from __future__ import annotations
-
 import faulthandler
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """docs/architecture.md names places in the code, and documents each other: none may be stale."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The wheels: what is in each, and what an environment says that has only some of them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

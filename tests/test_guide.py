@@ -1,7 +1,5 @@
 """docs/guides/adding-a-vendor.md, followed to the letter: its files, its fake, its commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A third party's wheel, installed by pip into a fresh environment: seen, or seen to be broken."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -20,8 +20,6 @@ L10  A field of the model has no JSON, or old JSON no longer loads: tests/model/
 Also here: how long a vendor's file may be.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -5,8 +5,6 @@ the next number. A change that an old file does not survive needs a new `codec.V
 to read the old one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from enum import Enum

@@ -1,7 +1,5 @@
 """How tests run: what bare `pytest` selects is what `make test` does, and no skip is silent."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """How much one class or struct may hold: what a reader can keep in mind at once."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Public words that were given up stay out: users write and read one name for a thing."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

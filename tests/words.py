@@ -10,8 +10,6 @@
 Exit code 1 while a number is not 0; `--list` prints each place.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

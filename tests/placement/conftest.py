@@ -1,7 +1,5 @@
 """Racks of every kind of card there is, and short spellings of pods."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any

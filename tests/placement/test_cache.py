@@ -1,7 +1,5 @@
 """A whole cluster: what is placed, what is refused and why, and that all is counted right."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

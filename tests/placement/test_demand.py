@@ -1,7 +1,5 @@
 """What arrives is counted by class, fades by its half-life and says when a lesson is due."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

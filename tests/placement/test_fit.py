@@ -1,7 +1,5 @@
 """What is admitted, what is refused and in which words: the rules that need no machine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """What holds of every answer of `fit`, whatever the devices and the requests are."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 from attrs import evolve

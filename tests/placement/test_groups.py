@@ -1,7 +1,5 @@
 """What devices ask of their tenants together: groups are taken whole, shares follow one policy."""
 
-from __future__ import annotations
-
 from itertools import permutations, product
 from typing import Any
 

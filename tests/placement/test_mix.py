@@ -1,7 +1,5 @@
 """The tables behind the fragmentation-aware policy, against what can be worked out by hand."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

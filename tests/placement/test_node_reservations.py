@@ -1,7 +1,5 @@
 """A pod that waits for a whole node gets one: others are kept off the nodes nearest to empty."""
 
-from __future__ import annotations
-
 from hetero.model import Refusal
 from hetero.model.units import GiB
 from hetero.placement.cache import SchedulerCache

@@ -1,7 +1,5 @@
 """A refusal says with numbers what lacks, the true reason first, and one function makes it."""
 
-from __future__ import annotations
-
 import pytest
 from attrs import evolve
 

@@ -1,7 +1,5 @@
 """What a pod may ask for: several containers, and devices that go together or are of a kind."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from attrs import evolve

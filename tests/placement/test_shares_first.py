@@ -1,7 +1,5 @@
 """Who asks for a share gets a whole card, or one without a limit, only where no share fits."""
 
-from __future__ import annotations
-
 import pytest
 from attrs import evolve
 

@@ -1,7 +1,5 @@
 """Two thousand nodes with every kind of card: pods come and go, cards fail, nodes are shut."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

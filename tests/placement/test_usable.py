@@ -1,7 +1,5 @@
 """What nodes are worth where pods come and go: to whom, how it is weighed and in which steps."""
 
-from __future__ import annotations
-
 from math import isqrt
 
 from hypothesis import given

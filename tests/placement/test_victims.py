@@ -1,7 +1,5 @@
 """Victims are the fewest, of these the least important, and of a gang all or none."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from itertools import chain, combinations
 

@@ -4,8 +4,6 @@ A copy that is installed as `hostile-HOOK-DEED` does that deed of `DEEDS` at tha
 "import"; one that is installed as `hostile` what `HOSTILE_DOES` says, where `HOSTILE_AT` does.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

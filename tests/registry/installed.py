@@ -1,7 +1,5 @@
 """Vendors installed in a directory on the import path, as pip leaves their wheels there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """What is installed, as its files say it: the same that importlib.metadata finds."""
 
-from __future__ import annotations
-
 import sys
 from importlib import metadata
 from pathlib import Path

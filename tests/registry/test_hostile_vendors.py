@@ -1,7 +1,5 @@
 """A vendor whose library crashes, exits, hangs or prints harms nobody: each deed at each hook."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

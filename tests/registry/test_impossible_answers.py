@@ -1,7 +1,5 @@
 """Answers of a vendor that have the right types and cannot be are a sentence, as crashes are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from textwrap import dedent, indent
 

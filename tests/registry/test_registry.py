@@ -1,7 +1,5 @@
 """Vendors are found, asked and kept apart: whatever one does wrong is its own row."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

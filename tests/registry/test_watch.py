@@ -1,7 +1,5 @@
 """Vendors that tell of their devices' health: news counts, and its end is no failure."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Replays: a small trace of our own, read, sampled, placed and summed up; and what is misread."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

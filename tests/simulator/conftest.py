@@ -1,7 +1,5 @@
 """What the simulator's tests stand on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

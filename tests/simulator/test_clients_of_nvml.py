@@ -3,8 +3,6 @@
 What those have no word for, such as a limit of power, is compared with the rack.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

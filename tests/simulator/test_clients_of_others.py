@@ -1,7 +1,5 @@
 """Clients of all vendors' libraries show what `hetero inventory` reports of the same cards."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The fake CUDA driver through its ABI: time, graphs, processes, and who sees what."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the fake card holds for a program, and until when, as an H100 with driver 580 does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from simulated import Machine

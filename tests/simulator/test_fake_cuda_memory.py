@@ -1,7 +1,5 @@
 """The memory of the fake CUDA driver through its ABI: how it is counted, shared and given back."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

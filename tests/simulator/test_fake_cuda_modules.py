@@ -1,7 +1,5 @@
 """What modules, libraries and a context's limits take of the fake card, as on an H100."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Memory in the order of streams: pools, graphs, and what is freed behind a wait."""
 
-from __future__ import annotations
-
 from simulated import Machine
 
 START = """

@@ -1,7 +1,5 @@
 """Blocks of the fake card that several processes hold: counted once, until the last lets go."""
 
-from __future__ import annotations
-
 import pytest
 from simulated import MIB, Machine
 

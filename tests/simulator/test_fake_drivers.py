@@ -1,7 +1,5 @@
 """What six vendors' fake libraries share: layouts, faults on demand, and the rack of seven."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

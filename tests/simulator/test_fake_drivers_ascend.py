@@ -1,7 +1,5 @@
 """The fake libdcmi through its ABI: Ascend cards and their vNPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

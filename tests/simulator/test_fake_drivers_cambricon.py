@@ -1,7 +1,5 @@
 """The fake libcndev through its ABI: Cambricon cards and their sMLU instances."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The fake librocm_smi64 and libhydmi through their ABI: Hygon cards and their virtual devices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

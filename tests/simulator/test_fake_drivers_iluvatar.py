@@ -1,7 +1,5 @@
 """The fake libixml and CoreX' libcuda through their ABI: Iluvatar cards, and NVML's faults."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import hetero_simulator

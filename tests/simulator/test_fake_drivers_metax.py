@@ -1,7 +1,5 @@
 """The fake libmxsml through its ABI: MetaX cards and their sGPUs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

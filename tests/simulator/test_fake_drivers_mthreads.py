@@ -1,7 +1,5 @@
 """The fake libmtml through Moore Threads' own binding, unmodified, and through its ABI."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The fake NVML through NVIDIA's own binding, unmodified."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

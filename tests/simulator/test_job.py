@@ -1,7 +1,5 @@
 """hetero-job-cuda, and by it how simulated cards share their time."""
 
-from __future__ import annotations
-
 import json
 import time
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The rack file, as the drivers read it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The contract finds what a vendor that cuts slices does wrong, each mistake by its own clause."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet

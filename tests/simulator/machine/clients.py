@@ -4,8 +4,6 @@ The programs are installed in an environment of their own (`make setup`), and ea
 vendor's library as on a real machine.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -4,8 +4,6 @@ A driver is loaded once a process and for good, so each program runs in a proces
 module is also what those programs import.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """A simulated machine with faults, whose programs begin by meeting one vendor's library."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from textwrap import dedent
