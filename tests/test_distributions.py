@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.programs import completed
+
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = (".", "limiters", "simulator", "benchmarks", *map(str, ROOT.glob("vendors/*")))
 NO_SIMULATOR = (
@@ -83,27 +85,21 @@ class Environment:
         """Install as pip does, so that what the distributions require of each other counts."""
         for name in others_required(requirements):
             self._link(name)
-        done = subprocess.run(
+        done = completed(
             [
                 *(sys.executable, "-m", "pip", "--python", self.path / "bin/python"),
                 *("install", "--no-index", "--find-links", self.wheels, "--no-compile"),
                 *requirements,
             ],
             env={"PATH": os.environ["PATH"]},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert 0 == done.returncode, done.stdout + done.stderr
 
     def hetero(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return completed(
             [self.path / "bin/hetero", *arguments],
             env={"PATH": os.environ["PATH"], "HETERO_STATE": str(self.path / "state"), **more},
             cwd=self.path,
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
 
@@ -171,12 +167,7 @@ def test_the_simulators_source_distribution_has_what_it_is_built_from(tmp_path: 
 
     # One of each way an object is made; all of them take a minute.
     objects = [f"build/{name}.o" for name in ("drivers/cuda_ipc", "musa/cuda_ipc", "drivers/ixml")]
-    made = subprocess.run(
-        ["make", "-s", "-C", source.parent, *objects, "build/programs/timing.o"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    made = completed(["make", "-s", "-C", source.parent, *objects, "build/programs/timing.o"])
 
     assert (0, "") == (made.returncode, made.stderr)
 
@@ -188,8 +179,6 @@ def test_native_parts_are_built_without_the_tests(name: str, tmp_path: Path) -> 
         leave = shutil.ignore_patterns("build", "lib", "__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=leave)
 
-    done = subprocess.run(
-        ["make", "--dry-run", "-C", tmp_path / name], capture_output=True, text=True, check=False
-    )
+    done = completed(["make", "--dry-run", "-C", tmp_path / name])
 
     assert (0, "") == (done.returncode, done.stderr)

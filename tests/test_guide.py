@@ -16,6 +16,7 @@ from hetero.kube.objects.reading import read
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Ask
 from hetero.model.units import MiB
+from tests.programs import completed
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guides" / "adding-a-vendor.md"
@@ -49,14 +50,7 @@ def python(
         "HETERO_STATE": str(project / "state"),
         **({"LD_LIBRARY_PATH": str(project)} if driver else {}),
     }
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=project,
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, *arguments], cwd=project, env=environ)
     assert code == done.returncode, done.stdout + done.stderr
     return done.stdout
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import completed
+
 ROOT = Path(__file__).parent.parent
 
 HETERO = "from hetero.cli import main; main()"  # what the script `hetero` does
@@ -48,18 +50,13 @@ class Environment:
         # Offline: the build back end is here already, and dependencies are what we test with.
         offline = ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir"]
         pip: list[str | Path] = [self.python, "-m", "pip", "install", "--disable-pip-version-check"]
-        done = subprocess.run(
-            [*pip, *offline, project], capture_output=True, text=True, check=False
-        )
+        done = completed([*pip, *offline, project])
         assert 0 == done.returncode, done.stdout + done.stderr
 
     def vendors(self, cards: Path) -> dict[str, dict[str, Any]]:
-        done = subprocess.run(
+        done = completed(
             [self.python, "-c", HETERO, "vendors", "--json"],
             env={"ACME_CARDS": str(cards), "HETERO_STATE": str(cards.parent / "state")},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert (0, "") == (done.returncode, done.stderr)
         return {row["name"]: row for row in json.loads(done.stdout)["items"]}

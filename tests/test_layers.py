@@ -22,12 +22,13 @@ Also here: how long a vendor's file may be.
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.programs import completed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -159,12 +160,9 @@ assert before.keys() == sys.modules.keys(), "hetero_vendor() imports"
 
 @pytest.mark.parametrize("path", VENDORS, ids=lambda path: str(path.stem))
 def test_a_vendor_is_imported_and_declared_without_a_driver(path: Path) -> None:
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", DECLARE.format(name=path.stem)],
         env={"PYTHONPATH": ":".join([str(path.parent), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kube.binaries import script
+from tests.programs import completed
 
 ROOT = Path(__file__).parent.parent
 #: With measured tests, others, and some that any machine cannot run.
@@ -18,7 +19,7 @@ SOME = ("tests/limiters/test_aarch64.py", "tests/limiters/test_shares.py", "test
 def run_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     env = {**os.environ, **environment}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+    return completed(command, cwd=ROOT, env=env)
 
 
 def selected(*arguments: str) -> set[str]:
@@ -27,13 +28,7 @@ def selected(*arguments: str) -> set[str]:
 
 
 def test_bare_pytest_selects_what_make_test_does() -> None:
-    dry = subprocess.run(
-        ["make", "--no-print-directory", "--dry-run", "test"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    dry = completed(["make", "--no-print-directory", "--dry-run", "test"], cwd=ROOT, check=True)
     commands = re.findall(r"^\S*/pytest (.*)$", dry.stdout, re.MULTILINE)
     runs = [selected("-m", *re.findall(r'-m "(.*?)"', command)) for command in commands]
 
@@ -57,12 +52,7 @@ def test_what_a_test_starts_can_be_interrupted_also_in_a_background_job(tmp_path
     )
     rules = ("-p", "tests.conftest", "--rootdir", str(tmp_path), str(tmp_path))
     run = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *rules)
-    done = subprocess.run(
-        ["sh", "-c", 'trap "" HUP INT QUIT TERM; exec "$@"', "sh", *run],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = completed(["sh", "-c", 'trap "" HUP INT QUIT TERM; exec "$@"', "sh", *run], cwd=ROOT)
 
     assert 0 == done.returncode, done.stdout
 

@@ -9,6 +9,8 @@ import pytest
 from attacks import ATTACKS, BY_NAME, HERE, SOON, grant_for, report_of, seen, simulated_rack, start
 from tenancy import Rack
 
+from tests.programs import completed
+
 
 def _held(directory: Path, name: str) -> None:
     attack = BY_NAME[name]
@@ -226,7 +228,7 @@ def test_what_user_space_cannot_close_is_seen_by_who_watches(tmp_path: Path) -> 
 def test_an_attack_that_is_not_there_is_refused_in_one_line() -> None:
     command = [sys.executable, str(HERE / "attacks.py"), "libc_dlsym", "no_such", "nor_this"]
     environment = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = completed(command, env=environment)
 
     assert (2, "") == (done.returncode, done.stdout)
     assert done.stderr.startswith("no_such, nor_this: no such attack; there are libc_dlsym, ")

@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import hetero_simulator
 import pytest
+
+from tests.programs import completed
 
 #: 17 runs of honest programs on an H100 (docs/measurements/shares.md).
 RECORDED = Path(__file__).parent / "data/h100-device-time.jsonl"
@@ -26,13 +27,7 @@ def run(*words: str, state: Path) -> str:
         "HETERO_RACK": str(own_rack(state)),
         "HETERO_STATE": str(state),
     }
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, str(SCRIPT), *words], env=environ)
     assert (0, "") == (done.returncode, done.stderr)
     return done.stdout
 

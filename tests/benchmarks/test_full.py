@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,8 @@ import pytest
 from hetero_benchmarks.busy import gaps, union
 from hetero_benchmarks.full_goals import missed
 from hetero_benchmarks.job import answer
+
+from tests.programs import completed
 
 FULL = Path(__file__).parents[2] / "benchmarks/full.py"
 sys.path.insert(0, str(FULL.parent))
@@ -34,7 +35,7 @@ def measured(
     rack = str(shutil.copy(hetero_simulator.rack("one"), tmp_path))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most.
-        done = subprocess.run(
+        done = completed(
             [sys.executable, str(FULL), *options, "--json", str(report)],
             env={
                 **os.environ,
@@ -43,9 +44,6 @@ def measured(
                 **mps_variables,
                 **environment,
             },
-            capture_output=True,
-            text=True,
-            check=False,
         )
     print(done.stdout, done.stderr)
     assert [] == _daemons(f"MPS_OF={tmp_path}")

@@ -20,6 +20,7 @@ from hetero_benchmarks.trial import find_machines
 
 from hetero.model import Policy
 from hetero.model.errors import HeteroError
+from tests.programs import completed
 
 GANGS_PY = Path(__file__).parents[2] / "benchmarks/gangs.py"
 sys.path.insert(0, str(GANGS_PY.parent))
@@ -42,11 +43,8 @@ def rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gang_is_measured_alone_and_another_beside_it(tmp_path: Path) -> None:
     report = tmp_path / "gangs.json"
     options = ("--programs", "simulated", "--shares", "50", "--seconds", "1", "--starts", "1")
-    done = subprocess.run(
-        [sys.executable, str(GANGS_PY), *options, "--cells", "alone,hami,four", "--json", report],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = completed(
+        [sys.executable, str(GANGS_PY), *options, "--cells", "alone,hami,four", "--json", report]
     )
     document = json.loads(report.read_text())
     print(done.stdout)

@@ -3,13 +3,14 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import hetero_simulator
 import pytest
+
+from tests.programs import completed
 
 LONG = Path(__file__).parents[2] / "benchmarks/long.py"
 sys.path.insert(0, str(LONG.parent))
@@ -25,13 +26,7 @@ def test_long_kernels_are_measured_alone_and_beside_a_neighbour(tmp_path: Path) 
     }
     report = tmp_path / "long.json"
     options = ("--kernels", "50,200", "--beside", "5", "--long", "200", "--json", str(report))
-    done = subprocess.run(
-        [sys.executable, str(LONG), *options],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, str(LONG), *options], env=environment)
     document = json.loads(report.read_text())
     # A simulated card on a busy machine promises no points: the exit status says what was got.
     assert (bool(missed(document)), "") == (bool(done.returncode), unexpected(done.stderr))
@@ -67,9 +62,7 @@ def report(got: float = 30.0, after: float = 121.0, neighbour: float = 60.0) -> 
     ],
 )
 def test_what_it_cannot_measure_is_one_line_before_anything_runs(option: str, value: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(LONG), option, value], capture_output=True, text=True, check=False
-    )
+    done = completed([sys.executable, str(LONG), option, value])
     assert 2 == done.returncode
     assert f"error: argument {option}: " in done.stderr.splitlines()[-1]
 

@@ -14,6 +14,8 @@ import hetero_simulator
 import pytest
 from hetero_benchmarks import overhead
 
+from tests.programs import completed
+
 #: How far a share may be from what was asked, in points.
 ERROR = 8
 
@@ -183,12 +185,7 @@ def test_every_call_is_timed_under_every_variant_and_a_launch_counted(bench: Ben
     ],
 )
 def test_a_wrong_option_is_one_line_and_nothing_runs(arguments: list[str], message: str) -> None:
-    ended = subprocess.run(
-        (sys.executable, "-m", "hetero.cli", "bench", "isolation", *arguments),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = completed((sys.executable, "-m", "hetero.cli", "bench", "isolation", *arguments))
 
     assert (2, "") == (ended.returncode, ended.stdout)
     assert ended.stderr.startswith(f"hetero: {message}")
@@ -196,12 +193,9 @@ def test_a_wrong_option_is_one_line_and_nothing_runs(arguments: list[str], messa
 
 
 def test_a_job_that_lacks_its_framework_is_one_clear_line(tmp_path: Path) -> None:
-    ended = subprocess.run(
+    ended = completed(
         (sys.executable, "-m", "hetero_benchmarks.job", "gemm"),
         env={**os.environ, "PYTHONPATH": _hidden(tmp_path, "torch", "torchvision")},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert "gemm needs PyTorch and torchvision here (hidden)\n" == ended.stderr

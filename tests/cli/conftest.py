@@ -12,6 +12,7 @@ from pathlib import Path
 import hetero_simulator
 import pytest
 
+from tests.programs import completed
 from tests.registry.installed import install
 
 #: Four devices of 16 GiB and one of 8 GiB; usage is a file, so that a test can set it.
@@ -111,13 +112,6 @@ def hetero(environ: Mapping[str, str], command: tuple[str, ...]) -> Run:
     """Run a command line to its end and return what came of it."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*command, *arguments],
-            env={**environ, **more},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return completed([*command, *arguments], env={**environ, **more}, timeout=60)
 
     return run

@@ -1,10 +1,11 @@
 """What nobody can mean is one line that says what to write, exit code 2, and changes nothing."""
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.programs import completed
 
 from .conftest import Run
 
@@ -121,13 +122,7 @@ def test_a_disk_without_room_gives_no_grant_and_keeps_none(
     command: tuple[str, ...], environ: Mapping[str, str], hetero: Run
 ) -> None:
     full = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"]  # no file may have a byte
-    done = subprocess.run(
-        [*full, *command, "run", "--memory", "1Gi", "--", "echo", "ran"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([*full, *command, "run", "--memory", "1Gi", "--", "echo", "ran"], env=environ)
 
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "File too large" in done.stderr

@@ -14,6 +14,8 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 
+from tests.programs import completed
+
 from .conftest import Begin, Run
 
 
@@ -151,7 +153,7 @@ def test_a_static_program_that_brings_its_own_driver_is_found(
     static = tmp_path / "static"
     command = ["cc", "-static-pie", "-pthread", f"-I{limiters / 'cuda'}", "-o", str(static)]
     command += ["-x", "c", "-", "-x", "none", *map(str, objects)]
-    subprocess.run(command, input=STATIC, text=True, check=True, capture_output=True)
+    completed(command, input=STATIC, check=True)
 
     program = start(str(static), memory="1GiB")
     done = hetero("doctor")

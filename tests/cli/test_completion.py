@@ -6,7 +6,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
+from tests.programs import completed
 
 from .conftest import Begin, Run
 
@@ -134,10 +134,8 @@ def test_row_17_names_are_those_that_stand_and_are_plain_words(
     LocalGrants(node).take(share, share="train")
 
     def names(kind: str, **more: str) -> list[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hetero.node.complete", kind],
-            env={**environ, **more}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "hetero.node.complete", kind]
+        done = completed(command, env={**environ, **more}, check=True)
         return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
     grants = names("grants")

@@ -2,7 +2,6 @@
 
 import getpass
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from make_picture import BEHIND, FIRST, RECORD
 
 from hetero.node.demo import why_shares_say_little
 from tests.cli.conftest import Run
+from tests.programs import completed
 
 #: The row of a program that has memory of its card, and time of it.
 AT_WORK = re.compile(r" (?!0\.0/)[\d.]+/[36]0 %  (?!0/)[\d.]+/[\d.]+ GiB  fixed ")
@@ -85,7 +85,7 @@ with stage(real=False) as demo:
     print(demo.shared(demo.view()), demo.over_core())
 """
     command = (sys.executable, "-c", program)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = completed(command, timeout=60, check=True)
     assert "False None\n" == done.stdout
 
 

@@ -12,6 +12,8 @@ import hetero_simulator
 import jsonschema
 import pytest
 
+from tests.programs import completed
+
 from .conftest import Run
 from .window import Window
 
@@ -310,12 +312,9 @@ def test_row_13_a_file_system_that_takes_nothing_is_one_sentence(
     hetero run -- true; echo "code $?" >&2
     hetero doctor --json
     """
-    done = subprocess.run(
+    done = completed(
         ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else []), "sh", "-c", script],
         env={**environ, "HETERO_STATE": str(place)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     (state,) = [one for one in json.loads(done.stdout)["items"] if one["subject"] == "state"]

@@ -2,12 +2,13 @@
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.programs import completed
 
 from .conftest import Begin, Run
 
@@ -107,12 +108,8 @@ def test_row_15_the_lines_that_the_demo_shows_can_be_repeated(
     assert 7 <= len(lines)
     assert "export HETERO_RACK=mixed" in shown
     for line in dict.fromkeys(lines):
-        again = subprocess.run(
-            ["bash", "-c", line],
-            env={**environ, **MIXED, "PATH": f"{tmp_path}:{environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
+        again = completed(
+            ["bash", "-c", line], env={**environ, **MIXED, "PATH": f"{tmp_path}:{environ['PATH']}"}
         )
         refused = "CUDA_ERROR_OUT_OF_MEMORY" in again.stdout
         assert int(refused) == again.returncode, (line, again.stderr)

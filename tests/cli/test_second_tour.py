@@ -1,12 +1,13 @@
 """What a second tour of the command line found, one test for each."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.programs import completed
 
 from .conftest import Begin, Run
 
@@ -14,13 +15,8 @@ from .conftest import Begin, Run
 def shell(script: str, command: tuple[str, ...], environ: Mapping[str, str]) -> tuple[int, str]:
     """Run a line of a shell in which `hetero` is the command; return its code and all it said."""
     quoted = " ".join(f"'{word}'" for word in command)
-    done = subprocess.run(
-        ["bash", "-c", f'hetero() {{ {quoted} "$@"; }}\n{script}'],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = completed(
+        ["bash", "-c", f'hetero() {{ {quoted} "$@"; }}\n{script}'], env=environ, timeout=60
     )
     return done.returncode, done.stdout + done.stderr
 

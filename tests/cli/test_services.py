@@ -15,6 +15,7 @@ import pytest
 
 from hetero.node.ledger.grant_file import read_limits
 from hetero.plugin import Enforcement, GiB
+from tests.programs import completed
 
 from .conftest import Begin, Run
 
@@ -63,14 +64,11 @@ def service(environ: Mapping[str, str]) -> Callable[[], Path | None]:
 
 def asked(service: Path, command: str) -> list[str]:
     """Return what the control daemon answers to a command, as a user would ask it."""
-    done = subprocess.run(
+    done = completed(
         [CONTROL],
         env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(service / "pipe")},
         input=f"{command}\n",
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
     )
     return done.stdout.split()
 

@@ -10,6 +10,7 @@ import pytest
 
 from hetero.cli._extras import EXTRAS
 from tests.cli.conftest import Run
+from tests.programs import completed
 
 AT_THE_END = """
 import atexit, os
@@ -100,10 +101,4 @@ def test_all_that_the_extras_bring_is_known() -> None:
 
 def without(package: str, *words: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command where a package cannot be imported."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(package), *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return completed([sys.executable, "-c", WITHOUT.format(package), *words], env=environ)

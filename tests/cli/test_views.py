@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hetero.cli as hetero_cli
+from tests.programs import completed
 from tests.registry.installed import install
 
 from .conftest import Run
@@ -258,13 +259,7 @@ def test_the_package_is_the_command_line_where_no_script_is_installed(
     hetero: Run, environ: Mapping[str, str], module: str
 ) -> None:
     for option in ("--version", "--help"):
-        done = subprocess.run(
-            [sys.executable, "-m", module, option],
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = completed([sys.executable, "-m", module, option], env=environ)
         assert (0, hetero(option).stdout) == (done.returncode, done.stdout), done.stderr
 
 
@@ -319,24 +314,14 @@ def test_rich_is_imported_only_where_something_is_drawn(
         "try: main()\n"
         "finally: print(*(name for name in sys.modules if name == 'rich'), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *words],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = completed([sys.executable, "-c", script, *words], env=environ, check=True)
 
     assert "\n" == done.stderr
 
 
 def test_run_imports_no_table_and_no_other_command(environ: Mapping[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "hetero.cli.run"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = completed(
+        [sys.executable, "-X", "importtime", "-m", "hetero.cli.run"], env=environ, check=True
     )
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
 

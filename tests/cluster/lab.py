@@ -31,6 +31,7 @@ from hetero_simulator import rack
 from hetero.node.ledger.ledger import ALLOCATION, Ledger
 from tests.kube.binaries import ROOT, script
 from tests.kube.control_plane import Authority, wait_for
+from tests.programs import completed
 
 TOKEN = "Bearer lab-admin-token"
 IMAGE = "lab.local/hostusr:1"
@@ -307,14 +308,7 @@ class Lab:
     def run_on(self, node: str, *argv: str) -> str:
         """Return what a program of this machine prints on a node, among the node's own files."""
         env = {"PATH": os.environ["PATH"], "HETERO_RACK": RACK}
-        return subprocess.run(
-            [*self._within(node), *argv],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        ).stdout
+        return completed([*self._within(node), *argv], env=env, timeout=60).stdout
 
     def _within(self, node: str) -> tuple[str, ...]:
         """Return what runs a command among a node's own files and processes."""

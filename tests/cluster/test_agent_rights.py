@@ -5,7 +5,6 @@ Row 10 of the table in test_trust.py.
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.cluster.release import Release
 from tests.cluster.secrets import root_of
 from tests.kube.control_plane import wait_for
 from tests.kube.test_chart import chart
+from tests.programs import completed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("noted")]
 
@@ -61,7 +61,7 @@ def test_who_takes_over_an_agent_has_its_nodes_files_as_root_there_has(either: R
     ctr = (*call, "--exec-id=tries", f"--fifo-dir={lab.folder}", container)
 
     def run(*argv: str) -> str:
-        done = subprocess.run([*ctr, *argv], capture_output=True, text=True, timeout=30)
+        done = completed([*ctr, *argv], timeout=30)
         return done.stdout + done.stderr
 
     assert "No such file" in run("/usr/bin/cat", str(secret))

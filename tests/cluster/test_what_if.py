@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,21 +16,19 @@ from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import Lab, Plain, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
+from tests.programs import completed
 
 pytestmark = pytest.mark.cluster
 
 
 def hetero(lab: Lab, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit code and the document of `hetero simulate --cluster`, in the network."""
-    done = subprocess.run(
+    done = completed(
         [
             *("nsenter", f"--net=/run/netns/{lab.group('cp')}", sys.executable, "-m", "hetero.cli"),
             *("simulate", "--json", *arguments),
         ],
         env={"PATH": os.environ["PATH"], "KUBECONFIG": str(lab._kubeconfig)},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
     assert done.stdout, done.stderr

@@ -1,7 +1,6 @@
 """Registering the runtime and heterod changes a few files, and taking them out puts each back."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hetero.container.install import (
 from hetero.model.errors import BadInput, NotFound
 from hetero.node.daemon_client import SOCKET
 from hetero.node.place import SYSTEM
+from tests.programs import completed
 
 BEFORE = '{"log-level": "info",\n  "runtimes": {"kata": {"path": "/kata"}}}'
 
@@ -89,13 +89,7 @@ def test_a_machine_without_a_runtime_is_told_so(tmp_path: Path) -> None:
 def test_it_shows_what_it_changes_and_asks_first(tmp_path: Path, docker: Path) -> None:
     before = files(tmp_path)
     command = [sys.executable, "-m", "hetero.cli", "runtime", "install", "--runtime", "true"]
-    done = subprocess.run(
-        [*command, "--prefix", str(tmp_path)],
-        input="n\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([*command, "--prefix", str(tmp_path)], input="n\n")
 
     assert (130, before) == (done.returncode, files(tmp_path))
     assert '+hetero = ["/usr/local/bin/hetero-runtime"]' in done.stdout
@@ -129,12 +123,7 @@ def test_a_service_with_a_ledger_of_its_own_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_starts_heterod_is_there() -> None:
-    done = subprocess.run(
-        [sys.executable, "-Im", "hetero.cli", "daemon", "--help"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, "-Im", "hetero.cli", "daemon", "--help"])
 
     assert (0, "") == (done.returncode, done.stderr)
     assert "Be heterod" in done.stdout

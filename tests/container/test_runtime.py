@@ -15,6 +15,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.simulation import simulation
 from hetero.registry.registry import Registry
 from tests.node.conftest import killed_at
+from tests.programs import completed
 
 _RACK = """
 [device]
@@ -49,14 +50,11 @@ def read(bundle: Path) -> Any:
 def call(bundle: Path, *, real: str = "/bin/true") -> subprocess.CompletedProcess[str]:
     log = ("--log", str(bundle / "log"), "--log-format=json")
     states = ("--root", str(bundle / "states"))
-    return subprocess.run(
+    return completed(
         [
             *(sys.executable, "-IS", runtime.__file__, real),
             *(*states, *log, "create", "--bundle", str(bundle), "one"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+        ]
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
+from tests.programs import completed
+
 from .image import NAME, root_filesystem, write_image
 
 _CARD = "[device]\nvendor = nvidia\nmodel = Card 32GB\nmemory = 32 GiB\nuuid = {}\n"
@@ -22,9 +24,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run(command: list[str], *, environ: dict[str, str] | None = None) -> Done:
-    return subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=120, check=False
-    )
+    return completed(command, env=environ, timeout=120)
 
 
 @frozen

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import hetero_simulator
 
+from tests.programs import completed
+
 NAME = "local/job:1"
 
 #: What `nvidia-smi` shows of the first card's memory, asked as it asks.
@@ -127,7 +129,7 @@ def _busybox() -> Path:
 
 
 def _linked(program: Path) -> Iterator[Path]:
-    listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True)
+    listed = completed(["ldd", str(program)], check=True)
     for word in listed.stdout.split():
         if word.startswith("/"):
             yield Path(word)

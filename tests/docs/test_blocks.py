@@ -25,6 +25,7 @@ from hetero.cli import hetero as command_line
 from hetero.kube.words import settings as cluster_settings
 from hetero.node.settings import read_settings
 from tests.docs.blocks import ROOT, Block, blocks, documents, prose, read
+from tests.programs import completed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -227,9 +228,7 @@ def test_a_command_runs(words: tuple[str, ...], machine: tuple[Path, dict[str, s
 
 def _succeeds(folder: Path, environ: dict[str, str], words: tuple[str, ...]) -> None:
     words = tuple("1" if before == "--seconds" else word for before, word in pairwise(("", *words)))
-    done = subprocess.run(
-        ["hetero", *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
+    done = completed(["hetero", *words], cwd=folder, env=environ)
     refused = "--alloc" in words or "--uninstall-check" in words  # what these are to show
     assert done.returncode in ((1, 3) if refused else (0,)), done.stdout + done.stderr
 

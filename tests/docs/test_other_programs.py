@@ -3,7 +3,6 @@
 import configparser
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import yaml
 from hetero.node.simulation import simulation
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.docs.test_blocks import invocations, parsed
+from tests.programs import completed
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,7 +54,7 @@ COMMANDS = [(block, words) for block in SHELL for words in commands(block)]
 @pytest.mark.parametrize("block", SHELL, ids=str)
 def test_a_shell_understands_the_block(block: Block) -> None:
     text = "\n".join(block.commands)
-    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+    done = completed(["bash", "-n"], input=text)
 
     assert "" == done.stderr
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import completed
+
 ROOT = Path(__file__).parents[2]
 #: What the reason of a skip begins with where a late Kubernetes' programs are missing: the one
 #: reason that `--no-skips` accepts.
@@ -40,7 +42,7 @@ LABS = ("kube", *(["kube136"] if script("kube136") else []))
 def minor(folder: Path) -> int:
     """Return which Kubernetes 1.N the programs in a folder are."""
     argv = (folder / "kube-apiserver", "--version")
-    output = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    output = completed(argv, check=True).stdout
     version = re.search(r"v1\.(\d+)\.", output)
     assert version, output
     return int(version[1])
@@ -109,13 +111,10 @@ def _lab(lab: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a lab's folder."""
     lab_script = script(lab)
     assert lab_script is not None
-    return subprocess.run(
+    return completed(
         [sys.executable, *arguments],
         cwd=lab_script.parent,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

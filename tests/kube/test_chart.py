@@ -2,7 +2,6 @@
 
 import base64
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import yaml
 from hetero.kube.webhook.rights import POLICIES
 from hetero.kube.words.settings import read
 from tests.kube.test_pod_request import WORDS
+from tests.programs import completed
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -241,7 +241,7 @@ def test_without_an_authority_certificates_of_ones_own_are_refused_in_a_line(
     (tmp_path / "own.yaml").write_text("certificates: {by: none}")
     program, values = str(ROOT / "deploy/render.py"), str(tmp_path / "own.yaml")
     command = [sys.executable, program, "--values", values]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = completed(command)
 
     assert (2, "") == (done.returncode, done.stdout)
     assert "certificates.by is none: give webhook.caBundle" in done.stderr.splitlines()[-1]

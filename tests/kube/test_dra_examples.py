@@ -58,6 +58,7 @@ from tests.kube.test_chart import chart
 from tests.kube.test_dra_hundred import access
 from tests.kube.test_dra_templates import admitted
 from tests.kube.test_pod_request import WORDS, pod
+from tests.programs import completed
 
 pytestmark = pytest.mark.cluster
 
@@ -302,7 +303,7 @@ def test_the_command_line_explains_a_claim(plane: ControlPlane, tmp_path: Path) 
     def explained(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "hetero.cli", "explain", "claim", str(path), *options]
         env = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
-        return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        return completed(argv, env=env)
 
     gang = explained(EXAMPLES["gang"], "--json")
     schema = json.loads((ROOT / "docs/json.schema.json").read_text())

@@ -18,6 +18,7 @@ from hetero.model import Edits, Mount
 from hetero.plugin.container import ContainerEdits, ContainerRuntime
 from hetero.plugin.vendor import Vendor
 from tests.kube.world import run, until, world
+from tests.programs import completed
 
 EDITS = Edits(
     env={"VISIBLE": "card-1"},
@@ -229,9 +230,8 @@ def test_of_a_node_whose_usr_alone_is_seen_libraries_are_found_behind_its_links(
 
 
 def _cache() -> str:
-    import subprocess
 
-    done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    done = completed(["/sbin/ldconfig", "-p"], check=True)
     return done.stdout
 
 

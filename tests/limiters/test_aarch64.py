@@ -10,6 +10,8 @@ import pytest
 from simulated import MIB
 from tenancy import LIMITER, Grant, Rack, Terms, rate
 
+from tests.programs import completed
+
 COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")
 LIMITERS = LIMITER.parents[2]
@@ -54,10 +56,10 @@ def _job(
 )
 def test_core_on_aarch64(built: Path, program: str) -> None:
     emulated = [*EMULATOR, str(built / program)]
-    names = subprocess.run(emulated, capture_output=True, text=True, timeout=60).stdout.split()
+    names = completed(emulated, timeout=60).stdout.split()
     assert names
     for name in names:
-        done = subprocess.run([*emulated, name], capture_output=True, text=True, timeout=120)
+        done = completed([*emulated, name], timeout=120)
         assert done.returncode == 0, name + done.stdout + done.stderr
 
 

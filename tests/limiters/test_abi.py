@@ -3,11 +3,12 @@
 import ctypes
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pynvml
 import pytest
+
+from tests.programs import completed
 
 ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which("cc") or shutil.which("gcc") or "cc"
@@ -49,9 +50,7 @@ def compiled(*options: str) -> str:
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c"]
     include = f"-I{ROOT / 'limiters/cuda'}"
     check = ROOT / "tests/limiters/abi_check.c"
-    done = subprocess.run(
-        [COMPILER, *flags, include, *options, str(check)], capture_output=True, text=True
-    )
+    done = completed([COMPILER, *flags, include, *options, str(check)])
     return done.stderr
 
 
@@ -170,7 +169,5 @@ def test_our_nvml_structs_and_numbers_are_those_of_nvidia_ml_py(tmp_path: Path) 
     lines += [f'_Static_assert({name} == {value}, "{name}");' for name, value in versions.items()]
     check = tmp_path / "check.c"
     check.write_text("\n".join(lines))
-    done = subprocess.run(
-        [COMPILER, "-std=gnu11", "-fsyntax-only", str(check)], capture_output=True, text=True
-    )
+    done = completed([COMPILER, "-std=gnu11", "-fsyntax-only", str(check)])
     assert "" == done.stderr

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import completed
+
 SCRIPT = Path(__file__).parents[2] / "limiters/check_layers.py"
 
 
 def check(*arguments: str | Path) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False
-    )
+    done = completed([sys.executable, SCRIPT, *arguments])
     lines = done.stdout.splitlines()
     assert (bool(lines), "") == (bool(done.returncode), done.stderr)
     return lines

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tenancy import LIMITER
 
+from tests.programs import completed
+
 HERE = Path(__file__).parent
 LIMITERS = LIMITER.parents[2]
 BUILD = LIMITERS / "build"
@@ -108,7 +110,7 @@ THREADED = (
 
 def _run(program: str, *arguments: object, timeout: float = 180) -> str:
     command = [str(BUILD / program), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    done = completed(command, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

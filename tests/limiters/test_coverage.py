@@ -5,6 +5,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tests.programs import completed
+
 SCRIPT = Path(__file__).parents[2] / "limiters/coverage.py"
 
 LIBRARY = """
@@ -23,7 +25,7 @@ def coverage(directory: Path, called: str, looked_up: str) -> tuple[int, list[st
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(library, "tried/library.so")
         archive.writestr("tried/readme", "hipModuleLoad\0hipLaunchKernel\0")  # no program
-    done = subprocess.run([sys.executable, SCRIPT, wheel], capture_output=True, text=True)
+    done = completed([sys.executable, SCRIPT, wheel])
     assert "" == done.stderr
     return done.returncode, [" ".join(line.split()) for line in done.stdout.splitlines()[1:]]
 

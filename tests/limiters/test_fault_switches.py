@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tenancy import LIMITER
 
+from tests.programs import completed
+
 LIMITERS = LIMITER.parents[2]
 C = ("cc", "-D_GNU_SOURCE", "-std=gnu11", "-Wall", "-Wextra", "-Werror")
 #: The shared sources that are chosen for HIP.
@@ -36,7 +38,7 @@ SOURCES = {
 def test_each_source_that_has_a_fault_compiles_with_faults(api: str) -> None:
     sources = [source for source in SOURCES[api] if "core/fault.h" in source.read_text()]
     command = [*C, "-fsyntax-only", "-fPIC", "-DFAULTS", f"-I{LIMITERS / api}", *map(str, sources)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = completed(command)
     assert len(sources) >= 5
     assert "" == done.stderr
 
@@ -46,9 +48,7 @@ def test_a_fault_that_is_not_listed_does_not_compile(build: tuple[str, ...]) -> 
     def errors(name: str) -> str:
         source = f'#include "core/fault.h"\nint on(void) {{ return FAULT({name}); }}\n'
         command = [*C, *build, "-fsyntax-only", f"-I{LIMITERS}", "-x", "c", "-"]
-        return subprocess.run(
-            command, input=source, capture_output=True, text=True, check=False
-        ).stderr
+        return completed(command, input=source).stderr
 
     assert "" == errors("forks_unnoticed")
     assert "FAULT_no_such_fault" in errors("no_such_fault")
@@ -81,9 +81,7 @@ def test_a_name_that_is_no_faults_ends_the_process(
     core: Path, name: str, status: int, says: str
 ) -> None:
     environment = {**os.environ, "LD_PRELOAD": str(core), "HETERO_FAULT": name}
-    done = subprocess.run(
-        ["/bin/true"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = completed(["/bin/true"], env=environment)
     assert (status, says) == (done.returncode, done.stderr)
 
 

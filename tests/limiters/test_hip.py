@@ -19,6 +19,8 @@ from elftools.elf.elffile import ELFFile
 from simulated import Machine
 from tenancy import MIB, Grant, Rack, Terms, meanwhile
 
+from tests.programs import completed
+
 pytestmark = pytest.mark.hip
 
 LIMITER = hetero_limiters.library("hip")
@@ -890,7 +892,7 @@ def test_our_declarations_are_those_of_amds_headers(tmp_path: Path) -> None:
     def errors(options: list[str]) -> list[str]:
         environment = {**os.environ, "LC_ALL": "C"}
         command = [*compiler, *options]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = completed(command, env=environment)
         lines = done.stderr.splitlines()
         return [line for line in lines if ": warning: " in line or ": error: " in line]
 

@@ -1,7 +1,6 @@
 """The limiter for HIP in front of AMD's own runtime, on machines with several simulated cards."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,8 @@ import pytest
 from simulated import Machine
 from tenancy import MIB, Grant, Rack, Terms
 from test_hip import SPIN, device
+
+from tests.programs import completed
 
 pytestmark = pytest.mark.hip
 
@@ -84,14 +85,7 @@ say([cards, os.environ["ROCR_VISIBLE_DEVICES"], malloc(66 * MIB), malloc(62 * MI
     environment = machine(tmp_path, 2).environment(**paths)
     share = ("--vendor", "amd", "--device", "1", "--memory", "64Mi", "--core", "50")
     command = [sys.executable, "-m", "hetero.cli", "run", "-q", *share]
-    done = subprocess.run(
-        [*command, "--", sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = completed([*command, "--", sys.executable, "-c", program], env=environment, timeout=60)
     assert 0 == done.returncode, done.stderr
     cards, named, over, within, other, taken = json.loads(done.stdout)
     assert [["0000:11:00.0", 64, 64]] == cards

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from tenancy import LIMITER, MIB, UUIDS, Rack, Terms, mutated, with_faults
 
+from tests.programs import completed
+
 LIMITERS = LIMITER.parents[2]
 BUILD = LIMITERS / "build"
 #: Bytes of a context on the simulated cards, their multiprocessors, and the threads that each can
@@ -297,7 +299,7 @@ def random_run(directory: Path, seed: int, calls: int, kills: int, timeout: floa
     """What the model says of so many random calls, with so many of the processes killed."""
     words, environment = model(directory)
     words += ["random", str(seed), str(calls), str(kills)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout)
+    done = completed(words, env=environment, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -560,6 +562,6 @@ def found_in(directory: Path) -> str:
     """Return what the model says of the call that the limiter answers wrongly."""
     words, environment = model(directory)
     words += ["random", "1", "100000", "1000"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    done = completed(words, env=environment, timeout=300)
     assert 1 == done.returncode, done.stderr
     return done.stdout.splitlines()[-1]

@@ -10,6 +10,8 @@ import hetero_limiters
 import pytest
 from tenancy import LIMITER, MIB, REGION_BYTES, TABLES, UUIDS, Rack, Terms, packed_grant
 
+from tests.programs import completed
+
 APIS = {"cuda": "libcuda.so.1", "musa": "libmusa.so.1"}
 
 PROGRAM = """
@@ -47,13 +49,7 @@ def _heard(tmp_path: Path, api: str, **environment: str) -> dict[str, Any]:
     echo = Path(__file__).parent / "echo.c"
     subprocess.run(["cc", *flags, *names, "-o", tmp_path / library, echo], check=True)
     command = [sys.executable, "-c", PROGRAM, library, str(hetero_limiters.library(api))]
-    done = subprocess.run(
-        command,
-        env={"LD_LIBRARY_PATH": str(tmp_path), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed(command, env={"LD_LIBRARY_PATH": str(tmp_path), **environment})
     assert ("", 0) == (done.stderr, done.returncode)
     heard: dict[str, Any] = json.loads(done.stdout)
     return heard

@@ -2,13 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import hetero_simulator
 import pytest
 from tenancy import LIMITER, MIB, Grant, Rack, Terms
+
+from tests.programs import completed
 
 BUILD = LIMITER.parents[2] / "build"
 SANITIZED = BUILD / "address/libhetero-cuda.so"
@@ -24,9 +25,7 @@ def grant(tmp_path: Path) -> Grant:
 
 
 def _environment(grant: Grant) -> dict[str, str]:
-    runtime = subprocess.run(
-        ["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    )
+    runtime = completed(["cc", "-print-file-name=libasan.so"], check=True)
     return {
         **grant.environment,
         "LD_PRELOAD": f"{runtime.stdout.strip()} {SANITIZED}",
@@ -127,7 +126,7 @@ def test_threads_of_a_gang_meet_no_data_race(tmp_path: Path) -> None:
     limits = ("--count", "2", "--core", "3", "--memory", "256Mi")
     rows = 0
     for _ in range(9):
-        done = subprocess.run(
+        done = completed(
             [sys.executable, "-m", "hetero.cli", "run", "-q", *limits, "--", "sh", "-c", program],
             env={
                 **os.environ,
@@ -135,10 +134,7 @@ def test_threads_of_a_gang_meet_no_data_race(tmp_path: Path) -> None:
                 "HETERO_STATE": str(tmp_path / "state"),
                 "HETERO_LOG": "debug",
             },
-            capture_output=True,
-            text=True,
             timeout=HANGS,
-            check=False,
         )
         reports = [line for line in done.stderr.splitlines() if not line.startswith("hetero[")]
         assert (0, []) == (done.returncode, reports)

@@ -11,6 +11,7 @@ from hetero.model import Policy, Priority
 from hetero.model.errors import BadInput
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.grant_file import DeviceLimit
+from tests.programs import completed
 
 CORE = Path(__file__).parents[2] / "limiters" / "core"
 
@@ -60,7 +61,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     subprocess.run(
         ["cc", "-std=gnu11", f"-I{CORE}", "-o", "layout", "layout.c"], cwd=folder, check=True
     )
-    done = subprocess.run([folder / "layout"], capture_output=True, text=True, check=True)
+    done = completed([folder / "layout"], check=True)
     return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
 
 

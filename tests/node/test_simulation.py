@@ -2,9 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.programs import completed
 
 PROGRAM = """
 import json, os
@@ -34,12 +35,9 @@ print(json.dumps([first, loaded(), entered == dict(os.environ), devices]))
 def test_the_node_takes_no_real_devices_for_a_simulation_that_was_not_entered(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "HETERO_RACK": "one", "HETERO_STATE": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert (0, "") == (done.returncode, done.stderr)

@@ -11,6 +11,7 @@ import pytest
 from simulated import Machine
 from vendor_machine import VendorMachine
 
+from tests.programs import completed
 from tests.simulator.test_fake_drivers_ascend import CARDS, DCMI
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
     "header", ["amd_smi", "dcmi", "rocm_smi", "hydmi", "cndev", "ixml", "mtml", "mxsml"]
 )
 def test_our_structs_have_the_layout_of_the_vendors_headers(header: str) -> None:
-    checked = subprocess.run(
+    checked = completed(
         [
             "cc",
             "-std=gnu11",
@@ -30,9 +31,7 @@ def test_our_structs_have_the_layout_of_the_vendors_headers(header: str) -> None
             "c",
             f"-I{ROOT / 'limiters'}",
             ROOT / f"simulator/drivers/{header}.h",
-        ],
-        capture_output=True,
-        text=True,
+        ]
     )
 
     assert "" == checked.stderr
@@ -148,11 +147,9 @@ def test_a_malformed_fault_is_told_by_line_and_the_driver_is_not_there(tmp_path:
 
 
 def test_the_cards_of_the_seven_vendor_rack_are_all_there(tmp_path: Path) -> None:
-    counts = subprocess.run(
+    counts = completed(
         [sys.executable, "-c", dedent(COUNT_ALL)],
         env=Machine(tmp_path).environment(HETERO_RACK=str(hetero_simulator.rack("seven"))),
-        capture_output=True,
-        text=True,
         check=True,
     )
 

@@ -5,7 +5,6 @@ A driver library, real or fake, is loaded once and for good, so each rack needs 
 """
 
 import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,11 +13,12 @@ from hetero_simulator import fake_drivers
 
 from hetero.registry.registry import Registry
 from hetero.testing import VendorContract
+from tests.programs import completed
 
 
 def on_rack(command: list[str], rack: Path, **environment: str) -> str:
     """Run Python with the fake drivers over `rack` and return what it printed."""
-    done = subprocess.run(
+    done = completed(
         [sys.executable, *command],
         env={
             "PATH": os.environ["PATH"],
@@ -26,9 +26,6 @@ def on_rack(command: list[str], rack: Path, **environment: str) -> str:
             "HETERO_RACK": str(rack),
             **environment,
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

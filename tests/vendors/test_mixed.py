@@ -20,6 +20,7 @@ from racks import PLUGINS, Machine, Rack, card, discover, fault, request
 from hetero.model import MEMORY, Allocation, Ask, Inventory, Refusal, Request, Selector
 from hetero.model.units import GiB
 from hetero.placement import fit
+from tests.programs import completed
 
 SEVEN = hetero_simulator.rack("seven").read_text()
 #: Those of its cards; AMD has none there.
@@ -43,14 +44,7 @@ class Node:
         return [sys.executable, "-c", "from hetero.cli import main; main()", *arguments]
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            env={**self.environ, **more},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return completed(self.command(*arguments), env={**self.environ, **more}, timeout=60)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a program that says a line when it runs."""

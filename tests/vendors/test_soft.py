@@ -8,6 +8,8 @@ from pathlib import Path
 import hetero_simulator
 import pytest
 
+from tests.programs import completed
+
 HETERO = (sys.executable, "-m", "hetero.cli")
 SHARE = ("--vendor", "mthreads", "--memory", "1Gi")
 SOFT, HARD = '[cards]\nsoft = ["mthreads"]', ""
@@ -31,9 +33,7 @@ class Node:
 
     def says(self, *arguments: str) -> str:
         """What a command says on standard error; nothing where it went well."""
-        done = subprocess.run(
-            [*HETERO, *arguments], env=self.environ, capture_output=True, text=True, timeout=60
-        )
+        done = completed([*HETERO, *arguments], env=self.environ, timeout=60)
         assert bool(done.returncode) == bool(done.stderr), done
         return done.stderr
 

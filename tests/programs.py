@@ -1,0 +1,11 @@
+"""Programs that tests run to their end."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def completed(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return what came of it, with what it printed as text."""
+    return subprocess.run(command, capture_output=True, text=True, **options)
