@@ -6,158 +6,31 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, BY_NAME, HERE, SOON, grant_for, report_of, seen, simulated_rack, start
+from attacks import (
+    ATTACKS,
+    BY_NAME,
+    HERE,
+    SOON,
+    Attack,
+    grant_for,
+    report_of,
+    seen,
+    simulated_rack,
+    start,
+)
 from tenancy import Rack
 
 from tests.programs import completed
 
+HELD = [attack for attack in ATTACKS if attack.held]
 
-def _held(directory: Path, name: str) -> None:
-    attack = BY_NAME[name]
-    grant = grant_for(attack, simulated_rack(attack, directory))
-    answer = report_of(start(attack, grant, directory))
+
+@pytest.mark.parametrize("attack", HELD, ids=[attack.name for attack in HELD])
+def test_an_attack_on_the_limits_is_held(tmp_path: Path, attack: Attack) -> None:
+    """What each tries is said where they are listed."""
+    answer = report_of(start(attack, grant_for(attack, simulated_rack(attack, tmp_path)), tmp_path))
     assert answer["held"], answer["got"]
     print(answer["got"])
-
-
-def test_libcs_dlsym_by_dlsym_leads_to_the_limiter(tmp_path: Path) -> None:
-    _held(tmp_path, "libc_dlsym")
-
-
-def test_libcs_dlsym_by_dlvsym_leads_to_the_limiter(tmp_path: Path) -> None:
-    _held(tmp_path, "libc_dlvsym")
-
-
-def test_a_programs_own_functions_of_libcs_names_do_not_answer_the_limiter(tmp_path: Path) -> None:
-    _held(tmp_path, "own_functions")
-
-
-def test_children_that_libc_does_not_tell_of_share_their_parents_limit(tmp_path: Path) -> None:
-    _held(tmp_path, "unnoticed_forks")
-
-
-def test_siblings_that_close_the_limiters_descriptors_share_their_limit(tmp_path: Path) -> None:
-    _held(tmp_path, "closed_files")
-
-
-def test_a_programs_files_under_the_limiters_numbers_stay_its_own(tmp_path: Path) -> None:
-    _held(tmp_path, "reused_numbers")
-
-
-def test_a_program_that_can_open_no_more_files_keeps_its_time_slices(tmp_path: Path) -> None:
-    _held(tmp_path, "no_more_files")
-
-
-def test_a_thousand_and_thirty_readers_leave_a_slot_for_who_allocates(tmp_path: Path) -> None:
-    _held(tmp_path, "nvml_readers")
-
-
-def test_memory_freed_beside_a_stopped_sibling_is_there_again(tmp_path: Path) -> None:
-    _held(tmp_path, "stopped_sibling")
-
-
-def test_a_launch_in_a_constructor_or_a_destructor_does_not_hang(tmp_path: Path) -> None:
-    _held(tmp_path, "in_constructor")
-
-
-def test_twenty_small_fills_in_an_exit_handler_take_less_than_15_ms(tmp_path: Path) -> None:
-    _held(tmp_path, "exit_handler")
-
-
-def test_work_in_an_exit_handler_gets_the_share(tmp_path: Path) -> None:
-    _held(tmp_path, "endless_exit")
-
-
-def test_a_launch_in_a_signal_handler_does_not_hang(tmp_path: Path) -> None:
-    _held(tmp_path, "signal_handler")
-
-
-def test_exported_blocks_count_until_nobody_has_them(tmp_path: Path) -> None:
-    _held(tmp_path, "exported_blocks")
-
-
-def test_memory_that_outlives_its_graph_counts(tmp_path: Path) -> None:
-    _held(tmp_path, "outliving_graphs")
-
-
-def test_arrays_of_modules_count_however_they_are_written_and_loaded(tmp_path: Path) -> None:
-    _held(tmp_path, "module_arrays")
-
-
-def test_a_pool_counts_with_what_it_reserves(tmp_path: Path) -> None:
-    _held(tmp_path, "pools_of_a_byte")
-
-
-def test_what_the_threads_of_kernels_have_counts(tmp_path: Path) -> None:
-    _held(tmp_path, "local_memory")
-
-
-def test_stacks_heaps_and_printfs_queues_count(tmp_path: Path) -> None:
-    _held(tmp_path, "context_limits")
-
-
-def test_blocks_that_only_sparse_arrays_refer_to_count(tmp_path: Path) -> None:
-    _held(tmp_path, "sparse_arrays")
-
-
-def test_memory_freed_behind_work_counts_until_the_work_is_done(tmp_path: Path) -> None:
-    _held(tmp_path, "blocked_frees")
-
-
-def test_memory_whose_owner_ended_counts_while_it_is_open(tmp_path: Path) -> None:
-    _held(tmp_path, "ended_owners")
-
-
-def test_managed_memory_of_pools_counts(tmp_path: Path) -> None:
-    _held(tmp_path, "managed_pools")
-
-
-def test_the_drivers_lookup_leads_to_the_limiter_by_all_its_names(tmp_path: Path) -> None:
-    _held(tmp_path, "raw_lookup")
-
-
-def test_the_end_of_a_context_gives_back_its_own_memory_alone(tmp_path: Path) -> None:
-    _held(tmp_path, "other_contexts")
-
-
-def test_sizes_count_as_the_driver_rounds_them(tmp_path: Path) -> None:
-    _held(tmp_path, "rounded_sizes")
-
-
-def test_a_block_retained_while_it_is_unmapped_counts(tmp_path: Path) -> None:
-    _held(tmp_path, "retained_blocks")
-
-
-def test_what_the_driver_keeps_of_graphs_counts(tmp_path: Path) -> None:
-    _held(tmp_path, "graph_nodes")
-
-
-def test_what_seldom_calls_take_or_keep_counts(tmp_path: Path) -> None:
-    _held(tmp_path, "seldom_doors")
-
-
-def test_what_is_charged_before_the_card_has_it_makes_no_room(tmp_path: Path) -> None:
-    _held(tmp_path, "early_charges")
-
-
-def test_page_tables_of_far_addresses_count(tmp_path: Path) -> None:
-    _held(tmp_path, "page_tables")
-
-
-def test_arguments_that_another_thread_changes_make_no_room(tmp_path: Path) -> None:
-    _held(tmp_path, "changing_arguments")
-
-
-def test_ordered_memory_counts_while_captures_end_and_pools_change(tmp_path: Path) -> None:
-    _held(tmp_path, "racing_pools")
-
-
-def test_honest_use_of_what_attacks_use_gets_the_whole_limit(tmp_path: Path) -> None:
-    _held(tmp_path, "honest_memory")
-
-
-def test_captures_begun_by_other_names_have_the_programs_nodes_alone(tmp_path: Path) -> None:
-    _held(tmp_path, "hidden_captures")
 
 
 PARTS = """
