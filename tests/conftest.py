@@ -1,8 +1,10 @@
 """What holds for every test: no deadline a busy machine would miss, no driver in this process."""
 
+import asyncio
 import faulthandler
 import fcntl
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -87,6 +89,17 @@ def _end_if_it_hangs(item: pytest.Item) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let no test be set up and run for ever."""
     _end_if_it_hangs(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    asyncio.run(asyncio.wait_for(test(**arguments), 180))
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,7 +1,7 @@
 """A node in this process whose devices are given by claims, and its kubelet."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,25 +12,17 @@ from hetero.kube.dra.proto.dra_pb2_grpc import DRAPluginStub
 from hetero.kube.dra.proto.registration_pb2_grpc import RegistrationStub
 from hetero.kube.dra.way import AllocationWay
 from tests.kube.api_server import Plain
-from tests.kube.world import World, pod_named, run, until, world
+from tests.kube.world import World, pod_named, until, world
 
 
 @asynccontextmanager
-async def by_claims(
+async def dra_world(
     *memory: int, allocation: AllocationWay = AllocationWay.DRA
 ) -> AsyncIterator[World]:
     async with world(*memory, allocation=allocation) as at:
         if allocation is AllocationWay.DRA:
             await until(lambda: at.api.slices)
         yield at
-
-
-def story(act: Callable[[World], Awaitable[None]], *memory: int, **more: Any) -> None:
-    async def play() -> None:
-        async with by_claims(*memory, **more) as at:
-            await act(at)
-
-    run(play)
 
 
 def allocated(

@@ -1,7 +1,7 @@
 """Nodes without an agent that serves take no pods, and take them again when it does."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -32,19 +32,15 @@ def put(api: FakeApi, pod: Any) -> None:
     api.put_now(f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}", pod)
 
 
-def scenario(play: Callable[[Running], Awaitable[None]], *, choose: str = "score") -> FakeApi:
-    """Play with two nodes, the agents of which serve."""
-
-    async def run() -> FakeApi:
-        api, agents = FakeApi(), Agents(ACCOUNT)
-        put(api, agent("n1"))
-        put(api, agent("n2"))
-        cards = {"n1": (card("GPU-1"),), "n2": (card("GPU-2"),)}
-        async with running(api, choose, None, agents, **cards) as made:
-            await play(made)
-        return api
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def scenario(*, choose: str = "score") -> AsyncIterator[Running]:
+    """Run a scheduler of two nodes, the agents of which serve."""
+    api, agents = FakeApi(), Agents(ACCOUNT)
+    put(api, agent("n1"))
+    put(api, agent("n2"))
+    cards = {"n1": (card("GPU-1"),), "n2": (card("GPU-2"),)}
+    async with running(api, choose, None, agents, **cards) as made:
+        yield made
 
 
 async def offered(it: Running, name: str = "p") -> Any:
@@ -57,10 +53,10 @@ async def offered(it: Running, name: str = "p") -> Any:
     [{"ready": False}, {"deletionTimestamp": "2026-11-24T00:00:00Z"}],
     ids=["not ready", "being ended"],
 )
-def test_a_node_whose_agent_does_not_serve_takes_nobody_until_it_does(
+async def test_a_node_whose_agent_does_not_serve_takes_nobody_until_it_does(
     change: dict[str, Any],
 ) -> None:
-    async def play(it: Running) -> None:
+    async with scenario() as it:
         assert ["n1", "n2"] == (await offered(it))["NodeNames"]
         put(it.api, agent("n2", **change))
         answer = await offered(it)
@@ -68,11 +64,9 @@ def test_a_node_whose_agent_does_not_serve_takes_nobody_until_it_does(
         put(it.api, agent("n2"))
         assert ["n1", "n2"] == (await offered(it))["NodeNames"]
 
-    scenario(play)
 
-
-def test_nobody_is_evicted_where_no_agent_serves() -> None:
-    async def play(it: Running) -> None:
+async def test_nobody_is_evicted_where_no_agent_serves() -> None:
+    async with scenario() as it:
         for node in ("n1", "n2"):
             await it.bind_all(node, count=1)
         put(it.api, agent("n2", ready=False))
@@ -81,11 +75,9 @@ def test_nobody_is_evicted_where_no_agent_serves() -> None:
         answer = await it.call("preempt", Pod=pod, NodeNameToMetaVictims=offers)
         assert ["n1"] == list(answer["NodeNameToMetaVictims"])
 
-    scenario(play)
 
-
-def test_what_hami_gave_where_no_agent_serves_is_counted_when_one_does() -> None:
-    async def play(it: Running) -> None:
+async def test_what_hami_gave_where_no_agent_serves_is_counted_when_one_does() -> None:
+    async with scenario() as it:
         put(it.api, agent("n2", ready=False))
         old = it.pod("old", nodeName="n2")
         old["status"] = {"phase": "Running"}
@@ -95,11 +87,9 @@ def test_what_hami_gave_where_no_agent_serves_is_counted_when_one_does() -> None
         put(it.api, agent("n2"))
         assert 8192 == it.held("GPU-2")
 
-    scenario(play)
 
-
-def test_what_stands_on_a_node_stays_counted_while_its_agent_is_away() -> None:
-    async def play(it: Running) -> None:
+async def test_what_stands_on_a_node_stays_counted_while_its_agent_is_away() -> None:
+    async with scenario() as it:
         await it.bind_all("n2", count=2)
         held = it.held("GPU-2")
         it.api.delete(f"{SPACE}/agent-n2")
@@ -109,49 +99,38 @@ def test_what_stands_on_a_node_stays_counted_while_its_agent_is_away() -> None:
         assert held == it.held("GPU-2")
         assert ["n1"] == (await offered(it))["NodeNames"]  # two halves of the card are taken
 
-    scenario(play)
 
-
-def test_a_place_that_filter_took_is_lost_with_the_agent() -> None:
-    async def play(it: Running) -> None:
+async def test_a_place_that_filter_took_is_lost_with_the_agent() -> None:
+    async with scenario(choose="one") as it:
         (node,) = (await offered(it))["NodeNames"]
         put(it.api, agent(node, ready=False))
         answer = await it.bind("p", node)
         assert f"node {node}: {AWAY}" in answer["Error"]
         assert 0 == it.held("GPU-1") + it.held("GPU-2")
 
-    scenario(play, choose="one")
 
-
-def test_a_pod_that_waits_for_an_agent_is_tried_again_when_it_serves() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_waits_for_an_agent_is_tried_again_when_it_serves() -> None:
+    async with scenario() as it:
         for node in ("n1", "n2"):
             put(it.api, agent(node, ready=False))
         assert [] == (await offered(it))["NodeNames"]
         put(it.api, agent("n1"))
         await until(lambda: AGAIN in str(it.api.objects[f"{PODS}/p"]))
-
-    api = scenario(play)
-    assert f"0 of 2 nodes: 2 {AWAY}" in api.events
+    assert f"0 of 2 nodes: 2 {AWAY}" in it.api.events
 
 
-def test_what_the_node_controller_takes_for_true_shuts_no_node() -> None:
+async def test_what_the_node_controller_takes_for_true_shuts_no_node() -> None:
     """It says so of all pods when the API server is back, before it heard of their nodes."""
-
-    async def play(it: Running) -> None:
+    async with scenario() as it:
         for node in ("n1", "n2"):
             unheard = agent(node)
             unheard["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
             put(it.api, unheard)
         assert ["n1", "n2"] == (await offered(it))["NodeNames"]
 
-    scenario(play)
 
-
-def test_who_calls_itself_an_agent_elsewhere_is_none() -> None:
-    async def play(it: Running) -> None:
+async def test_who_calls_itself_an_agent_elsewhere_is_none() -> None:
+    async with scenario() as it:
         it.api.delete(f"{SPACE}/agent-n2")
         put(it.api, agent("n2", space="default"))
         assert ["n1"] == (await offered(it))["NodeNames"]
-
-    scenario(play)

@@ -1,7 +1,8 @@
 """No pod is ended by its kubelet because the API server is away, or was."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
 
@@ -19,24 +20,22 @@ from tests.kube.api_server import FakeApi as ApiServer
 from tests.kube.fake_api import PODS
 from tests.kube.test_agents import agent, put, scenario
 from tests.kube.test_scheduler import Running
-from tests.kube.world import pod_named, refusal, run, until, world
+from tests.kube.world import pod_named, refusal, until, world
 
 BEGAN = "2026-11-27T00:00:00Z"
 
 
-def play_after_an_outage(play: Callable[[Running, Any], Awaitable[None]], **words: Any) -> Any:
-    """Play with one pod bound to n1 after the API server was away, and one that is to be."""
-
-    async def both(it: Running) -> None:
+@asynccontextmanager
+async def after_an_outage(**words: Any) -> AsyncIterator[tuple[Running, Any]]:
+    """Have one pod bound to n1 after the API server was away, and one that is to be."""
+    async with scenario(**words) as it:
         it.api.lose()
         it.pod("first")
         it.pod("second")
         assert {} == await it.bind("first", "n1")
         binding = asyncio.ensure_future(it.bind("second", "n1"))
         await asyncio.sleep(0.1)
-        await play(it, binding)
-
-    return scenario(both, **words)
+        yield it, binding
 
 
 def take_up(it: Running, name: str, **status: Any) -> None:
@@ -45,8 +44,8 @@ def take_up(it: Running, name: str, **status: Any) -> None:
     it.api.put_now(f"{PODS}/{name}", {**pod, "status": {"startTime": BEGAN, **status}})
 
 
-def test_a_pod_is_bound_when_the_kubelet_took_up_the_one_before_it() -> None:
-    async def play(it: Running, binding: Any) -> None:
+async def test_a_pod_is_bound_when_the_kubelet_took_up_the_one_before_it() -> None:
+    async with after_an_outage() as (it, binding):
         assert not binding.done()
         assert it.given("second") is None
         it.pod("other")
@@ -55,11 +54,9 @@ def test_a_pod_is_bound_when_the_kubelet_took_up_the_one_before_it() -> None:
         assert {} == await asyncio.wait_for(binding, 5)
         assert it.given("second") is not None
 
-    play_after_an_outage(play)
 
-
-def test_a_pod_waits_for_one_that_another_scheduler_bound_before_it_led() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_waits_for_one_that_another_scheduler_bound_before_it_led() -> None:
+    async with scenario() as it:
         it.api.lose()
         others = it.pod("others")
         it.api.put_now(f"{PODS}/others", {**others, "spec": {**others["spec"], "nodeName": "n1"}})
@@ -70,11 +67,9 @@ def test_a_pod_waits_for_one_that_another_scheduler_bound_before_it_led() -> Non
         take_up(it, "others")
         assert {} == await asyncio.wait_for(binding, 5)
 
-    scenario(play)
 
-
-def test_a_pod_that_waits_for_a_kubelet_is_not_sent_where_the_agent_ended_meanwhile() -> None:
-    async def play(it: Running, binding: Any) -> None:
+async def test_a_pod_that_waits_for_a_kubelet_is_not_sent_where_the_agent_ended_meanwhile() -> None:
+    async with after_an_outage() as (it, binding):
         put(it.api, agent("n1", ready=False))
         take_up(it, "first", phase="Failed", reason="UnexpectedAdmissionError")
         assert f"node n1: {AWAY}" == (await binding)["Error"]
@@ -82,13 +77,12 @@ def test_a_pod_that_waits_for_a_kubelet_is_not_sent_where_the_agent_ended_meanwh
         assert 0 == it.held("GPU-1")
         await until(lambda: AGAIN in str(it.api.objects[f"{PODS}/second"]))
 
-    assert f"node n1: {AWAY}" in play_after_an_outage(play).events
+    assert f"node n1: {AWAY}" in it.api.events
 
 
-def test_a_pod_that_is_offered_another_node_while_it_waits_is_bound_there_alone() -> None:
+async def test_a_pod_that_is_offered_another_node_while_it_waits_is_bound_there_alone() -> None:
     """kube-scheduler asks again after 10 s, and the call that it gave up goes on."""
-
-    async def play(it: Running, binding: Any) -> None:
+    async with after_an_outage(choose="one") as (it, binding):
         second = it.api.objects[f"{PODS}/second"]
         await it.call("filter", Pod=second, NodeNames=["n2"])
         assert 8192 == it.held("GPU-1")
@@ -98,35 +92,29 @@ def test_a_pod_that_is_offered_another_node_while_it_waits_is_bound_there_alone(
         assert {} == await it.bind("second", "n2")
         assert [8192, 8192] == [it.held("GPU-1"), it.held("GPU-2")]
 
-    play_after_an_outage(play, choose="one")
 
-
-def test_a_pod_that_is_deleted_while_it_waits_is_pass_on() -> None:
-    async def play(it: Running, binding: Any) -> None:
+async def test_a_pod_that_is_deleted_while_it_waits_is_pass_on() -> None:
+    async with after_an_outage() as (it, binding):
         it.api.delete(f"{PODS}/second")
         it.pod("second")  # its successor
         take_up(it, "first")
         assert "its place was given anew meanwhile" in (await binding)["Error"]
         assert not [call for call in it.api.calls if "second/binding" in call]
 
-    play_after_an_outage(play)
 
-
-def test_who_waits_goes_on_waiting_for_the_same_pod_when_the_api_server_is_away_again() -> None:
-    async def play(it: Running, binding: Any) -> None:
+async def test_who_waits_goes_on_waiting_for_the_same_pod_when_the_api_is_away_again() -> None:
+    async with after_an_outage() as (it, binding):
         it.api.lose()
         take_up(it, "first")
         assert {} == await asyncio.wait_for(binding, 3)
 
-    play_after_an_outage(play)
 
-
-def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
+async def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kubelet_watches, "PATIENCE", 0.3)
 
-    async def play(it: Running, binding: Any) -> None:
+    async with after_an_outage() as (it, binding):
         assert not binding.done()
         assert {} == await binding
         monkeypatch.setattr(kubelet_watches, "PATIENCE", 60.0)
@@ -134,11 +122,9 @@ def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
         it.pod("third")
         assert {} == await asyncio.wait_for(it.bind("third", "n1"), 5)
 
-    play_after_an_outage(play)
 
-
-def test_the_next_pod_goes_first_where_the_binding_of_the_first_one_failed() -> None:
-    async def play(it: Running) -> None:
+async def test_the_next_pod_goes_first_where_the_binding_of_the_first_one_failed() -> None:
+    async with scenario() as it:
         it.api.lose()
         it.api.fail.add("first/binding")
         for name in ("first", "second", "third"):
@@ -151,11 +137,9 @@ def test_the_next_pod_goes_first_where_the_binding_of_the_first_one_failed() -> 
         take_up(it, "second")
         assert {} == await asyncio.wait_for(third, 3)
 
-    scenario(play)
 
-
-def test_one_of_those_that_wait_goes_first_where_the_first_one_was_deleted_by_force() -> None:
-    async def play(it: Running) -> None:
+async def test_one_of_those_that_wait_goes_first_where_the_first_one_was_deleted_by_force() -> None:
+    async with scenario() as it:
         it.api.lose()
         for name in ("first", "second", "third"):
             it.pod(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
@@ -168,16 +152,13 @@ def test_one_of_those_that_wait_goes_first_where_the_first_one_was_deleted_by_fo
         take_up(it, "second")
         assert {} == await asyncio.wait_for(others[1], 3)
 
-    scenario(play)
-
 
 @pytest.mark.parametrize("first", ["taken up", "deleted"])
-def test_one_of_those_that_wait_goes_first_where_a_list_says_of_the_first_one_that_it_is_over(
+async def test_one_of_those_that_wait_goes_first_where_a_list_says_of_the_first_one_that_it_is_over(
     first: str,
 ) -> None:
     """Nobody knows whether its kubelet took it up before the API server was away or after."""
-
-    async def play(it: Running) -> None:
+    async with scenario() as it:
         it.api.lose()
         for name in ("first", "second", "third"):
             it.pod(name, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
@@ -195,92 +176,80 @@ def test_one_of_those_that_wait_goes_first_where_a_list_says_of_the_first_one_th
         take_up(it, "second")
         assert {} == await asyncio.wait_for(others[1], 3)
 
-    scenario(play)
 
-
-def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_first(
+async def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kubelet_watches, "PATIENCE", 2.0)
 
-    async def story() -> None:
-        watches = KubeletWatches(away=True)
-        watches.api_back()
-        await watches.until_watched("n1", "first")
-        began = monotonic()
-        others = [
-            asyncio.ensure_future(watches.until_watched("n1", name)) for name in ("second", "third")
-        ]
-        await asyncio.sleep(1.8)
-        watches.pass_on("n1", "first")
-        await asyncio.gather(*others)
-        assert monotonic() - began < 3.2
-
-    run(story)
+    watches = KubeletWatches(away=True)
+    watches.api_back()
+    await watches.until_watched("n1", "first")
+    began = monotonic()
+    others = [
+        asyncio.ensure_future(watches.until_watched("n1", name)) for name in ("second", "third")
+    ]
+    await asyncio.sleep(1.8)
+    watches.pass_on("n1", "first")
+    await asyncio.gather(*others)
+    assert monotonic() - began < 3.2
 
 
-def test_no_pod_waits_once_every_kubelet_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_pod_waits_once_every_kubelet_watches_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kubelet_watches, "BROKEN", 0.0)
 
-    async def play(it: Running, binding: Any) -> None:
+    async with after_an_outage() as (_, binding):
         assert {} == await asyncio.wait_for(binding, 5)
 
-    play_after_an_outage(play)
 
-
-def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_server_is_away() -> None:
-    async def story() -> None:
-        api, lost, listed = ApiServer(away=True), list[Exception](), asyncio.Event()
-        async with api.serve() as url, Api(Access(server=url)).open() as client:
-            following = asyncio.ensure_future(
-                client.follow(
-                    "/api/v1/pods",
-                    Pod,
-                    listed=lambda _: listed.set(),
-                    changed=lambda *_: None,
-                    lost=lost.append,
-                    retry=0.1,
-                )
+async def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_is_away() -> None:
+    api, lost, listed = ApiServer(away=True), list[Exception](), asyncio.Event()
+    async with api.serve() as url, Api(Access(server=url)).open() as client:
+        following = asyncio.ensure_future(
+            client.follow(
+                "/api/v1/pods",
+                Pod,
+                listed=lambda _: listed.set(),
+                changed=lambda *_: None,
+                lost=lost.append,
+                retry=0.1,
             )
-            await asyncio.sleep(2)
-            assert len(lost) > 6
-            api.away = False
-            await asyncio.wait_for(listed.wait(), 1)
-            following.cancel()
+        )
+        await asyncio.sleep(2)
+        assert len(lost) > 6
+        api.away = False
+        await asyncio.wait_for(listed.wait(), 1)
+        following.cancel()
 
-    run(story)
 
-
-def test_a_scheduler_tries_to_follow_pods_more_often_than_what_may_be_absent() -> None:
-    async def play(it: Running) -> None:
+async def test_a_scheduler_tries_to_follow_pods_more_often_than_what_may_be_absent() -> None:
+    async with scenario() as it:
         pods = it.api.retries.pop("/api/v1/pods")
         assert 2.0 == pods
         assert {"/api/v1/nodes", "/api/v1/resourcequotas"} <= it.api.retries.keys()
         assert {RETRY} == {*it.api.retries.values()}
 
-    scenario(play)
 
-
-def test_an_agent_waits_for_an_api_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_waits_for_an_api_server_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The kubelet still lists a pod that was deleted by force: only the API says whose it is."""
+    async with world() as at:
+        pod = at.bind("pod")
+        await until(lambda: "uid-pod" in at.agent.allocator.pods)
+        at.kubelet.known.append(pod_named("gone", "main"))
+        at.api.away = True
+        admitted = asyncio.ensure_future(at.kubelet.admit(pod))
+        await asyncio.sleep(0.5)
+        assert not admitted.done()
+        at.api.away = False
+        await admitted
+        assert ["default/pod/main"] == at.given()
 
-    async def story() -> None:
-        async with world() as at:
-            pod = at.bind("pod")
-            await until(lambda: "uid-pod" in at.agent.allocator.pods)
-            at.kubelet.known.append(pod_named("gone", "main"))
-            at.api.away = True
-            admitted = asyncio.ensure_future(at.kubelet.admit(pod))
-            await asyncio.sleep(0.5)
-            assert not admitted.done()
-            at.api.away = False
-            await admitted
-            assert ["default/pod/main"] == at.given()
-
-            at.api.away = True
-            monkeypatch.setattr(allocator, "_AWAY", 0.2)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await at.kubelet.admit(at.bind("other"))
-            assert "503 away" in refusal(caught)
-
-    run(story)
+        at.api.away = True
+        monkeypatch.setattr(allocator, "_AWAY", 0.2)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await at.kubelet.admit(at.bind("other"))
+        assert "503 away" in refusal(caught)

@@ -2,22 +2,20 @@
 
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
-from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_scheduler import scenario
 
 
-def test_a_share_is_written_by_the_binding_itself_in_one_call() -> None:
-    async def play(it: Running) -> None:
+async def test_a_share_is_written_by_the_binding_itself_in_one_call() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"])
         assert {} == await it.bind("p", "n1")
 
         assert it.given("p") is not None
         assert [f"POST {PODS}/p/binding"] == [one for one in it.api.calls if f"{PODS}/p" in one]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_neither_a_pod_deleted_since_it_was_filtered_nor_another_of_its_name_is_bound() -> None:
-    async def play(it: Running) -> None:
+async def test_neither_a_pod_deleted_since_filter_nor_another_of_its_name_is_bound() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"])
         it.api.delete(f"{PODS}/p")
         other = it.pod("p")
@@ -28,11 +26,9 @@ def test_neither_a_pod_deleted_since_it_was_filtered_nor_another_of_its_name_is_
         assert f"POST {PODS}/p/binding" not in it.api.calls
         assert 0 == it.held("GPU-1")
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_an_allocation_on_a_pod_that_was_never_bound_takes_nothing() -> None:
-    async def play(it: Running) -> None:
+async def test_an_allocation_on_a_pod_that_was_never_bound_takes_nothing() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         it.pod("p")
         await it.bind("p", "n1")
         bound = it.api.objects[f"{PODS}/p"]
@@ -41,5 +37,3 @@ def test_an_allocation_on_a_pod_that_was_never_bound_takes_nothing() -> None:
         it.api.put_now(f"{PODS}/p", bound)
 
         assert 0 == it.held("GPU-1")
-
-    scenario(play, n1=(card("GPU-1"),))

@@ -183,27 +183,25 @@ def test_an_address_is_asked_about_once_in_a_while(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("path", ["/admit", "/%61dmit", "/admit?a=b"])
-def test_who_is_refused_is_so_before_it_says_what_it_asks(path: str) -> None:
+async def test_who_is_refused_is_so_before_it_says_what_it_asks(path: str) -> None:
     """What it says would be held until all of it is there: 3 MiB of each request."""
     api, sources = cluster(), Sources()
 
     async def echo(request: web.Request) -> web.Response:
         return web.Response(body=await request.read())
 
-    async def play() -> bytes:
-        app = web.Application(middlewares=[by_head({"/admit": Callers(api).known})])
-        app.middlewares.append(sources.middleware)
-        app.router.add_post("/admit", echo)
-        async with TestServer(app) as server:
-            reader, writer = await asyncio.open_connection(HERE, server.port)
-            head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n"
-            writer.write(head.encode() + b"{")
-            try:
-                return await asyncio.wait_for(reader.readline(), DEADLINE / 2)
-            finally:
-                writer.close()
-
-    assert b"HTTP/1.1 403 Forbidden\r\n" == asyncio.run(play())
+    app = web.Application(middlewares=[by_head({"/admit": Callers(api).known})])
+    app.middlewares.append(sources.middleware)
+    app.router.add_post("/admit", echo)
+    async with TestServer(app) as server:
+        reader, writer = await asyncio.open_connection(HERE, server.port)
+        head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n"
+        writer.write(head.encode() + b"{")
+        try:
+            answer = await asyncio.wait_for(reader.readline(), DEADLINE / 2)
+        finally:
+            writer.close()
+    assert b"HTTP/1.1 403 Forbidden\r\n" == answer
 
 
 def inventories(api: FakeApi, *tokens: str, source: str = "10.1.2.3") -> list[int]:

@@ -2,13 +2,13 @@
 
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
-from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_scheduler import scenario
 
 WHOLE, PAIR = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
 
 
-def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
-    async def play(it: Running) -> None:
+async def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
+    async with scenario("one", n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         offered = ["n1", "n2", "n3"]
         it.pod("p")
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=offered)
@@ -20,11 +20,11 @@ def test_filter_answers_the_first_choice_alone_and_bind_takes_it() -> None:
         answer = await it.call("filter", Pod=it.pod("q"), NodeNames=["n3"])
         assert {"NodeNames": [], "FailedNodes": {"n3": "have no device"}} == answer
 
-    scenario(play, "one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
+async def test_others_are_kept_off_the_nodes_that_a_waiting_pod_wants_whole() -> None:
+    two = {node: (card(f"GPU-{node}-0"), card(f"GPU-{node}-1")) for node in ("n1", "n2", "n4")}
+    async with scenario("one", **two, n3=(card("GPU-n3"),)) as it:
 
-def test_others_are_kept_off_the_nodes_that_a_waiting_pod_wants_whole() -> None:
-    async def play(it: Running) -> None:
         async def node_of(name: str, *offered: str, limits: dict[str, str] = WHOLE) -> str | None:
             answer = await it.call("filter", Pod=it.pod(name, limits), NodeNames=offered)
             if answer["NodeNames"]:
@@ -46,6 +46,3 @@ def test_others_are_kept_off_the_nodes_that_a_waiting_pod_wants_whole() -> None:
         for node in ("n2", "n4"):
             it.api.delete(f"{PODS}/on-{node}")
         assert "n2" == await node_of("other", "n1", "n2", "n4", limits=PAIR)
-
-    two = {node: (card(f"GPU-{node}-0"), card(f"GPU-{node}-1")) for node in ("n1", "n2", "n4")}
-    scenario(play, "one", **two, n3=(card("GPU-n3"),))

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hetero.model import MEMORY, Enforcement, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import USAGE
-from tests.kube.world import World, run, until, world
+from tests.kube.world import World, until, world
 
 
 def agent_pod(at: World) -> None:
@@ -57,17 +58,15 @@ def spend(at: World, seconds: float) -> None:
     os.close(descriptor)
 
 
-def story(play: Callable[[World], Awaitable[None]]) -> None:
-    async def scenario() -> None:
-        async with world() as at:
-            await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
-            await play(at)
-
-    run(scenario)
+@asynccontextmanager
+async def published() -> AsyncIterator[World]:
+    async with world() as at:
+        await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
+        yield at
 
 
-def test_what_stands_is_shown_by_node_and_by_container() -> None:
-    async def play(at: World) -> None:
+async def test_what_stands_is_shown_by_node_and_by_container() -> None:
+    async with published() as at:
         await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
         view = await seen(at)
         (node,), (pod,) = view.nodes, view.pods
@@ -88,11 +87,9 @@ def test_what_stands_is_shown_by_node_and_by_container() -> None:
         )
         assert (None, None) == (share.memory_used, share.core_used)
 
-    story(play)
 
-
-def test_what_is_used_is_what_the_agents_measure() -> None:
-    async def play(at: World) -> None:
+async def test_what_is_used_is_what_the_agents_measure() -> None:
+    async with published() as at:
         agent_pod(at)
         at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=0.5)
         await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
@@ -108,13 +105,11 @@ def test_what_is_used_is_what_the_agents_measure() -> None:
         assert 0 < share.core_used <= 20
         assert None is node.silent
 
-    story(play)
 
-
-def test_inventory_and_top_show_the_cluster_in_a_terminal(
+async def test_inventory_and_top_show_the_cluster_in_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play(at: World) -> None:
+    async with published() as at:
         agent_pod(at)
         at.vendor.usage["memory-0"] = Usage(memory=3 * GiB, core=0.5)
         await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
@@ -139,11 +134,9 @@ def test_inventory_and_top_show_the_cluster_in_a_terminal(
         assert "n1 0 memory M1 50 % █████····· 3/16 GiB █▉········ 30 % ok" in used
         assert "default pod main n1 0 0.0/30 % 0/2 GiB nothing ! Pending" in used
 
-    story(play)
 
-
-def test_a_node_whose_agent_cannot_be_reached_says_why_and_what_stands_there_is_shown() -> None:
-    async def play(at: World) -> None:
+async def test_a_node_whose_agent_is_not_reached_says_why_and_what_stands_is_shown() -> None:
+    async with published() as at:
         agent_pod(at)
         at.api.metrics.clear()
         await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
@@ -154,20 +147,16 @@ def test_a_node_whose_agent_cannot_be_reached_says_why_and_what_stands_there_is_
         assert 2 * GiB == node.devices[0].held[MEMORY]
         assert [(None, None)] == [(one.memory_used, one.core_used) for one in pod.shares]
 
-    story(play)
 
-
-def test_a_node_without_an_agent_says_so() -> None:
-    async def play(at: World) -> None:
+async def test_a_node_without_an_agent_says_so() -> None:
+    async with published() as at:
         (node,) = (await seen(at, seconds=0.01)).nodes
 
         assert "no agent runs there" == node.silent
 
-    story(play)
 
-
-def test_an_inventory_that_cannot_be_read_is_a_line_and_no_outage() -> None:
-    async def play(at: World) -> None:
+async def test_an_inventory_that_cannot_be_read_is_a_line_and_no_outage() -> None:
+    async with published() as at:
         await at.crash()
         at.api.put("nodes", {"metadata": {"name": "n2", "annotations": {INVENTORY: "{"}}})
         view = await seen(at)
@@ -175,5 +164,3 @@ def test_an_inventory_that_cannot_be_read_is_a_line_and_no_outage() -> None:
         assert ["n1", "n2"] == [node.name for node in view.nodes]
         assert view.nodes[0].devices
         assert "n2" in str(view.nodes[1].fault)
-
-    story(play)

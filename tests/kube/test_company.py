@@ -87,8 +87,8 @@ def devices(it: Running, name: str) -> set[str]:
 # --- classes --------------------------------------------------------------------------------------
 
 
-def test_pods_of_a_class_and_others_never_share_a_card() -> None:
-    async def play(it: Running) -> None:
+async def test_pods_of_a_class_and_others_never_share_a_card() -> None:
+    async with scenario(n1=(sliced("A"), sliced("B"))) as it:
         await refusal_of(it, "plain", SLICE)
         await refusal_of(it, "offline", SLICE, **{CLASS: "offline"})
         await refusal_of(it, "plain-too", SLICE)
@@ -98,41 +98,33 @@ def test_pods_of_a_class_and_others_never_share_a_card() -> None:
         assert devices(it, "offline") == devices(it, "offline-too")
         assert devices(it, "plain") != devices(it, "offline")
 
-    scenario(play, n1=(sliced("A"), sliced("B")))
 
-
-def test_an_online_pod_joins_an_offline_one_and_never_the_other_way_round() -> None:
-    async def play(it: Running) -> None:
+async def test_an_online_pod_joins_an_offline_one_and_never_the_other_way_round() -> None:
+    async with scenario(n1=(sliced("A"),)) as it:
         assert None is await refusal_of(it, "first", SLICE, **{CLASS: "offline"})
         assert None is await refusal_of(it, "online", SLICE, **{CLASS: "online"})
         assert "shared otherwise" == await refusal_of(it, "late", SLICE, **{CLASS: "offline"})
         assert "shared otherwise" == await refusal_of(it, "plain", SLICE)
-
-    api = scenario(play, n1=(sliced("A"),))
-    assert "0 of 1 node: 1 shared otherwise" in api.events
+    assert "0 of 1 node: 1 shared otherwise" in it.api.events
 
 
-def test_slices_of_one_card_all_share_it_by_one_policy() -> None:
-    async def play(it: Running) -> None:
+async def test_slices_of_one_card_all_share_it_by_one_policy() -> None:
+    async with scenario(n1=(sliced("A"),)) as it:
         assert None is await refusal_of(it, "fixed", SLICE, **{POLICY: "fixed-share"})
         said_no = await refusal_of(it, "burst", SLICE, **{POLICY: "burst-share"})
         assert "shared by another policy" == said_no
         assert None is await refusal_of(it, "fixed-too", SLICE, **{POLICY: "fixed-share"})
 
-    scenario(play, n1=(sliced("A"),))
 
-
-def test_a_card_is_anybodys_again_when_those_on_it_are_gone() -> None:
-    async def play(it: Running) -> None:
+async def test_a_card_is_anybodys_again_when_those_on_it_are_gone() -> None:
+    async with scenario(n1=(sliced("A"),)) as it:
         await refusal_of(it, "offline", SLICE, **{CLASS: "offline"})
         it.api.delete("/api/v1/namespaces/default/pods/offline")
         assert None is await refusal_of(it, "plain", SLICE)
 
-    scenario(play, n1=(sliced("A"),))
 
-
-def test_of_pods_bound_at_once_only_those_that_may_share_get_the_card() -> None:
-    async def play(it: Running) -> None:
+async def test_of_pods_bound_at_once_only_those_that_may_share_get_the_card() -> None:
+    async with scenario(n1=(sliced("A"),)) as it:
         for name in ("plain", "offline"):
             notes = {CLASS: name} if name == "offline" else {}
             made = put(it, name, SLICE, **notes)
@@ -141,8 +133,6 @@ def test_of_pods_bound_at_once_only_those_that_may_share_get_the_card() -> None:
         answers = await asyncio.gather(*(it.bind(name, "n1") for name in ("plain", "offline")))
 
         assert [{}, {"Error": "node n1: 0 of 1 device: 1 shared otherwise"}] == answers
-
-    scenario(play, n1=(sliced("A"),))
 
 
 def test_an_online_pod_goes_first_on_its_card() -> None:
@@ -204,8 +194,9 @@ def test_one_whole_die_means_its_module_and_the_pod_says_so() -> None:
     } == count["value"]
 
 
-def test_whole_dies_are_given_by_modules() -> None:
-    async def play(it: Running) -> None:
+async def test_whole_dies_are_given_by_modules() -> None:
+    cards = [module(f"{name}0", f"{name}1", group=name) for name in "abcd"]
+    async with scenario(n1=tuple(device for pair in cards for device in pair)) as it:
         assert None is await refusal_of(
             it, "slice", {"huawei.com/Ascend910C": "1", "huawei.com/Ascend910C-memory": "16384"}
         )
@@ -218,23 +209,11 @@ def test_whole_dies_are_given_by_modules() -> None:
         assert (2, 4) == (len(pairs), len(devices(it, "four")))
         assert None is not await refusal_of(it, "five", {"huawei.com/Ascend910C": "1"})
 
-    cards = [module(f"{name}0", f"{name}1", group=name) for name in "abcd"]
-    scenario(play, n1=tuple(device for pair in cards for device in pair))
-
 
 # --- modes ----------------------------------------------------------------------------------------
 
 
-def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
-    async def play(it: Running) -> None:
-        mode = "nvidia.com/vgpu-mode"
-        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
-        await refusal_of(it, "mig", limits, **{mode: "mig"})
-        await refusal_of(it, "core", limits, **{mode: "hami-core"})
-
-        assert ({"MIG"}, {"PLAIN"}) == (devices(it, "mig"), devices(it, "core"))
-        assert "not chosen" in str(await refusal_of(it, "mps", limits, **{mode: "mps"}))
-
+async def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
     part = Template("1g.5gb", {CORE: 1, MEMORY: 5 * GiB, "p": 1}, part="p")
     mig = evolve(
         card("MIG"),
@@ -242,4 +221,11 @@ def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
         granularity=Templated((part,), whole=False),
         capacity={CORE: 7, MEMORY: 16 * GiB, SLOTS: 1, "p": 1},
     )
-    scenario(play, n1=(mig, card("PLAIN")))
+    async with scenario(n1=(mig, card("PLAIN"))) as it:
+        mode = "nvidia.com/vgpu-mode"
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+        await refusal_of(it, "mig", limits, **{mode: "mig"})
+        await refusal_of(it, "core", limits, **{mode: "hami-core"})
+
+        assert ({"MIG"}, {"PLAIN"}) == (devices(it, "mig"), devices(it, "core"))
+        assert "not chosen" in str(await refusal_of(it, "mps", limits, **{mode: "mps"}))

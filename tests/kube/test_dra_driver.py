@@ -18,12 +18,12 @@ from hetero.model.units import GiB, MiB
 from hetero.node.inventory import inventory_of
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from tests.kube.api_server import Plain
-from tests.kube.claims import allocated, kubelet, prepare, specs, story, unprepare
+from tests.kube.claims import allocated, dra_world, kubelet, prepare, specs, unprepare
 from tests.kube.world import CARD, World, cut_short, pod_named, until
 
 
-def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
-    async def act(at: World) -> None:
+async def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
+    async with dra_world() as at:
         async with kubelet(at, plugin=False) as stub:
             info = await stub.GetInfo(registration_pb2.InfoRequest())
             await stub.NotifyRegistrationStatus(
@@ -39,11 +39,9 @@ def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None:
         assert at.agent.driver is not None
         assert at.agent.driver.registered
 
-    story(act)
 
-
-def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
-    async def act(at: World) -> None:
+async def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
+    async with dra_world() as at:
         assert at.agent.driver is not None
         await at.crash()
         sockets = at.agent.driver.sockets
@@ -59,16 +57,13 @@ def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -
         allocated(at, "one")
         assert "" == (await prepare(at, "one")).error
 
-    story(act)
-
 
 @pytest.mark.parametrize(
     "name", ["plugins_registry/hetero.io-reg.sock", "plugins/hetero.io/dra.sock"]
 )
-def test_a_socket_that_an_agent_before_this_one_removes_is_made_anew(name: str) -> None:
+async def test_a_socket_that_an_agent_before_this_one_removes_is_made_anew(name: str) -> None:
     """A kubelet looks for it, and would not hear of this driver again."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         path = at.kubelet.path / name
         await until(path.exists)
         path.unlink()
@@ -76,11 +71,9 @@ def test_a_socket_that_an_agent_before_this_one_removes_is_made_anew(name: str) 
         allocated(at, "one")
         assert "" == (await prepare(at, "one")).error
 
-    story(act)
 
-
-def test_a_claim_is_a_grant_and_a_cdi_device_that_brings_its_limits() -> None:
-    async def act(at: World) -> None:
+async def test_a_claim_is_a_grant_and_a_cdi_device_that_brings_its_limits() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         (device,) = (await prepare(at, "one")).devices
         (name,) = device.cdi_device_ids
@@ -100,11 +93,9 @@ def test_a_claim_is_a_grant_and_a_cdi_device_that_brings_its_limits() -> None:
         assert "hooks" not in edits  # this program is not on the machine
         assert ["default/one"] == [*at.standing()]
 
-    story(act)
 
-
-def test_two_claims_share_a_card_and_a_third_that_does_not_fit_is_refused() -> None:
-    async def act(at: World) -> None:
+async def test_two_claims_share_a_card_and_a_third_that_does_not_fit_is_refused() -> None:
+    async with dra_world() as at:
         for name, memory in (("one", "6Gi"), ("two", "9Gi"), ("three", "2Gi")):
             allocated(at, name, memory=memory)
         assert "" == (await prepare(at, "one")).error
@@ -115,11 +106,9 @@ def test_two_claims_share_a_card_and_a_third_that_does_not_fit_is_refused() -> N
         )
         assert ["default/one", "default/two"] == sorted(at.standing())
 
-    story(act)
 
-
-def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
-    async def act(at: World) -> None:
+async def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
+    async with dra_world() as at:
         claim = allocated(at, "two")
         results = claim["status"]["allocation"]["devices"]["results"]
         results.append({**results[0], "device": "memory-1", "shareID": "share-second"})
@@ -135,11 +124,9 @@ def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
         assert (3000, frozenset({"memory-0", "memory-1"})) == (row.core, row.devices)
         assert row.length >= row.asked == row.period * 3000 // CORE_FULL
 
-    story(act)
 
-
-def test_to_prepare_and_unprepare_again_changes_nothing() -> None:
-    async def act(at: World) -> None:
+async def test_to_prepare_and_unprepare_again_changes_nothing() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         first = await prepare(at, "one")
         standing = at.node.snapshot().grants
@@ -151,11 +138,9 @@ def test_to_prepare_and_unprepare_again_changes_nothing() -> None:
         assert "" == await unprepare(at, "one")
         assert "" == await unprepare(at, "never", uid="u-never")
 
-    story(act)
 
-
-def test_what_was_prepared_outlives_the_agent_and_is_taken_back_by_the_next() -> None:
-    async def act(at: World) -> None:
+async def test_what_was_prepared_outlives_the_agent_and_is_taken_back_by_the_next() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         first = await prepare(at, "one")
         await at.crash()
@@ -164,15 +149,12 @@ def test_what_was_prepared_outlives_the_agent_and_is_taken_back_by_the_next() ->
         assert "" == await unprepare(at, "one")
         assert ({}, {}) == (at.standing(), specs(at))
 
-    story(act)
 
-
-def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
+async def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As after an upgrade while pods of claims ran; one of both ways takes them back."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         warning = (
             "claims have devices here (default/one, default/admin), and with allocation classic"
         )
@@ -200,8 +182,6 @@ def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
         assert {} == at.standing()
         assert warning not in caplog.text
 
-    story(act)
-
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
@@ -214,25 +194,22 @@ def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_more(
         ({"allocation": None}, "it has no allocation of this driver's devices"),
     ],
 )
-def test_a_claim_whose_status_is_not_of_this_node_is_not_prepared(
+async def test_a_claim_whose_status_is_not_of_this_node_is_not_prepared(
     change: Plain, sentence: str
 ) -> None:
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         allocated(at, "one")["status"].update(change)
         assert f"claim default/one: {sentence}" == (await prepare(at, "one")).error
         assert ({}, {}) == (at.standing(), specs(at))
 
-    story(act)
-
 
 @pytest.mark.parametrize("extended", [False, True])
 @pytest.mark.parametrize("name", ["one", "second"])
-def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared(
+async def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared(
     name: str, *, extended: bool
 ) -> None:
     """Whichever of its pods that is, by a claim that it names or that is made for a resource."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         claim = allocated(at, "one")
         claim["status"]["reservedFor"] += [
             {"resource": "pods", "name": "second", "uid": "uid-second"}
@@ -259,11 +236,9 @@ def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prepared(
         await until(lambda: at.agent.allocator.pods[f"uid-{name}"].status.phase)
         assert "" == (await prepare(at, "one")).error
 
-    story(act)
 
-
-def test_a_claim_that_took_anothers_name_is_not_prepared_for_it() -> None:
-    async def act(at: World) -> None:
+async def test_a_claim_that_took_anothers_name_is_not_prepared_for_it() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         assert (
             "another claim of this name has taken its place"
@@ -272,11 +247,9 @@ def test_a_claim_that_took_anothers_name_is_not_prepared_for_it() -> None:
         assert "404" in (await prepare(at, "gone", uid="u-gone")).error
         assert {} == at.standing()
 
-    story(act)
 
-
-def test_a_claim_that_was_allocated_anew_has_its_grant_made_anew() -> None:
-    async def act(at: World) -> None:
+async def test_a_claim_that_was_allocated_anew_has_its_grant_made_anew() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         await prepare(at, "one")
         allocated(at, "one", device="memory-1")
@@ -284,11 +257,9 @@ def test_a_claim_that_was_allocated_anew_has_its_grant_made_anew() -> None:
         (standing,) = at.standing().values()
         assert ["memory-1"] == [piece.device for piece in standing.pieces]
 
-    story(act)
 
-
-def test_claims_that_are_gone_are_taken_back_unasked() -> None:
-    async def act(at: World) -> None:
+async def test_claims_that_are_gone_are_taken_back_unasked() -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         for name in ("gone", "other", "elsewhere", "stays"):
@@ -301,11 +272,9 @@ def test_claims_that_are_gone_are_taken_back_unasked() -> None:
         assert ["default/stays"] == [*at.standing()]
         assert ["hetero.io/claim=claim-u-stays"] == [*specs(at)]
 
-    story(act)
 
-
-def test_a_spec_without_its_grant_is_removed() -> None:
-    async def act(at: World) -> None:
+async def test_a_spec_without_its_grant_is_removed() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         await prepare(at, "one")
         at.node.ledger.unpin(identity_of("u-one"))
@@ -313,13 +282,10 @@ def test_a_spec_without_its_grant_is_removed() -> None:
         await at.agent.driver.claims.reconcile()
         assert {} == specs(at)
 
-    story(act)
 
-
-def test_a_spec_that_somebody_removed_is_written_again() -> None:
+async def test_a_spec_that_somebody_removed_is_written_again() -> None:
     """A container of the claim's that starts anew finds its devices."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         await prepare(at, "one")
         written = specs(at)
@@ -329,21 +295,17 @@ def test_a_spec_that_somebody_removed_is_written_again() -> None:
         await at.agent.driver.claims.reconcile()
         assert written == specs(at) != {}
 
-    story(act)
 
-
-def test_pods_of_claims_are_not_the_extenders_to_take_back() -> None:
-    async def act(at: World) -> None:
+async def test_pods_of_claims_are_not_the_extenders_to_take_back() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         await prepare(at, "one")
         await at.agent.allocator.reconcile()
         assert ["default/one"] == [*at.standing()]
 
-    story(act)
 
-
-def test_what_a_claim_takes_is_counted_with_what_pods_take() -> None:
-    async def act(at: World) -> None:
+async def test_what_a_claim_takes_is_counted_with_what_pods_take() -> None:
+    async with dra_world() as at:
         allocated(at, "one", memory="15Gi", cores="0")
         await prepare(at, "one")
         (standing,) = at.standing().values()
@@ -353,11 +315,9 @@ def test_what_a_claim_takes_is_counted_with_what_pods_take() -> None:
             == inventory_of(at.node.discover(), at.node.snapshot()).free()["memory-0"][MEMORY]
         )
 
-    story(act)
 
-
-def test_a_container_has_the_devices_of_one_claim() -> None:
-    async def act(at: World) -> None:
+async def test_a_container_has_the_devices_of_one_claim() -> None:
+    async with dra_world() as at:
         for name in ("one", "two"):
             allocated(at, name, memory="1Gi")
             at.api.claims[name]["status"]["reservedFor"] = [
@@ -381,11 +341,9 @@ def test_a_container_has_the_devices_of_one_claim() -> None:
         ) == (await prepare(at, "two")).error
         assert ["default/one"] == [*at.standing()]
 
-    story(act)
 
-
-def test_metrics_tell_what_a_claim_holds() -> None:
-    async def act(at: World) -> None:
+async def test_metrics_tell_what_a_claim_holds() -> None:
+    async with dra_world() as at:
         allocated(at, "one", memory="2Gi")
         await prepare(at, "one")
         text = generate_latest(at.agent.metrics.registry).decode()
@@ -397,11 +355,9 @@ def test_metrics_tell_what_a_claim_holds() -> None:
         assert 2.0 * GiB == float(lines[f"hetero_share_memory_limit_bytes{{{labels}}}"])
         assert 0.3 == float(lines[f"hetero_share_core_limit_ratio{{{labels}}}"])
 
-    story(act)
 
-
-def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> None:
-    async def act(at: World) -> None:
+async def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         for name, claimed in (("first", "one"), ("second", "one"), ("third", "two")):
             pod = pod_named(name)
@@ -414,11 +370,9 @@ def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() -> Non
         names = [pod.metadata.name for pod in at.agent.guard.pods_of(entry)]
         assert ["first", "second"] == names
 
-    story(act)
 
-
-def test_the_kubelet_is_told_of_a_device_that_becomes_unhealthy() -> None:
-    async def act(at: World) -> None:
+async def test_the_kubelet_is_told_of_a_device_that_becomes_unhealthy() -> None:
+    async with dra_world() as at:
         path = at.kubelet.path / "plugins/hetero.io/dra.sock"
         async with grpc.aio.insecure_channel(f"unix://{path}") as channel:
             stub = DRAResourceHealthStub(channel)  # type: ignore[no-untyped-call]
@@ -432,8 +386,6 @@ def test_the_kubelet_is_told_of_a_device_that_becomes_unhealthy() -> None:
         ]
         assert [(1, ""), (2, "XID 48")] == [(one.health, one.message) for one in second.devices]
 
-    story(act)
-
 
 def conditions(at: World, name: str) -> dict[str, Plain]:
     """Return the conditions that a claim's status has of its one device, by type."""
@@ -441,8 +393,8 @@ def conditions(at: World, name: str) -> dict[str, Plain]:
     return {one["type"]: one for one in device_status["conditions"]}
 
 
-def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> None:
-    async def act(at: World) -> None:
+async def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> None:
+    async with dra_world() as at:
         allocated(at, "one")
         other = {"driver": "other.io", "pool": "n1", "device": "nic"}
         at.api.claims["one"]["status"]["devices"] = [other]
@@ -460,11 +412,9 @@ def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> None:
             kind: one["status"] for kind, one in conditions(at, "one").items()
         }
 
-    story(act)
 
-
-def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() -> None:
-    async def act(at: World) -> None:
+async def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         claim = allocated(at, "one")
@@ -485,11 +435,9 @@ def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() ->
         await driver.claims.reconcile()
         assert "2Gi" == claim["status"]["devices"][0]["data"]["memory"]
 
-    story(act)
 
-
-def test_admin_access_sees_a_device_that_others_hold_and_consumes_nothing() -> None:
-    async def act(at: World) -> None:
+async def test_admin_access_sees_a_device_that_others_hold_and_consumes_nothing() -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         for name in ("one", "two"):
@@ -523,5 +471,3 @@ def test_admin_access_sees_a_device_that_others_hold_and_consumes_nothing() -> N
         del at.api.claims["watch"]
         await driver.claims.reconcile()
         assert (standing, False) == (at.standing(), name in specs(at))
-
-    story(act)

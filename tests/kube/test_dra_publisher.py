@@ -12,14 +12,14 @@ from hetero.kube.words.annotations import INVENTORY
 from hetero.model.errors import BadInput
 from hetero.node.view.doctor import Diagnosis, examine
 from tests.kube.api_server import FakeApi
-from tests.kube.claims import story
-from tests.kube.world import CARD, DISCOVER, World, run, until
+from tests.kube.claims import dra_world
+from tests.kube.world import CARD, DISCOVER, World, until
 
 NODE = "hetero.io/by-claims"
 
 
-def test_a_nodes_devices_are_published_and_not_offered_to_the_kubelet() -> None:
-    async def act(at: World) -> None:
+async def test_a_nodes_devices_are_published_and_not_offered_to_the_kubelet() -> None:
+    async with dra_world() as at:
         (published,) = at.api.slices.values()
         assert ["memory-0", "memory-1"] == [one["name"] for one in published["spec"]["devices"]]
         assert [CARD] * 2 == [
@@ -31,13 +31,10 @@ def test_a_nodes_devices_are_published_and_not_offered_to_the_kubelet() -> None:
         assert {} == at.kubelet.devices
         assert INVENTORY not in at.api.nodes["n1"]["metadata"].get("annotations", {})
 
-    story(act)
 
-
-def test_claims_alone_come_after_the_classic_way() -> None:
+async def test_claims_alone_come_after_the_classic_way() -> None:
     """The node has an inventory from before, which an agent of claims alone may not write."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         await at.crash()
         at.api.slices.clear()
         (at.path / "token").unlink()
@@ -46,11 +43,9 @@ def test_claims_alone_come_after_the_classic_way() -> None:
         await until(lambda: at.api.slices)
         assert "from before" == at.api.nodes["n1"]["metadata"]["annotations"][INVENTORY]
 
-    story(act)
 
-
-def test_a_pool_is_written_once_and_again_when_a_device_changes() -> None:
-    async def act(at: World) -> None:
+async def test_a_pool_is_written_once_and_again_when_a_device_changes() -> None:
+    async with dra_world() as at:
         (first,) = at.api.slices.values()
         await asyncio.sleep(3 * DISCOVER)
         assert 1 == at.api.writes
@@ -61,11 +56,9 @@ def test_a_pool_is_written_once_and_again_when_a_device_changes() -> None:
         assert [1, 2] == [one["spec"]["pool"]["generation"] for one in (first, second)]
         assert [False, True] == ["taints" in one for one in second["spec"]["devices"]]
 
-    story(act)
 
-
-def test_slices_that_somebody_changed_or_removed_are_written_again() -> None:
-    async def act(at: World) -> None:
+async def test_slices_that_somebody_changed_or_removed_are_written_again() -> None:
+    async with dra_world() as at:
         (first,) = at.api.slices.values()
         at.api.put("resourceslices", {**first, "spec": {**first["spec"], "devices": []}})
         await until(lambda: _devices(at) == 2)
@@ -73,25 +66,21 @@ def test_slices_that_somebody_changed_or_removed_are_written_again() -> None:
         at.api.put("resourceslices", next(iter(at.api.slices.values())), event="DELETED")
         await until(lambda: _devices(at) == 2)
 
-    story(act)
 
-
-def test_a_slice_too_many_is_removed() -> None:
-    async def act(at: World) -> None:
+async def test_a_slice_too_many_is_removed() -> None:
+    async with dra_world() as at:
         (first,) = at.api.slices.values()
         metadata = {**first["metadata"], "name": "n1-hetero.io-7"}
         at.api.put("resourceslices", {**first, "metadata": metadata}, event="ADDED")
         await until(lambda: [*at.api.slices] == ["n1-hetero.io-0"])
-
-    story(act)
 
 
 def _devices(at: World) -> int:
     return sum(len(one["spec"].get("devices", ())) for one in at.api.slices.values())
 
 
-def test_a_node_of_both_ways_gives_its_devices_by_one_of_them() -> None:
-    async def act(at: World) -> None:
+async def test_a_node_of_both_ways_gives_its_devices_by_one_of_them() -> None:
+    async with dra_world(allocation=AllocationWay.BOTH) as at:
         await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
         assert {} == at.api.slices
         assert 20 == len(at.kubelet.devices[CARD])
@@ -107,8 +96,6 @@ def test_a_node_of_both_ways_gives_its_devices_by_one_of_them() -> None:
         at.api.put("nodes", {"metadata": {**node["metadata"], "labels": {}}})
         await until(lambda: not at.api.slices and len(at.kubelet.devices[CARD]) == 20)
 
-    story(act, allocation=AllocationWay.BOTH)
-
 
 @pytest.mark.parametrize(
     ("way", "consumable", "expected"),
@@ -119,35 +106,29 @@ def test_a_node_of_both_ways_gives_its_devices_by_one_of_them() -> None:
         (AllocationWay.DRA, True, AllocationWay.DRA),
     ],
 )
-def test_both_ways_are_one_where_the_api_server_knows_no_consumable_capacity(
+async def test_both_ways_are_one_where_the_api_server_knows_no_consumable_capacity(
     way: AllocationWay,
     expected: AllocationWay,
     caplog: pytest.LogCaptureFixture,
     *,
     consumable: bool,
 ) -> None:
-    async def play() -> None:
-        api = FakeApi(consumable=consumable)
-        async with api.serve() as url, Api(Access(server=url)).open() as client:
-            assert expected == await served(client, way, slice_probe("n1"))
-
-    run(play)
+    api = FakeApi(consumable=consumable)
+    async with api.serve() as url, Api(Access(server=url)).open() as client:
+        assert expected == await served(client, way, slice_probe("n1"))
     lines = [one.message for one in caplog.records]
     assert (way is not expected) == any("allocation both is classic here" in one for one in lines)
 
 
-def test_claims_alone_are_refused_where_the_api_server_knows_none() -> None:
-    async def play() -> None:
-        api = FakeApi(consumable=False)
-        async with api.serve() as url, Api(Access(server=url)).open() as client:
-            with pytest.raises(BadInput, match=r"DRAConsumableCapacity off.*allocation classic"):
-                await served(client, AllocationWay.DRA, slice_probe("n1"))
-
-    run(play)
+async def test_claims_alone_are_refused_where_the_api_server_knows_none() -> None:
+    api = FakeApi(consumable=False)
+    async with api.serve() as url, Api(Access(server=url)).open() as client:
+        with pytest.raises(BadInput, match=r"DRAConsumableCapacity off.*allocation classic"):
+            await served(client, AllocationWay.DRA, slice_probe("n1"))
 
 
-def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_longer_does() -> None:
-    async def act(at: World) -> None:
+async def test_a_device_that_another_driver_publishes_is_not_published_meanwhile() -> None:
+    async with dra_world() as at:
         uuid = {"string": "MEMORY-1"}  # another driver may write it otherwise
         foreign: dict[str, Any] = {
             "metadata": {"name": "n1-other"},
@@ -168,8 +149,6 @@ def test_a_device_that_another_driver_publishes_is_not_published_until_it_no_lon
         at.api.put("resourceslices", foreign, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))
         await until(lambda: not _told(at))
-
-    story(act)
 
 
 def _told(at: World) -> list[tuple[str, Diagnosis, str]]:

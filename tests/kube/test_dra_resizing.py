@@ -5,7 +5,7 @@ from attrs import evolve
 
 from hetero.model import CORE, MEMORY, SLOTS, Fractional, Step
 from hetero.model.units import GiB, MiB
-from tests.kube.claims import allocated, prepare, story
+from tests.kube.claims import allocated, dra_world, prepare
 from tests.kube.world import World, until
 
 
@@ -37,8 +37,8 @@ SIZES = [
 
 
 @pytest.mark.parametrize("cores", ["40", "100", "0"])
-def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
-    async def act(at: World) -> None:
+async def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         metadata = allocated(at, "one", memory="4Gi", cores=cores)["metadata"]
@@ -55,8 +55,6 @@ def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
             assert (4 * GiB, whole) == sized(at)
         assert first == await prepare(at, "one")
 
-    story(act)
-
 
 @pytest.mark.parametrize(
     ("grains", "units", "consumed"),
@@ -66,12 +64,11 @@ def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
         (Fractional(memory=Step(256 * MiB), core=Step(5)), 100, "15"),
     ],
 )
-def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cut(
+async def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cut(
     grains: Fractional, units: int, consumed: str
 ) -> None:
     """And one that says a size has that, rounded up as the card is cut, and slots as it had."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         for number, device in enumerate(at.vendor.devices):
@@ -93,8 +90,6 @@ def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cu
         assert [] == await driver.claims.reconcile()
         assert before == sized(at)
 
-    story(act)
-
 
 @pytest.mark.parametrize(
     ("size_text", "sentence"),
@@ -109,10 +104,10 @@ def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card_is_cu
         ("memory=2Gi,cores=41", "41 cores are more than the claim consumes, 40"),
     ],
 )
-def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(
+async def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(
     size_text: str, sentence: str
 ) -> None:
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         metadata = allocated(at, "one", memory="4Gi", cores="40")["metadata"]
@@ -123,5 +118,3 @@ def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(
         assert why.startswith("claim default/one: ")
         assert why.endswith(sentence)
         assert (4 * GiB, 40) == sized(at)
-
-    story(act)

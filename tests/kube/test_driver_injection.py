@@ -17,7 +17,7 @@ from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.model import Edits, Mount
 from hetero.plugin.container import ContainerEdits, ContainerRuntime
 from hetero.plugin.vendor import Vendor
-from tests.kube.world import run, until, world
+from tests.kube.world import until, world
 from tests.programs import completed
 
 EDITS = Edits(
@@ -235,23 +235,20 @@ def _cache() -> str:
     return done.stdout
 
 
-def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
-    async def story() -> None:
-        async with world() as at:
-            declared = evolve(
-                at.vendor._vendor,
-                container=ContainerEdits(
-                    device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
-                    files=("/bin/sh", "libnone.so"),
-                ),
-            )
-            at.vendor._vendor = declared
-            at.agent.node.registry._members[0].vendor = declared
-            await until(lambda: at.api.writes)
-            answer = (await at.kubelet.admit(at.bind("pod")))["main"]
+async def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
+    async with world() as at:
+        declared = evolve(
+            at.vendor._vendor,
+            container=ContainerEdits(
+                device_nodes=("/dev/full", "/dev/of-a-card-that-is-not-here"),
+                files=("/bin/sh", "libnone.so"),
+            ),
+        )
+        at.vendor._vendor = declared
+        at.agent.node.registry._members[0].vendor = declared
+        await until(lambda: at.api.writes)
+        answer = (await at.kubelet.admit(at.bind("pod")))["main"]
 
-            assert ["/dev/full"] == [device.host_path for device in answer.devices]
-            assert "/bin/sh" in [mount.container_path for mount in answer.mounts]
-            assert [] == list(answer.cdi_devices)
-
-    run(story)
+        assert ["/dev/full"] == [device.host_path for device in answer.devices]
+        assert "/bin/sh" in [mount.container_path for mount in answer.mounts]
+        assert [] == list(answer.cdi_devices)

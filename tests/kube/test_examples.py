@@ -324,10 +324,10 @@ def _mib(grant: DeviceAllocation, *, of: Device) -> int | None:
 
 
 @pytest.mark.parametrize("file", EXAMPLES)
-def test_an_example_of_hami_is_admitted_and_served_as_it_is(file: str) -> None:
+async def test_an_example_of_hami_is_admitted_and_served_as_it_is(file: str) -> None:
     example = EXAMPLES[file]
 
-    async def play(it: Running) -> None:
+    async with scenario(**NODES) as it:
         gets = []
         for number, asks in enumerate(example.pods):
             names = ["main", "second"]
@@ -348,8 +348,6 @@ def test_an_example_of_hami_is_admitted_and_served_as_it_is(file: str) -> None:
             gets += await got(it, f"p{number}", pod)
 
         assert list(example.gets) == gets
-
-    scenario(play, **NODES)
 
 
 def test_the_documentation_counts_the_files_of_each_folder() -> None:

@@ -89,60 +89,54 @@ async def place(it: Running, name: str, limits: dict[str, str], created: str) ->
     return chosen[0] if chosen else None
 
 
-def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restart_in_mid_run_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1_794_996_000.0]  # 2026-11-18 10:00:00
     for module in (kinds, verbs):
         monkeypatch.setattr(module, "time", lambda: clock[0])
     large = {"nvidia.com/gpu": "8"}
 
-    async def play() -> None:
-        api = FakeApi()
-        api.put_now(MAP, {"metadata": {"name": "mix"}})
-        async with running(api, "one", "hetero/mix", n1=CARDS) as first:
-            for number in range(5):
-                assert "n1" == await place(first, f"a{number}", SHARE, "2026-11-18T10:00:00Z")
-            assert None is await place(first, "refused", large, "2026-11-18T10:00:00Z")
-            for number in range(2):
-                api.delete(f"{PODS}/a{number}")
-            mix = first.scheduler.mix
-            assert mix is not None
-            await mix.write(1_795_000_000.0)  # 2026-11-18 11:06:40
-            clock[0] = 1_795_082_400.0  # 2026-11-19 10:00:00
-            for number in range(4):
-                await place(first, f"b{number}", {"nvidia.com/gpu": "1"}, "2026-11-19T10:00:00Z")
-            before = first.scheduler.cache
-        async with running(api, "one", "hetero/mix", n1=CARDS) as second:
-            # kube-scheduler tries it again: it is in the mix that was read
-            refused = api.objects[f"{PODS}/refused"]
-            await second.call("filter", Pod=refused, NodeNames=["n1"])
-            after = second.scheduler.cache
-            assert before.standing == after.standing
-            assert before.demand.times() == after.demand.times()
-            assert before.demand.pods_end
-            assert after.demand.pods_end
-            assert before.free("n1") == after.free("n1")
-
-    asyncio.run(play())
+    api = FakeApi()
+    api.put_now(MAP, {"metadata": {"name": "mix"}})
+    async with running(api, "one", "hetero/mix", n1=CARDS) as first:
+        for number in range(5):
+            assert "n1" == await place(first, f"a{number}", SHARE, "2026-11-18T10:00:00Z")
+        assert None is await place(first, "refused", large, "2026-11-18T10:00:00Z")
+        for number in range(2):
+            api.delete(f"{PODS}/a{number}")
+        mix = first.scheduler.mix
+        assert mix is not None
+        await mix.write(1_795_000_000.0)  # 2026-11-18 11:06:40
+        clock[0] = 1_795_082_400.0  # 2026-11-19 10:00:00
+        for number in range(4):
+            await place(first, f"b{number}", {"nvidia.com/gpu": "1"}, "2026-11-19T10:00:00Z")
+        before = first.scheduler.cache
+    async with running(api, "one", "hetero/mix", n1=CARDS) as second:
+        # kube-scheduler tries it again: it is in the mix that was read
+        refused = api.objects[f"{PODS}/refused"]
+        await second.call("filter", Pod=refused, NodeNames=["n1"])
+        after = second.scheduler.cache
+        assert before.standing == after.standing
+        assert before.demand.times() == after.demand.times()
+        assert before.demand.pods_end
+        assert after.demand.pods_end
+        assert before.free("n1") == after.free("n1")
 
 
-def test_a_pod_that_was_never_bound_came_once_and_did_not_end() -> None:
-    async def play() -> None:
-        api = FakeApi(fail={"binding"})
-        async with running(api, "one", n1=CARDS) as it:
-            plain = it.pod("p", SHARE)
-            api.put_now(f"{PODS}/p", plain)
-            for _ in range(3):
-                answer = await it.call("filter", Pod=plain, NodeNames=["n1"])
-                assert ["n1"] == answer["NodeNames"]
-                assert "told to fail" in (await it.bind("p", "n1"))["Error"]
-            await it.call("filter", Pod=plain, NodeNames=["n1"])
-            demand = it.scheduler.cache.demand
-            assert [1] == [times // GRAIN for _, times in demand.times()]
-            api.delete(f"{PODS}/p")
-            assert not demand.pods_end
-            assert {} == it.scheduler.cache.standing
-
-    asyncio.run(play())
+async def test_a_pod_that_was_never_bound_came_once_and_did_not_end() -> None:
+    api = FakeApi(fail={"binding"})
+    async with running(api, "one", n1=CARDS) as it:
+        plain = it.pod("p", SHARE)
+        api.put_now(f"{PODS}/p", plain)
+        for _ in range(3):
+            answer = await it.call("filter", Pod=plain, NodeNames=["n1"])
+            assert ["n1"] == answer["NodeNames"]
+            assert "told to fail" in (await it.bind("p", "n1"))["Error"]
+        await it.call("filter", Pod=plain, NodeNames=["n1"])
+        demand = it.scheduler.cache.demand
+        assert [1] == [times // GRAIN for _, times in demand.times()]
+        api.delete(f"{PODS}/p")
+        assert not demand.pods_end
+        assert {} == it.scheduler.cache.standing
 
 
 def test_without_the_map_the_mix_starts_from_the_pods_that_stand() -> None:

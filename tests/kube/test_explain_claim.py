@@ -4,13 +4,12 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hetero.cli import hetero
 from hetero.kube.client.api import Access
@@ -23,7 +22,7 @@ VERSION = {"resourceVersion": "1"}
 
 
 @pytest.mark.parametrize("status", [200, 403, 404])
-def test_who_may_not_list_rules_is_answered_without_them_and_told_so(
+async def test_who_may_not_list_rules_is_answered_without_them_and_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """The API server says 403 to them whether it has such rules or not."""
@@ -44,20 +43,17 @@ def test_who_may_not_list_rules_is_answered_without_them_and_told_so(
     async def rules(_: web.Request) -> web.Response:
         return web.json_response({"metadata": VERSION, "items": [rule]}, status=status)
 
-    async def play() -> tuple[Result, Any]:
-        app = web.Application()
-        app.router.add_get("/apis/resource.k8s.io/v1/{kind}", of)
-        app.router.add_get("/apis/resource.k8s.io/v1beta2/devicetaintrules", rules)
-        async with TestServer(app) as server:
-            access = Access(server=str(server.make_url("")).rstrip("/"))
-            monkeypatch.setattr(Access, "here", lambda: access)
-            words = ["explain", "claim", str(path)]
-            options = [[], ["--json"]]
-            call = partial(CliRunner().invoke, standalone_mode=False)
-            outputs = [await asyncio.to_thread(call, hetero, [*words, *more]) for more in options]
-        return outputs[0], json.loads(outputs[1].output)
-
-    text, document = asyncio.run(play())
+    app = web.Application()
+    app.router.add_get("/apis/resource.k8s.io/v1/{kind}", of)
+    app.router.add_get("/apis/resource.k8s.io/v1beta2/devicetaintrules", rules)
+    async with TestServer(app) as server:
+        access = Access(server=str(server.make_url("")).rstrip("/"))
+        monkeypatch.setattr(Access, "here", lambda: access)
+        words = ["explain", "claim", str(path)]
+        options = [[], ["--json"]]
+        call = partial(CliRunner().invoke, standalone_mode=False)
+        outputs = [await asyncio.to_thread(call, hetero, [*words, *more]) for more in options]
+    text, document = outputs[0], json.loads(outputs[1].output)
     jsonschema.validate(document, {**SCHEMAS, "oneOf": [{"$ref": "#/$defs/claims"}]})
     (item,) = document["items"]
 

@@ -33,8 +33,8 @@ async def single(it: Running, name: str, priority: int) -> str:
     return str(node)
 
 
-def test_a_gang_is_one_victim_with_all_of_its_pods() -> None:
-    async def play(it: Running) -> None:
+async def test_a_gang_is_one_victim_with_all_of_its_pods() -> None:
+    async with grouped(a=2) as it:
         await gang(it, "a", 1, 1)
         await single(it, "c", 5)
         for name, evicted in (("high", ["c"]), ("higher", ["c", "a1", "a2"])):
@@ -46,11 +46,9 @@ def test_a_gang_is_one_victim_with_all_of_its_pods() -> None:
             (node,) = (await ask(it, name))["NodeNames"]
             assert {} == await it.bind(name, node)
 
-    grouped(play, a=2)
 
-
-def test_a_gang_stays_whole_if_one_of_its_pods_may_not_be_evicted() -> None:
-    async def play(it: Running) -> None:
+async def test_a_gang_stays_whole_if_one_of_its_pods_may_not_be_evicted() -> None:
+    async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)
         it.api.protected = {"a2"}
         it.pod("high", WHOLE, priority=10)
@@ -59,8 +57,6 @@ def test_a_gang_stays_whole_if_one_of_its_pods_may_not_be_evicted() -> None:
         await until(lambda: message in it.api.events)
 
         assert [] == it.api.evicted
-
-    grouped(play, a=3)
 
 
 def protect_once_evictions_begin(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -75,13 +71,13 @@ def protect_once_evictions_begin(monkeypatch: pytest.MonkeyPatch, name: str) -> 
     monkeypatch.setattr(FakeApi, "_evict", then_protect)
 
 
-def test_the_rest_of_a_gang_follows_as_soon_as_the_api_lets_it_go(
+async def test_the_rest_of_a_gang_follows_as_soon_as_the_api_lets_it_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protect_once_evictions_begin(monkeypatch, "a2")
     monkeypatch.setattr(preemption, "RETRY", 0.05)
 
-    async def play(it: Running) -> None:
+    async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)
         it.pod("high", WHOLE, priority=10)
         await ask(it, "high")
@@ -98,16 +94,14 @@ def test_the_rest_of_a_gang_follows_as_soon_as_the_api_lets_it_go(
         assert {} == await it.bind("high", node)
         assert not [said for said in it.api.events if "budget" in said]
 
-    grouped(play, a=3)
 
-
-def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
+async def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protect_once_evictions_begin(monkeypatch, "a2")
     monkeypatch.setattr(preemption, "RETRY", 0.05)
 
-    async def play(it: Running) -> None:
+    async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)
         high = it.pod("high", WHOLE, priority=10)
         await ask(it, "high")
@@ -119,17 +113,15 @@ def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
 
         assert ["a1"] == it.api.evicted
 
-    grouped(play, a=3)
 
-
-def test_a_gang_of_which_a_part_could_not_be_evicted_in_time_is_named(
+async def test_a_gang_of_which_a_part_could_not_be_evicted_in_time_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protect_once_evictions_begin(monkeypatch, "a2")
     monkeypatch.setattr(preemption, "RETRY", 0.05)
     monkeypatch.setattr(preemption, "HELD", 0.2)
 
-    async def play(it: Running) -> None:
+    async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)
         it.pod("high", WHOLE, priority=10)
         await ask(it, "high")
@@ -140,11 +132,9 @@ def test_a_gang_of_which_a_part_could_not_be_evicted_in_time_is_named(
         assert ["a1"] == it.api.evicted
         assert "uid-high" not in it.scheduler.cache.standing
 
-    grouped(play, a=3)
 
-
-def test_a_gang_with_a_pod_as_important_as_the_one_that_wants_room_stays() -> None:
-    async def play(it: Running) -> None:
+async def test_a_gang_with_a_pod_as_important_as_the_one_that_wants_room_stays() -> None:
+    async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 10)
         it.pod("high", WHOLE, priority=10)
         assert [] == (await ask(it, "high"))["NodeNames"]
@@ -153,11 +143,9 @@ def test_a_gang_with_a_pod_as_important_as_the_one_that_wants_room_stays() -> No
         assert [] == it.api.evicted
         assert not [call for call in it.api.calls if "eviction" in call]
 
-    grouped(play, a=3)
 
-
-def test_the_preempt_verb_names_a_gang_whole_and_none_that_stands_on_other_nodes_too() -> None:
-    async def play(it: Running) -> None:
+async def test_preempt_names_a_gang_whole_and_none_that_stands_on_other_nodes_too() -> None:
+    async with grouped(a=2, b=2) as it:
         await gang(it, "a", 1, 1)
         await gang(it, "b", 1, 1, limits=SHARE)
         pod = it.pod("high", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"}, priority=10)
@@ -178,5 +166,3 @@ def test_the_preempt_verb_names_a_gang_whole_and_none_that_stands_on_other_nodes
         assert [third] == list(answer["NodeNameToMetaVictims"])
         both = answer["NodeNameToMetaVictims"][third]["Pods"]
         assert {"uid-b1", "uid-b2"} == {one["UID"] for one in both}
-
-    grouped(play, a=2, b=2)

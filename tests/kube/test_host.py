@@ -13,7 +13,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
-from tests.kube.test_scheduler import SHARE, Running, scenario
+from tests.kube.test_scheduler import SHARE, scenario
 
 
 def asking(cpu: str, memory: str | None = None, **rest: Any) -> dict[str, Any]:
@@ -58,8 +58,8 @@ def test_parts_of_a_unit_are_rounded_up() -> None:
         pod_host(read(Pod, {"spec": {"containers": [asking("many")]}}))
 
 
-def test_a_pod_without_devices_that_stands_takes_processors_until_it_ends() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_without_devices_that_stands_takes_processors_until_it_ends() -> None:
+    async with scenario("one") as it:
         with_host(it.api, "n1", "4")
         web = it.pod("web", {}, nodeName="n1")
         web["spec"]["containers"][0] |= asking("3")
@@ -73,11 +73,9 @@ def test_a_pod_without_devices_that_stands_takes_processors_until_it_ends() -> N
         answer = await it.call("filter", Pod=needs, NodeNames=["n1"])
         assert ["n1"] == answer["NodeNames"]
 
-    scenario(play, "one")
 
-
-def test_cards_that_are_short_of_processors_go_to_pods_that_need_few() -> None:
-    async def play(it: Running) -> None:
+async def test_cards_that_are_short_of_processors_go_to_pods_that_need_few() -> None:
+    async with scenario("one") as it:
         for name, cpu in (("large", "128"), ("small", "20")):
             with_host(it.api, name, cpu, cards=32)
         chosen = []
@@ -91,11 +89,9 @@ def test_cards_that_are_short_of_processors_go_to_pods_that_need_few() -> None:
 
         assert {"small"} == set(chosen)
 
-    scenario(play, "one")
 
-
-def test_a_pod_that_counts_no_device_goes_where_it_takes_least_from_devices() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_counts_no_device_goes_where_it_takes_least_from_devices() -> None:
+    async with scenario("one") as it:
         for name, cards in (("cards", 4), ("one", 1)):
             with_host(it.api, name, "16", cards)
         pod = it.pod("web", {"nvidia.com/gpu": "0"})
@@ -116,16 +112,14 @@ def test_a_pod_that_counts_no_device_goes_where_it_takes_least_from_devices() ->
         )
         assert {"NodeNames": ["one"], "FailedNodes": {}} == again, "kube-scheduler knows better"
 
-    scenario(play, "one")
 
-
-def test_what_filter_chose_is_taken_until_the_pod_is_bound_or_its_time_is_over(
+async def test_what_filter_chose_is_taken_until_the_pod_is_bound_or_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(verbs, "monotonic", lambda: clock[0])
 
-    async def play(it: Running) -> None:
+    async with scenario("one", n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         offered, whole = ["n1", "n2"], {"nvidia.com/gpu": "1"}
         for name, node in (("a", "n1"), ("b", "n2"), ("a", "n1")):
             answer = await it.call("filter", Pod=it.pod(name, whole), NodeNames=offered)
@@ -137,11 +131,9 @@ def test_what_filter_chose_is_taken_until_the_pod_is_bound_or_its_time_is_over(
         answer = await it.call("filter", Pod=it.pod("c", whole), NodeNames=offered)
         assert ["n2"] == answer["NodeNames"], "b was never bound, a was"
 
-    scenario(play, "one", n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_hami_pods_are_counted_on_a_node_without_processors_left() -> None:
-    async def play(it: Running) -> None:
+async def test_hami_pods_are_counted_on_a_node_without_processors_left() -> None:
+    async with scenario() as it:
         with_host(it.api, "n1", "1")
         old = it.pod("old", SHARE, nodeName="n1")
         old["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2"}
@@ -151,5 +143,3 @@ def test_hami_pods_are_counted_on_a_node_without_processors_left() -> None:
         it.api.put_now(f"{PODS}/old", old | {"status": {"phase": "Running"}})
 
         assert 8192 * MiB == it.held("n1-1") * MiB
-
-    scenario(play)

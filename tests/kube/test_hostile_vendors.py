@@ -30,7 +30,7 @@ from hetero.registry.supervisor import Supervisor
 from tests.kube.api_server import FakeApi
 from tests.kube.conftest import card
 from tests.kube.control_plane import free_port
-from tests.kube.world import KEY, World, run, until, world
+from tests.kube.world import KEY, World, until, world
 from tests.registry import hostile
 from tests.registry.installed import good, install, install_hostile
 
@@ -67,7 +67,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
+async def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Who hung is not waited for again.
@@ -125,18 +125,15 @@ def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_do(
         await at.start()  # as after an update: what stands is found again
         assert {"default/good/main", *harmless} == set(at.standing())
 
-    async def play() -> None:
-        registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
-        try:
-            async with world(registry=registry, awaited=GOOD) as at:
-                await story(at)
-        finally:
-            registry.close()
-
-    run(play)
+    registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
+    try:
+        async with world(registry=registry, awaited=GOOD) as at:
+            await story(at)
+    finally:
+        registry.close()
 
 
-def test_pods_of_other_vendors_start_while_one_hangs_in_enforce(site: Path) -> None:
+async def test_pods_of_other_vendors_start_while_one_hangs_in_enforce(site: Path) -> None:
     bad = install_hostile(site, ["hang"], ["enforce"])["hang", "enforce"]
     entries = [install(site, "good", good()), bad]
 
@@ -160,17 +157,14 @@ def test_pods_of_other_vendors_start_while_one_hangs_in_enforce(site: Path) -> N
             await hung
         assert {"default/good/main"} == set(at.standing())
 
-    async def play() -> None:
-        registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
-        acting = registry._members[1].acting
-        assert isinstance(acting, Supervisor)
-        try:
-            async with world(registry=registry, awaited=GOOD) as at:
-                await story(at, acting)
-        finally:
-            registry.close()
-
-    run(play)
+    registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
+    acting = registry._members[1].acting
+    assert isinstance(acting, Supervisor)
+    try:
+        async with world(registry=registry, awaited=GOOD) as at:
+            await story(at, acting)
+    finally:
+        registry.close()
 
 
 class Service:
@@ -283,7 +277,7 @@ def test_scheduler_and_webhook_serve_one_vendor_whatever_the_others_do_and_run_t
         assert f"no vendor knows the resource '{named}'" in log
 
 
-def test_an_agent_offers_the_cards_of_a_vendor_that_first_works_after_it_began(
+async def test_an_agent_offers_the_cards_of_a_vendor_that_first_works_after_it_began(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.1)
@@ -293,12 +287,9 @@ def test_an_agent_offers_the_cards_of_a_vendor_that_first_works_after_it_began(
         install(site, "late", f"open({str(mended)!r})\n" + good("late")),
     ]
 
-    async def story() -> None:
-        registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
-        async with world(registry=registry, awaited=GOOD) as at:
-            assert {GOOD} == at.kubelet.devices.keys()
-            mended.touch()
-            await until(lambda: "example.com/late" in at.kubelet.devices)
-        registry.close()
-
-    run(story)
+    registry = Registry(lambda: entries, ForkServer(dict(os.environ)), watch=True)
+    async with world(registry=registry, awaited=GOOD) as at:
+        assert {GOOD} == at.kubelet.devices.keys()
+        mended.touch()
+        await until(lambda: "example.com/late" in at.kubelet.devices)
+    registry.close()

@@ -13,7 +13,7 @@ from hetero.kube.webhook.inventory import Inventories
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
-from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_scheduler import scenario
 
 AGENT = "system:serviceaccount:hetero-system:hetero-agent"
 TEXT = inventory_text((card("GPU-1"),))
@@ -114,10 +114,9 @@ def test_an_agent_is_told_when_the_api_does_not_answer(call: str) -> None:
     assert 503 == publish(api, {"token": "token-1", "inventory": TEXT})[0]
 
 
-def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() -> None:
+async def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() -> None:
     """A node chooses its name, and not when the API made it."""
-
-    async def play(it: Running) -> None:
+    async with scenario(**{"a-thief": (card("GPU-1"),), "n1": (card("GPU-1"),)}) as it:
         nodes = [it.api.objects[f"/api/v1/nodes/{name}"] for name in ("a-thief", "n1")]
         for node, hour in zip(nodes, (2, 1), strict=True):
             node["metadata"]["creationTimestamp"] = f"2026-11-27T0{hour}:00:00Z"
@@ -128,5 +127,3 @@ def test_a_scheduler_that_starts_takes_a_card_of_two_nodes_for_the_older_ones() 
 
         assert ["n1"] == answer["NodeNames"]
         assert ["a-thief", "n1"] == [*it.scheduler.cache.inventory.nodes]
-
-    scenario(play, **{"a-thief": (card("GPU-1"),), "n1": (card("GPU-1"),)})

@@ -5,8 +5,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -84,60 +84,54 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader, "_SUPERVISOR_SILENT", 60.0)
 
 
-def play(folder: Path, act: Callable[[Scene], Awaitable[None]], healthz: str | None = None) -> None:
-    async def run() -> None:
-        api, started = FakeApi(), folder / "started"
-        lease = LeaseElection(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
-        argv = ("env", f"STARTED={started}", sys.executable, "-c", EXTENDER)
-        held = Leader(lease=lease, argv=argv, supervisor=folder / "socket", healthz=healthz)
-        scene = Scene(api, held, started)
-        running = asyncio.ensure_future(held.run())
-        await scene.until(held.supervisor.exists)
-        supervising = asyncio.ensure_future(scene.supervise())
-        try:
-            await scene.until(scene.leads)
-            await act(scene)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            supervising.cancel()
-            await asyncio.gather(supervising, return_exceptions=True)
-        assert scene.holder is None  # given up as it ended
-
-    asyncio.run(run())
+@asynccontextmanager
+async def leading(folder: Path, healthz: str | None = None) -> AsyncIterator[Scene]:
+    api, started = FakeApi(), folder / "started"
+    lease = LeaseElection(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
+    argv = ("env", f"STARTED={started}", sys.executable, "-c", EXTENDER)
+    held = Leader(lease=lease, argv=argv, supervisor=folder / "socket", healthz=healthz)
+    scene = Scene(api, held, started)
+    running = asyncio.ensure_future(held.run())
+    await scene.until(held.supervisor.exists)
+    supervising = asyncio.ensure_future(scene.supervise())
+    try:
+        await scene.until(scene.leads)
+        yield scene
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        supervising.cancel()
+        await asyncio.gather(supervising, return_exceptions=True)
+    assert scene.holder is None  # given up as it ended
 
 
-def test_an_extender_that_ends_stops_kube_scheduler_and_is_started_anew(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
+async def test_an_extender_that_ends_stops_kube_scheduler_and_is_started_anew(
+    tmp_path: Path,
+) -> None:
+    async with leading(tmp_path) as scene:
         os.kill(scene.extenders[-1], signal.SIGKILL)
         await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
         await scene.until(scene.leads)
         assert 2 == len(scene.extenders)
 
-    play(tmp_path, act)
 
-
-def test_an_extender_that_is_silent_is_ended_after_a_second(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
+async def test_an_extender_that_is_silent_is_ended_after_a_second(tmp_path: Path) -> None:
+    async with leading(tmp_path) as scene:
         os.kill(scene.extenders[-1], signal.SIGSTOP)
         await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
         await scene.until(scene.leads)
         assert 2 == len(scene.extenders)
 
-    play(tmp_path, act)
 
-
-def test_without_kube_scheduler_nobody_leads(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
+async def test_without_kube_scheduler_nobody_leads(tmp_path: Path) -> None:
+    async with leading(tmp_path) as scene:
         await scene.supervise(seconds=0.5)  # in place of the first, and gone
         await scene.until(lambda: scene.holder is None)
 
-    play(tmp_path, act)
-
 
 @pytest.mark.usefixtures("patient")
-def test_while_the_api_server_is_away_everything_runs_on(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
+async def test_while_the_api_server_is_away_everything_runs_on(tmp_path: Path) -> None:
+    async with leading(tmp_path) as scene:
         scene.api.fail.add("leases/hetero-scheduler")
         await asyncio.sleep(5)
         assert b"1" == scene.received[-1]
@@ -145,8 +139,6 @@ def test_while_the_api_server_is_away_everything_runs_on(tmp_path: Path) -> None
         await asyncio.sleep(1.5)
         assert scene.leads()
         assert 1 == len(scene.extenders)
-
-    play(tmp_path, act)
 
 
 @contextmanager
@@ -172,36 +164,34 @@ def kube_scheduler(running: threading.Event) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_kube_scheduler_that_hangs_is_ended_and_the_lease_given_up(tmp_path: Path) -> None:
+async def test_a_kube_scheduler_that_hangs_is_ended_and_the_lease_given_up(tmp_path: Path) -> None:
     running = threading.Event()
     running.set()
 
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(4)  # longer than one that hangs is let
-        assert scene.leads()
-        assert 1 == len(scene.extenders)
-        running.clear()
-        await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
-        running.set()
-        await scene.until(scene.leads)
-
     with kube_scheduler(running) as healthz:
-        play(tmp_path, act, healthz)
+        async with leading(tmp_path, healthz) as scene:
+            await asyncio.sleep(4)  # longer than one that hangs is let
+            assert scene.leads()
+            assert 1 == len(scene.extenders)
+            running.clear()
+            await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
+            running.set()
+            await scene.until(scene.leads)
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_kube_scheduler_that_starts_is_waited_for(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(4)
-        assert scene.leads()
-
+async def test_a_kube_scheduler_that_starts_is_waited_for(tmp_path: Path) -> None:
     with kube_scheduler(threading.Event()) as healthz:
-        play(tmp_path, act, healthz)
+        async with leading(tmp_path, healthz) as scene:
+            await asyncio.sleep(4)
+            assert scene.leads()
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_kube_scheduler_that_tries_no_pod_is_started_anew_and_nobody_else(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
+async def test_a_kube_scheduler_that_tries_no_pod_is_started_anew_and_nobody_else(
+    tmp_path: Path,
+) -> None:
+    async with leading(tmp_path) as scene:
         before = len(scene.received)
         scene.started.with_name("untried").touch()
         await scene.until(lambda: b"0" in scene.received[before:])
@@ -210,5 +200,3 @@ def test_a_kube_scheduler_that_tries_no_pod_is_started_anew_and_nobody_else(tmp_
         await asyncio.sleep(1)
         assert scene.leads()
         assert 1 == len(scene.extenders)
-
-    play(tmp_path, act)

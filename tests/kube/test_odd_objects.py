@@ -32,7 +32,7 @@ from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_dra_templates import BENCHMARK, admitted, by_claims
 from tests.kube.test_pod_request import WORDS, pod
-from tests.kube.test_scheduler import SHARE, Running, scenario
+from tests.kube.test_scheduler import SHARE, scenario
 from tests.kube.test_webhook import webhook
 
 #: Annotations that are read, by whoever reads them.
@@ -76,21 +76,18 @@ def odd(name: str, note: str, text: str, limits: dict[str, str]) -> dict[str, An
 
 
 @pytest.mark.parametrize("note", NOTES)
-def test_the_webhook_answers_whatever_a_pod_says(note: str) -> None:
-    async def act() -> None:
-        hook = webhook(FakeApi())
-        for text in ODD:
-            for limits in ({}, SHARE):
-                for way in AllocationWay:
-                    made = odd("p", note, text, dict(limits))
-                    asked = {"uid": "r", "operation": "CREATE", "object": made}
-                    answer = await evolve(hook, way=way).admit({**asked, "namespace": "default"})
-                    assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
-                    changed = {**asked, "operation": "UPDATE", "oldObject": pod(dict(limits))}
-                    answer = await evolve(hook, way=way).admit({**changed, "namespace": "default"})
-                    assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
-
-    asyncio.run(act())
+async def test_the_webhook_answers_whatever_a_pod_says(note: str) -> None:
+    hook = webhook(FakeApi())
+    for text in ODD:
+        for limits in ({}, SHARE):
+            for way in AllocationWay:
+                made = odd("p", note, text, dict(limits))
+                asked = {"uid": "r", "operation": "CREATE", "object": made}
+                answer = await evolve(hook, way=way).admit({**asked, "namespace": "default"})
+                assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
+                changed = {**asked, "operation": "UPDATE", "oldObject": pod(dict(limits))}
+                answer = await evolve(hook, way=way).admit({**changed, "namespace": "default"})
+                assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
 
 
 @pytest.mark.parametrize("note", [ASKED, INIT_PARTS])
@@ -117,7 +114,7 @@ def test_the_webhook_keeps_nothing_long_of_what_pods_say(note: str) -> None:
         tracemalloc.stop()
 
 
-def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_busy() -> None:
+async def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_busy() -> None:
     """The API server asks before it has looked at how much there is, and gives up after 5 s."""
     large = pod(dict(SHARE), notes={f"n{number}": "" for number in range(15_000)})
     (container,) = large["spec"]["containers"]
@@ -131,17 +128,14 @@ def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_busy() -
     ]
     hook, took, messages = webhook(FakeApi()), list[float](), list[str]()
 
-    async def act() -> None:
-        for made in (large, many_containers, wide):
-            made["metadata"] |= {"name": "p", "uid": "u", "namespace": "default"}
-            for way in (AllocationWay.CLASSIC, AllocationWay.BOTH):
-                asked = {"uid": "r", "operation": "CREATE", "object": made, "namespace": "default"}
-                began = time.process_time()
-                answer = await evolve(hook, way=way).admit(asked)
-                took.append(time.process_time() - began)
-                messages.append(answer["status"]["message"])
-
-    asyncio.run(act())
+    for made in (large, many_containers, wide):
+        made["metadata"] |= {"name": "p", "uid": "u", "namespace": "default"}
+        for way in (AllocationWay.CLASSIC, AllocationWay.BOTH):
+            asked = {"uid": "r", "operation": "CREATE", "object": made, "namespace": "default"}
+            began = time.process_time()
+            answer = await evolve(hook, way=way).admit(asked)
+            took.append(time.process_time() - began)
+            messages.append(answer["status"]["message"])
     print(took)
     assert ["5000 containers"] * 2 == [one.split(": ")[1] for one in messages[:2]]
     assert ["40001 containers"] * 2 == [one.split(": ")[1] for one in messages[2:4]]
@@ -150,8 +144,8 @@ def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_busy() -
 
 
 @pytest.mark.parametrize("note", NOTES)
-def test_the_scheduler_goes_on_whatever_a_pod_says(note: str) -> None:
-    async def play(it: Running) -> None:
+async def test_the_scheduler_goes_on_whatever_a_pod_says(note: str) -> None:
+    async with scenario(n1=tuple(card(f"GPU-{number}") for number in range(40))) as it:
         for number, text in enumerate(ODD):
             for where in ({}, {"nodeName": "n1"}):
                 made = odd(f"odd-{number}-{len(where)}", note, text, dict(SHARE))
@@ -164,8 +158,6 @@ def test_the_scheduler_goes_on_whatever_a_pod_says(note: str) -> None:
         assert {} == await it.bind("well", "n1")
         for task in asyncio.all_tasks():
             assert not task.done() or task.cancelled() or task.exception() is None
-
-    scenario(play, n1=tuple(card(f"GPU-{number}") for number in range(40)))
 
 
 def test_templates_are_made_whatever_other_pods_say() -> None:
@@ -211,8 +203,8 @@ IMPOSSIBLE = (
 
 
 @pytest.mark.parametrize("text", [*ODD, *IMPOSSIBLE])
-def test_a_node_that_says_nonsense_of_its_cards_has_none(text: str) -> None:
-    async def play(it: Running) -> None:
+async def test_a_node_that_says_nonsense_of_its_cards_has_none(text: str) -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         notes = {"metadata": {"name": "odd", "annotations": {INVENTORY: text}}}
         it.api.put_now("/api/v1/nodes/odd", notes)
         it.pod("well")
@@ -220,11 +212,9 @@ def test_a_node_that_says_nonsense_of_its_cards_has_none(text: str) -> None:
         answer = await it.call("filter", Pod=it.pod("other"), NodeNames=["odd", "n1"])
         assert ["n1"] == answer["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_quota_that_is_no_whole_number_stops_nobody() -> None:
-    async def play(it: Running) -> None:
+async def test_a_quota_that_is_no_whole_number_stops_nobody() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         for number, amount in enumerate(("500m", "1e30", "0.1")):
             spec = {"hard": {"limits.nvidia.com/gpumem": amount}}
             about = {"name": f"odd-{number}", "namespace": "other"}
@@ -233,10 +223,8 @@ def test_a_quota_that_is_no_whole_number_stops_nobody() -> None:
         it.pod("well")
         assert {} == await it.bind("well", "n1")
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alone() -> None:
+async def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alone() -> None:
     """As of templates, in which a tenant may have written anything for another driver."""
     nested = "[" * 5000 + "]" * 5000
     deep = f'{{"items": [{{"spec": {nested}}}], "metadata": {{"resourceVersion": "1"}}}}'
@@ -246,34 +234,31 @@ def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metadata_alo
         wanted = "as=PartialObjectMetadataList" in request.headers["Accept"]
         return web.Response(text=flat if wanted else deep)
 
-    async def act() -> None:
-        app, received = web.Application(), dict[bool, list[Any]]()
-        app.router.add_get("/things", answer)
-        async with TestServer(app) as server:
-            access = Access(server=f"http://127.0.0.1:{server.port}")
-            async with Api(access).open() as api:
-                for metadata in (False, True):
-                    queue = asyncio.Queue[Any]()
-                    following = asyncio.ensure_future(
-                        api.follow(
-                            "/things",
-                            Object,
-                            metadata=metadata,
-                            listed=queue.put_nowait,
-                            changed=lambda *_: None,
-                            lost=queue.put_nowait,
-                        )
+    app, received = web.Application(), dict[bool, list[Any]]()
+    app.router.add_get("/things", answer)
+    async with TestServer(app) as server:
+        access = Access(server=f"http://127.0.0.1:{server.port}")
+        async with Api(access).open() as api:
+            for metadata in (False, True):
+                queue = asyncio.Queue[Any]()
+                following = asyncio.ensure_future(
+                    api.follow(
+                        "/things",
+                        Object,
+                        metadata=metadata,
+                        listed=queue.put_nowait,
+                        changed=lambda *_: None,
+                        lost=queue.put_nowait,
                     )
-                    received[metadata] = [await queue.get() for _ in range(1 if metadata else 2)]
-                    assert not following.done()
-                    following.cancel()
-        assert all(isinstance(one, ApiError) for one in received[False])
-        assert [[]] == received[True]
+                )
+                received[metadata] = [await queue.get() for _ in range(1 if metadata else 2)]
+                assert not following.done()
+                following.cancel()
+    assert all(isinstance(one, ApiError) for one in received[False])
+    assert [[]] == received[True]
 
-    asyncio.run(asyncio.wait_for(act(), timeout=60))
 
-
-def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() -> None:
+async def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() -> None:
     """Its extender is ended when it is silent for a second, and would be at each attempt."""
     many = {
         "containers": pod(dict(SHARE)),  # two of them fit on a card: sixteen on a node, not twenty
@@ -292,15 +277,13 @@ def test_a_pod_of_many_containers_or_names_does_not_keep_the_scheduler_busy() ->
     notes = many["names"]["metadata"]["annotations"]
     notes["nvidia.com/use-gpuuuid"] = ",".join(f"zz{number}" for number in range(30_000))
 
-    async def play(it: Running) -> None:
+    took, answers = dict[str, float](), dict[str, str]()
+    nodes = {f"n{n}": tuple(card(f"GPU-{n}-{m}") for m in range(8)) for n in range(40)}
+    async with scenario(**nodes) as it:
         for name, made in many.items():
             began = time.process_time()
             answer = await it.call("filter", Pod=made, NodeNames=list(nodes))
             took[name], answers[name] = time.process_time() - began, json.dumps(answer)
-
-    took, answers = dict[str, float](), dict[str, str]()
-    nodes = {f"n{n}": tuple(card(f"GPU-{n}-{m}") for m in range(8)) for n in range(40)}
-    scenario(play, **nodes)
     assert "no room for all containers at once" in answers["containers"]
     assert "no room for all containers at once in 51 tries" in answers["uneven"]
     assert "a list of 30000 names" in answers["names"]

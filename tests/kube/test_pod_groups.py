@@ -1,6 +1,8 @@
 """The pods of a group are placed whole or not at all, and have one row on all their nodes."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -50,35 +52,30 @@ def bound(it: Running, *names: str) -> list[str | None]:
     return [it.api.objects[f"{PODS}/{name}"]["spec"].get("nodeName") for name in names]
 
 
-def grouped(play: Any, choose: str = "score", **least: int) -> FakeApi:
-    async def run() -> FakeApi:
-        api = FakeApi()
-        for name, many in least.items():
-            group(api, name, many)
-        cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
-        async with running(api, choose, **cards) as it:
-            following = asyncio.ensure_future(it.scheduler.groups.follow())
-            await asyncio.sleep(0)
-            await play(it)
-            following.cancel()
-        return api
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def grouped(choose: str = "score", **least: int) -> AsyncIterator[Running]:
+    api = FakeApi()
+    for name, many in least.items():
+        group(api, name, many)
+    cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
+    async with running(api, choose, **cards) as it:
+        following = asyncio.ensure_future(it.scheduler.groups.follow())
+        await asyncio.sleep(0)
+        yield it
+        following.cancel()
 
 
-def test_a_group_is_bound_when_all_of_its_pods_came() -> None:
-    async def play(it: Running) -> None:
+async def test_a_group_is_bound_when_all_of_its_pods_came() -> None:
+    async with grouped(a=3) as it:
         for name in ("a1", "a2", "a3"):
             member(it, name, "a")
         assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
 
         assert NODES == sorted(filter(None, bound(it, "a1", "a2", "a3")))
 
-    grouped(play, a=3)
 
-
-def test_a_group_that_is_not_all_there_or_unknown_holds_nothing() -> None:
-    async def play(it: Running) -> None:
+async def test_a_group_that_is_not_all_there_or_unknown_holds_nothing() -> None:
+    async with grouped(a=3) as it:
         for name in ("a1", "a2"):
             member(it, name, "a")
         member(it, "b1", "b")
@@ -89,11 +86,9 @@ def test_a_group_that_is_not_all_there_or_unknown_holds_nothing() -> None:
         assert "pod group b: namespace default has no PodGroup of this name" == unknown
         assert {} == it.scheduler.cache.standing
 
-    grouped(play, a=3)
 
-
-def test_a_group_for_which_there_is_no_room_takes_none_of_it() -> None:
-    async def play(it: Running) -> None:
+async def test_a_group_for_which_there_is_no_room_takes_none_of_it() -> None:
+    async with grouped(a=3) as it:
         it.pod("single", WHOLE)
         assert {} == await it.bind("single", "n2")
         for name in ("a1", "a2", "a3"):
@@ -107,11 +102,9 @@ def test_a_group_for_which_there_is_no_room_takes_none_of_it() -> None:
         )
         assert ["uid-single"] == list(it.scheduler.cache.standing)
 
-    grouped(play, a=3)
 
-
-def test_two_half_placed_groups_never_block_each_other() -> None:
-    async def play(it: Running) -> None:
+async def test_two_half_placed_groups_never_block_each_other() -> None:
+    async with grouped(a=2, b=2) as it:
         names = [f"{of}{number}" for number in (1, 2) for of in "ab"]
         for name in names:
             member(it, name, name[0])
@@ -124,16 +117,14 @@ def test_two_half_placed_groups_never_block_each_other() -> None:
             it.api.delete(f"{PODS}/{whole[0]}{number}")
         assert [{}, {}] == await schedule(it, f"{none[0]}1", f"{none[0]}2")
 
-    grouped(play, a=2, b=2)
 
-
-def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time(
+async def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pod_groups, "_GATHER", 0.2)
     monkeypatch.setattr(pod_groups, "HELD", 0.5)
 
-    async def play(it: Running) -> None:
+    async with grouped(a=3) as it:
         for name in ("a1", "a2", "a3"):
             member(it, name, "a")
         (refused,) = await schedule(it, "a1")
@@ -144,15 +135,13 @@ def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time
 
         assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
 
-    grouped(play, a=3)
 
-
-def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
+async def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pod_groups, "HELD", 0.3)
 
-    async def play(it: Running) -> None:
+    async with grouped(a=3, b=2) as it:
         for name in ("a1", "a2", "a3", "b1", "b2"):
             member(it, name, name[0])
         assert [1] == [len((await ask(it, "a1"))["NodeNames"])]
@@ -166,11 +155,9 @@ def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
         await until(tried_again)
         assert [{}, {}] == await schedule(it, "b1", "b2")
 
-    grouped(play, a=3, b=2)
 
-
-def test_a_held_node_that_kube_scheduler_rules_out_is_not_held_for_that_pod_again() -> None:
-    async def play(it: Running) -> None:
+async def test_a_held_node_that_kube_scheduler_rules_out_is_not_held_for_that_pod_again() -> None:
+    async with grouped(a=2) as it:
         for name in ("a1", "a2"):
             member(it, name, "a")
         first = (await ask(it, "a1"))["NodeNames"]
@@ -185,51 +172,44 @@ def test_a_held_node_that_kube_scheduler_rules_out_is_not_held_for_that_pod_agai
         answers = await asyncio.gather(it.bind("a1", again[0]), it.bind("a2", moved[0]))
         assert [{}, {}] == list(answers)
 
-    grouped(play, a=2)
 
-
-def test_more_pods_than_a_group_needs_come_later_by_themselves() -> None:
-    async def play(it: Running) -> None:
+async def test_more_pods_than_a_group_needs_come_later_by_themselves() -> None:
+    async with grouped(a=3) as it:
         for name in ("a1", "a2", "a3", "a4"):
             member(it, name, "a")
         await schedule(it, "a1", "a2", "a3", "a4")
 
         assert 3 == len([node for node in bound(it, "a1", "a2", "a3", "a4") if node])
 
-    grouped(play, a=3)
+
+async def test_a_restart_in_mid_run_places_the_rest_of_a_group() -> None:
+    api = FakeApi()
+    group(api, "a", 2)
+    cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
+    async with running(api, **cards) as first:
+        following = asyncio.ensure_future(first.scheduler.groups.follow())
+        await asyncio.sleep(0)
+        for name in ("a1", "a2"):
+            member(first, name, "a", SHARE)
+        await schedule(first, "a1", "a2")
+        row = first.given("a1")
+        following.cancel()
+    again = api.objects[f"{PODS}/a2"]  # as if it had died between the two bindings
+    del again["spec"]["nodeName"], again["metadata"]["annotations"]
+    api.put_now(f"{PODS}/a2", again)
+    async with running(api, **cards) as second:
+        following = asyncio.ensure_future(second.scheduler.groups.follow())
+        await asyncio.sleep(0)
+        assert [{}] == await schedule(second, "a2")
+        given = second.given("a2")
+        following.cancel()
+    assert row is not None
+    assert given is not None
+    assert row.place_in_time == given.place_in_time == GangSlot(row=1, rows=2)
 
 
-def test_a_restart_in_mid_run_places_the_rest_of_a_group() -> None:
-    async def play() -> None:
-        api = FakeApi()
-        group(api, "a", 2)
-        cards: Any = {node: (card(f"GPU-{node}"),) for node in NODES}
-        async with running(api, **cards) as first:
-            following = asyncio.ensure_future(first.scheduler.groups.follow())
-            await asyncio.sleep(0)
-            for name in ("a1", "a2"):
-                member(first, name, "a", SHARE)
-            await schedule(first, "a1", "a2")
-            row = first.given("a1")
-            following.cancel()
-        again = api.objects[f"{PODS}/a2"]  # as if it had died between the two bindings
-        del again["spec"]["nodeName"], again["metadata"]["annotations"]
-        api.put_now(f"{PODS}/a2", again)
-        async with running(api, **cards) as second:
-            following = asyncio.ensure_future(second.scheduler.groups.follow())
-            await asyncio.sleep(0)
-            assert [{}] == await schedule(second, "a2")
-            given = second.given("a2")
-            following.cancel()
-        assert row is not None
-        assert given is not None
-        assert row.place_in_time == given.place_in_time == GangSlot(row=1, rows=2)
-
-    asyncio.run(play())
-
-
-def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes() -> None:
-    async def play(it: Running) -> None:
+async def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes() -> None:
+    async with grouped(a=3, b=3, c=3) as it:
         third = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
         for of in "abc":
             names = [f"{of}{number}" for number in (1, 2, 3)]
@@ -248,11 +228,9 @@ def test_groups_on_the_same_cards_have_rows_that_do_not_meet_on_all_their_nodes(
             (row for found in rows.values() for row in found if row), key=lambda row: row.row
         )
 
-    grouped(play, a=3, b=3, c=3)
 
-
-def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() -> None:
-    async def play(it: Running) -> None:
+async def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() -> None:
+    async with grouped(a=1, b=1) as it:
         half = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "50"}
         for name, of, node in (("a1", "a", "n1"), ("b1", "b", "n2"), ("a2", "a", "n2")):
             member(it, name, of, half)
@@ -262,8 +240,6 @@ def test_a_later_pod_of_a_group_has_no_row_beside_another_group_of_the_same() ->
         first = GangSlot(row=1, rows=2)
         assert [first, first, None] == [one.place_in_time for one in given if one is not None]
 
-    grouped(play, a=1, b=1)
-
 
 def relabelled(it: Running, name: str, to: str | None) -> None:
     """Have a pod's label name another group, or none: its owner may change it at any time."""
@@ -272,8 +248,8 @@ def relabelled(it: Running, name: str, to: str | None) -> None:
     it.api.put_now(f"{PODS}/{name}", {**pod, "metadata": metadata})
 
 
-def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
+    async with grouped(a=2) as it:
         for name in ("a1", "a2"):
             member(it, name, "a")
         for number in range(3):
@@ -285,13 +261,10 @@ def test_a_pod_that_names_another_group_later_is_in_that_one_alone() -> None:
         groups = it.scheduler.groups._groups.items()
         assert ["a", "of-none-2"] == sorted(one.name for one, record in groups if record.members)
 
-    grouped(play, a=2)
 
-
-def test_a_pod_that_is_gone_and_asked_for_once_more_makes_no_group_whole() -> None:
+async def test_a_pod_that_is_gone_and_asked_for_once_more_makes_no_group_whole() -> None:
     """kube-scheduler hears later of it than the extender may."""
-
-    async def play(it: Running) -> None:
+    async with grouped(a=2) as it:
         for name in ("a1", "a2"):
             member(it, name, "a")
         gone = it.api.objects[f"{PODS}/a1"]
@@ -303,11 +276,9 @@ def test_a_pod_that_is_gone_and_asked_for_once_more_makes_no_group_whole() -> No
         assert "pod group a: the pod is gone" == late["FailedNodes"]["n1"]
         assert "pod group a: 1 of 2 pods are there" == reason
 
-    grouped(play, a=2)
 
-
-def test_a_pod_for_which_its_group_holds_room_has_it_whatever_it_says_later() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_for_which_its_group_holds_room_has_it_whatever_it_says_later() -> None:
+    async with grouped(a=2) as it:
         for name in ("a1", "a2"):
             member(it, name, "a")
         (first,) = (await ask(it, "a1"))["NodeNames"]
@@ -319,11 +290,9 @@ def test_a_pod_for_which_its_group_holds_room_has_it_whatever_it_says_later() ->
         bindings = [it.bind("a1", first), it.bind("a2", held)]
         assert [{}, {}] == await asyncio.gather(*bindings)
 
-    grouped(play, a=2)
 
-
-def test_a_running_pod_keeps_the_row_of_its_group_whatever_it_says_later() -> None:
-    async def play(it: Running) -> None:
+async def test_a_running_pod_keeps_the_row_of_its_group_whatever_it_says_later() -> None:
+    async with grouped(a=1, b=1) as it:
         half = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "50"}
         for name in ("a1", "b1"):
             member(it, name, name[0], half)
@@ -337,24 +306,20 @@ def test_a_running_pod_keeps_the_row_of_its_group_whatever_it_says_later() -> No
 
         assert [1, 2] == [one.place_in_time.row for one in given if one and one.place_in_time]
 
-    grouped(play, a=1, b=1)
 
-
-def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
+async def test_a_place_that_filter_took_and_nobody_bound_is_a_groups_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(verbs, "monotonic", lambda: clock[0])
 
-    async def play(it: Running) -> None:
+    async with grouped("one", a=3) as it:
         await it.call("filter", Pod=it.pod("alone", WHOLE), NodeNames=NODES)
         for name in ("a1", "a2", "a3"):
             member(it, name, "a")
         assert [] == await schedule(it, "a1", "a2", "a3")
         clock[0] += 31
         assert [{}, {}, {}] == await schedule(it, "a1", "a2", "a3")
-
-    grouped(play, "one", a=3)
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,8 @@ def nominated(it: Running, name: str) -> str | None:
     return node
 
 
-def test_the_one_least_important_pod_goes_and_its_room_is_kept_for_the_other() -> None:
-    async def play(it: Running) -> None:
+async def test_the_one_least_important_pod_goes_and_its_room_is_kept_for_the_other() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         await standing(it, "n1", low=1, mid=5)
         await standing(it, "n2", other=3, another=3)
         assert [] == (await ask(it, "high", priority=10))["NodeNames"]
@@ -59,11 +59,9 @@ def test_the_one_least_important_pod_goes_and_its_room_is_kept_for_the_other() -
         assert {} == await it.bind("high", "n1")
         assert ["low"] == it.api.evicted
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_one_victim_is_chosen_over_two_that_are_less_important() -> None:
-    async def play(it: Running) -> None:
+async def test_one_victim_is_chosen_over_two_that_are_less_important() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         await standing(it, "n1", small=1, little=1)
         it.pod("large", WHOLE, priority=7, **AT_ONCE)
         assert {} == await it.bind("large", "n2")
@@ -73,11 +71,9 @@ def test_one_victim_is_chosen_over_two_that_are_less_important() -> None:
 
         assert ["large"] == it.api.evicted
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_who_holds_other_cards_of_the_node_is_left_alone() -> None:
-    async def play(it: Running) -> None:
+async def test_who_holds_other_cards_of_the_node_is_left_alone() -> None:
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
         await standing(it, "n1", a=1, b=9, c=9, d=9)
         card_of_a = it.given("a")
         assert card_of_a is not None
@@ -93,11 +89,9 @@ def test_who_holds_other_cards_of_the_node_is_left_alone() -> None:
             card_of_a.containers[0][1].pieces[0].device == given.containers[0][1].pieces[0].device
         )
 
-    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 
-
-def test_nobody_is_evicted_for_who_is_no_more_important_or_may_not_preempt() -> None:
-    async def play(it: Running) -> None:
+async def test_nobody_is_evicted_for_who_is_no_more_important_or_may_not_preempt() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await standing(it, "n1", a=5, b=5)
         await ask(it, "same", priority=5)
         await ask(it, "polite", priority=10, preemptionPolicy="Never")
@@ -107,11 +101,9 @@ def test_nobody_is_evicted_for_who_is_no_more_important_or_may_not_preempt() -> 
         assert [] == it.api.evicted
         assert not [call for call in it.api.calls if "eviction" in call]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_while_victims_end_no_more_are_chosen_and_the_pod_hears_that_it_waits() -> None:
-    async def play(it: Running) -> None:
+async def test_while_victims_end_no_more_are_chosen_and_the_pod_hears_that_it_waits() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         it.pod("slow", HALF, priority=1, terminationGracePeriodSeconds=30)
         assert {} == await it.bind("slow", "n1")
         await standing(it, "n1", rest=2)
@@ -127,31 +119,26 @@ def test_while_victims_end_no_more_are_chosen_and_the_pod_hears_that_it_waits() 
 
         assert ["n1"] == (await ask(it, "high"))["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),))
+
+async def test_who_ends_already_is_waited_for_and_nobody_else_is_evicted() -> None:
+    api, cards = FakeApi(), (card("GPU-1"),)
+    async with running(api, n1=cards) as first:
+        await standing(first, "n1", going=5, stays=1)
+        ending = first.api.objects[f"{PODS}/going"]
+        ending["metadata"]["deletionTimestamp"] = "now"
+        api.put_now(f"{PODS}/going", ending)
+    async with running(api, n1=cards) as second:  # a restart in mid-run
+        await ask(second, "high", priority=10)
+        await until(lambda: nominated(second, "high"))
+        api.delete(f"{PODS}/going")
+
+        await until(lambda: "again" in str(api.objects[f"{PODS}/high"]["metadata"]))
+        assert ["n1"] == (await ask(second, "high"))["NodeNames"]
+        assert [] == api.evicted
 
 
-def test_who_ends_already_is_waited_for_and_nobody_else_is_evicted() -> None:
-    async def play() -> None:
-        api, cards = FakeApi(), (card("GPU-1"),)
-        async with running(api, n1=cards) as first:
-            await standing(first, "n1", going=5, stays=1)
-            ending = first.api.objects[f"{PODS}/going"]
-            ending["metadata"]["deletionTimestamp"] = "now"
-            api.put_now(f"{PODS}/going", ending)
-        async with running(api, n1=cards) as second:  # a restart in mid-run
-            await ask(second, "high", priority=10)
-            await until(lambda: nominated(second, "high"))
-            api.delete(f"{PODS}/going")
-
-            await until(lambda: "again" in str(api.objects[f"{PODS}/high"]["metadata"]))
-            assert ["n1"] == (await ask(second, "high"))["NodeNames"]
-            assert [] == api.evicted
-
-    asyncio.run(play())
-
-
-def test_a_disruption_budget_sends_the_pod_to_the_next_best_node_or_nowhere() -> None:
-    async def play(it: Running) -> None:
+async def test_a_disruption_budget_sends_the_pod_to_the_next_best_node_or_nowhere() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         await standing(it, "n1", a=1, b=9)
         await standing(it, "n2", c=2, d=9)
         it.api.protected = {"a", "b"}
@@ -164,8 +151,6 @@ def test_a_disruption_budget_sends_the_pod_to_the_next_best_node_or_nowhere() ->
         await until(lambda: message in it.api.events)
 
         assert ["c"] == it.api.evicted
-
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
 
 def budget(it: Running, allowed: int, *names: str) -> None:
@@ -184,8 +169,8 @@ def budget(it: Running, allowed: int, *names: str) -> None:
     ]
 
 
-def test_nobody_is_evicted_in_vain_where_a_budget_lets_one_of_two_go() -> None:
-    async def play(it: Running) -> None:
+async def test_nobody_is_evicted_in_vain_where_a_budget_lets_one_of_two_go() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         await standing(it, "n1", a=1, b=1)
         budget(it, 1, "a", "b")
         high = it.pod("high", WHOLE, priority=10)
@@ -199,11 +184,9 @@ def test_nobody_is_evicted_in_vain_where_a_budget_lets_one_of_two_go() -> None:
 
         assert ["c", "d"] == it.api.evicted
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_where_a_budget_lets_one_of_two_go_another_goes_in_the_place_of_the_second() -> None:
-    async def play(it: Running) -> None:
+async def test_where_a_budget_lets_one_of_two_go_another_goes_in_the_place_of_the_second() -> None:
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
         await standing(it, "n1", a=1, b=2, c=5, d=6)
         cards = [it.given(name).containers[0][1].pieces[0].device for name in "abcd"]  # type: ignore[union-attr]
         assert (cards[0], cards[2]) == (cards[1], cards[3])
@@ -213,8 +196,6 @@ def test_where_a_budget_lets_one_of_two_go_another_goes_in_the_place_of_the_seco
         await until(lambda: len(it.api.evicted) == 2)
 
         assert ["b", "c"] == it.api.evicted
-
-    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +230,7 @@ def test_a_budget_counts_the_ready_pods_of_its_namespace_that_its_selector_choos
     assert set(protected if selector != {} or version == "v1" else "") == protected_pods
 
 
-def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
     evict = FakeApi._evict
 
     def refuse(api: FakeApi, path: str, body: Any) -> None:
@@ -259,7 +240,7 @@ def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(FakeApi, "_evict", refuse)
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await standing(it, "n1", a=1, b=9)
         await ask(it, "high", priority=10)
         await until(lambda: any("disruption budget" in said for said in it.api.events))
@@ -269,13 +250,11 @@ def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.MonkeyPa
         assert nominated(it, "high") is None
         assert ["uid-a", "uid-b"] == sorted(it.scheduler.cache.standing)
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_room_that_nobody_comes_for_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_room_that_nobody_comes_for_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preemption, "HELD", 0.3)
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await standing(it, "n1", a=1, b=9)
         await ask(it, "high", priority=10)
         await until(lambda: it.api.evicted)
@@ -284,11 +263,9 @@ def test_room_that_nobody_comes_for_is_given_back(monkeypatch: pytest.MonkeyPatc
 
         assert ["n1"] == (await ask(it, "other"))["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_preemptor_that_is_deleted_leaves_its_room() -> None:
-    async def play(it: Running) -> None:
+async def test_a_preemptor_that_is_deleted_leaves_its_room() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await standing(it, "n1", a=1, b=9)
         await ask(it, "high", priority=10)
         await until(lambda: it.api.evicted)
@@ -296,11 +273,9 @@ def test_a_preemptor_that_is_deleted_leaves_its_room() -> None:
 
         assert ["n1"] == (await ask(it, "other", priority=0))["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_the_preempt_verb_names_the_same_victims_and_only_where_room_is_being_made() -> None:
-    async def play(it: Running) -> None:
+async def test_the_preempt_verb_names_the_same_victims_and_only_where_room_is_being_made() -> None:
+    async with scenario(n1=(card("GPU-1", memory=16 * GiB),), n2=(card("GPU-2"),)) as it:
         await standing(it, "n1", low=1, mid=5)
         await standing(it, "n2", other=3, another=3)
         offered = {name: {"pods": [], "numPDBViolations": 0} for name in ("n1", "n2")}
@@ -316,5 +291,3 @@ def test_the_preempt_verb_names_the_same_victims_and_only_where_room_is_being_ma
         await ask(it, "high")
         await until(lambda: it.api.evicted == ["low"])
         assert {} == await victims()
-
-    scenario(play, n1=(card("GPU-1", memory=16 * GiB),), n2=(card("GPU-2"),))

@@ -33,25 +33,23 @@ async def refused(it: Running, name: str, limits: Mapping[str, str], **spec: Any
     return reason
 
 
-def test_memory_counts_over_all_cards_and_all_pods_of_the_namespace() -> None:
+async def test_memory_counts_over_all_cards_and_all_pods_of_the_namespace() -> None:
     reason = (
         f"over quota team of namespace default ({GPUMEM}: 12000 allowed, 8000 used, 4001 asked)"
     )
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
         allow(it.api, {f"limits.{GPUMEM}": "12000"})
         assert None is await refused(it, "a", of(4000, count=2))
         assert {} == await it.bind("a", "n1")
 
         assert reason == await refused(it, "b", of(4001))
         assert None is await refused(it, "c", of(4000))
-
-    api = scenario(play, n1=(card("GPU-1"), card("GPU-2")))
-    assert [f"0 of 1 node: 1 {reason}"] == api.events
+    assert [f"0 of 1 node: 1 {reason}"] == it.api.events
 
 
-def test_core_counts_and_none_of_it_is_free() -> None:
-    async def play(it: Running) -> None:
+async def test_core_counts_and_none_of_it_is_free() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUCORES}": "50"})
         await it.call("filter", Pod=it.pod("a", of(1000, core=40)), NodeNames=["n1"])
         await it.bind("a", "n1")
@@ -61,11 +59,9 @@ def test_core_counts_and_none_of_it_is_free() -> None:
         )
         assert None is await refused(it, "c", {"nvidia.com/gpu": "1", GPUMEM: "1000"})
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_of_many_pods_bound_at_once_no_more_get_a_share_than_the_quota_allows() -> None:
-    async def play(it: Running) -> None:
+async def test_of_many_pods_bound_at_once_no_more_get_a_share_than_the_quota_allows() -> None:
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
         allow(it.api, {f"limits.{GPUMEM}": "10000"})
         names = [f"p{number}" for number in range(20)]
         for name in names:  # each is told that it fits, before any is bound
@@ -77,41 +73,33 @@ def test_of_many_pods_bound_at_once_no_more_get_a_share_than_the_quota_allows() 
         reason = f"over quota team of namespace default ({GPUMEM}: 10000 allowed, 9000 used, "
         assert {"Error": f"node n1: {reason}3000 asked)"} in answers
 
-    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 
-
-def test_a_card_without_a_size_counts_with_all_of_its_memory() -> None:
-    async def play(it: Running) -> None:
+async def test_a_card_without_a_size_counts_with_all_of_its_memory() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "16383"})
         assert f"{GPUMEM}: 16383 allowed, 16384 asked" in str(
             await refused(it, "a", {"nvidia.com/gpu": "1"})
         )
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_other_words_for_the_same_cards_are_no_way_around() -> None:
-    async def play(it: Running) -> None:
+async def test_other_words_for_the_same_cards_are_no_way_around() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "1000"})
         volcano = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "2000"}
         assert f"{GPUMEM}: 1000 allowed, 2000 asked" in str(await refused(it, "a", volcano))
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_an_init_container_counts_only_where_it_takes_more_than_the_others() -> None:
-    async def play(it: Running) -> None:
+async def test_an_init_container_counts_only_where_it_takes_more_than_the_others() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "5000"})
         first = [{"name": "first", "resources": {"limits": of(5000)}}]
         assert None is await refused(it, "a", of(4000), initContainers=first)
         assert {} == await it.bind("a", "n1")
         assert 5000 == it.scheduler.quotas.quotas.used["default"][GPUMEM]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_pod_waits_until_another_ends_or_the_quota_is_raised_or_gone() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_waits_until_another_ends_or_the_quota_is_raised_or_gone() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "4000"})
         await refused(it, "a", of(4000))
         await it.bind("a", "n1")
@@ -125,11 +113,9 @@ def test_a_pod_waits_until_another_ends_or_the_quota_is_raised_or_gone() -> None
         it.api.delete(f"{QUOTAS}/team")
         assert None is await refused(it, "c", of(9000))
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_pod_that_waits_for_a_quota_is_tried_again_when_that_changes() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_waits_for_a_quota_is_tried_again_when_that_changes() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "0"})
         assert await refused(it, "a", of(4000))
         allow(it.api, {f"limits.{GPUMEM}": "4000"})
@@ -138,22 +124,18 @@ def test_a_pod_that_waits_for_a_quota_is_tried_again_when_that_changes() -> None
         notes = it.api.objects["/api/v1/namespaces/default/pods/a"]["metadata"]["annotations"]
         assert "hetero.io/tried-again" in notes
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_quota_of_other_things_or_of_another_namespace_limits_nothing() -> None:
-    async def play(it: Running) -> None:
+async def test_a_quota_of_other_things_or_of_another_namespace_limits_nothing() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {"limits.cpu": "1", f"requests.{GPUMEM}": "1"})
         elsewhere = {"metadata": {"name": "q", "namespace": "elsewhere"}}
         spec = {"spec": {"hard": {f"limits.{GPUMEM}": "1"}}}
         it.api.put_now("/api/v1/namespaces/elsewhere/resourcequotas/q", elsewhere | spec)
         assert None is await refused(it, "a", of(4000))
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_nobody_is_evicted_for_a_pod_that_its_quota_does_not_allow() -> None:
-    async def play(it: Running) -> None:
+async def test_nobody_is_evicted_for_a_pod_that_its_quota_does_not_allow() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await refused(it, "low", of(16000), priority=1)
         await it.bind("low", "n1")
         allow(it.api, {f"limits.{GPUMEM}": "1000"})
@@ -163,22 +145,18 @@ def test_nobody_is_evicted_for_a_pod_that_its_quota_does_not_allow() -> None:
 
         assert {"NodeNameToMetaVictims": {}} == answer
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_node_of_smaller_cards_may_still_serve_a_whole_one() -> None:
-    async def play(it: Running) -> None:
+async def test_a_node_of_smaller_cards_may_still_serve_a_whole_one() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2", memory=8 * GiB),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "9000"})
         pod = it.pod("a", {"nvidia.com/gpu": "1"})
         answer = await it.call("filter", Pod=pod, NodeNames=["n1", "n2"])
 
         assert ["n2"] == answer["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2", memory=8 * GiB),))
 
-
-def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None:
-    async def play(it: Running) -> None:
+async def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "9000"})
         await refused(it, "a", of(4000))
         await it.bind("a", "n1")
@@ -186,8 +164,6 @@ def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None:
         which = {"namespace": "default", "quota": "team", "resource": GPUMEM}
 
         assert (9000, 4000) == (read("hetero_quota_limit", which), read("hetero_quota_used", which))
-
-    scenario(play, n1=(card("GPU-1"),))
 
 
 # --- at admission ---------------------------------------------------------------------------------

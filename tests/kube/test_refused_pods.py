@@ -81,22 +81,19 @@ def test_a_pod_keeps_nothing_whatever_its_node_refused_it_for(reason: str) -> No
     assert [{"mine": "stays"}] * 2 == [notes(api, name) for name in ("a", "b")]
 
 
-def test_who_stands_by_takes_nothing_back_and_what_fails_is_tried_again() -> None:
-    async def run() -> None:
-        api = FakeApi()
-        standing_by = await follow(api, pod("a", REFUSED), leads=False)
-        assert ALLOCATION in notes(api, "a")
-        standing_by.ready = lambda: True
-        api.fail.add("/a")
-        following = asyncio.ensure_future(standing_by.follow())
-        await asyncio.sleep(0.1)
-        assert ALLOCATION in notes(api, "a")
-        api.fail.clear()
-        await asyncio.sleep(1.1)
-        following.cancel()
-        assert {"mine": "stays"} == notes(api, "a")
-
-    asyncio.run(run())
+async def test_who_stands_by_takes_nothing_back_and_what_fails_is_tried_again() -> None:
+    api = FakeApi()
+    standing_by = await follow(api, pod("a", REFUSED), leads=False)
+    assert ALLOCATION in notes(api, "a")
+    standing_by.ready = lambda: True
+    api.fail.add("/a")
+    following = asyncio.ensure_future(standing_by.follow())
+    await asyncio.sleep(0.1)
+    assert ALLOCATION in notes(api, "a")
+    api.fail.clear()
+    await asyncio.sleep(1.1)
+    following.cancel()
+    assert {"mine": "stays"} == notes(api, "a")
 
 
 def test_one_that_cannot_be_taken_back_keeps_nobody_else_waiting() -> None:

@@ -22,12 +22,11 @@ from hetero.kube.words.annotations import published as read_inventory
 from hetero.kube.words.pod import identity_of
 from hetero.model import Device
 from hetero.model.units import GiB, MiB
-from tests.kube.claims import allocated, prepare, unprepare
-from tests.kube.claims import story as claims_story
+from tests.kube.claims import allocated, dra_world, prepare, unprepare
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS
 from tests.kube.test_quota import allow
-from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_scheduler import scenario
 from tests.kube.world import (
     World,
     cgroup,
@@ -35,100 +34,88 @@ from tests.kube.world import (
     in_cgroups,
     pod_named,
     refusal,
-    run,
     until,
     world,
 )
 
 
 @pytest.mark.parametrize("over", ["deleted", "Failed"])
-def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(
+async def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over_runs(
     over: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who deletes a pod by force has its kubelet wait for it for as long as the pod said."""
     monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
 
-    async def story() -> None:
-        async with world(16 * GiB) as at:
-            held = at.bind("held", memory=16 * GiB, core=100)
-            await at.kubelet.admit(held)
-            await at.kubelet.start_container(held, "main")
-            at.fitted.clear()  # a scheduler takes it for free
-            following = at.bind("next", memory=16 * GiB, core=100)
-            identity = identity_of("uid-held", "main")
-            with container(at.node.ledger, identity):
-                at.kubelet.known.remove(held)
-                if over == "deleted":
-                    at.api.put("pods", held, event="DELETED")
-                else:
-                    at.api.put("pods", {**held, "status": {"phase": over}})
-                await until(lambda: at.agent.allocator.running_on)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await at.kubelet.admit(following)
-                assert "memory-0" in refusal(caught)
-                assert at.node.ledger.stands(identity)
-            await until(lambda: not at.agent.allocator.running_on)
-            assert not at.node.ledger.stands(identity)
-            await at.kubelet.admit(following)
-
-    run(story)
+    async with world(16 * GiB) as at:
+        held = at.bind("held", memory=16 * GiB, core=100)
+        await at.kubelet.admit(held)
+        await at.kubelet.start_container(held, "main")
+        at.fitted.clear()  # a scheduler takes it for free
+        following = at.bind("next", memory=16 * GiB, core=100)
+        identity = identity_of("uid-held", "main")
+        with container(at.node.ledger, identity):
+            at.kubelet.known.remove(held)
+            if over == "deleted":
+                at.api.put("pods", held, event="DELETED")
+            else:
+                at.api.put("pods", {**held, "status": {"phase": over}})
+            await until(lambda: at.agent.allocator.running_on)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await at.kubelet.admit(following)
+            assert "memory-0" in refusal(caught)
+            assert at.node.ledger.stands(identity)
+        await until(lambda: not at.agent.allocator.running_on)
+        assert not at.node.ledger.stands(identity)
+        await at.kubelet.admit(following)
 
 
 @pytest.mark.parametrize("engine", ["cri-containerd-", "docker-", "crio-"])
-def test_a_container_that_changed_its_root_keeps_its_card_after_its_pod(
+async def test_a_container_that_changed_its_root_keeps_its_card_after_its_pod(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`exec chroot` takes CAP_SYS_CHROOT, which runtimes give: it sees its grant no more."""
     monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
     sandbox, main = (cgroup("uid-held", digit, engine=engine) for digit in "ab")
 
-    async def story() -> None:
-        async with world(16 * GiB) as at:
-            held = at.bind("held", memory=16 * GiB, core=100)
-            await at.kubelet.admit(held)
-            identity = identity_of("uid-held", "main")
-            at.fitted.clear()
-            following = at.bind("next", memory=16 * GiB, core=100)
-            with in_cgroups(*([main] if engine == "crio-" else [sandbox, main])):
-                at.kubelet.known.remove(held)
-                at.api.put("pods", held, event="DELETED")
-                await until(lambda: at.agent.allocator.running_on)
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await at.kubelet.admit(following)
-                assert "memory-0" in refusal(caught)
-                assert at.node.ledger.stands(identity)
-            await until(lambda: not at.agent.allocator.running_on)
-            assert not at.node.ledger.stands(identity)
-            await at.kubelet.admit(following)
-
-    run(story)
+    async with world(16 * GiB) as at:
+        held = at.bind("held", memory=16 * GiB, core=100)
+        await at.kubelet.admit(held)
+        identity = identity_of("uid-held", "main")
+        at.fitted.clear()
+        following = at.bind("next", memory=16 * GiB, core=100)
+        with in_cgroups(*([main] if engine == "crio-" else [sandbox, main])):
+            at.kubelet.known.remove(held)
+            at.api.put("pods", held, event="DELETED")
+            await until(lambda: at.agent.allocator.running_on)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await at.kubelet.admit(following)
+            assert "memory-0" in refusal(caught)
+            assert at.node.ledger.stands(identity)
+        await until(lambda: not at.agent.allocator.running_on)
+        assert not at.node.ledger.stands(identity)
+        await at.kubelet.admit(following)
 
 
-def test_a_sandbox_that_is_left_of_a_pod_keeps_no_card_from_the_next() -> None:
+async def test_a_sandbox_that_is_left_of_a_pod_keeps_no_card_from_the_next() -> None:
     """Kubelets before 1.22 say that a pod has ended while they end its sandbox."""
-
-    async def story() -> None:
-        async with world(16 * GiB) as at:
-            held = at.bind("held", memory=16 * GiB, core=100)
-            await at.kubelet.admit(held)
-            with in_cgroups(cgroup("uid-held"), cgroup("uid-another", "b")):
-                at.kubelet.forget(held)
-                at.api.put("pods", {**held, "status": {"phase": "Succeeded"}})
-                identity = identity_of("uid-held", "main")
-                await until(lambda: not at.node.ledger.stands(identity))
-                assert {} == at.agent.allocator.running_on
-
-    run(story)
+    async with world(16 * GiB) as at:
+        held = at.bind("held", memory=16 * GiB, core=100)
+        await at.kubelet.admit(held)
+        with in_cgroups(cgroup("uid-held"), cgroup("uid-another", "b")):
+            at.kubelet.forget(held)
+            at.api.put("pods", {**held, "status": {"phase": "Succeeded"}})
+            identity = identity_of("uid-held", "main")
+            await until(lambda: not at.node.ledger.stands(identity))
+            assert {} == at.agent.allocator.running_on
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_no_claim_is_taken_back_while_a_container_that_changed_its_root_runs_with_it(
+async def test_no_claim_is_taken_back_while_a_container_that_changed_its_root_runs_with_it(
     *, late: bool, restarted: bool
 ) -> None:
     """Of a claim's later pods a kubelet tells the agent nothing: the API does."""
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         allocated(at, "gone", memory="1Gi", cores="10")
         assert "" == (await prepare(at, "gone")).error
         identity, name = node_claims.identity_of("u-gone"), "gone"
@@ -153,17 +140,15 @@ def test_no_claim_is_taken_back_while_a_container_that_changed_its_root_runs_wit
         await driver.claims.reconcile()
         assert not at.node.ledger.stands(identity)
 
-    claims_story(act)
-
 
 @pytest.mark.parametrize("admin", [False, True])
-def test_no_claim_is_taken_back_while_a_container_runs_with_it(
+async def test_no_claim_is_taken_back_while_a_container_runs_with_it(
     monkeypatch: pytest.MonkeyPatch, *, admin: bool
 ) -> None:
     """A pod that is deleted by force is gone before its containers are, and so is its claim."""
     monkeypatch.setattr(node_claims, "_PATIENCE", 0.2)
 
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         driver = at.agent.driver
         assert driver is not None
         for name in ("gone", "moved"):
@@ -183,16 +168,13 @@ def test_no_claim_is_taken_back_while_a_container_runs_with_it(
         assert "" == (await prepare(at, "moved")).error
         assert [False, not admin] == [*map(at.node.ledger.stands, both)]
 
-    claims_story(act)
 
-
-def test_what_a_kubelet_unprepares_before_it_ends_the_container_goes_soon_after_it() -> None:
+async def test_what_a_kubelet_unprepares_before_it_ends_the_container_goes_soon_after_it() -> None:
     """One of 1.36.2 does so of some pods that are deleted by force, and does not ask again.
 
     While another pod has the claim there is nothing to wait for.
     """
-
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         assert at.agent.driver is not None
         identities = {name: node_claims.identity_of(f"u-{name}") for name in ("goes", "stays")}
         for name in identities:
@@ -214,14 +196,12 @@ def test_what_a_kubelet_unprepares_before_it_ends_the_container_goes_soon_after_
             assert set() == claims.ending
             assert at.node.ledger.stands(identities["stays"])
 
-    claims_story(act)
-
 
 @pytest.mark.parametrize("over", ["deleted", "Failed"])
-def test_what_a_kubelet_unprepares_before_its_pod_is_over_goes_soon_after_its_container(
+async def test_what_a_kubelet_unprepares_before_its_pod_is_over_goes_soon_after_its_container(
     over: str,
 ) -> None:
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         assert at.agent.driver is not None
         claims, identity = at.agent.driver.claims, node_claims.identity_of("u-one")
         allocated(at, "one", memory="1Gi", cores="10")
@@ -239,10 +219,8 @@ def test_what_a_kubelet_unprepares_before_its_pod_is_over_goes_soon_after_its_co
         await until(lambda: not at.node.ledger.stands(identity))
         assert set() == claims.ending
 
-    claims_story(act)
 
-
-def test_while_a_claim_ends_no_other_claim_is_read_each_second(
+async def test_while_a_claim_ends_no_other_claim_is_read_each_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(agent, "AGAIN", 0.1)
@@ -255,7 +233,7 @@ def test_while_a_claim_ends_no_other_claim_is_read_each_second(
 
     monkeypatch.setattr(Api, "get", counted)
 
-    async def act(at: World) -> None:
+    async with dra_world() as at:
         assert at.agent.driver is not None
         for name in ("ends", "stays"):
             allocated(at, name, memory="1Gi", cores="10")
@@ -267,11 +245,9 @@ def test_while_a_claim_ends_no_other_claim_is_read_each_second(
             await until(lambda: read["ends"] > 8)
             assert read["stays"] < 5  # as the pod went, and as the claim was unprepared
 
-    claims_story(act)
 
-
-def test_no_claim_is_taken_back_by_an_answer_from_before_it_was_prepared() -> None:
-    async def act(at: World) -> None:
+async def test_no_claim_is_taken_back_by_an_answer_from_before_it_was_prepared() -> None:
+    async with dra_world() as at:
         assert at.agent.driver is not None
         claims, identity = at.agent.driver.claims, node_claims.identity_of("u-one")
         status = allocated(at, "one", memory="1Gi", cores="10")["status"]
@@ -284,11 +260,9 @@ def test_no_claim_is_taken_back_by_an_answer_from_before_it_was_prepared() -> No
         await reconciling
         assert at.node.ledger.stands(identity)
 
-    claims_story(act)
-
 
 @pytest.mark.parametrize("why", ["slow", "fails", "unsaid"])
-def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
+async def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
     why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod that is sent there meanwhile fails."""
@@ -320,38 +294,35 @@ def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_knows(
     monkeypatch.setattr(Allocator, "reconcile", late)
     monkeypatch.setattr(allocator, "read_pod", unsaid)
 
-    async def story() -> None:
-        async with world(16 * GiB) as at:
-            held = at.bind("held", memory=16 * GiB, core=100)
-            await at.kubelet.admit(held)
-            identity = identity_of("uid-held", "main")
-            with container(at.node.ledger, identity):
-                at.api.put("pods", held, event="DELETED")
-                await until(lambda: identity in published(at))
-                assert "default" == published(at)[identity].namespace
-                await at.crash()
-                hindered.set()
-                looks[0] = tries[0] = 0
-                await at.start()
-                await until(lambda: looks[0] >= 3 and tries[0] >= 3)
-                assert identity in published(at)
-                hindered.clear()
-                await until(lambda: at.agent.allocator.running_on)
-                looks[0] = 0
-                await until(lambda: looks[0] >= 2)
-                assert identity in published(at)
-                hindered.set()  # what is known by now is forgotten by no failure
-                tries[0] = looks[0] = 0
-                await until(lambda: looks[0] >= 3 and tries[0])
-                assert identity in published(at)
-                hindered.clear()
-            at.agent.allocator.reconcile_due.set()
-            await until(lambda: not published(at))
-
-    run(story)
+    async with world(16 * GiB) as at:
+        held = at.bind("held", memory=16 * GiB, core=100)
+        await at.kubelet.admit(held)
+        identity = identity_of("uid-held", "main")
+        with container(at.node.ledger, identity):
+            at.api.put("pods", held, event="DELETED")
+            await until(lambda: identity in published(at))
+            assert "default" == published(at)[identity].namespace
+            await at.crash()
+            hindered.set()
+            looks[0] = tries[0] = 0
+            await at.start()
+            await until(lambda: looks[0] >= 3 and tries[0] >= 3)
+            assert identity in published(at)
+            hindered.clear()
+            await until(lambda: at.agent.allocator.running_on)
+            looks[0] = 0
+            await until(lambda: looks[0] >= 2)
+            assert identity in published(at)
+            hindered.set()  # what is known by now is forgotten by no failure
+            tries[0] = looks[0] = 0
+            await until(lambda: looks[0] >= 3 and tries[0])
+            assert identity in published(at)
+            hindered.clear()
+        at.agent.allocator.reconcile_due.set()
+        await until(lambda: not published(at))
 
 
-def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
+async def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fails(_: Allocator) -> None:
@@ -360,12 +331,9 @@ def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
     monkeypatch.setattr(inventory_publisher, "FIRST", 1.0)
     monkeypatch.setattr(Allocator, "reconcile", fails)
 
-    async def story() -> None:
-        async with world(16 * GiB) as at:
-            await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
-            assert not at.agent.allocator.reconciled
-
-    run(story)
+    async with world(16 * GiB) as at:
+        await until(lambda: INVENTORY in at.api.nodes["n1"]["metadata"].get("annotations", {}))
+        assert not at.agent.allocator.reconciled
 
 
 def published(at: World) -> Held:
@@ -374,10 +342,9 @@ def published(at: World) -> Held:
     return read_inventory(notes[INVENTORY], node="n1")[1] if INVENTORY in notes else {}
 
 
-def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_says() -> None:
+async def test_what_a_container_of_an_ended_pod_holds_is_not_offered_until_its_node_says() -> None:
     """A pod that is deleted by force is gone before its containers are."""
-
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         most = {"nvidia.com/gpumem": "12000"}
         it.pod("held", most)
         assert {} == await it.bind("held", "n1")
@@ -403,17 +370,15 @@ def test_what_a_container_holds_whose_pod_is_over_is_not_offered_until_its_node_
         it.api.delete("/api/v1/nodes/n1")
         assert {} == it.scheduler.cache.standing
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
+async def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else who deletes by force, again and again, has more than its namespace may."""
     monkeypatch.setattr(standing_pods, "UNCONFIRMED", 0.3)
     state = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {"limits.nvidia.com/gpumem": "8000"})
 
         async def refusal_of(name: str) -> str:
@@ -458,5 +423,3 @@ def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         it.publish("n1", card("GPU-1"), running_on={"one": lie, "two": lie})
         assert 0 == quota()
         assert 16384 == it.scheduler.quotas.quotas.used["theirs"]["nvidia.com/gpumem"]  # all it has
-
-    scenario(play, n1=(card("GPU-1"),))

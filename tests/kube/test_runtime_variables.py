@@ -17,7 +17,7 @@ from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import pod
-from tests.kube.test_scheduler import Running, scenario
+from tests.kube.test_scheduler import scenario
 from tests.kube.test_webhook import HOOK, SHARE, admit, patched, webhook
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
@@ -147,12 +147,12 @@ def test_nobody_but_the_scheduler_says_what_a_variable_is() -> None:
     assert admit(new, operation="UPDATE", oldObject=old, **who)["allowed"]
 
 
-def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
+async def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
     """A card by its UUID, a part of one by its own; of containers that have it so alone."""
     part = Template("1g.18gb", {MEMORY: 16 * GiB, CORE: 100}, part="MIG-a")
     cut = card("GPU-cut", granularity=Templated((part,), whole=False))
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(cut,)) as it:
         for name, node in (("shares", "n1"), ("cut", "n2"), ("plain", "n1")):
             made = it.pod(name)
             variable = noted_variable("main", VARIABLE)
@@ -171,10 +171,8 @@ def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
         assert ALLOCATION in notes("plain")
         assert NOTE not in notes("plain")
 
-    scenario(play, n1=(card("GPU-1"),), n2=(cut,))
 
-
-def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
+async def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
     """By the number that the machine has for the card; of a whole one no template."""
     names = ("ASCEND_VISIBLE_DEVICES", "ASCEND_VNPU_SPECS")
     npu = hetero_ascend.VENDOR.device(
@@ -183,7 +181,7 @@ def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
     )  # fmt: skip
     sizes = {"part": {"huawei.com/Ascend910B3-memory": "3000"}, "all": {}}
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(npu,), n2=(evolve(npu, uuid="B"),)) as it:
         for (name, size), node in zip(sizes.items(), ("n1", "n2"), strict=True):
             made = it.pod(name)
             (container,) = made["spec"]["containers"]
@@ -205,5 +203,3 @@ def test_the_scheduler_says_what_ascends_runtime_is_to_cut() -> None:
             "part": dict(zip(names, ("5", "vir05_1c_16g"), strict=True)),
             "all": {names[0]: "5"},
         } == notes
-
-    scenario(play, n1=(npu,), n2=(evolve(npu, uuid="B"),))

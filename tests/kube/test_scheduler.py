@@ -1,6 +1,6 @@
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
@@ -98,54 +98,40 @@ async def running(
 
 
 def scenario(
-    play: Callable[[Running], Awaitable[None]],
-    choose: str = "score",
-    /,
-    **nodes: tuple[Device, ...],
-) -> FakeApi:
-    async def run() -> FakeApi:
-        api = FakeApi()
-        async with running(api, choose, **nodes) as made:
-            await play(made)
-        return api
-
-    return asyncio.run(run())
+    choose: str = "score", /, **nodes: tuple[Device, ...]
+) -> AbstractAsyncContextManager[Running]:
+    """Run a scheduler of nodes with these cards, over an API of its own."""
+    return running(FakeApi(), choose, **nodes)
 
 
-def test_filter_gives_names_and_says_why_the_others_do_not_serve() -> None:
-    async def play(it: Running) -> None:
+async def test_filter_gives_names_and_says_why_the_others_do_not_serve() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2", memory=2**32),)) as it:
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2", "n3"])
 
         assert ["n1"] == answer["NodeNames"]
         assert {"n2": "too small", "n3": "have no device"} == answer["FailedNodes"]
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2", memory=2**32),))
 
-
-def test_filter_takes_nothing() -> None:
-    async def play(it: Running) -> None:
+async def test_filter_takes_nothing() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         for _ in range(3):
             await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"])
 
         assert 0 == it.held("GPU-1")
         assert [] == [call for call in it.api.calls if not call.startswith("GET")]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_pod_that_fits_nowhere_is_told_once_in_one_sentence() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_fits_nowhere_is_told_once_in_one_sentence() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         pod = it.pod("p", {"nvidia.com/gpu": "2"})
         for _ in range(3):
             await it.call("filter", Pod=pod, NodeNames=["n1"])
         await asyncio.sleep(0)
-
-    api = scenario(play, n1=(card("GPU-1"),))
-    assert ["0 of 1 node: 1 have too few devices (2 wanted, most on a node 1)"] == api.events
+    assert ["0 of 1 node: 1 have too few devices (2 wanted, most on a node 1)"] == it.api.events
 
 
-def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
-    async def play(it: Running) -> None:
+async def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         it.pod("p")
         assert {} == await it.bind("p", "n1")
 
@@ -155,11 +141,9 @@ def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
         (grant,) = allocation.pieces
         assert ("n1", "main", "GPU-1", 50) == (given.node, name, grant.device, grant.core)
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:
-    async def play(it: Running) -> None:
+async def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
         names = [f"p{number}" for number in range(40)]
         for name in names:
             it.pod(name)
@@ -171,21 +155,17 @@ def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:
             "Error": "node n1: 0 of 2 devices: 2 lack memory (8 GiB wanted, largest free 0)"
         } in answers
 
-    scenario(play, n1=(card("GPU-1"), card("GPU-2")))
 
-
-def test_a_binding_that_fails_gives_the_share_back() -> None:
-    async def play(it: Running) -> None:
+async def test_a_binding_that_fails_gives_the_share_back() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         it.pod("p")
         it.api.fail = {"/binding"}
         assert "told to fail" in (await it.bind("p", "n1"))["Error"]
         assert 0 == it.held("GPU-1")
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_pod_that_ends_or_is_deleted_gives_its_share_back() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_ends_or_is_deleted_gives_its_share_back() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         for name in ("ends", "goes"):
             it.pod(name)
             await it.bind(name, "n1")
@@ -196,26 +176,21 @@ def test_a_pod_that_ends_or_is_deleted_gives_its_share_back() -> None:
         it.api.delete(f"{PODS}/goes")
         assert 0 == it.held("GPU-1")
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_scheduler_that_starts_anew_knows_what_stands() -> None:
+async def test_a_scheduler_that_starts_anew_knows_what_stands() -> None:
     cards = (card("GPU-1"),)
 
-    async def play() -> None:
-        api = FakeApi()
-        async with running(api, n1=cards) as first:
-            first.pod("p")
-            await first.bind("p", "n1")
-        async with running(api, n1=cards) as second:
-            await second.call("filter", Pod=second.pod("q"), NodeNames=["n1"])
-            assert 8192 == second.held("GPU-1")
-
-    asyncio.run(play())
+    api = FakeApi()
+    async with running(api, n1=cards) as first:
+        first.pod("p")
+        await first.bind("p", "n1")
+    async with running(api, n1=cards) as second:
+        await second.call("filter", Pod=second.pod("q"), NodeNames=["n1"])
+        assert 8192 == second.held("GPU-1")
 
 
-def test_what_hami_gave_is_counted_where_it_is_until_its_pod_ends() -> None:
-    async def play(it: Running) -> None:
+async def test_what_hami_gave_is_counted_where_it_is_until_its_pod_ends() -> None:
+    async with scenario(n1=tuple(card(f"GPU-{n}", model="V100") for n in (1, 2, 3))) as it:
         old = it.pod("old", {**SHARE, "nvidia.com/gpu": "2"}, nodeName="n1")
         old["status"] = {"phase": "Running"}
         given = "GPU-2,NVIDIA-V100,8192,50:GPU-3,NVIDIA-V100,8192,50:;"
@@ -227,11 +202,9 @@ def test_what_hami_gave_is_counted_where_it_is_until_its_pod_ends() -> None:
         it.api.put_now(f"{PODS}/old", old)
         assert 0 == it.held("GPU-2")
 
-    scenario(play, n1=tuple(card(f"GPU-{n}", model="V100") for n in (1, 2, 3)))
 
-
-def test_who_says_that_hami_gave_it_a_card_and_does_not_run_takes_nothing() -> None:
-    async def play(it: Running) -> None:
+async def test_who_says_that_hami_gave_it_a_card_and_does_not_run_takes_nothing() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         notes = {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA-V100,8192,50:;"}
         for name, limits, phase in (("a", SHARE, "Pending"), ("b", {"cpu": "1"}, "Running")):
             pod = it.pod(name, limits, nodeName="n1")
@@ -240,11 +213,9 @@ def test_who_says_that_hami_gave_it_a_card_and_does_not_run_takes_nothing() -> N
 
         assert 0 == it.held("GPU-1")
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_forged_or_replayed_allocation_takes_nothing() -> None:
-    async def play(it: Running) -> None:
+async def test_a_forged_or_replayed_allocation_takes_nothing() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         it.pod("victim")
         await it.bind("victim", "n1")
         notes = it.api.objects[f"{PODS}/victim"]["metadata"]["annotations"]
@@ -254,11 +225,9 @@ def test_a_forged_or_replayed_allocation_takes_nothing() -> None:
 
         assert 8192 == it.held("GPU-1")
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
-    async def play(it: Running) -> None:
+async def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         it.pod("first")
         await it.bind("first", "n1")
         packed = await it.call("prioritize", Pod=it.pod("a"), NodeNames=["n1", "n2"])
@@ -269,11 +238,9 @@ def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
         assert [{"Host": "n1", "Score": 10}] == packed
         assert [{"Host": "n2", "Score": 10}] == spread
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
-    async def play(it: Running) -> None:
+async def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         for name, priority in (("low", 1), ("mid", 5)):
             it.pod(name, priority=priority)
             await it.bind(name, "n1")
@@ -289,11 +256,9 @@ def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
         assert ["uid-low"] == victims(answer)
         assert ["uid-low", "uid-mid"] == sorted(victims(both))
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> None:
-    async def play(it: Running) -> None:
+async def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         broken = {"metadata": {"name": "n2", "annotations": {INVENTORY: "{"}}}
         it.api.put_now("/api/v1/nodes/n2", broken)
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
@@ -301,11 +266,11 @@ def test_a_node_whose_inventory_cannot_be_read_is_told_so_and_others_serve() -> 
         assert ["n1"] == answer["NodeNames"]
         assert {"n2": "publish an inventory that this version cannot read"} == answer["FailedNodes"]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
-    async def play(it: Running) -> None:
+async def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
+    async with scenario(
+        n1=(card("GPU-1"),), n2=(card("GPU-1"),), n3=(card("GPU-1"), card("GPU-2"))
+    ) as it:
         answer = await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2", "n3"])
 
         assert ["n1", "n3"] == answer["NodeNames"]  # n3 by its other card
@@ -322,11 +287,9 @@ def test_a_card_that_two_nodes_publish_is_given_by_the_first_alone() -> None:
         answer = await it.call("filter", Pod=it.pod("pair", pair), NodeNames=["n1", "n3"])
         assert ["n3"] == answer["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-1"),), n3=(card("GPU-1"), card("GPU-2")))
 
-
-def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:
-    async def play(it: Running) -> None:
+async def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await it.call("filter", Pod=it.pod("p"), NodeNames=["n1", "n2"])
         await it.bind("p", "n1")
         read = it.scheduler.calls.metrics.registry.get_sample_value
@@ -337,11 +300,11 @@ def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() -> Non
         assert 8 * 2**30 == read("hetero_node_memory_allocated_bytes", where)
         assert 0.5 == read("hetero_node_core_allocated_cards", where)
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_nodes_are_scored_as_asked_whatever_was_filtered_last() -> None:
-    async def play(it: Running) -> None:
+async def test_nodes_are_scored_as_asked_whatever_was_filtered_last() -> None:
+    async with scenario(
+        n1=(card("GPU-1"),), n2=(card("GPU-2"), card("GPU-3")), n3=(card("GPU-4"),)
+    ) as it:
         it.pod("first")
         await it.bind("first", "n1")
         await it.bind_all("n2", count=4)
@@ -354,11 +317,9 @@ def test_nodes_are_scored_as_asked_whatever_was_filtered_last() -> None:
         assert [] == await it.call("prioritize", Pod=pod, NodeNames=["n3"])
         assert ["n1", "n3"] == (await it.call("filter", Pod=pod, NodeNames=every))["NodeNames"]
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"), card("GPU-3")), n3=(card("GPU-4"),))
 
-
-def test_a_pod_that_changed_since_it_was_filtered_is_read_anew() -> None:
-    async def play(it: Running) -> None:
+async def test_a_pod_that_changed_since_it_was_filtered_is_read_anew() -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         it.pod("first")
         await it.bind("first", "n1")
         pod, nodes = it.pod("p"), ["n1", "n2"]
@@ -368,24 +329,18 @@ def test_a_pod_that_changed_since_it_was_filtered_is_read_anew() -> None:
         spread = [{"Host": "n2", "Score": 10}]
         assert spread == await it.call("prioritize", Pod=pod, NodeNames=nodes)
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_without_names_of_nodes_the_setting_that_sends_them_is_named() -> None:
-    async def play(it: Running) -> None:
+async def test_without_names_of_nodes_the_setting_that_sends_them_is_named() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         for absent in ({}, {"NodeNames": None}):
             answer = await it.call("filter", Pod=it.pod("p"), **absent)
             assert "hetero: set nodeCacheCapable: true for this extender" == answer["Error"]
 
-    scenario(play, n1=(card("GPU-1"),))
 
-
-def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
-    async def play(it: Running) -> None:
+async def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         assert "not what kube-scheduler sends" in (await it.call("filter"))["Error"]
         for body in (b"", b"{", b"[]", b'{"Pod": {}, "NodeNames": [1]}', b'{"Pod": "\xff"}'):
             answer = await it.client.post("/filter", data=body)
             assert "not what kube-scheduler sends" in (await answer.json())["Error"]
         assert ["n1"] == (await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"]))["NodeNames"]
-
-    scenario(play, n1=(card("GPU-1"),))

@@ -71,7 +71,7 @@ async def ask(url: str, tls: ssl.SSLContext) -> str:
         return await answer.text()
 
 
-def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
+async def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     authority, other_authority = (
@@ -83,17 +83,14 @@ def test_only_callers_with_a_certificate_of_ours_get_in(tmp_path: Path) -> None:
     # Else a client may have us shake hands again with each message.
     assert ssl.OP_NO_RENEGOTIATION & certificates.context().options
 
-    async def play() -> None:
-        async with serving(certificates) as url:
-            assert "hello" == await ask(url, caller(authority, authority.issue("kube-scheduler")))
-            for stranger in (None, other_authority.issue("kube-scheduler")):
-                with pytest.raises((aiohttp.ClientError, OSError)):
-                    await ask(url, caller(authority, stranger))
-
-    asyncio.run(play())
+    async with serving(certificates) as url:
+        assert "hello" == await ask(url, caller(authority, authority.issue("kube-scheduler")))
+        for stranger in (None, other_authority.issue("kube-scheduler")):
+            with pytest.raises((aiohttp.ClientError, OSError)):
+                await ask(url, caller(authority, stranger))
 
 
-def test_a_body_that_is_said_to_be_compressed_is_not_unpacked(tmp_path: Path) -> None:
+async def test_a_body_that_is_said_to_be_compressed_is_not_unpacked(tmp_path: Path) -> None:
     """Half a megabyte may hold six hundred, and keep the service from everybody for seconds."""
     authority = Authority(tmp_path)
     cert, key = authority.issue("webhook")
@@ -104,22 +101,21 @@ def test_a_body_that_is_said_to_be_compressed_is_not_unpacked(tmp_path: Path) ->
     def add(app: web.Application) -> None:
         app.router.add_post("/length", length)
 
-    async def play() -> None:
-        body, headers = gzip.compress(b"x" * 100_000), {"Content-Encoding": "gzip"}
-        certificates = Certificates(cert=cert, key=key)
-        async with (
-            serving(certificates, add) as url,
-            aiohttp.ClientSession() as session,
-            session.post(
-                f"{url}length", data=body, headers=headers, ssl=caller(authority, None)
-            ) as answer,
-        ):
-            assert str(len(body)) == await answer.text()
-
-    asyncio.run(play())
+    body, headers = gzip.compress(b"x" * 100_000), {"Content-Encoding": "gzip"}
+    certificates = Certificates(cert=cert, key=key)
+    async with (
+        serving(certificates, add) as url,
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{url}length", data=body, headers=headers, ssl=caller(authority, None)
+        ) as answer,
+    ):
+        assert str(len(body)) == await answer.text()
 
 
-def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours(tmp_path: Path) -> None:
+async def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "theirs").mkdir()
     authority, other_authority = Authority(tmp_path), Authority(tmp_path / "theirs", "other-ca")
     cert, key = authority.issue("webhook")
@@ -133,23 +129,20 @@ def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours(tmp_p
         app.router.add_get("/any", proved(answer, ()))
         app.router.add_get("/named", proved(answer, ("apiserver",)))
 
-    async def play() -> None:
-        async with serving(optional, add) as url:
-            for pair, path, expected in (
-                (None, "", "hello"),
-                (None, "any", "this is for the API server: no certificate of its own"),
-                (kubelet, "any", "admitted"),
-                (kubelet, "named", "this is for the API server: no certificate of its own"),
-                (server, "named", "admitted"),
-            ):
-                assert expected == await ask(url + path, caller(authority, pair))
-            with pytest.raises((aiohttp.ClientError, OSError)):
-                await ask(url + "any", caller(authority, other_authority.issue("apiserver")))
-
-    asyncio.run(play())
+    async with serving(optional, add) as url:
+        for pair, path, expected in (
+            (None, "", "hello"),
+            (None, "any", "this is for the API server: no certificate of its own"),
+            (kubelet, "any", "admitted"),
+            (kubelet, "named", "this is for the API server: no certificate of its own"),
+            (server, "named", "admitted"),
+        ):
+            assert expected == await ask(url + path, caller(authority, pair))
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await ask(url + "any", caller(authority, other_authority.issue("apiserver")))
 
 
-def test_a_renewed_certificate_is_served_without_a_restart(
+async def test_a_renewed_certificate_is_served_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(https, "PERIOD", 0.05)
@@ -164,20 +157,18 @@ def test_a_renewed_certificate_is_served_without_a_restart(
         allocation_writer.close()
         return number
 
-    async def play() -> None:
-        async with serving(Certificates(cert=cert, key=key)) as url:
-            before = await serial(url)
-            authority.issue("extender")  # onto the same paths
-            for _ in range(100):
-                await asyncio.sleep(0.02)
-                if await serial(url) != before:
-                    return
+    async with serving(Certificates(cert=cert, key=key)) as url:
+        before = await serial(url)
+        authority.issue("extender")  # onto the same paths
+        for _ in range(100):
+            await asyncio.sleep(0.02)
+            if await serial(url) != before:
+                break
+        else:
             raise AssertionError("the old certificate is still served")
 
-    asyncio.run(play())
 
-
-def test_a_service_whose_certificate_ended_lives_and_is_not_ready(tmp_path: Path) -> None:
+async def test_a_service_whose_certificate_ended_lives_and_is_not_ready(tmp_path: Path) -> None:
     """It is not to be started anew, and callers are to go to another."""
     authority = Authority(tmp_path)
     cert, key = authority.issue("webhook")
@@ -191,13 +182,10 @@ def test_a_service_whose_certificate_ended_lives_and_is_not_ready(tmp_path: Path
                     statuses.append(answer.status)
             return statuses
 
-    async def play() -> None:
-        async with serving(Certificates(cert=cert, key=key)) as url:
-            assert [200, 200] == await probed(url)
-            authority.issue("webhook", lasts=timedelta(days=-1))
-            assert [200, 503] == await probed(url)
-
-    asyncio.run(play())
+    async with serving(Certificates(cert=cert, key=key)) as url:
+        assert [200, 200] == await probed(url)
+        authority.issue("webhook", lasts=timedelta(days=-1))
+        assert [200, 503] == await probed(url)
 
 
 def test_an_expired_certificate_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -287,7 +275,7 @@ def test_a_new_authority_signs_everybody_anew() -> None:
 
 
 @pytest.mark.parametrize(("days", "times"), [(31, 0), (29, 1), (-1, 1)])
-def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_days(
+async def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, times: int
 ) -> None:
     monkeypatch.setattr(https, "PERIOD", 0.01)
@@ -297,11 +285,8 @@ def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_day
     async def tell(sentence: str) -> None:
         sentences.append(sentence)
 
-    async def play() -> None:
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(Certificates(cert=cert, key=key).warn(tell), 0.2)
-
-    asyncio.run(play())
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(Certificates(cert=cert, key=key).warn(tell), 0.2)
 
     own = [one for one in sentences if "ca.crt" not in one]  # whose authority lasts a day
     assert (times, 1) == (len(own), len(sentences) - len(own))
@@ -333,7 +318,9 @@ def test_metrics_say_when_certificates_end(tmp_path: Path) -> None:
     assert (None, of_authority.timestamp()) == (ends("authority"), ends("clients"))
 
 
-def test_certificates_are_made_once_and_prove_the_services_to_each_other(tmp_path: Path) -> None:
+async def test_certificates_are_made_once_and_prove_the_services_to_each_other(
+    tmp_path: Path,
+) -> None:
     api = release()
     hook = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hetero"
     names = Names(namespace="ns", name="hetero", webhook="hetero")
@@ -351,13 +338,10 @@ def test_certificates_are_made_once_and_prove_the_services_to_each_other(tmp_pat
         made.verify_mode = ssl.CERT_REQUIRED
         return made
 
-    async def play() -> None:
-        await renew(api, names)  # type: ignore[arg-type]
-        first = {path: made["metadata"]["resourceVersion"] for path, made in api.objects.items()}
-        await renew(api, names)  # type: ignore[arg-type]
-        assert first == {p: made["metadata"]["resourceVersion"] for p, made in api.objects.items()}
-
-    asyncio.run(play())
+    await renew(api, names)  # type: ignore[arg-type]
+    first = {path: made["metadata"]["resourceVersion"] for path, made in api.objects.items()}
+    await renew(api, names)  # type: ignore[arg-type]
+    assert first == {p: made["metadata"]["resourceVersion"] for p, made in api.objects.items()}
     server = context("scheduler-tls", ssl.PROTOCOL_TLS_SERVER)
     client = context("caller-tls", ssl.PROTOCOL_TLS_CLIENT)
     sides = [ssl.MemoryBIO() for _ in range(4)]

@@ -20,13 +20,13 @@ from tests.kube.test_pod_request import WORDS
 from tests.kube.test_scheduler import KEY, Running, scenario
 
 
-def test_what_a_former_key_signed_stands_and_is_signed_anew(
+async def test_what_a_former_key_signed_stands_and_is_signed_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(signatures, "PERIOD", 0.01)
     key = SigningKey.new()
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:
         await it.bind_all("n1", count=2)
         before = it.given("n1-0")
         it.scheduler.signatures.use(key, KEY.public)
@@ -44,13 +44,11 @@ def test_what_a_former_key_signed_stands_and_is_signed_anew(
         patched = [call for call in it.api.calls if call.startswith("PATCH")]
         assert [f"PATCH {PODS}/n1-0", f"PATCH {PODS}/n1-1"] == sorted(patched)
 
-    scenario(play, n1=(card("GPU-1"),), n2=(card("GPU-2"),))
 
-
-def test_a_scheduler_counts_what_the_one_before_it_signed_with_a_former_key() -> None:
+async def test_a_scheduler_counts_what_the_one_before_it_signed_with_a_former_key() -> None:
     key = SigningKey.new()
 
-    async def play(it: Running) -> None:
+    async with scenario(n1=(card("GPU-1"),)) as it:
         await it.bind_all("n1", count=1)
         pods = [read(Pod, it.api.objects[f"{PODS}/n1-0"])]
         for former, held in ((KEY.public, 8192), (PublicKeys(), 0)):
@@ -58,8 +56,6 @@ def test_a_scheduler_counts_what_the_one_before_it_signed_with_a_former_key() ->
             after.nodes.changed("ADDED", read(NodeObject, it.api.objects["/api/v1/nodes/n1"]))
             after.pods.listed(pods)
             assert held == Running(it.api, after, it.client).held("GPU-1")
-
-    scenario(play, n1=(card("GPU-1"),))
 
 
 def _read(it: Running, name: str, key: SigningKey) -> Assignment | None:

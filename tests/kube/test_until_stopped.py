@@ -18,27 +18,23 @@ async def runs_on(ended: list[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_runs_for_ever_has_ended_once_it_was_told_to_stop(number: signal.Signals) -> None:
+async def test_what_runs_for_ever_has_ended_once_it_was_told_to_stop(
+    number: signal.Signals,
+) -> None:
     ended: list[str] = []
 
-    async def stop_soon() -> None:
-        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), number)
-        await asyncio.wait_for(until_stopped(runs_on(ended), runs_on(ended)), 30)
-
-    asyncio.run(stop_soon())
+    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), number)
+    await asyncio.wait_for(until_stopped(runs_on(ended), runs_on(ended)), 30)
     assert 2 == len(ended)
 
 
-def test_a_part_that_fails_ends_the_rest_and_says_why() -> None:
+async def test_a_part_that_fails_ends_the_rest_and_says_why() -> None:
     ended: list[str] = []
 
     async def fails() -> None:
         await asyncio.sleep(0.1)
         raise OSError("no socket")
 
-    async def both() -> None:
-        await asyncio.wait_for(until_stopped(runs_on(ended), fails()), 30)
-
     with pytest.raises(OSError, match="no socket"):
-        asyncio.run(both())
+        await asyncio.wait_for(until_stopped(runs_on(ended), fails()), 30)
     assert 1 == len(ended)

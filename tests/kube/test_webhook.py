@@ -372,40 +372,32 @@ def test_who_is_answered_has_the_webhook_ask_and_write_nothing() -> None:
     assert {} == api.objects
 
 
-def test_no_pod_is_too_large_to_be_changed_later() -> None:
+async def test_no_pod_is_too_large_to_be_changed_later() -> None:
     """A review of a change has both states of a pod, and no more than 3 MiB are read."""
 
     def large(size: int) -> dict[str, Any]:
         return pod({"cpu": "1"}, env={"A": "<" * size})
 
-    async def play() -> list[tuple[int, bool, str]]:
-        verdicts = list[tuple[int, bool, str]]()
-        async with TestClient(TestServer(HOOK.app())) as client:
-            for old, new in sizes:
-                asked = dict[str, Any](operation="UPDATE" if old else "CREATE", object=large(new))
-                asked |= {"uid": "r", "oldObject": large(old) if old else None}
-                text = json.dumps({"request": asked}).encode()
-                async with client.post("/admit", data=io.BytesIO(text)) as answer:
-                    response = (await answer.json())["response"]
-                    why = response.get("status", {}).get("message", "")
-                    verdicts.append((answer.status, response["allowed"], why))
-        return verdicts
-
     most = 1_500_000
     grows, more, shrinks = (most, most + 1000), (most, 1_510_000), (1_530_000, 1_520_000)
     sizes = [(0, most), (0, 1_510_000), (0, 3_000_000), (most, most), grows, more, shrinks]
-    answers = asyncio.run(play())
-
-    assert {200} == {status for status, _, _ in answers}
-    assert [True, False, False, True, True, False, True] == [one for _, one, _ in answers]
-    assert "bytes: over 1507328 it could not be changed any more" in answers[1][2]
+    verdicts = list[tuple[int, bool, str]]()
+    async with TestClient(TestServer(HOOK.app())) as client:
+        for old, new in sizes:
+            asked = dict[str, Any](operation="UPDATE" if old else "CREATE", object=large(new))
+            asked |= {"uid": "r", "oldObject": large(old) if old else None}
+            text = json.dumps({"request": asked}).encode()
+            async with client.post("/admit", data=io.BytesIO(text)) as answer:
+                response = (await answer.json())["response"]
+                why = response.get("status", {}).get("message", "")
+                verdicts.append((answer.status, response["allowed"], why))
+    assert {200} == {status for status, _, _ in verdicts}
+    assert [True, False, False, True, True, False, True] == [one for _, one, _ in verdicts]
+    assert "bytes: over 1507328 it could not be changed any more" in verdicts[1][2]
 
 
 @pytest.mark.parametrize("body", MALFORMED, ids=lambda body: body[:60])
-def test_what_is_no_admission_review_is_answered_400(body: str) -> None:
-    async def status() -> int:
-        async with TestClient(TestServer(webhook(FakeApi()).app())) as client:
-            answer = await client.post("/admit", data=body)
-            return int(answer.status)
-
-    assert 400 == asyncio.run(status())
+async def test_what_is_no_admission_review_is_answered_400(body: str) -> None:
+    async with TestClient(TestServer(webhook(FakeApi()).app())) as client:
+        answer = await client.post("/admit", data=body)
+        assert 400 == answer.status

@@ -611,11 +611,7 @@ def test_without_a_kubeconfig_one_line_names_the_file(
     )
 
 
-def test_who_looks_on_does_not_wait_for_an_answer_of_a_server_that_takes_no_connection() -> None:
-    async def play(url: str) -> None:
-        async with Api(Access(server=url), connect=IMPATIENT / 10).open() as api:
-            await api.get("/api/v1/nodes")
-
+async def test_who_looks_on_does_not_wait_for_a_server_that_takes_no_connection() -> None:
     with ExitStack() as sockets:
         server = sockets.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
@@ -625,17 +621,15 @@ def test_who_looks_on_does_not_wait_for_an_answer_of_a_server_that_takes_no_conn
             client.setblocking(False)
             client.connect_ex(server.getsockname())
         url = "http://127.0.0.1:{1}".format(*server.getsockname())
-        with pytest.raises(ApiError, match=f"GET /api/v1/nodes: {url} cannot be reached"):
-            asyncio.run(play(url))
+        async with Api(Access(server=url), connect=IMPATIENT / 10).open() as api:
+            with pytest.raises(ApiError, match=f"GET /api/v1/nodes: {url} cannot be reached"):
+                await api.get("/api/v1/nodes")
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
-    async def play() -> None:
-        async with Api(Access(server="http://127.0.0.1:1")).open() as api:
+async def test_a_server_that_is_not_there_is_named() -> None:
+    async with Api(Access(server="http://127.0.0.1:1")).open() as api:
+        with pytest.raises(HeteroError) as caught:
             await api.get("/api/v1/nodes")
-
-    with pytest.raises(HeteroError) as caught:
-        asyncio.run(play())
     assert "GET /api/v1/nodes: http://127.0.0.1:1 cannot be reached (Connection refused)" == str(
         caught.value
     )
