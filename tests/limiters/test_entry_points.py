@@ -34,30 +34,24 @@ def _prelude() -> str:
 
 
 def test_dlsym_answers_ours_on_every_handle_that_has_the_symbol(grant: Grant) -> None:
-    limited = grant.run(
-        _prelude()
-        + """
+    limited = grant.run(f"""{_prelude()}
 names = ["cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds", "cuGetProcAddress_v2"]
 everything = c_void_p(libc.dlopen(None, c_int(2)))
 handles = (driver, NEXT, DEFAULT, everything)
 say([[found(handle, name) == ours(name) for name in names] for handle in handles])
-"""
-    )
+""")
     assert [[True] * 4] * 4 == limited
 
 
 def test_dlsym_leaves_other_names_and_other_libraries_alone(grant: Grant) -> None:
-    answers = grant.run(
-        _prelude()
-        + """
+    answers = grant.run(f"""{_prelude()}
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
 printf = ctypes.cast(libc.printf, c_void_p).value
 real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
 say([found(handle, "printf") == printf for handle in (c, NEXT, DEFAULT)]
      + [found(c, "cuMemAlloc_v2"), found(driver, "cuNoSuchThing")]
      + [found(driver, "cuDriverGetVersion") == real])
-"""
-    )
+""")
     assert [True, True, True, None, None, True] == answers
 
 
@@ -74,29 +68,24 @@ print([libc.dlsym(ctypes.c_void_p(handle), name) for handle in (0, -1)])
 
 
 def test_dlvsym_knows_the_same_entry_points(grant: Grant) -> None:
-    answers = grant.run(
-        _prelude()
-        + """
+    answers = grant.run(f"""{_prelude()}
 libc.dlvsym.argtypes = [c_void_p, c_char_p, c_char_p]
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
 first = [libc.dlvsym(c, b"malloc", version) for version in (b"GLIBC_2.2.5", b"GLIBC_2.17")]
 say([found(c, "malloc") in first, libc.dlvsym(c, b"cuMemAlloc_v2", b"GLIBC_2.2.5")])
-"""
-    )
+""")
     assert [True, None] == answers
 
 
 def test_the_drivers_own_lookup_answers_ours_in_the_variant_asked_for(grant: Grant) -> None:
-    answers = grant.run(
-        _prelude()
-        + """
+    answers = grant.run(f"""{_prelude()}
 call("cuInit", 0)
 def looked_up(name, version, flags, through="cuGetProcAddress_v2"):
     pointer = c_void_p()
     extra = [None] if through.endswith("_v2") else []
     call(through, c_char_p(name.encode()), byref(pointer), c_int(version), flags, *extra)
     return pointer.value
-asked = {
+asked = {{
     "cuMemAlloc_v2": looked_up("cuMemAlloc", 12000, 0),
     "cuLaunchKernel": looked_up("cuLaunchKernel", 12000, 1),
     "cuLaunchKernel_ptsz": looked_up("cuLaunchKernel", 12000, 2),
@@ -105,18 +94,16 @@ asked = {
     "cuGetProcAddress_v2": looked_up("cuGetProcAddress", 12000, 0),
     "cuGraphInstantiate_v2": looked_up("cuGraphInstantiate", 12000, 0),
     "cuStreamBeginCapture_v2": looked_up("cuStreamBeginCapture", 12000, 0),
-}
+}}
 real = ctypes.cast(cuda.cuDriverGetVersion, c_void_p).value
 untouched = looked_up("cuDriverGetVersion", 12000, 0) == real
 say([[name for name, pointer in asked.items() if pointer != ours(name)], untouched])
-"""
-    )
+""")
     assert [[], True] == answers
 
 
 def test_a_pointer_from_the_drivers_lookup_is_limited(grant: Grant) -> None:
-    codes = grant.run(
-        f"""
+    codes = grant.run(f"""
 from ctypes import c_char_p
 start()
 pointer = c_void_p()
@@ -124,21 +111,18 @@ call("cuGetProcAddress", c_char_p(b"cuMemAlloc"), byref(pointer), c_int(12000), 
 allocate = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t)(pointer.value)
 out = c_uint64()
 say([allocate(ctypes.addressof(out), {MIB} + 1), allocate(ctypes.addressof(out), {MIB})])
-"""
-    )
+""")
     assert [2, 0] == codes
 
 
 def test_launches_are_found_while_a_kernel_waits_for_its_local_memory(grant: Grant) -> None:
-    launches = grant.run(
-        _prelude()
-        + """
+    launches = grant.run(f"""{_prelude()}
 start()
-text = b".version 6.4\\n.target sm_50\\n.address_size 64\\n.visible .entry spills()\\n{\\n"
-text += b".local .align 8 .b8 mine[1048576];\\nret;\\n}\\n"
+text = b".version 6.4\\n.target sm_50\\n.address_size 64\\n.visible .entry spills()\\n{{\\n"
+text += b".local .align 8 .b8 mine[1048576];\\nret;\\n}}\\n"
 launches = ["cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel"]
 names = [name + ending for name in launches for ending in ("", "_ptsz")]
-before = {name: ours(name) for name in names}
+before = {{name: ours(name) for name in names}}
 module, kernel = c_void_p(), c_void_p()
 call("cuModuleLoadData", byref(module), c_char_p(text))
 call("cuModuleGetFunction", byref(kernel), module, c_char_p(b"spills"))
@@ -150,19 +134,15 @@ def looked_up(name):
 others = [name for name in names for handle in (driver, NEXT, DEFAULT)
           if not looked_up(name) == found(handle, name) == before[name]]
 say([others, cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)])
-"""
-    )
+""")
     assert [[], 2] == launches
 
 
 def test_with_no_grant_every_entry_point_leads_to_the_driver(grant: Grant) -> None:
-    limited = grant.rack.run(
-        _prelude()
-        + """
+    program = f"""{_prelude()}
 say(found(driver, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
-""",
-        LD_PRELOAD=str(LIMITER),
-    )
+"""
+    limited = grant.rack.run(program, LD_PRELOAD=str(LIMITER))
     assert limited is False
 
 
@@ -231,12 +211,9 @@ def test_a_version_that_is_not_answered_is_refused_by_the_drivers_lookup(
 def test_the_version_that_is_answered_is_ours_through_every_lookup(
     grant: Grant, tmp_path: Path
 ) -> None:
-    limited = _looked_up(
-        tmp_path,
-        grant,
-        """[looked_up(b"cuMemAlloc", 12000, through) == [0, ours("cuMemAlloc_v2")]
-            for through in ("cuGetProcAddress", "cuGetProcAddress_ptsz")]""",
-    )
+    program = """[looked_up(b"cuMemAlloc", 12000, through) == [0, ours("cuMemAlloc_v2")]
+            for through in ("cuGetProcAddress", "cuGetProcAddress_ptsz")]"""
+    limited = _looked_up(tmp_path, grant, program)
     assert [True, True] == limited
 
 
@@ -250,28 +227,22 @@ def test_an_address_that_the_driver_does_not_show_is_ours_by_its_name(
 
 
 def test_dlsym_of_libc_is_answered_with_ours(grant: Grant) -> None:
-    limited = grant.run(
-        _prelude()
-        + """
+    limited = grant.run(f"""{_prelude()}
 c = c_void_p(libc.dlopen(c_char_p(b"libc.so.6"), c_int(2)))
 names = ["dlsym", "dlvsym", "dlopen"]
 say([[found(handle, name) == ours(name) for name in names] for handle in (c, NEXT, DEFAULT)])
-"""
-    )
+""")
     assert [[True] * 3] * 3 == limited
 
 
 def test_a_copy_of_the_driver_under_another_name_is_limited(grant: Grant, tmp_path: Path) -> None:
     copy = tmp_path / "another.so"
     shutil.copy(hetero_simulator.fake_drivers() / "libcuda.so.1", copy)
-    limited = grant.run(
-        _prelude()
-        + f"""
+    limited = grant.run(f"""{_prelude()}
 start()
 copy = c_void_p(libc.dlopen(c_char_p({str(copy).encode()!r}), c_int(2)))
 say(found(copy, "cuMemAlloc_v2") == ours("cuMemAlloc_v2"))
-"""
-    )
+""")
     assert limited is True
 
 

@@ -8,8 +8,7 @@ LIMITERS = LIMITER.parents[2]
 
 
 def test_a_forked_child_has_an_account_of_its_own(grant: Grant) -> None:
-    amounts = grant.run(
-        f"""
+    amounts = grant.run(f"""
 import os
 ready, go = os.pipe(), os.pipe()
 child = os.fork()
@@ -27,8 +26,7 @@ os.write(go[1], b"x")
 os.waitpid(child, 0)
 seen.append(info()[0] >> 20)
 say(seen)
-"""
-    )
+""")
     assert ["1", 44, 14, 34] == amounts
 
 
@@ -37,8 +35,7 @@ def test_a_child_forked_amid_calls_of_other_threads_answers_each_call(grant: Gra
 
     A limiter that waits there for a thread that the child does not have would hang it for good.
     """
-    answered = grant.run(
-        """
+    answered = grant.run("""
 import os, signal
 context, over, file = start(), False, c_int()
 address, again, other = c_uint64(), c_uint64(), c_void_p()
@@ -84,8 +81,7 @@ for _ in range(30):
 over = True
 racing.join()
 say(ends)
-"""
-    )
+""")
     assert [0] * 30 == answered
 
 
@@ -109,8 +105,7 @@ def test_each_lock_of_the_limiters_is_renewed_in_a_child() -> None:
 
 
 def test_a_child_that_outlives_its_parent_does_not_hold_the_parents_memory(grant: Grant) -> None:
-    used_mib = grant.run(
-        f"""
+    used_mib = grant.run(f"""
 import os
 start()
 take("plain", {50 * MIB})
@@ -120,7 +115,6 @@ if os.fork() == 0:
     time.sleep(2)
     os._exit(0)
 say(info()[0] >> 20)
-"""
-    )
+""")
     assert 14 == used_mib
     assert 64 == grant.run("start(); say(info()[0] >> 20)")

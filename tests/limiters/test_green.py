@@ -41,9 +41,7 @@ def test_a_green_context_is_charged_until_it_is_destroyed(rack: Rack, management
     alone.mkdir()
     (alone / "libcuda.so.1").symlink_to(hetero_simulator.fake_drivers() / "libcuda.so.1")
     drivers = {} if management else {"LD_LIBRARY_PATH": str(alone)}
-    left_mib = _told(
-        rack.grant(Terms(memory=40 * MIB)),
-        """
+    program = """
 first, seen = green(), [left()]
 second = green()
 seen.append(left())
@@ -55,16 +53,13 @@ call("cuGreenCtxDestroy", first)
 seen.append(left())
 call("cuGreenCtxDestroy", second)
 say([*seen, left()])
-""",
-        **drivers,
-    )
+"""
+    left_mib = _told(rack.grant(Terms(memory=40 * MIB)), program, **drivers)
     assert [24, 8, 2, 24, 40] == left_mib
 
 
 def test_memory_of_a_green_context_outlives_it_and_ends_with_the_primary_one(grant: Grant) -> None:
-    left_mib = _told(
-        grant,
-        f"""
+    program = f"""
 made = green()
 enter(made)
 take("plain", {8 * MIB})
@@ -75,15 +70,13 @@ seen.append(left())
 call("cuDevicePrimaryCtxReset_v2", c_int(0))
 start()
 say([*seen, left()])
-""",
-    )
+"""
+    left_mib = _told(grant, program)
     assert [40, 56, 64] == left_mib
 
 
 def test_a_green_context_brings_no_block_for_small_pieces(grant: Grant) -> None:
-    pieces = _told(
-        grant,
-        """
+    program = """
 made = green()
 def fill():
     held = 0
@@ -92,19 +85,17 @@ def fill():
     return held
 enter(made)
 say(fill())
-""",
-    )
+"""
+    pieces = _told(grant, program)
     assert (64 - 16 + 2) * 2 == pieces
 
 
 def test_the_streams_of_a_green_context_are_charged(grant: Grant) -> None:
-    cost_mib = _told(
-        grant,
-        """
+    program = """
 made, stream, before = green(), c_void_p(), left()
 for _ in range(12):
     call("cuGreenCtxStreamCreate", byref(stream), made, c_uint(1), c_int(0))
 say(before - left())
-""",
-    )
+"""
+    cost_mib = _told(grant, program)
     assert 4 == cost_mib

@@ -13,9 +13,7 @@ def left():
 
 
 def test_pieces_are_charged_by_the_blocks_they_lie_in(grant: Grant) -> None:
-    left_mib = grant.run(
-        LEFT
-        + f"""
+    left_mib = grant.run(f"""{LEFT}
 start()
 pieces = [take("plain", {MIB} - 512) for _ in range(40)]  # 20 blocks, one is the context's
 seen = [left()]
@@ -25,8 +23,7 @@ seen.append(left())
 for piece in pieces[1::2]:
     give("plain", piece)
 say(seen + [left(), info()[0] == {64 * MIB}])
-"""
-    )
+""")
     assert [26, 26, 64, True] == left_mib
 
 
@@ -36,23 +33,19 @@ def test_a_byte_more_than_a_block_takes_two(grant: Grant) -> None:
 
 
 def test_a_grant_of_a_mebibyte_can_hold_one(rack: Rack) -> None:
-    answers = rack.grant(Terms(memory=MIB)).run(
-        f"""
+    answers = rack.grant(Terms(memory=MIB)).run(f"""
 start()
 whole = take("plain", {MIB})
 seen = [whole > 1000, take("plain", {MIB}), take("plain", 1)]
 give("plain", whole)
 pieces = [take("plain", {MIB} - 512) for _ in range(3)]
 say(seen + [piece > 1000 for piece in pieces])
-"""
-    )
+""")
     assert [True, 2, 2, True, True, False] == answers
 
 
 def test_small_arrays_are_charged_by_the_most_they_were_together(grant: Grant) -> None:
-    left_mib = grant.run(
-        LEFT
-        + """
+    left_mib = grant.run(f"""{LEFT}
 start()
 arrays = [take("array", 4096) for _ in range(1000)]
 seen = [left()]
@@ -61,22 +54,18 @@ for made in arrays[1:]:
 seen.append(left())
 give("array", arrays[0])
 say(seen + [left()])
-"""
-    )
+""")
     assert [60, 60, 64] == left_mib
 
 
 def test_a_pool_of_a_byte_is_charged_its_chunk(grant: Grant) -> None:
-    answers = grant.run(
-        LEFT
-        + """
+    answers = grant.run(f"""{LEFT}
 start()
 def byte():
     pointer = c_uint64()
     return driver.code("cuMemAllocFromPoolAsync", byref(pointer), 1, pool(), None)
 say([byte(), left(), byte(), left(), byte()])
-"""
-    )
+""")
     assert [0, 32, 0, 0, 2] == answers
 
 
@@ -98,10 +87,7 @@ def blocked():
 def test_what_a_blocked_stream_is_to_free_stays_charged_until_it_did(
     grant: Grant, path: str
 ) -> None:
-    answers = grant.run(
-        LEFT
-        + BLOCKED
-        + f"""
+    answers = grant.run(f"""{LEFT}{BLOCKED}
 pointer = take({path!r}, {64 * MIB})
 stream = blocked()
 call("cuMemFreeAsync", pointer, stream)
@@ -109,18 +95,14 @@ seen = [left(), take("plain", {64 * MIB}), take("async", {64 * MIB})]
 word.value = 1
 call("cuStreamSynchronize", stream)
 say(seen + [take("plain", {64 * MIB}) > 1000])
-"""
-    )
+""")
     assert [0, 2, 2, True] == answers
 
 
 def test_streams_that_are_blocked_one_after_another_hold_no_more_than_the_grant(
     grant: Grant,
 ) -> None:
-    program = grant.start(
-        LEFT
-        + BLOCKED
-        + f"""
+    program = grant.start(f"""{LEFT}{BLOCKED}
 def round():
     try:
         pointer, stream = c_uint64(), blocked()
@@ -130,8 +112,7 @@ def round():
     return code or driver.code("cuMemFreeAsync", pointer.value, stream)
 say([round() for _ in range(4)])
 input()
-"""
-    )
+""")
     assert program.stdout
     answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
@@ -143,8 +124,7 @@ input()
 
 def test_streams_take_what_a_context_may_and_no_block_beyond_the_limit(grant: Grant) -> None:
     """A context keeps what it took for streams, so one that does not fit is never made."""
-    program = grant.start(
-        f"""
+    program = grant.start(f"""
 start()
 for _ in range(32):
     take("plain", {2 * MIB})
@@ -156,8 +136,7 @@ seen = [isinstance(each, int) for each in four] + [stream()]
 call("cuStreamDestroy_v2", four[0])
 say([*seen, isinstance(stream(), int)])
 input()
-"""
-    )
+""")
     assert program.stdout
     answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
@@ -168,10 +147,7 @@ input()
 
 
 def test_a_destroyed_pool_holds_what_is_pending_and_is_charged_for_it(grant: Grant) -> None:
-    left_mib = grant.run(
-        LEFT
-        + BLOCKED
-        + f"""
+    left_mib = grant.run(f"""{LEFT}{BLOCKED}
 made, pointer, stream = pool(), c_uint64(), blocked()
 call("cuMemAllocFromPoolAsync", byref(pointer), {32 * MIB}, made, stream)
 call("cuMemFreeAsync", pointer.value, stream)
@@ -180,8 +156,7 @@ seen = [left()]
 word.value = 1
 call("cuStreamSynchronize", stream)
 say(seen + [left()])
-"""
-    )
+""")
     assert [32, 64] == left_mib
 
 
@@ -213,32 +188,25 @@ def load(*declarations):
 def test_arrays_that_an_image_declares_are_charged_while_it_is_loaded(
     grant: Grant, declarations: tuple[str, ...], mebibytes: int
 ) -> None:
-    answers = grant.run(
-        LEFT
-        + PTX
-        + f"""
+    answers = grant.run(f"""{LEFT}{PTX}
 start()
 first = load(*{declarations!r})
 seen = [left()]
 second = load(*{declarations!r})
 call("cuModuleUnload", first)
 say(seen + [second if isinstance(second, int) else 0, left()])
-"""
-    )
+""")
     refused = 2 if mebibytes else 0
     assert [64 - mebibytes, refused, 64] == answers
 
 
 @pytest.mark.parametrize("loading", ["LAZY", "EAGER"])
 def test_a_library_is_charged_before_it_is_loaded(grant: Grant, loading: str) -> None:
-    answers = grant.run(
-        LEFT
-        + PTX
-        + """
+    program = f"""{LEFT}{PTX}
 start()
 def library(size):
     made = c_void_p()
-    data, none = image(f".global .b8 big[{size << 20}];"), (None, None, c_uint(0))
+    data, none = image(f".global .b8 big[{{size << 20}}];"), (None, None, c_uint(0))
     code = driver.code("cuLibraryLoadData", byref(made), data, *none, *none)
     return code, made
 code, made = library(40)
@@ -248,17 +216,14 @@ call("cuLibraryGetGlobal", byref(pointer), byref(size), made, b"big")
 seen += [size.value >> 20, left()]
 call("cuLibraryUnload", made)
 say(seen + [left()])
-""",
-        CUDA_MODULE_LOADING=loading,
-    )
+"""
+    answers = grant.run(program, CUDA_MODULE_LOADING=loading)
     assert [0, 24, 2, 40, 24, 64] == answers
 
 
 def test_buffers_of_a_context_are_charged_from_when_they_are_asked_for(rack: Rack) -> None:
     grant = rack.grant(Terms(memory=900 * MIB))
-    answers = grant.run(
-        LEFT
-        + f"""
+    answers = grant.run(f"""{LEFT}
 start()
 STACK, PRINTF, HEAP = 0, 1, 2
 def ask(limit, size):
@@ -272,8 +237,7 @@ ask(STACK, 1024)
 call("cuDevicePrimaryCtxReset_v2", c_int(0))
 start()
 say([seen, taken > 200, left()])
-"""
-    )
+""")
     assert [
         [0, 386, 2, 0, 900, 0, 642, 0, 900, 2, 900],
         True,
@@ -282,15 +246,12 @@ say([seen, taken > 200, left()])
 
 
 def test_streams_take_memory_by_the_handful(grant: Grant) -> None:
-    answers = grant.run(
-        LEFT
-        + """
+    answers = grant.run(f"""{LEFT}
 start()
 streams, code = 0, 0
 while code == 0 and streams < 1000:
     code = cuda.cuStreamCreate(byref(c_void_p()), c_uint(1))
     streams += 1
 say([code, 100 < streams < 160])
-"""
-    )
+""")
     assert [2, True] == answers

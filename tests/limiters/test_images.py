@@ -54,9 +54,7 @@ say(seen)
 
 def test_a_library_that_did_not_fit_is_nothing_that_the_driver_is_asked_of(grant: Grant) -> None:
     """It cannot be read, so it is loaded when its kernels are asked for, and unloaded again."""
-    codes = grant.run(
-        IMAGES
-        + """
+    codes = grant.run(f"""{IMAGES}
 # An ELF file without sections that the limiter reads: an array of 80 MiB.
 sections = struct.pack("<IIQQQQIIQQ", 1, 8, 2, 0, 0, 80 << 20, 0, 0, 1, 0)
 names = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 512, 12, 0, 0, 0, 0)
@@ -65,15 +63,12 @@ head = head.ljust(58, b"\\0") + struct.pack("<HHH", 0, 3, 2)
 elf = head.ljust(512, b"\\0") + b"\\0.nv.global\\0"
 made = library(elf.ljust(1024, b"\\0") + bytes(64) + sections + names)
 say([asked(made), driver.code("cuLibraryUnload", made), asked(made)])
-"""
-    )
+""")
     assert [[OUT_OF_MEMORY] * 6, 0, [INVALID] * 6] == codes
 
 
 def test_a_size_of_countless_parentheses_is_refused_and_not_followed(grant: Grant) -> None:
-    codes = grant.run(
-        IMAGES
-        + """
+    codes = grant.run(f"""{IMAGES}
 def nested(depth):
     return text(".global .b8 big[" + "(" * depth + "1048576" + ")" * depth + "];")
 seen = []
@@ -81,8 +76,7 @@ for depth in 3, 100, 101, 5_000_000:
     module = c_void_p()
     seen.append(driver.code("cuModuleLoadData", byref(module), nested(depth)))
 say(seen)
-"""
-    )
+""")
     assert [0, 0, OUT_OF_MEMORY, OUT_OF_MEMORY] == codes
 
 
@@ -94,16 +88,13 @@ WRITTEN = ("plain", "lz4", "zstd", "elf")
 @pytest.mark.parametrize("form", WRITTEN)
 def test_what_nvcc_wrote_is_charged_its_arrays(grant: Grant, form: str) -> None:
     path = CORPUS / f"image-nvcc-{form}"
-    codes = grant.run(
-        IMAGES
-        + f"""
+    codes = grant.run(f"""{IMAGES}
 image = open({str(path)!r}, "rb").read()[1:] + bytes(16)
 seen = []
 for _ in range(9):
     seen.append(driver.code("cuModuleLoadData", byref(c_void_p()), image))
 say(seen)
-"""
-    )
+""")
     assert [0] * 8 + [OUT_OF_MEMORY] == codes
 
 

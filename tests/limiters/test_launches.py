@@ -20,8 +20,7 @@ from tenancy import MIB, UUIDS, Rack, Terms, in_front
 def test_a_capture_is_over_when_its_stream_is_or_when_it_ends(
     rack: Rack, begin: str, end: str
 ) -> None:
-    counts = rack.grant(Terms(core=3000)).run(
-        f"""
+    counts = rack.grant(Terms(core=3000)).run(f"""
 start()
 kernel = spin_kernel()
 launch(kernel, 50)
@@ -46,16 +45,14 @@ for _ in range(50):
     launch(kernel, 500, stream)
 call("cuStreamSynchronize", stream)
 say([answers, counts])
-"""
-    )
+""")
     assert [[0] * 6, [] if "Destroy" in end else [5] * 3] == counts
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_a_capture_behind_work_in_the_default_stream_is_not_spoilt(rack: Rack, mode: int) -> None:
     """The default stream takes no fence while a stream that waits for it is captured."""
-    answers = rack.grant(Terms(core=5000)).run(
-        f"""
+    answers = rack.grant(Terms(core=5000)).run(f"""
 import time
 start()
 kernel, stream, graph, answers = spin_kernel(), c_void_p(), c_void_p(), set()
@@ -69,8 +66,7 @@ for _ in range(10):
     answers.add(cuda.cuStreamEndCapture(stream, byref(graph)))
     call("cuCtxSynchronize")
 say(list(answers))
-"""
-    )
+""")
     assert [0] == answers
 
 
@@ -78,8 +74,7 @@ def test_a_cooperative_launch_is_charged_on_each_of_its_devices(tmp_path: Path) 
     grant = Rack.of(tmp_path, cards=2).grant(
         Terms(core=5000, uuid=UUIDS[0]), Terms(core=5000, uuid=UUIDS[1])
     )
-    grant.run(
-        """
+    grant.run("""
 class Launch(ctypes.Structure):
     _fields_ = [("function", c_void_p), ("dims", c_uint * 7), ("stream", c_void_p),
                 ("parameters", c_void_p)]
@@ -101,8 +96,7 @@ for device in (0, 1):
 import time
 time.sleep(0.3)
 say(0)
-"""
-    )
+""")
     assert [20, 20] == [grant.usage(device).launches for device in (0, 1)]
     assert all(grant.usage(device).gpu_ns > 20_000_000 for device in (0, 1))
 
@@ -119,8 +113,7 @@ MOVES = {
 @pytest.mark.parametrize("name", [*MOVES, *(f"{name}_ptsz" for name in MOVES)])
 def test_what_moves_data_without_a_copys_name_is_charged(rack: Rack, name: str) -> None:
     grant = rack.grant(Terms(core=9000))
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 import time
 class Place(ctypes.Structure):
     _fields_ = [("kind", c_int), ("device", c_int)]
@@ -136,8 +129,7 @@ answers = [cuda.{name}({MOVES[name.removesuffix("_ptsz")]}) for _ in range(5)]
 call("cuCtxSynchronize")
 time.sleep(0.3)  # until the governor has looked
 say(answers)
-"""
-    )
+""")
     assert [0] * 5 == answers
     assert 5 == grant.usage().launches
 
@@ -234,8 +226,7 @@ def test_a_captured_launch_passes_no_gate_while_another_capture_takes_long_to_en
 
 
 def test_what_a_node_is_made_of_may_lie_in_memory_that_is_only_read(rack: Rack) -> None:
-    codes = rack.grant(Terms(memory=64 * MIB)).run(
-        """
+    codes = rack.grant(Terms(memory=64 * MIB)).run("""
 import mmap, struct
 start()
 kernel, graph, node = spin_kernel(), c_void_p(), c_void_p()
@@ -251,6 +242,5 @@ assert libc.mprotect(c_void_p(page), c_size_t(4096), mmap.PROT_READ) == 0
 none = c_void_p()
 say([cuda.cuGraphAddNode_v2(byref(node), graph, none, none, c_size_t(0), c_void_p(page)),
      cuda.cuGraphNodeSetParams(node, c_void_p(page))])
-"""
-    )
+""")
     assert [0, 0] == codes

@@ -27,8 +27,7 @@ def test_every_path_is_charged_what_the_device_gives_and_over_it_is_out_of_memor
     rack: Rack, path: str
 ) -> None:
     limit = (256 if path == "managed" else 64) * MIB
-    answers = rack.grant(Terms(memory=limit)).run(
-        f"""
+    answers = rack.grant(Terms(memory=limit)).run(f"""
 start()
 grain, limit = PATHS[{path!r}][2], {limit}
 full = take({path!r}, limit)
@@ -40,14 +39,12 @@ most = take({path!r}, limit - grain)
 refused.append(take({path!r}, 2 * grain))
 last = take({path!r}, grain)
 say([free_when_full, refused, free_after, info()[0], last == OUT_OF_MEMORY])
-"""
-    )
+""")
     assert [0, [2, 2, 2], limit, 0, False] == answers
 
 
 def test_managed_memory_is_charged_together_in_batches(rack: Rack) -> None:
-    answers = rack.grant(Terms(memory=256 * MIB)).run(
-        f"""
+    answers = rack.grant(Terms(memory=256 * MIB)).run(f"""
 start()
 left, held = [], []
 for size in (1, {64 * MIB}, {64 * MIB}, {64 * MIB}):
@@ -57,16 +54,14 @@ for what in held:
     give("managed", what)
     left.append(info()[0] >> 20)
 say([left, take("plain", {130 * MIB}) > 1000, take("managed", 1)])
-"""
-    )
+""")
     assert [[128, 128, 0, 0, 0, 128, 128, 256], True, 2] == answers
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_pools_of_managed_memory_are_charged_in_batches(rack: Rack, place: int) -> None:
     """Of no place, of the card and of the host."""
-    answers = rack.grant(Terms(memory=192 * MIB)).run(
-        f"""
+    answers = rack.grant(Terms(memory=192 * MIB)).run(f"""
 start()
 managed, left = pool(2, Location({place}, 0)), []
 def take(pool, size):
@@ -79,26 +74,22 @@ take(managed, {40 * MIB})
 for _ in range(12):  # which are charged by the process's figure, that has nothing of the pool
     call("cuStreamCreate", byref(c_void_p()), c_uint(1))
 say([*left, info()[0] >> 20])
-"""
-    )
+""")
     assert [[0, 64], [0, 64], [2, 64], 60] == answers
 
 
 def test_an_allocation_that_the_driver_refuses_is_not_charged(rack: Rack) -> None:
     grant = rack.grant(Terms(memory=4096 * MIB))
-    codes = grant.run(
-        f"""
+    codes = grant.run(f"""
 start()
 say([take("plain", {2048 * MIB}), take("block", {2048 * MIB}), take("array", {2048 * MIB})])
-"""
-    )
+""")
     assert [2, 2, 2] == codes
     assert (0, 0) == (grant.usage().used, grant.usage().denied)
 
 
 def test_a_block_is_charged_until_it_is_released_and_unmapped(grant: Grant) -> None:
-    left_mib = grant.run(
-        f"""
+    left_mib = grant.run(f"""
 start()
 size, left = {8 * MIB}, lambda: info()[0] >> 20
 def reserve(size):
@@ -124,8 +115,7 @@ seen.append(left())
 call("cuMemRelease", other)
 seen.append(left())
 say(seen)
-"""
-    )
+""")
     assert [64, 56, 56, 64, 56, 64] == left_mib
 
 
@@ -133,15 +123,13 @@ def test_a_block_goes_where_its_properties_say_without_a_context(tmp_path: Path)
     grant = Rack.of(tmp_path, cards=2).grant(
         Terms(memory=8 * MIB, uuid=UUIDS[0]), Terms(memory=16 * MIB, uuid=UUIDS[1])
     )
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 call("cuInit", 0)
 contexts = [start(0), start(1)]
 call("cuCtxSetCurrent", None)
 FIRST.id = 1
 say([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block", {2 * MIB})])
-"""
-    )
+""")
     assert [2, True, 2] == answers
     assert (0, 16 * MIB) == (grant.usage(0).peak, grant.usage(1).peak)
 
@@ -164,45 +152,38 @@ say([first, info()[0] >> 20, take("plain", {150 * MIB}) > 1000])
 
 def test_a_context_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     rack = Rack.of(tmp_path, more="context = 100 MiB")
-    codes = rack.grant(Terms(memory=64 * MIB, flags=CONTEXT)).run(
-        """
+    codes = rack.grant(Terms(memory=64 * MIB, flags=CONTEXT)).run("""
 call("cuInit", 0)
 say([cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), c_int(0)),
      cuda.cuCtxCreate_v2(byref(c_void_p()), c_uint(0), c_int(0))])
-"""
-    )
+""")
     assert [2, 2] == codes
 
 
 def test_host_memory_and_imports_are_not_charged(grant: Grant) -> None:
-    free_bytes = grant.run(
-        f"""
+    free_bytes = grant.run(f"""
 start()
 pinned = c_void_p()
 call("cuMemAllocHost_v2", byref(pinned), {256 * MIB})
 say(info()[0])
-"""
-    )
+""")
     assert 64 * MIB == free_bytes
 
 
 @pytest.mark.parametrize("end", ["cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"])
 def test_what_lived_in_a_context_is_given_back_with_it(grant: Grant, end: str) -> None:
-    free_bytes = grant.run(
-        f"""
+    free_bytes = grant.run(f"""
 start()
 take("plain", {10 * MIB}), take("managed", {10 * MIB}), take("array", {10 * MIB})
 call({end!r}, c_int(0))
 start()
 say(info()[0])
-"""
-    )
+""")
     assert 64 * MIB == free_bytes
 
 
 def test_a_context_of_ones_own_gives_back_only_its_own(grant: Grant) -> None:
-    left_mib = grant.run(
-        f"""
+    left_mib = grant.run(f"""
 start()
 take("plain", {10 * MIB})
 own = c_void_p()
@@ -213,8 +194,7 @@ call("cuCtxDestroy_v2", own)
 start()
 seen.append(info()[0] >> 20)
 say(seen)
-"""
-    )
+""")
     assert [34, 54] == left_mib
 
 
@@ -228,8 +208,7 @@ say([getattr(cuda, name)(c_uint64(what)) for name, what in strange])
 
 
 def test_the_grant_is_what_the_driver_and_nvml_show(grant: Grant) -> None:
-    figures = grant.run(
-        f"""
+    figures = grant.run(f"""
 start()
 take("plain", {10 * MIB})
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
@@ -240,8 +219,7 @@ first, second = (c_uint64 * 3)(), (c_uint64 * 5)(40 | 2 << 24)
 assert nvml.nvmlDeviceGetMemoryInfo(card, byref(first)) == 0
 assert nvml.nvmlDeviceGetMemoryInfo_v2(card, byref(second)) == 0
 say([info(), total_memory(0), list(first), [second[1], second[3], second[4]]])
-"""
-    )
+""")
     total, used, free = 64 * MIB, 10 * MIB, 54 * MIB
     assert [[free, total], total, [total, free, used], [total, free, used]] == figures
 
@@ -266,8 +244,7 @@ say(seen)
 
 def test_a_visible_device_outside_the_grant_has_nothing(tmp_path: Path) -> None:
     grant = Rack.of(tmp_path, cards=2).grant(Terms(uuid=UUIDS[1]))
-    answers = grant.run(
-        """
+    answers = grant.run("""
 start()
 kernel = spin_kernel()
 try:
@@ -276,22 +253,19 @@ try:
 except Refused as refused:
     code = refused.code
 say([info(), total_memory(0), take("plain", 1 << 20), take("block", 2 << 20), code])
-"""
-    )
+""")
     assert [[0, 0], 0, 2, 2, 800] == answers
 
 
 def test_a_limit_changed_in_place_holds_at_once(grant: Grant) -> None:
-    program = grant.start(
-        f"""
+    program = grant.start(f"""
 start()
 say(take("plain", {60 * MIB}) > 1000)
 input()
 say([info()[1] >> 20, take("plain", {60 * MIB}) > 1000])
 input()
 say([info()[0], info()[1] >> 20, take("plain", 1 << 20)])
-"""
-    )
+""")
     assert program.stdout
     assert program.stdin
     assert json.loads(program.stdout.readline()) is True
@@ -335,13 +309,11 @@ def test_a_grant_that_is_garbage_refuses_everything(grant: Grant, spoil: object)
     assert callable(spoil)
     path = grant.directory / "grant"
     path.write_bytes(spoil(path.read_bytes()))
-    codes = grant.run(
-        """
+    codes = grant.run("""
 first = cuda.cuInit(c_uint(0))
 say([first, cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(1)), cuda.cuGraphLaunch(None, None),
       cuda.cuLaunchKernel(None, *[c_uint(1)] * 7, None, None, None)])
-"""
-    )
+""")
     assert [800, 800, 800, 800] == codes
 
 

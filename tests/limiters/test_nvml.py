@@ -71,9 +71,7 @@ def management(tmp_path: Path) -> str:
 
 
 def test_a_card_that_is_not_granted_is_nowhere(shared: Rack) -> None:
-    answers = shared.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + f"""
+    answers = shared.grant(Terms(uuid=SECOND)).run(f"""{NVML}
 card = nvmlDeviceGetHandleByIndex(0)
 pci = nvmlDeviceGetPciInfo(card).busId
 at_addresses = [tried(nvmlDeviceGetHandleByPciBusId, f"0:{{bus:x}}:0") for bus in range(256)]
@@ -84,8 +82,7 @@ say([
     tried(nvmlDeviceGetHandleByUUID, {FIRST!r}),
     [uuid(found) for found in at_addresses if found != "Not Found"],
 ])
-"""
-    )
+""")
     assert [
         *(1, SECOND, 0, 1),
         *(SECOND, SECOND),
@@ -127,23 +124,19 @@ def test_a_device_of_another_vendor_has_no_index(rack: Rack) -> None:
 
 
 def test_before_nvml_is_started_it_says_so(rack: Rack) -> None:
-    codes = rack.grant(Terms(uuid=SECOND)).run(
-        """
+    codes = rack.grant(Terms(uuid=SECOND)).run("""
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 card, count = c_void_p(), c_uint()
 say([nvml.nvmlDeviceGetCount_v2(byref(count)), nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(card)),
      nvml.nvmlDeviceGetHandleByUUID(b"x", byref(card))])
-"""
-    )
+""")
     assert [1, 1, 1] == codes
 
 
 def test_a_serial_number_a_drain_and_an_excluded_card_lead_to_no_other_card(
     rack: Rack, management: str
 ) -> None:
-    answers = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + f"""
+    program = f"""{NVML}
 def drained(bus):
     state = c_uint()
     pci = nvmlPciInfo_t(bus=bus)
@@ -158,26 +151,21 @@ say([
     by_struct({FIRST!r}), by_struct({SECOND!r}), drained(1), drained(2),
     nvmlGetExcludedDeviceCount(), tried(nvmlGetExcludedDeviceInfoByIndex, 0),
 ])
-""",
-        LD_LIBRARY_PATH=management,
-    )
+"""
+    answers = rack.grant(Terms(uuid=SECOND)).run(program, LD_LIBRARY_PATH=management)
     assert ["Not Found", SECOND, [6, False], [0, True], 2, 0, 0, "Invalid Argument"] == answers
 
 
 def test_lists_of_cards_name_the_granted_ones(rack: Rack, management: str) -> None:
-    cards = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + CARD
-        + """
+    program = f"""{NVML}{CARD}
 def of_unit(room):
     count, cards = c_uint(room), (c_nvmlDevice_t * 4)()
     code = pynvml._nvmlGetFunctionPointer("nvmlUnitGetDevices")(None, byref(count), cards)
     return code, count.value, [uuid(each) for each in cards[:count.value] if each]
 say([[uuid(each) for each in nvmlDeviceGetTopologyNearestGpus(card, 50)],
      [uuid(each) for each in nvmlSystemGetTopologyGpuSet(0)], of_unit(4), of_unit(0)])
-""",
-        LD_LIBRARY_PATH=management,
-    )
+"""
+    cards = rack.grant(Terms(uuid=SECOND)).run(program, LD_LIBRARY_PATH=management)
     assert [[SECOND], [SECOND], [0, 1, [SECOND]], [7, 1, []]] == cards
 
 
@@ -282,19 +270,15 @@ def test_processes_are_the_grants_own_in_each_version(shared: Rack) -> None:
     with meanwhile(sibling):
         assert sibling.stdout is not None
         sibling.stdout.readline()
-        compute, graphics, details, without_room = grant.run(
-            NVML
-            + LISTED
-            + f"""
+        program = f"""{NVML}{LISTED}
 start()
 take("plain", {10 * MIB})
 details = nvmlDeviceGetRunningProcessDetailList(card, nvmlProcessDetailList_v1, 0)
 say([versions("Compute"), versions("Graphics"),
      [[one.pid - os.getpid(), one.usedGpuMemory // {MIB}] for one in details],
      listed("nvmlDeviceGetComputeRunningProcesses", Old, 0)])
-""",
-            CUDA_VISIBLE_DEVICES="1",
-        )
+"""
+        compute, graphics, details, without_room = grant.run(program, CUDA_VISIBLE_DEVICES="1")
     own = details
     assert [4, 10] == sorted(memory for _, memory in own)
     assert [0, 10] in own
@@ -307,25 +291,19 @@ say([versions("Compute"), versions("Graphics"),
 def test_a_process_that_the_driver_lists_badly_has_the_ledgers_figure(
     rack: Rack, management: str, environment: dict[str, str]
 ) -> None:
-    processes = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + LISTED
-        + f"""
+    program = f"""{NVML}{LISTED}
 start(1)
 take("plain", {10 * MIB})
 say(listed("nvmlDeviceGetComputeRunningProcesses", Old))
-""",
-        LD_LIBRARY_PATH=management,
-        **environment,
+"""
+    processes = rack.grant(Terms(uuid=SECOND)).run(
+        program, LD_LIBRARY_PATH=management, **environment
     )
     assert [0, [[0, 10]]] == processes
 
 
 def test_accounts_and_sessions_are_of_the_grants_processes(rack: Rack, management: str) -> None:
-    answers = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + CARD
-        + """
+    program = f"""{NVML}{CARD}
 start(1)
 own = os.getpid()
 def stats(pid):
@@ -343,9 +321,8 @@ say([
     asked("nvmlDeviceGetEncoderSessions"), asked("nvmlDeviceGetFBCSessions"),
     [one.pid - own for one in nvmlDeviceGetMPSComputeRunningProcesses(card)],
 ])
-""",
-        LD_LIBRARY_PATH=management,
-    )
+"""
+    answers = rack.grant(Terms(uuid=SECOND)).run(program, LD_LIBRARY_PATH=management)
     own = [0]
     assert [own, [True, "Not Found"], [0, 6], own, own, [0, 1], [0, 1], own] == answers
 
@@ -366,10 +343,7 @@ def samples(kind):
 
 def test_utilization_is_the_device_time_that_the_grant_is_charged(shared: Rack) -> None:
     grant = shared.grant(Terms(uuid=SECOND, core=3000))
-    idle, busy, later = grant.run(
-        NVML
-        + UTILIZATION
-        + """
+    program = f"""{NVML}{UTILIZATION}
 start()
 idle = rates()[0]
 def work(seconds):
@@ -382,9 +356,8 @@ work(1.2)
 first = rates()[0]
 work(0.7)
 say([idle, first, rates()[0]])
-""",
-        CUDA_VISIBLE_DEVICES="1",
-    )
+"""
+    idle, busy, later = grant.run(program, CUDA_VISIBLE_DEVICES="1")
     assert 0 == idle
     assert 20 <= busy <= 40
     assert 20 <= later <= 40
@@ -412,17 +385,13 @@ def test_utilization_is_unknown_where_the_driver_knows_the_processes_by_other_pi
 
 
 def test_samples_of_utilization_are_of_the_grants_processes(rack: Rack, management: str) -> None:
-    samples = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + UTILIZATION
-        + """
+    program = f"""{NVML}{UTILIZATION}
 start(1)
 own = os.getpid()
 say([[one.pid - own for one in nvmlDeviceGetProcessUtilization(card, 0)],
      [one.pid - own for one in nvmlDeviceGetProcessesUtilizationInfo(card, 0)]])
-""",
-        LD_LIBRARY_PATH=management,
-    )
+"""
+    samples = rack.grant(Terms(uuid=SECOND)).run(program, LD_LIBRARY_PATH=management)
     assert [[0], [0]] == samples
 
 
@@ -434,14 +403,10 @@ def test_a_grant_that_does_nothing_has_no_samples_of_its_neighbours(shared: Rack
 
 
 def test_what_is_known_of_the_whole_card_alone_is_not_said(rack: Rack, management: str) -> None:
-    answers = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + UTILIZATION
-        + """
+    program = f"""{NVML}{UTILIZATION}
 gpm = pynvml._nvmlGetFunctionPointer("nvmlGpmSampleGet")
 say([tried(nvmlDeviceGetEncoderUtilization, card), tried(samples, 2), tried(samples, 9),
      nvmlGpmQueryDeviceSupport(card).isSupportedDevice, gpm(card, None), samples(0)])
-""",
-        LD_LIBRARY_PATH=management,
-    )
+"""
+    answers = rack.grant(Terms(uuid=SECOND)).run(program, LD_LIBRARY_PATH=management)
     assert [*["Not Supported"] * 3, 0, 3, [99]] == answers

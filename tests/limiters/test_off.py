@@ -79,8 +79,7 @@ def test_every_call_reaches_the_driver_once_and_as_it_was_made(
 
 def test_no_entry_point_leads_to_the_limiter(tmp_path: Path) -> None:
     grant = Rack.of(tmp_path, cards=2).grant(Terms(policy="off", uuid=UUIDS[0]))
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 from ctypes import c_char_p
 import re
 libc = ctypes.CDLL(None)
@@ -99,8 +98,7 @@ found |= {{driver_s_lookup(name.split(b"_v")[0]) for name in names}}
 # And a card outside the grant is there like any other.
 start(1)
 say([len(ours), bool(ours & found), take("plain", 4096) > 1000])
-"""
-    )
+""")
     assert [4, False, True] == answers
 
 

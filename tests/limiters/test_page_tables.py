@@ -76,8 +76,7 @@ def test_page_tables_are_charged_what_an_h100_took_and_given_back(
     grant: Grant, way: str, mib: int
 ) -> None:
     """The figures are of docs/charges.md; what is mapped is a block of 2 MiB."""
-    left_mib = grant.run(
-        f"""{WAYS}
+    left_mib = grant.run(f"""{WAYS}
 start()
 left = [info()[0] >> 20]
 for _ in range(2):
@@ -86,28 +85,24 @@ for _ in range(2):
     give()
     left.append(info()[0] >> 20)
 say(left)
-"""
-    )
+""")
     assert [64, 64 - mib, 64, 64 - mib, 64] == left_mib
 
 
 @pytest.mark.parametrize("end", ["cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2"])
 def test_page_tables_of_the_host_are_given_back_with_the_context(grant: Grant, end: str) -> None:
-    left_mib = grant.run(
-        f"""{WAYS}
+    left_mib = grant.run(f"""{WAYS}
 start()
 kept, left = pinned(8, 256 << 20), [info()[0] >> 20]
 call("{end}", c_int(0))
 start()
 say([*left, info()[0] >> 20])
-"""
-    )
+""")
     assert [60, 64] == left_mib
 
 
 def test_what_does_not_fit_is_out_of_memory_and_costs_nothing(grant: Grant) -> None:
-    answers = grant.run(
-        f"""{WAYS}
+    answers = grant.run(f"""{WAYS}
 start()
 full, seen = take("plain", {62 * MIB}), []
 seen.append(cuda.cuMemHostAlloc(byref(c_void_p()), c_uint64(2048 << 20), c_uint(0)))
@@ -117,8 +112,7 @@ pinned(3, 256 << 20)
 seen.append(info()[0] >> 20)
 give("plain", full)
 say([*seen, info()[0] >> 20])
-"""
-    )
+""")
     assert [2, 2, 2, 2, 64] == answers
 
 
@@ -126,8 +120,7 @@ def test_page_tables_are_charged_to_the_device_that_has_them(tmp_path: Path) -> 
     """Memory of the host is mapped on each device with a context; a block on who is let at it."""
     rack = Rack.of(tmp_path, cards=2)
     grant = rack.grant(Terms(uuid=UUIDS[0]), Terms(uuid=UUIDS[1]))
-    left_mib = grant.run(
-        f"""{WAYS}
+    left_mib = grant.run(f"""{WAYS}
 contexts = []
 def enter(device):
     contexts.append(c_void_p())
@@ -157,6 +150,5 @@ give_second()
 seen.append(left())
 give_first()
 say([*seen, left()])
-"""
-    )
+""")
     assert [[60], [60, 60], [64, 64], [60, 60], [54, 58], [56, 64], [64, 64]] == left_mib

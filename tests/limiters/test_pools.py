@@ -8,8 +8,7 @@ from tenancy import MIB, Grant, Rack, Terms
 
 
 def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 start()
 stream, graph, made = c_void_p(), c_void_p(), c_void_p()
 call("cuStreamCreate", byref(stream), c_uint(1))
@@ -29,14 +28,12 @@ seen += [info()[0] >> 20, another()]
 call("cuGraphExecDestroy", made)
 seen.append(info()[0] >> 20)
 say(seen)
-"""
-    )
+""")
     assert [64, 0, 2, 64] == answers
 
 
 def test_a_graph_that_is_launched_again_has_its_memory_or_is_refused(grant: Grant) -> None:
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 start()
 stream, graph, made, pointer = c_void_p(), c_void_p(), c_void_p(), c_uint64()
 call("cuStreamCreate", byref(stream), c_uint(1))
@@ -54,8 +51,7 @@ other = take("plain", {64 * MIB})
 seen += [other > 1000, launched()]
 give("plain", other)
 say(seen + [launched(), info()[0]])
-"""
-    )
+""")
     assert [0, 0, 0, True, 2, 0, 0] == answers
 
 
@@ -73,16 +69,13 @@ def taken_from(made, size):
 
 
 def test_what_a_pool_keeps_of_freed_memory_stays_charged(grant: Grant) -> None:
-    program = grant.start(
-        KEEPING
-        + f"""
+    program = grant.start(f"""{KEEPING}
 first = keeping_pool()
 free_in_order(taken_from(first, {64 * MIB}))
 seen = [info()[0] >> 20, taken_from(first, {32 * MIB}) > 1000, info()[0] >> 20]
 say(seen + [taken_from(first, {32 * MIB}) > 1000, taken_from(first, 1), take("plain", 1 << 20)])
 input()
-"""
-    )
+""")
     assert program.stdout
     answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
@@ -94,15 +87,12 @@ input()
 
 @pytest.mark.parametrize("path", ["plain", "block", "array", "pool"])
 def test_pools_give_up_what_they_keep_before_anything_is_refused(grant: Grant, path: str) -> None:
-    program = grant.start(
-        KEEPING
-        + f"""
+    program = grant.start(f"""{KEEPING}
 kept = keeping_pool()
 call("cuMemFreeAsync", taken_from(kept, {64 * MIB}), None)
 say([take({path!r}, {64 * MIB}) > 1000 if {path!r} != "array" else bool(take("array", {64 * MIB}))])
 input()
-"""
-    )
+""")
     assert program.stdout
     answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
@@ -113,9 +103,7 @@ input()
 
 
 def test_pools_by_the_dozen_hold_no_more_than_the_grant(grant: Grant) -> None:
-    program = grant.start(
-        KEEPING
-        + f"""
+    program = grant.start(f"""{KEEPING}
 held = []
 for _ in range(12):
     made = keeping_pool()
@@ -127,8 +115,7 @@ for made in held[::2]:
     call("cuMemPoolDestroy", made)
 say(info()[0] >> 20)
 input()
-"""
-    )
+""")
     assert program.stdout
     free = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
@@ -139,9 +126,7 @@ input()
 
 
 def test_memory_of_a_destroyed_pool_is_charged_until_it_is_freed(grant: Grant) -> None:
-    answers = grant.run(
-        KEEPING
-        + f"""
+    answers = grant.run(f"""{KEEPING}
 made = keeping_pool()
 free_in_order(taken_from(made, {10 * MIB}))
 call("cuMemPoolDestroy", made)
@@ -151,14 +136,12 @@ plain = taken_from(other, {20 * MIB})
 call("cuMemFree_v2", plain)
 seen.append(info()[0] >> 20)
 say(seen + [taken_from(other, {64 * MIB}) > 1000])
-"""
-    )
+""")
     assert [64, 32, True] == answers
 
 
 def test_what_a_graph_allocated_outlives_it_and_is_charged_until_it_is_freed(grant: Grant) -> None:
-    program = grant.start(
-        f"""
+    program = grant.start(f"""
 start()
 graph, node, made = graph_with(), c_void_p(), c_void_p()
 params = AllocNode(PoolProperties(1, 0, FIRST), None, 0, {64 * MIB}, 0)
@@ -171,8 +154,7 @@ seen = [info()[0] >> 20, take("plain", 1 << 20)]
 call("cuMemFree_v2", params.pointer)
 say(seen + [take("plain", {64 * MIB}) > 1000])
 input()
-"""
-    )
+""")
     assert program.stdout
     answers = json.loads(program.stdout.readline())
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
@@ -183,8 +165,7 @@ input()
 
 def test_a_card_that_is_not_granted_has_no_pool(tmp_path: Path) -> None:
     rack = Rack.of(tmp_path, cards=2)
-    codes = rack.grant(Terms(memory=512 * MIB), time_slices=False).run(
-        f"""
+    codes = rack.grant(Terms(memory=512 * MIB), time_slices=False).run(f"""
 start()
 call("cuDevicePrimaryCtxRetain", byref(c_void_p()), c_int(1))
 def pool_on(card):
@@ -192,6 +173,5 @@ def pool_on(card):
     made = cuda.cuMemPoolCreate(byref(pool), properties)
     return made or cuda.cuMemAllocFromPoolAsync(byref(c_uint64()), c_size_t({MIB}), pool, None)
 say([pool_on(0), pool_on(1)])
-"""
-    )
+""")
     assert [0, 2] == codes

@@ -58,8 +58,7 @@ def test_memory_shared_by_processes_is_charged_once_to_its_owner(
 def test_eight_racing_processes_are_never_over_the_limit(rack: Rack) -> None:
     grant = rack.grant(Terms(memory=64 * MIB))
     racers = [
-        grant.start(
-            f"""
+        grant.start(f"""
 import random, time
 context = start()
 end = time.monotonic() + 1.5
@@ -77,8 +76,7 @@ def race(number):
             give(path, what)
 in_threads(4, race)
 say(refused)
-"""
-        )
+""")
         for process in range(8)
     ]
     most = 0
@@ -98,8 +96,7 @@ def test_what_other_threads_free_while_the_figure_is_read_is_not_charged_again(
     grant: Grant,
 ) -> None:
     """It is in the figure of before, and not in what is charged afterwards."""
-    refused = grant.run(
-        f"""
+    refused = grant.run(f"""
 import time
 context, stream, refused, end = start(), c_void_p(), [0, 0], time.monotonic() + 2
 def race(number):
@@ -115,8 +112,7 @@ def race(number):
             call("cuStreamDestroy_v2", stream)
 in_threads(4, race)
 say(refused)
-"""
-    )
+""")
     assert [0, 0] == refused
 
 
@@ -126,8 +122,7 @@ say(refused)
 def test_racing_allocations_never_take_the_card_past_the_limit(rack: Rack, rounds: int) -> None:
     """Four processes of four threads; the long form makes a million allocations."""
     grant = rack.grant(Terms(memory=64 * MIB))
-    watcher = rack.start(
-        """
+    watcher = rack.start("""
 import select, sys
 start()
 least = info()[0]
@@ -135,13 +130,11 @@ say("ready")
 while not select.select([sys.stdin], [], [], 0.0002)[0]:
     least = min(least, info()[0])
 say(least)
-"""
-    )
+""")
     assert watcher.stdout
     watcher.stdout.readline()
     racers = [
-        grant.start(
-            f"""
+        grant.start(f"""
 import random
 context, refused, granted = start(), [0] * 4, [0] * 4
 def race(number):
@@ -157,8 +150,7 @@ def race(number):
             granted[number] += 1
 in_threads(4, race)
 say([sum(refused), sum(granted)])
-"""
-        )
+""")
         for process in range(4)
     ]
     counts = [json.loads(racer.communicate(timeout=600)[0]) for racer in racers]
@@ -171,13 +163,11 @@ say([sum(refused), sum(granted)])
 
 
 def test_kill_9_gives_everything_back(grant: Grant) -> None:
-    program = grant.start(
-        f"""
+    program = grant.start(f"""
 start()
 say(take("plain", {50 * MIB}) > 1000)
 input()
-"""
-    )
+""")
     assert program.stdout
     assert "true\n" == program.stdout.readline()
     other = "start(); say([info()[0] >> 20, take('plain', 60 << 20) == 2])"
@@ -206,16 +196,14 @@ def test_three_hundred_processes_at_once_all_get_a_slot_and_never_too_much(rack:
 def test_killed_programs_leave_nothing_on_the_card(rack: Rack, kills: int) -> None:
     """Killed anywhere from their start to the middle of a time slice, three beside each other."""
     grant, rng = rack.grant(Terms(memory=64 * MIB, core=8000)), random.Random(1)
-    watcher = rack.start(
-        """
+    watcher = rack.start("""
 import select, sys
 start()
 least = info()[0]
 while not select.select([sys.stdin], [], [], 0.0005)[0]:
     least = min(least, info()[0])
 say(least)
-"""
-    )
+""")
     running: list[subprocess.Popen[str]] = []
     for number in range(kills):
         size = f"{rng.randrange(1, 64)}MiB"
@@ -239,16 +227,14 @@ say(least)
 def test_a_program_that_becomes_another_is_limited_on_and_holds_nothing_of_the_first(
     grant: Grant,
 ) -> None:
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 import os, sys
 start()
 assert take("plain", {50 * MIB}) > 1000
 again = "from driver import *\\nstart()\\n"
 again += "say([info(), take('plain', {64 * MIB} + 1), take('plain', {64 * MIB}) > 1000])"
 os.execv(sys.executable, [sys.executable, "-c", again])
-"""
-    )
+""")
     assert [[64 * MIB, 64 * MIB], 2, True] == answers
 
 
@@ -265,8 +251,7 @@ def test_a_program_that_closes_every_file_keeps_its_limits_and_is_counted_on(
     rack: Rack, close: str
 ) -> None:
     grant = rack.grant(Terms(memory=64 * MIB, core=3000))
-    held, took, left = grant.run(
-        f"""
+    held, took, left = grant.run(f"""
 import os, subprocess, sys, time
 def not_there():
     try:
@@ -289,8 +274,7 @@ again = "from driver import *\\nstart()\\nsay(take('plain', {45 * MIB}))"
 child = [sys.executable, "-c", again]
 theirs = int(subprocess.run(child, check=True, stdout=subprocess.PIPE).stdout)
 say([[refused, theirs], work(60), info()[0] >> 20])
-"""
-    )
+""")
     assert ([2, 2], 44) == (held, left)
     assert took > 0.5 * 60 * 0.010 / 0.3  # at their share; far fewer would pass unlimited
     assert 65 == grant.usage().launches

@@ -53,8 +53,7 @@ def test_a_job_meets_nothing_wrong(grant: Grant, load: tuple[str, ...]) -> None:
 
 
 def test_every_path_to_memory_meets_nothing_wrong(grant: Grant) -> None:
-    program = grant.rack.start(
-        f"""
+    text = f"""
 context = start()
 def every_path(number):
     call("cuCtxSetCurrent", context)
@@ -72,9 +71,8 @@ launch(spin_kernel(), 100, stream)
 call("cuCtxDestroy_v2", own)
 start()
 say(info()[0])
-""",
-        **_environment(grant),
-    )
+"""
+    program = grant.rack.start(text, **_environment(grant))
     out, errors = program.communicate(timeout=HANGS)
 
     assert (0, "") == (program.returncode, _without_refusals(errors))
@@ -82,8 +80,7 @@ say(info()[0])
 
 
 def test_what_nvml_lists_meets_nothing_wrong(grant: Grant) -> None:
-    program = grant.rack.start(
-        """
+    text = """
 from pynvml import *
 nvmlInit()
 start()
@@ -92,9 +89,8 @@ card = nvmlDeviceGetHandleByIndex(0)
 say([nvmlDeviceGetMemoryInfo(card).used, nvmlDeviceGetUtilizationRates(card).gpu,
      len(nvmlDeviceGetComputeRunningProcesses(card)),
      len(nvmlDeviceGetProcessUtilization(card, 0))])
-""",
-        **_environment(grant),
-    )
+"""
+    program = grant.rack.start(text, **_environment(grant))
     out, errors = program.communicate(timeout=HANGS)
 
     assert (0, "") == (program.returncode, errors)

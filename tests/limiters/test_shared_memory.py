@@ -30,10 +30,7 @@ def imported(file):
 
 
 def test_a_block_that_lives_on_in_a_descriptor_stays_charged(grant: Grant) -> None:
-    answers = grant.run(
-        LEFT
-        + SHARED
-        + f"""
+    answers = grant.run(f"""{LEFT}{SHARED}
 first = exportable({40 * MIB})
 file = exported(first)
 call("cuMemRelease", first)
@@ -41,17 +38,13 @@ seen = [left(), exportable({40 * MIB})]
 again = imported(file)
 seen += [left(), exportable({40 * MIB})]
 say(seen)
-"""
-    )
+""")
     assert [24, 2, 24, 2] == answers
 
 
 def test_a_block_that_was_exported_and_is_gone_is_given_back(grant: Grant) -> None:
     """As NCCL does: the descriptor is closed once the other side has the block."""
-    left_mib = grant.run(
-        LEFT
-        + SHARED
-        + f"""
+    left_mib = grant.run(f"""{LEFT}{SHARED}
 for _ in range(10):
     first = exportable({40 * MIB})
     file = exported(first)
@@ -60,15 +53,12 @@ for _ in range(10):
     call("cuMemRelease", again)
     call("cuMemRelease", first)
 say(left())
-"""
-    )
+""")
     assert 64 == left_mib
 
 
 def test_memory_that_another_has_open_stays_charged_when_its_owner_frees_it(grant: Grant) -> None:
-    answers = grant.run(
-        LEFT
-        + f"""
+    answers = grant.run(f"""{LEFT}
 import subprocess, sys
 start()
 def shared():
@@ -96,15 +86,12 @@ child = shared()
 seen = [left(), shared()]
 child.communicate("\\n")
 say(seen)
-"""
-    )
+""")
     assert [24, 2] == answers
 
 
 def test_a_free_that_fails_leaves_shared_memory_shared(grant: Grant) -> None:
-    answers = grant.run(
-        LEFT
-        + f"""
+    answers = grant.run(f"""{LEFT}
 import subprocess, sys
 start()
 pointer = take("plain", {40 * MIB})
@@ -128,14 +115,12 @@ give("plain", pointer)
 seen.append(left())
 child.communicate("\\n")
 say(seen)
-"""
-    )
+""")
     assert [400, 24, 24] == answers  # CUDA_ERROR_INVALID_HANDLE
 
 
 def test_memory_that_another_has_open_stays_charged_when_its_owner_ends(grant: Grant) -> None:
-    program = grant.start(
-        f"""
+    program = grant.start(f"""
 import subprocess, sys
 OWNER = '''
 import sys
@@ -166,8 +151,7 @@ say(seen)
 input()
 call("cuIpcCloseMemHandle", first)
 say([opened() > 0])
-"""
-    )
+""")
     assert program.stdin
     assert program.stdout
     answers = json.loads(program.stdout.readline())
@@ -225,10 +209,7 @@ def imported(data, files):
 
 
 def test_a_pool_that_was_imported_stays_charged_when_its_owner_ends(grant: Grant) -> None:
-    left_mib = grant.run(
-        LEFT
-        + IMPORTER
-        + """
+    left_mib = grant.run(f"""{LEFT}{IMPORTER}
 child, up, data, files = owner()
 made, pointer = imported(data, files)
 seen = [left()]
@@ -239,16 +220,12 @@ seen.append(left())
 call("cuMemFreeAsync", pointer.value, None)
 call("cuCtxSynchronize")
 say([*seen, left()])
-"""
-    )
+""")
     assert [32, 32, 32, 64] == left_mib
 
 
 def test_owners_of_pools_that_end_leave_no_more_than_the_limit(grant: Grant) -> None:
-    taken = grant.run(
-        LEFT
-        + IMPORTER
-        + """
+    taken = grant.run(f"""{LEFT}{IMPORTER}
 seen = []
 for _ in range(4):
     child, up, data, files = owner()
@@ -257,16 +234,12 @@ for _ in range(4):
         imported(data, files)
     end(child, up)
 say(seen)
-"""
-    )
+""")
     assert [True, True, False, False] == taken
 
 
 def test_a_pool_that_its_owner_destroys_is_given_back_if_nobody_has_it(grant: Grant) -> None:
-    left_mib = grant.run(
-        LEFT
-        + IMPORTER
-        + """
+    left_mib = grant.run(f"""{LEFT}{IMPORTER}
 seen = []
 for keep in (False, True):
     child, up, data, files = owner()
@@ -278,6 +251,5 @@ for keep in (False, True):
     assert up.recv(5) == b"freed"
     seen.append(left())
 say(seen)
-"""
-    )
+""")
     assert [64, 32] == left_mib

@@ -91,8 +91,7 @@ def test_a_driver_that_never_tells_its_power_keeps_nobody_waiting(tmp_path: Path
 
 def test_a_whole_card_costs_nothing_and_starts_no_thread(rack: Rack) -> None:
     grant = rack.grant(Terms(core=10000))
-    threads = grant.run(
-        """
+    threads = grant.run("""
 import os
 start()
 kernel = spin_kernel()
@@ -100,25 +99,22 @@ for _ in range(100):
     launch(kernel, 10)
 call("cuCtxSynchronize")
 say(len(os.listdir("/proc/self/task")))
-"""
-    )
+""")
     assert 1 == threads
     assert (0, 0) == (grant.usage().launches, grant.usage().gpu_ns)
 
 
 def test_launches_and_time_are_charged_to_the_grant(rack: Rack) -> None:
     grant = rack.grant(Terms(core=5000))
-    grant.run(
-        """
+    program = """
 start()
 kernel = spin_kernel()
 for _ in range(200):
     launch(kernel, 500)
 call("cuCtxSynchronize")
 say(0)
-""",
-        **grant.virtual(),
-    )
+"""
+    grant.run(program, **grant.virtual())
     assert 95_000_000 <= grant.usage().gpu_ns <= 130_000_000
     assert 190 <= grant.usage().launches <= 200
 
@@ -144,8 +140,7 @@ def test_a_high_priority_tenant_keeps_its_share_beside_elastic_ones(rack: Rack) 
 def test_a_share_changed_in_place_holds_within_half_a_second(rack: Rack) -> None:
     grant = rack.grant(Terms(core=2000))
     grants = [packed_grant([Terms(core=core)]).hex() for core in (2000, 10000, 10000, 2000, 2000)]
-    limited, _, lifted, _, again = grant.run(
-        f"""
+    program = f"""
 import os, time
 start()
 kernel = spin_kernel()
@@ -160,17 +155,15 @@ for terms in {grants}:
         steps += 1
     counts.append(steps)
 say(counts)
-""",
-        **grant.virtual(),
-    )
+"""
+    limited, _, lifted, _, again = grant.run(program, **grant.virtual())
     assert 3 * limited < lifted
     assert 3 * again < lifted
 
 
 def test_a_tenant_killed_in_its_time_slice_holds_nobody_up(rack: Rack) -> None:
     victim = rack.grant(Terms(core=9900), name="victim")
-    killed = victim.start(
-        """
+    program = """
 import os, time
 start()
 kernel = spin_kernel()
@@ -181,9 +174,8 @@ while time.monotonic() < end:
     call("cuCtxSynchronize")
 launch(kernel, 500)
 os.kill(os.getpid(), 9)
-""",
-        **victim.virtual(2),
-    )
+"""
+    killed = victim.start(program, **victim.virtual(2))
     other = _start(rack.grant(Terms(core=3000), name="other"), warmup=0.7, together=2)
     assert 30 == pytest.approx(100 * rate(other) / WHOLE["kernels"], abs=2)
     killed.communicate()
@@ -192,8 +184,7 @@ os.kill(os.getpid(), 9)
 
 def test_threads_and_streams_of_every_kind_are_limited_together(rack: Rack) -> None:
     grant = rack.grant(Terms(core=5000))
-    seconds = grant.run(
-        """
+    program = """
 import time
 context = start()
 kernel = spin_kernel()
@@ -211,9 +202,8 @@ begin = time.monotonic()
 in_threads(4, work)
 call("cuCtxSynchronize")
 say(time.monotonic() - begin)
-""",
-        **grant.virtual(),
-    )
+"""
+    seconds = grant.run(program, **grant.virtual())
     # 1200 launches of 250 us are 0.3 s of device time; the last time slice is not waited for.
     assert 0.55 < seconds < 0.9
     assert 1200 == grant.usage().launches
@@ -221,8 +211,7 @@ say(time.monotonic() - begin)
 
 def test_copies_and_fills_are_device_work_too(rack: Rack) -> None:
     grant = rack.grant(Terms(core=2000, memory=512 << 20))
-    grant.run(
-        """
+    grant.run("""
 start()
 size = 16 << 20
 memory = take("plain", size)
@@ -231,15 +220,13 @@ for _ in range(40):
 call("cuMemsetD32_v2", memory, c_uint(1), size // 4)
 call("cuCtxSynchronize")
 say(0)
-"""
-    )
+""")
     assert 41 == grant.usage().launches
     assert grant.usage().gpu_ns > 0
 
 
 def test_nothing_of_ours_enters_a_capture(rack: Rack) -> None:
-    modes = rack.grant(Terms(core=3000)).run(
-        """
+    modes = rack.grant(Terms(core=3000)).run("""
 context = start()
 kernel = spin_kernel()
 stop = threading.Event()
@@ -280,8 +267,7 @@ for _ in range(20):
 stop.set()
 thread.join()
 say(counts)
-"""
-    )
+""")
     assert [7] * 20 == modes
 
 
@@ -289,8 +275,7 @@ say(counts)
     "end", ["cuDevicePrimaryCtxReset_v2(c_int(0))", "cuDevicePrimaryCtxRelease_v2(c_int(0))"]
 )
 def test_a_context_can_end_in_the_middle_of_a_time_slice(rack: Rack, end: str) -> None:
-    codes = rack.grant(Terms(core=5000)).run(
-        f"""
+    codes = rack.grant(Terms(core=5000)).run(f"""
 answers = []
 for _ in range(30):
     start()
@@ -302,8 +287,7 @@ for _ in range(30):
         launch(kernel, 100)
     answers.append(cuda.{end})
 say(answers)
-"""
-    )
+""")
     assert [0] * 30 == codes
 
 
@@ -323,8 +307,7 @@ say(time.monotonic())
 
 
 def test_a_child_forked_while_the_parent_runs_can_use_the_card(rack: Rack) -> None:
-    statuses = rack.grant(Terms(core=5000)).run(
-        """
+    statuses = rack.grant(Terms(core=5000)).run("""
 import os
 reading, writing = os.pipe()
 children = []
@@ -345,8 +328,7 @@ if os.fork() == 0:
     os._exit(0)
 call("cuCtxSynchronize")
 say(len(os.read(reading, 4)) > 0 and [os.wait()[1] for _ in range(5)])
-"""
-    )
+""")
     assert [0] * 5 == statuses
 
 

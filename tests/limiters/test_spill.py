@@ -7,8 +7,7 @@ from tenancy import MIB, SPILL, Rack, Terms
 @pytest.mark.parametrize("path", ["plain", "managed", "pitch", "async", "pool", "block"])
 def test_memory_granted_beyond_the_card_lies_with_the_host(rack: Rack, path: str) -> None:
     grant = rack.grant(Terms(memory=1536 * MIB, flags=SPILL))
-    answers = grant.run(
-        f"""
+    answers = grant.run(f"""
 start()
 path, chunk = {path!r}, {256 * MIB}
 seen, held = [info()[0] >> 20], []
@@ -23,15 +22,13 @@ for what in held:
     give(path, what)
 seen += [info()[0] >> 20, take(path, chunk) > 1000]
 say(seen)
-"""
-    )
+""")
     assert [1536, [], 0, 2, 1536, True] == answers
     assert 0 == grant.usage().used or 256 * MIB == grant.usage().used
 
 
 def test_a_block_of_the_host_is_mapped_and_reached_like_one_of_the_card(rack: Rack) -> None:
-    answers = rack.grant(Terms(memory=1536 * MIB, flags=SPILL)).run(
-        f"""
+    answers = rack.grant(Terms(memory=1536 * MIB, flags=SPILL)).run(f"""
 from simulated import Access
 start()
 kept, beyond = block({1000 * MIB}), block({256 * MIB})
@@ -44,15 +41,13 @@ call("cuMemcpyDtoH_v2", byref(word), address.value + 3996, 4)
 call("cuMemUnmap", address.value, {256 * MIB})
 call("cuMemRelease", beyond)
 say([word.value, info()[0] >> 20])
-"""
-    )
+""")
     assert [7, 536] == answers
 
 
 def test_segments_that_grow_past_the_card_are_reached_from_end_to_end(rack: Rack) -> None:
     """As PyTorch's expandable segments do: one long address, mapped piece by piece."""
-    answers = rack.grant(Terms(memory=1536 * MIB, flags=SPILL)).run(
-        f"""
+    answers = rack.grant(Terms(memory=1536 * MIB, flags=SPILL)).run(f"""
 from simulated import Access
 start()
 whole, piece, address = {1536 * MIB}, {32 * MIB}, c_uint64()
@@ -72,18 +67,15 @@ call("cuMemUnmap", address.value, whole)
 for handle in handles:
     call("cuMemRelease", handle)
 say([full, seen, info()[0] >> 20])
-"""
-    )
+""")
     assert [[0, 2], list(range(1, 49)), 1536] == answers
 
 
 def test_memory_beyond_the_card_is_out_of_memory_where_the_node_does_not_grant_it(
     rack: Rack,
 ) -> None:
-    answers = rack.grant(Terms(memory=1536 * MIB)).run(
-        f"""
+    answers = rack.grant(Terms(memory=1536 * MIB)).run(f"""
 start()
 say([take("plain", {1000 * MIB}) > 1000, [take(path, {256 * MIB}) for path in ("plain", "block")]])
-"""
-    )
+""")
     assert [True, [2, 2]] == answers

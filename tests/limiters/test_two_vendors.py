@@ -41,14 +41,11 @@ def _library(path: Path, source: str, *flags: str) -> None:
 
 
 def test_two_libraries_of_one_name_answer_each_for_itself(rack: Rack, other_vendor: Path) -> None:
-    counts = rack.grant(Terms(uuid=SECOND)).run(
-        NVML
-        + f"""
+    counts = rack.grant(Terms(uuid=SECOND)).run(f"""{NVML}
 count = c_uint()
 ctypes.CDLL({str(other_vendor / "libtheirs.so")!r}).nvmlDeviceGetCount_v2(byref(count))
 say([count.value, ctypes.CDLL({str(other_vendor / "libuser.so")!r}).cards(), nvmlDeviceGetCount()])
-"""
-    )
+""")
     assert [77, 77, 1] == counts
 
 

@@ -43,16 +43,14 @@ def test_what_cannot_be_is_one_sentence_and_the_neighbour_does_not_notice(
     at, gives = tmp_path / "at", tmp_path / "gives"
     made = good("hostile").replace("yield VENDOR.device(", "one = VENDOR.device(")
     made += f"    yield from given('discover', one) or [one]\n\nAT = {str(tmp_path)!r}\n"
-    made += dedent(
-        """
+    made += dedent("""
         def given(hook, one=None):
             from pathlib import Path
             from attrs import evolve
             if Path(AT, "at").read_text() == hook:
                 names = {"one": one, "evolve": evolve, "plugin": plugin}
                 return eval("[" + Path(AT, "gives").read_text() + "]", names)
-        """
-    )
+        """)
     for hook in ("enforce", "observe"):
         head = f"def hetero_{hook}({'directory' if hook == 'enforce' else 'device'}):\n"
         made = made.replace(head, f"{head}    if told := given({hook!r}): return told[0]\n")

@@ -15,33 +15,25 @@ START = """
 
 
 def test_small_pieces_share_blocks_of_2_mib(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     sizes = [1, 1, 512, 1000, 65536, MIB - 1]
     pieces = [alloc(size) for size in sizes]
-    say([held(), pieces[0] % (2 * MIB), [piece - pieces[0] for piece in pieces]])"""
-    )
+    say([held(), pieces[0] % (2 * MIB), [piece - pieces[0] for piece in pieces]])""")
     assert [2, 0, [0, 0x200, 0x400, 0x600, 0xA00, 0x10A00]] == answers
 
 
 def test_large_pieces_take_whole_blocks(machine: Machine) -> None:
-    blocks = machine.run(
-        START
-        + """
+    blocks = machine.run(f"""{START}
     seen = []
     for size in (MIB, MIB + 1, 2 * MIB, 2 * MIB + 1, 3 * MIB, 20 * MIB + 1):
         before = held()
         seen.append([alloc(size) % (2 * MIB), held() - before])
-    say(seen)"""
-    )
+    say(seen)""")
     assert [[0, 2], [0, 2], [0, 2], [0, 4], [0, 4], [0, 22]] == blocks
 
 
 def test_a_block_is_the_cards_while_it_has_a_piece(machine: Machine) -> None:
-    held_mib = machine.run(
-        START
-        + """
+    held_mib = machine.run(f"""{START}
     first = alloc(1)
     cuda.cuMemFree_v2(first)
     seen = [held()]
@@ -52,15 +44,12 @@ def test_a_block_is_the_cards_while_it_has_a_piece(machine: Machine) -> None:
     seen.append(held())
     for piece in pieces[1::2]:
         cuda.cuMemFree_v2(piece)
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [2, 40, 40, 2] == held_mib
 
 
 def test_each_context_has_small_blocks_of_its_own(machine: Machine) -> None:
-    held_mib = machine.run(
-        START
-        + """
+    held_mib = machine.run(f"""{START}
     alloc(1)
     other = cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
     seen = [held()]
@@ -68,42 +57,33 @@ def test_each_context_has_small_blocks_of_its_own(machine: Machine) -> None:
     seen.append(held())
     cuda.cuCtxDestroy_v2(other)
     cuda.start()
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [2, 4, 2] == held_mib
 
 
 def test_a_pitched_piece_counts_as_its_rows_together(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     pitch = c_size_t()
     first = cuda.made("cuMemAllocPitch_v2", byref(pitch), 1000, 100, c_uint(4))
     other = alloc(1)
-    say([held(), pitch.value, other - first])"""
-    )
+    say([held(), pitch.value, other - first])""")
     assert [2, 1024, 102400] == answers
 
 
 def test_arrays_of_up_to_1_mib_share_blocks(machine: Machine) -> None:
-    held_mib = machine.run(
-        START
-        + """
+    held_mib = machine.run(f"""{START}
     seen = []
     for count, width in ((500, 1024), (50, 256 * 1024), (20, 360_000), (5, 1024 * 1024)):
         before = held()
         for _ in range(count):
             cuda.made("cuArrayCreate_v2", byref(ArrayShape(width, 0, 0x20, 1)))
         seen.append(held() - before)
-    say(seen)"""
-    )
+    say(seen)""")
     assert [2, 50, 40, 20] == held_mib
 
 
 def test_what_a_context_held_goes_with_it(machine: Machine) -> None:
-    held_mib = machine.run(
-        START
-        + """
+    held_mib = machine.run(f"""{START}
     cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
     alloc(1), alloc(8 * MIB), cuda.made("cuArrayCreate_v2", byref(ArrayShape(MIB, 0, 0x20, 1)))
     seen = [held()]
@@ -111,30 +91,24 @@ def test_what_a_context_held_goes_with_it(machine: Machine) -> None:
     cuda.cuCtxGetCurrent(byref(other))
     cuda.cuCtxDestroy_v2(other)
     cuda.start()
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [14, 0] == held_mib
 
 
 def test_each_context_takes_the_same_again(tmp_path: Path) -> None:
     rack = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 2 GiB\ncontext = 518 MiB\n"
-    answers = Machine(tmp_path, rack).run(
-        START
-        + """
+    answers = Machine(tmp_path, rack).run(f"""{START}
     seen = [held()]
     contexts = [cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0)) for _ in range(2)]
     seen.append(held())
     seen.append(cuda.code("cuCtxCreate_v2", byref(c_void_p()), c_uint(0), c_uint(0)))
     cuda.cuCtxDestroy_v2(contexts[0])
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [518, 1554, 2, 1036] == answers
 
 
 def test_each_four_streams_take_a_block_that_stays_with_their_context(machine: Machine) -> None:
-    held_mib = machine.run(
-        START
-        + """
+    held_mib = machine.run(f"""{START}
     own = cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
     streams, seen = [], []
     for count in (1, 2, 3, 7, 15, 31):
@@ -147,8 +121,7 @@ def test_each_four_streams_take_a_block_that_stays_with_their_context(machine: M
     seen.append(held())
     cuda.cuCtxDestroy_v2(own)
     cuda.start()
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [0, 0, 2, 4, 8, 16, 16, 0] == held_mib
 
 
@@ -184,39 +157,30 @@ SPARSE = (
 def test_a_sparse_array_holds_what_is_mapped_into_it_until_it_is_unmapped(
     machine: Machine,
 ) -> None:
-    answers = machine.run(
-        SPARSE
-        + """
+    answers = machine.run(f"""{SPARSE}
     seen = [held()]
     one, other = block(), block()
     seen += [mapped(array, one), mapped(array, other, 64), held()]
     cuda.cuMemRelease(one), cuda.cuMemRelease(other)
     seen += [held(), mapped(array), held(), mapped(array, 0, 64), held()]
-    say(seen)"""
-    )
+    say(seen)""")
     assert [0, 0, 0, 4, 4, 0, 2, 0, 0] == answers
 
 
 def test_what_is_mapped_into_a_sparse_array_goes_with_it(machine: Machine) -> None:
-    answers = machine.run(
-        SPARSE
-        + """
+    answers = machine.run(f"""{SPARSE}
     one, other = block(), block()
     seen = [mapped(array, one), mapped(mipmap, one, kind=1), mapped(mipmap, other, 64, kind=1)]
     cuda.cuMemRelease(one), cuda.cuMemRelease(other)
     cuda.cuArrayDestroy(array)
     seen.append(held())
     cuda.cuMipmappedArrayDestroy(mipmap)
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [0, 0, 0, 4, 0] == answers
 
 
 def test_only_a_block_is_mapped_and_only_into_a_sparse_array(machine: Machine) -> None:
-    codes = machine.run(
-        SPARSE
-        + """
+    codes = machine.run(f"""{SPARSE}
     plain = cuda.made("cuArrayCreate_v2", byref(ArrayShape(1024, 0, 0x20, 1)))
-    say([mapped(plain, block()), mapped(array, 12345), mapped(array, block(), kind=1)])"""
-    )
+    say([mapped(plain, block()), mapped(array, 12345), mapped(array, block(), kind=1)])""")
     assert [1, 1, 1] == codes

@@ -10,9 +10,7 @@ START = "    cuda = Cuda()\n    cuda.start()\n"
 
 
 def test_memory_is_counted_and_given_back(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     pointer = cuda.made("cuMemAlloc_v2", 600 * MIB)
     taken = cuda.used()
     too_much = cuda.code("cuMemAlloc_v2", byref(c_uint64()), 425 * MIB)
@@ -20,8 +18,7 @@ def test_memory_is_counted_and_given_back(machine: Machine) -> None:
     full = cuda.used()
     cuda.cuMemFree_v2(just_right)
     cuda.cuMemFree_v2(pointer)
-    say([taken, too_much, full, cuda.used(), cuda.code("cuMemFree_v2", pointer)])"""
-    )
+    say([taken, too_much, full, cuda.used(), cuda.code("cuMemFree_v2", pointer)])""")
     assert [600 * MIB, 2, 1024 * MIB, 0, 1] == answers
 
 
@@ -56,9 +53,7 @@ def test_every_kind_of_memory_is_counted(machine: Machine, take: str, give: str,
 
 
 def test_what_is_written_is_read_back(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     one, other = cuda.made("cuMemAlloc_v2", 4096), cuda.made("cuMemAlloc_v2", 4096)
     cuda.cuMemcpyHtoD_v2(one, b"hello card", 10)
     cuda.cuMemcpyDtoDAsync_v2(other, one, 10, 0)
@@ -66,15 +61,12 @@ def test_what_is_written_is_read_back(machine: Machine) -> None:
     back = ctypes.create_string_buffer(16)
     cuda.cuMemcpyDtoH_v2(back, other, 10)
     wild = cuda.code("cuMemcpyDtoH_v2", back, other + (1 << 40), 10)
-    say([back.value.decode(), wild])"""
-    )
+    say([back.value.decode(), wild])""")
     assert ["hello-card", 1] == answers
 
 
 def test_a_pool_keeps_what_it_may_and_gives_back_the_rest(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     pool = cuda.made("cuMemPoolCreate", byref(PoolProperties(1, 0, FIRST)))
     threshold = c_uint64(64 * MIB)
     cuda.cuMemPoolSetAttribute(pool, 4, byref(threshold))
@@ -89,15 +81,12 @@ def test_a_pool_keeps_what_it_may_and_gives_back_the_rest(machine: Machine) -> N
     cuda.made("cuMemAllocAsync", 10 * MIB, 0)
     default = cuda.used()
     too_much = cuda.code("cuMemAllocAsync", byref(c_uint64()), 2000 * MIB, 0)
-    say([taken, kept, settled, trimmed, default, too_much])"""
-    )
+    say([taken, kept, settled, trimmed, default, too_much])""")
     assert [128 * MIB, 128 * MIB, 64 * MIB, 0, 32 * MIB, 2] == answers
 
 
 def test_physical_memory_is_mapped_and_outlives_its_handle(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     properties = AllocationProperties(1, 0, FIRST)
     grain = cuda.made("cuMemGetAllocationGranularity", byref(properties), c_uint(0))
     odd = cuda.code("cuMemCreate", byref(c_uint64()), MIB, byref(properties), 0)
@@ -113,28 +102,22 @@ def test_physical_memory_is_mapped_and_outlives_its_handle(machine: Machine) -> 
     mapped = cuda.code("cuMemAddressFree", place, 8 * MIB)
     cuda.cuMemUnmap(place, 4 * MIB)
     cuda.cuMemAddressFree(place, 8 * MIB)
-    say([grain, odd, held, back.value.decode(), mapped, cuda.used()])"""
-    )
+    say([grain, odd, held, back.value.decode(), mapped, cuda.used()])""")
     assert [2 * MIB, 1, 4 * MIB, "mapped", 1, 0] == answers
 
 
 def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine) -> None:
-    owner = machine.start(
-        START
-        + """
+    owner = machine.start(f"""{START}
     import sys
     it = cuda.made("cuMemAlloc_v2", 8 * MIB)
     cuda.cuMemcpyHtoD_v2(it + MIB, b"from afar", 9)
     handle = ctypes.create_string_buffer(64)
     cuda.cuIpcGetMemHandle(handle, it)
     print(handle.raw.hex(), flush=True)
-    sys.stdin.read()"""
-    )
+    sys.stdin.read()""")
     assert owner.stdout is not None
     handle = owner.stdout.readline().strip()
-    answers = machine.run(
-        START
-        + f"""
+    answers = machine.run(f"""{START}
     class Handle(ctypes.Structure):
         _fields_ = [("bytes", ctypes.c_char * 64)]
     handle = Handle.from_buffer_copy(bytes.fromhex("{handle}"))
@@ -143,8 +126,7 @@ def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine
     cuda.cuMemcpyDtoH_v2(back, it + MIB, 9)
     used = cuda.used()
     cuda.cuIpcCloseMemHandle(it)
-    say([back.value.decode(), used])"""
-    )
+    say([back.value.decode(), used])""")
     owner.communicate()
     assert ["from afar", 8 * MIB] == answers
 

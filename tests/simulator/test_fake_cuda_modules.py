@@ -62,9 +62,7 @@ MODULES = (
 
 
 def test_a_modules_variables_are_the_cards_from_its_load_to_its_unload(machine: Machine) -> None:
-    answers = machine.run(
-        MODULES
-        + """
+    answers = machine.run(f"""{MODULES}
     module = cuda.made("cuModuleLoadData", ptx(".visible .global .align 4 .b8 big[100000000];"))
     pointer, size = global_of(module, b"big")
     seen = [held(), pointer % 256, size]
@@ -72,42 +70,36 @@ def test_a_modules_variables_are_the_cards_from_its_load_to_its_unload(machine: 
     seen.append(cuda.code("cuMemFree_v2", pointer))
     cuda.cuModuleUnload(module)
     too_much = ptx(".global .b8 big[2147483648];")
-    say([*seen, held(), cuda.code("cuModuleLoadData", byref(c_void_p()), too_much)])"""
-    )
+    say([*seen, held(), cuda.code("cuModuleLoadData", byref(c_void_p()), too_much)])""")
     assert [96, 0, 100_000_000, 1, 0, 2] == answers
 
 
 def test_small_variables_of_many_modules_share_a_block(machine: Machine) -> None:
-    answers = machine.run(
-        MODULES
-        + """
+    answers = machine.run(f"""{MODULES}
     modules = [
         cuda.made("cuModuleLoadData", ptx(".global .b8 mine[4096];")) for _ in range(20)
     ]
     seen = held()
-    say([seen, len({global_of(module, b"mine")[0] for module in modules})])"""
-    )
+    say([seen, len({{global_of(module, b"mine")[0] for module in modules}})])""")
     assert [2, 20] == answers
 
 
 def test_variables_are_counted_in_every_spelling_of_ptx(machine: Machine) -> None:
-    answers = machine.run(
-        MODULES
-        + """
-    cases = {
+    answers = machine.run(f"""{MODULES}
+    cases = {{
         ".global .u32 a;": 4,
         ".visible .global .align 16 .b8 a[1024][3];": 3072,
         ".global.align 8.b8 a[0x100];": 256,
         ".weak .global .v4 .f32 a[8];": 128,
         ".const .align 4 .f16x2 a[10];": 40,
         ".global .b64 a[2*(4+4)<<1U];": 256,
-        ".global .b16 a[] = {1, 2, 3};": 6,
-        ".global .s32 a[][2] = {{1, 2}, {3, 4}, {5, 6}};": 24,
-        ".global .u64 a[4] = {b, generic(b)+8};": 32,
+        ".global .b16 a[] = {{1, 2, 3}};": 6,
+        ".global .s32 a[][2] = {{{{1, 2}}, {{3, 4}}, {{5, 6}}}};": 24,
+        ".global .u64 a[4] = {{b, generic(b)+8}};": 32,
         ".common .global .b8 x[12], a[0b1000];": 8,
         ".global .attribute(.managed) .b8 a[010];": 8,
         ".global .b128 a[2];": 32,
-    }
+    }}
     seen = [
         global_of(cuda.made("cuModuleLoadData", ptx(".global .b32 b;" + each)), b"a")[1]
         for each in cases
@@ -115,20 +107,16 @@ def test_variables_are_counted_in_every_spelling_of_ptx(machine: Machine) -> Non
     extern = cuda.made("cuModuleLoadData", ptx(".extern .global .b8 a[999];"))
     missing = cuda.code("cuModuleGetGlobal_v2", byref(c_uint64()), None, extern, b"a")
     counted = cuda.made("cuModuleLoadData", ptx(".global .b32 a<100>[4];"))
-    say([seen == list(cases.values()), seen, missing, held()])"""
-    )
+    say([seen == list(cases.values()), seen, missing, held()])""")
     assert [True, answers[1], 500, 2] == answers
 
 
 def test_an_images_variables_are_its_sections(machine: Machine) -> None:
-    answers = machine.run(
-        MODULES
-        + """
-    image = elf(**{".nv.global": 5 * MIB, ".nv.global.init": 4096, ".debug": 90 * MIB})
+    answers = machine.run(f"""{MODULES}
+    image = elf(**{{".nv.global": 5 * MIB, ".nv.global.init": 4096, ".debug": 90 * MIB}})
     module = cuda.made("cuModuleLoadData", image)
     seen = [held(), global_of(module, b".nv.global")[1], global_of(module, b".nv.global.init")[1]]
-    say([*seen, cuda.code("cuModuleGetGlobal_v2", byref(c_uint64()), None, module, b".debug")])"""
-    )
+    say([*seen, cuda.code("cuModuleGetGlobal_v2", byref(c_uint64()), None, module, b".debug")])""")
     assert [6, 5 * MIB, 4096, 500] == answers
 
 
@@ -136,8 +124,7 @@ def test_the_options_of_ptx_in_a_fat_binary_are_read_wherever_they_are_said_to_b
     machine: Machine,
 ) -> None:
     """NVIDIA's reader follows the entry, too: 64 at 0x24, where 72 and a length are, is nvcc's."""
-    statuses = machine.run(
-        f"""
+    statuses = machine.run(f"""
     import os
     image = open({str(WRITTEN_BY_NVCC)!r}, "rb").read()[1:]
     assert image[0x24:0x28] == bytes([64, 0, 0, 0])
@@ -149,19 +136,16 @@ def test_the_options_of_ptx_in_a_fat_binary_are_read_wherever_they_are_said_to_b
             os._exit(cuda.code("cuModuleLoadData", byref(c_void_p()), image))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     nowhere = image[:0x50] + bytes([0, 0, 0, 0x7f]) + image[0x54:]
-    say([ended(image), ended(nowhere)])"""
-    )
+    say([ended(image), ended(nowhere)])""")
     assert [0, -signal.SIGSEGV] == statuses
 
 
 def test_linking_takes_nothing_and_its_image_takes_what_its_parts_declare(machine: Machine) -> None:
-    held_mib = machine.run(
-        MODULES
-        + """
+    held_mib = machine.run(f"""{MODULES}
     state = c_void_p()
     cuda.cuLinkCreate_v2(c_uint(0), None, None, byref(state))
     for size in (10, 20):
-        text = ptx(f".global .b8 a{size}[{size * MIB}];")
+        text = ptx(f".global .b8 a{{size}}[{{size * MIB}}];")
         cuda.cuLinkAddData_v2(
             state, c_uint(1), text, len(text.value) + 1, None, c_uint(0), None, None
         )
@@ -170,8 +154,7 @@ def test_linking_takes_nothing_and_its_image_takes_what_its_parts_declare(machin
     seen = [held()]
     module = cuda.made("cuModuleLoadData", image)
     cuda.cuLinkDestroy(state)
-    say([*seen, held(), global_of(module, b"a20")[1] // MIB])"""
-    )
+    say([*seen, held(), global_of(module, b"a20")[1] // MIB])""")
     assert [0, 30, 20] == held_mib
 
 
@@ -199,17 +182,14 @@ LIBRARY = (
 
 
 def test_a_library_takes_nothing_until_something_of_it_is_asked_for(machine: Machine) -> None:
-    held_mib = machine.run(
-        LIBRARY
-        + """
+    program = f"""{LIBRARY}
     say([
         after("cuKernelGetFunction"),
         after("cuLibraryGetModule"),
         after("cuLibraryGetGlobal", None, b"big"),
         after("launch"),
-    ])""",
-        CUDA_MODULE_LOADING="LAZY",
-    )
+    ])"""
+    held_mib = machine.run(program, CUDA_MODULE_LOADING="LAZY")
     assert [[0, 0, 48, 0]] * 4 == held_mib
 
 
@@ -236,21 +216,16 @@ H100 = """
 
 
 def test_a_larger_stack_is_taken_at_once_and_given_back_at_once(tmp_path: Path) -> None:
-    answers = Machine(tmp_path, H100).run(
-        START
-        + """
+    answers = Machine(tmp_path, H100).run(f"""{START}
     seen = []
     for size in (1024, 4096, 65536, 512, 1 << 60):
         seen.append([cuda.code("cuCtxSetLimit", c_uint(0), size), held()])
-    say(seen)"""
-    )
+    say(seen)""")
     assert [[0, 0], [0, 792], [0, 16632], [0, 0], [2, 0]] == answers
 
 
 def test_heap_and_printf_buffer_are_taken_when_a_program_first_needs_them(tmp_path: Path) -> None:
-    answers = Machine(tmp_path, H100).run(
-        MODULES
-        + """
+    answers = Machine(tmp_path, H100).run(f"""{MODULES}
     def limits():
         values = [c_size_t() for _ in range(10)]
         codes = [cuda.code("cuCtxGetLimit", byref(it), c_uint(i)) for i, it in enumerate(values)]
@@ -263,7 +238,7 @@ def test_heap_and_printf_buffer_are_taken_when_a_program_first_needs_them(tmp_pa
     step("cuCtxSetLimit", PRINTF, 256 * MIB)
     plain = cuda.made("cuModuleLoadData", ptx(""))
     cuda.launch(cuda.made("cuModuleGetFunction", plain, b"touch"), 0)
-    prints = "{ call.uni (r), vprintf, (a, b); } { call (r), malloc, (a); }"
+    prints = "{{ call.uni (r), vprintf, (a, b); }} {{ call (r), malloc, (a); }}"
     module = c_void_p()
     step("cuModuleLoadData", byref(module), ptx("", prints))
     for name in (b"k", b"touch"):
@@ -276,8 +251,7 @@ def test_heap_and_printf_buffer_are_taken_when_a_program_first_needs_them(tmp_pa
     step("cuCtxSetLimit", c_uint(4), 65536)
     cuda.cuDevicePrimaryCtxReset_v2(c_uint(0))
     cuda.start()
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [
         [[1024, 8650752, 8388608, 0, 2048, 64, 9830400, 232448], 215],
         *([[0, 0]] * 2),

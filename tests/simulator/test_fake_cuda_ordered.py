@@ -37,9 +37,7 @@ BLOCKED = (
 def test_memory_freed_behind_a_wait_is_the_cards_until_the_stream_has_passed(
     machine: Machine,
 ) -> None:
-    figures = machine.run(
-        BLOCKED
-        + """
+    figures = machine.run(f"""{BLOCKED}
     mine = pool()
     it = cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, mine, blocked)
     seen = [[held(), *told(mine)]]
@@ -48,30 +46,24 @@ def test_memory_freed_behind_a_wait_is_the_cards_until_the_stream_has_passed(
     seen.append([held(), *told(mine)])
     value.value = 1
     cuda.cuStreamSynchronize(blocked)
-    say([*seen, [held(), *told(mine)]])"""
-    )
+    say([*seen, [held(), *told(mine)]])""")
     assert [[128, 128, 100], [128, 128, 0], [0, 0, 0]] == figures
 
 
 def test_a_trim_gives_back_what_the_stream_has_passed(machine: Machine) -> None:
-    answers = machine.run(
-        BLOCKED
-        + """
+    answers = machine.run(f"""{BLOCKED}
     mine = pool()
     kept = cuda.made("cuMemAllocFromPoolAsync", MIB, mine, blocked)
     cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, mine, blocked), blocked)
     value.value = 1
     seen = [told(mine)]
     cuda.cuMemPoolTrimTo(mine, 0)
-    say([*seen, told(mine), held()])"""
-    )
+    say([*seen, told(mine), held()])""")
     assert [[128, 1], [32, 1], 32] == answers
 
 
 def test_memory_freed_in_one_stream_is_not_anothers_until_it_has_passed(machine: Machine) -> None:
-    figures = machine.run(
-        BLOCKED
-        + """
+    figures = machine.run(f"""{BLOCKED}
     mine, other = pool(), stream()
     cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, blocked), blocked)
     again = cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, blocked)
@@ -81,15 +73,12 @@ def test_memory_freed_in_one_stream_is_not_anothers_until_it_has_passed(machine:
     seen.append(told(mine))
     value.value = 1
     cuda.made("cuMemAllocFromPoolAsync", 64 * MIB, mine, other)
-    say([*seen, told(mine)])"""
-    )
+    say([*seen, told(mine)])""")
     assert [[64, 64], [128, 64], [128, 128]] == figures
 
 
 def test_a_pool_destroyed_holds_what_is_freed_behind_a_wait(machine: Machine) -> None:
-    answers = machine.run(
-        BLOCKED
-        + """
+    answers = machine.run(f"""{BLOCKED}
     mine = pool()
     live = cuda.made("cuMemAllocFromPoolAsync", 40 * MIB, mine, blocked)
     cuda.cuMemFreeAsync(cuda.made("cuMemAllocFromPoolAsync", 100 * MIB, mine, blocked), blocked)
@@ -99,17 +88,14 @@ def test_a_pool_destroyed_holds_what_is_freed_behind_a_wait(machine: Machine) ->
     seen.append(held())
     cuda.cuMemFreeAsync(live, blocked)
     cuda.cuStreamSynchronize(blocked)
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [160, 1, 64, 0] == answers
 
 
 def test_plain_memory_freed_behind_a_wait_is_the_cards_until_somebody_waits_for_it(
     machine: Machine,
 ) -> None:
-    answers = machine.run(
-        BLOCKED
-        + """
+    answers = machine.run(f"""{BLOCKED}
     large, small = alloc(128 * MIB), alloc(1)
     cuda.cuMemFreeAsync(large, blocked)
     cuda.cuMemFreeAsync(small, blocked)
@@ -117,15 +103,12 @@ def test_plain_memory_freed_behind_a_wait_is_the_cards_until_somebody_waits_for_
     value.value = 1
     seen.append(held())
     cuda.cuStreamSynchronize(blocked)
-    say([*seen, held()])"""
-    )
+    say([*seen, held()])""")
     assert [130, 1, True, 130, 2] == answers
 
 
 def test_a_host_function_that_blocks_holds_what_is_freed_behind_it(machine: Machine) -> None:
-    answers = machine.run(
-        BLOCKED
-        + """
+    answers = machine.run(f"""{BLOCKED}
     import threading
     passed = threading.Event()
     waits = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: passed.wait() and None)
@@ -136,15 +119,12 @@ def test_a_host_function_that_blocks_holds_what_is_freed_behind_it(machine: Mach
     seen = told(mine)
     passed.set()
     cuda.cuStreamSynchronize(other)
-    say([*seen, *told(mine)])"""
-    )
+    say([*seen, *told(mine)])""")
     assert [64, 0, 0, 0] == answers
 
 
 def test_an_event_carries_a_wait_to_another_stream(machine: Machine) -> None:
-    codes = machine.run(
-        BLOCKED
-        + """
+    codes = machine.run(f"""{BLOCKED}
     other, event = stream(), c_void_p()
     cuda.cuEventCreate(byref(event), c_uint(2))
     cuda.cuEventRecord(event, blocked)
@@ -153,15 +133,12 @@ def test_an_event_carries_a_wait_to_another_stream(machine: Machine) -> None:
     seen = [free, cuda.code("cuStreamQuery", other), cuda.code("cuEventQuery", event)]
     value.value = 1
     cuda.cuStreamSynchronize(other)
-    say([*seen, cuda.code("cuEventQuery", event)])"""
-    )
+    say([*seen, cuda.code("cuEventQuery", event)])""")
     assert [0, 600, 600, 0] == codes
 
 
 def test_each_kind_of_wait_for_a_value_ends_as_documented(machine: Machine) -> None:
-    codes = machine.run(
-        BLOCKED
-        + """
+    codes = machine.run(f"""{BLOCKED}
     seen = []
     for flags, wanted, not_yet, then in (
         (0, 5, 4, 6), (0, 1, 0xFFFFFFFF, 1), (1, 5, 6, 5), (2, 6, 9, 12), (3, 1, 0xFFFFFFFF, 0)
@@ -172,8 +149,7 @@ def test_each_kind_of_wait_for_a_value_ends_as_documented(machine: Machine) -> N
         before = cuda.code("cuStreamQuery", other)
         cuda.cuStreamWriteValue32_v2(stream(), gate.value, c_uint(then), c_uint(0))
         seen.append([before, cuda.code("cuStreamQuery", other)])
-    say(seen)"""
-    )
+    say(seen)""")
     assert [[600, 0]] * 5 == codes
 
 
@@ -204,9 +180,7 @@ GRAPHS = (
 def test_a_graph_takes_its_memory_when_it_is_launched_and_keeps_what_it_does_not_free(
     machine: Machine,
 ) -> None:
-    figures = machine.run(
-        GRAPHS
-        + """
+    figures = machine.run(f"""{GRAPHS}
     exec, (pointer,) = allocating(300 * MIB, free=False)
     seen = [[held(), *graphs()]]
     def step(name, *arguments):
@@ -219,31 +193,25 @@ def test_a_graph_takes_its_memory_when_it_is_launched_and_keeps_what_it_does_not
     value.value = 1
     step("cuCtxSynchronize")
     step("cuDeviceGraphMemTrim", c_uint(0))
-    say(seen)"""
-    )
+    say(seen)""")
     kept = [320, 320, 320]
     assert [[0, 0, 0], kept, kept, kept, [320, 320, 0], [320, 320, 0], [0, 0, 0]] == figures
 
 
 def test_what_a_graph_kept_is_given_back_by_a_plain_free(machine: Machine) -> None:
-    figures = machine.run(
-        GRAPHS
-        + """
+    figures = machine.run(f"""{GRAPHS}
     exec, (pointer,) = allocating(40 * MIB, free=False)
     cuda.cuGraphLaunch(exec, None)
     cuda.cuGraphExecDestroy(exec)
     cuda.cuMemFree_v2(pointer)
     seen = graphs()
     cuda.cuDeviceGraphMemTrim(c_uint(0))
-    say([seen, graphs()])"""
-    )
+    say([seen, graphs()])""")
     assert [[64, 0], [0, 0]] == figures
 
 
 def test_the_allocations_of_one_launch_share_chunks(machine: Machine) -> None:
-    figures = machine.run(
-        GRAPHS
-        + """
+    figures = machine.run(f"""{GRAPHS}
     exec, pointers = allocating(MIB, MIB, MIB, free=False)
     cuda.cuGraphLaunch(exec, None)
     seen = [graphs()]
@@ -251,15 +219,12 @@ def test_the_allocations_of_one_launch_share_chunks(machine: Machine) -> None:
     seen.append(graphs())
     other, _ = allocating(MIB, free=False)
     cuda.cuGraphLaunch(other, None)
-    say([*seen, graphs()])"""
-    )
+    say([*seen, graphs()])""")
     assert [[32, 32], [32, 32], [64, 64]] == figures
 
 
 def test_graphs_in_two_blocked_streams_need_memory_each(machine: Machine) -> None:
-    figures = machine.run(
-        GRAPHS
-        + """
+    figures = machine.run(f"""{GRAPHS}
     other = stream()
     cuda.cuStreamWaitValue32_v2(other, gate.value, c_uint(1), c_uint(0))
     for each in (blocked, other):
@@ -270,6 +235,5 @@ def test_graphs_in_two_blocked_streams_need_memory_each(machine: Machine) -> Non
     cuda.cuCtxSynchronize()
     exec, _ = allocating(64 * MIB)
     cuda.cuGraphLaunch(exec, other)
-    say([*seen, graphs()])"""
-    )
+    say([*seen, graphs()])""")
     assert [[128, 0], [128, 0]] == figures

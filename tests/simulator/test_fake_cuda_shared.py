@@ -48,9 +48,7 @@ START = """
 def test_an_exported_block_is_the_cards_until_its_last_descriptor_is_closed(
     machine: Machine,
 ) -> None:
-    amounts = machine.run(
-        START
-        + """
+    amounts = machine.run(f"""{START}
     block = create(256 * MIB)
     seen = [figures(me)]
     fd = export(block)
@@ -60,15 +58,12 @@ def test_an_exported_block_is_the_cards_until_its_last_descriptor_is_closed(
     os.close(fd), os.close(other)
     seen.append(figures(me))
     os.close(again)
-    say([*seen, figures(me)])"""
-    )
+    say([*seen, figures(me)])""")
     assert [[256, 256], [256, 0], [256, 0], [0, 0]] == amounts
 
 
 def test_an_imported_block_is_another_handle_of_the_same_memory(machine: Machine) -> None:
-    answers = machine.run(
-        START
-        + """
+    answers = machine.run(f"""{START}
     block = create(8 * MIB)
     fd = export(block)
     again = take_in(fd)
@@ -88,15 +83,12 @@ def test_an_imported_block_is_another_handle_of_the_same_memory(machine: Machine
     cuda.cuMemUnmap(one, 8 * MIB)
     seen.append(figures(me))
     cuda.cuMemUnmap(other, 8 * MIB)
-    say([*seen, figures(me)])"""
-    )
+    say([*seen, figures(me)])""")
     assert [True, [8, 8], "the same", [8, 8], [8, 0], [0, 0]] == answers
 
 
 def test_a_block_is_shown_with_its_maker_and_then_with_who_imported_it(machine: Machine) -> None:
-    amounts = machine.run(
-        START
-        + """
+    amounts = machine.run(f"""{START}
     block = create(256 * MIB)
     fd = export(block)
     other = child(importing(fd), fd)
@@ -108,15 +100,12 @@ def test_a_block_is_shown_with_its_maker_and_then_with_who_imported_it(machine: 
     seen.append(figures(me, other.pid))
     other.kill()
     other.wait()
-    say([*seen, figures(me)])"""
-    )
+    say([*seen, figures(me)])""")
     assert [[256, 256, 0], [256, 0, 256], [256, 0, 0], [0, 0]] == amounts
 
 
 def test_a_killed_importer_leaves_nothing(machine: Machine) -> None:
-    amounts = machine.run(
-        START
-        + """
+    amounts = machine.run(f"""{START}
     block = create(64 * MIB)
     fd = export(block)
     other = child(importing(fd), fd)
@@ -125,22 +114,19 @@ def test_a_killed_importer_leaves_nothing(machine: Machine) -> None:
     seen = [figures(me, other.pid)]
     other.kill()
     other.wait()
-    say([*seen, figures(me)])"""
-    )
+    say([*seen, figures(me)])""")
     assert [[64, 0, 64], [0, 0]] == amounts
 
 
 def test_a_killed_maker_leaves_what_it_sent_to_who_imports_it(machine: Machine) -> None:
-    amounts = machine.run(
-        START
-        + """
+    amounts = machine.run(f"""{START}
     here, there = socket.socketpair()
     maker = child(f'''
     import socket
     block, fd = c_uint64(), ctypes.c_int()
     cuda.cuMemCreate(byref(block), 64 * MIB, byref(AllocationProperties(1, 1, FIRST)), 0)
     cuda.cuMemExportToShareableHandle(byref(fd), block, c_uint(1), 0)
-    socket.send_fds(socket.socket(fileno={there.fileno()}), [b"x"], [fd.value])
+    socket.send_fds(socket.socket(fileno={{there.fileno()}}), [b"x"], [fd.value])
     print("ready", flush=True)
     input()''', there.fileno())
     seen = [figures(me, maker.pid)]
@@ -153,15 +139,12 @@ def test_a_killed_maker_leaves_what_it_sent_to_who_imports_it(machine: Machine) 
     os.close(fd)
     seen.append(figures(me))
     cuda.cuMemRelease(block)
-    say([*seen, figures(me)])"""
-    )
+    say([*seen, figures(me)])""")
     assert [[64, 0, 64], [64, 0], [64, 64], [0, 0]] == amounts
 
 
 def test_a_descriptor_in_a_socket_holds_its_block_alone(machine: Machine) -> None:
-    amounts = machine.run(
-        START
-        + """
+    amounts = machine.run(f"""{START}
     here, there = socket.socketpair()
     block = create(64 * MIB)
     fd = export(block)
@@ -172,21 +155,17 @@ def test_a_descriptor_in_a_socket_holds_its_block_alone(machine: Machine) -> Non
     cuda.start()
     seen = [figures(me)]
     here.close(), there.close()
-    say([*seen, figures(me)])"""
-    )
+    say([*seen, figures(me)])""")
     assert [[64, 0], [0, 0]] == amounts
 
 
 def test_a_descriptor_of_something_else_is_no_block(machine: Machine) -> None:
-    codes = machine.run(
-        START
-        + """
+    codes = machine.run(f"""{START}
     file = os.open("/dev/null", os.O_RDWR)
     say([
         cuda.code("cuMemImportFromShareableHandle", byref(c_uint64()), c_void_p(fd), c_uint(1))
         for fd in (file, 12345)
-    ])"""
-    )
+    ])""")
     assert [1, 1] == codes
 
 
@@ -217,9 +196,7 @@ IPC = (
 @pytest.mark.parametrize("size", [200 * MIB, 4096])
 def test_memory_that_others_have_open_outlives_its_free(machine: Machine, size: int) -> None:
     taken = max(size // MIB, 2)
-    answers = machine.run(
-        IPC
-        + f"""
+    answers = machine.run(f"""{IPC}
     own = cuda.made("cuCtxCreate_v2", c_uint(0), c_uint(0))
     it = cuda.made("cuMemAlloc_v2", {size})
     cuda.cuMemcpyHtoD_v2(it, b"from afar", 9)
@@ -231,20 +208,16 @@ def test_memory_that_others_have_open_outlives_its_free(machine: Machine, size: 
     seen += [figures(me, other.pid), ask(other, "read"), ask(other), figures(me, other.pid)]
     other.kill()
     other.wait()
-    say(seen)"""
-    )
+    say(seen)""")
     owned, moved, closed = [taken, taken, 0], [taken, 0, taken], [0, 0, 0]
     assert ["from afar", owned, 0, moved, "from afar", "closed", closed] == answers
 
 
 def test_memory_that_others_have_open_outlives_its_owner(machine: Machine) -> None:
-    owner = machine.start(
-        IPC
-        + """
+    owner = machine.start(f"""{IPC}
     it = cuda.made("cuMemAlloc_v2", 200 * MIB)
     print(opening(it).encode().hex(), flush=True)
-    sys.stdin.read()"""
-    )
+    sys.stdin.read()""")
     assert owner.stdout is not None
     code = bytes.fromhex(owner.stdout.readline()).decode()
     watching = START + "    say(figures(*map(int, os.environ['PIDS'].split())))"

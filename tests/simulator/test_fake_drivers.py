@@ -56,13 +56,11 @@ def test_a_fault_of_one_card_leaves_the_other_alone(tmp_path: Path) -> None:
 def test_a_call_that_is_missing_is_not_exported_and_the_rest_is(tmp_path: Path) -> None:
     machine = VendorMachine(tmp_path, CARDS, DCMI, "call = dcmi_*_v2; does = missing")
 
-    assert [False, False, True, 20] == machine.run(
-        """
+    assert [False, False, True, 20] == machine.run("""
         die = (c_uint * 5)()
         say([hasattr(dcmi, "dcmi_get_device_die_v2"), hasattr(dcmi, "dcmi_get_device_pcie_info_v2"),
              0 == dcmi.dcmi_get_device_die(0, 0, die), sizeof(die)])
-        """
-    )
+        """)
 
 
 def test_garbage_is_success_with_noise(tmp_path: Path) -> None:
@@ -70,13 +68,11 @@ def test_garbage_is_success_with_noise(tmp_path: Path) -> None:
         tmp_path, CARDS, DCMI, "call = dcmi_get_device_chip_info_v2; does = garbage"
     )
 
-    code, cores, name = machine.run(
-        """
+    code, cores, name = machine.run("""
         chip = Chip()
         code = dcmi.dcmi_get_device_chip_info_v2(0, 0, byref(chip))
         say([code, chip.cores, bytes(chip)[32:64].hex()])
-        """
-    )
+        """)
 
     assert [0, 0xA5A5A5A5, "a5" * 32] == [code, cores, name]
 

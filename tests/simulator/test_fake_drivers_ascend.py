@@ -70,23 +70,20 @@ def npus(tmp_path: Path) -> VendorMachine:
 
 
 def test_cards_are_found_by_card_and_chip(npus: VendorMachine) -> None:
-    answers = npus.run(
-        """
+    answers = npus.run("""
         chip, phy, logic = Chip(), c_uint(), c_int()
         assert 0 == dcmi.dcmi_get_device_chip_info_v2(4, 1, byref(chip))
         assert 0 == dcmi.dcmi_get_device_logic_id(byref(logic), 4, 1)
         assert 0 == dcmi.dcmi_get_device_phyid_from_logicid(logic, byref(phy))
         say([cards(), chip.name.decode(), chip.cores, logic.value, phy.value,
              dcmi.dcmi_get_device_chip_info_v2(4, 0, byref(chip))])
-        """
-    )
+        """)
 
     assert [[0, 4], "310P3", 8, 1, 1, -8008] == answers
 
 
 def test_a_card_says_its_die_place_memory_use_health_and_links(npus: VendorMachine) -> None:
-    answers = npus.run(
-        """
+    answers = npus.run("""
         die, pcie, hbm, ddr = (c_uint * 5)(), (c_uint * 16)(), (c_uint64 * 4)(), (c_uint64 * 14)()
         busy, topology, processes, count = c_uint(), c_int(), (c_uint64 * 64)(), c_int()
         cpus, length = create_string_buffer(32), c_int()
@@ -104,8 +101,7 @@ def test_a_card_says_its_die_place_memory_use_health_and_links(npus: VendorMachi
             dcmi.dcmi_get_affinity_cpu_info_by_device_id(0, 0, cpus, byref(length)),
             cpus.value.decode(),
         ])
-        """
-    )
+        """)
 
     assert [0, "E0F4EE64", 0, "0x19e5", "0xc1"] == answers[:5]
     assert [0, 65536, 3072, -8255, 0, 21527, 0, 40] == answers[5:13]

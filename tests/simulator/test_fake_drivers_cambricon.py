@@ -64,8 +64,7 @@ def mlus(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(mlus: VendorMachine) -> None:
-    answers = mlus.run(
-        """
+    answers = mlus.run("""
         count, handle, uuid = (c_int * 2)(6, 0), c_int(), create_string_buffer(56)
         uuid[0] = 6
         memory, place = (c_int64 * 22)(), (c_uint * 16)()
@@ -85,8 +84,7 @@ def test_a_card_says_who_where_and_how_it_is(mlus: VendorMachine) -> None:
             cndev.cndevTopologyGetRelationship(relation, 0, 1), relation[1],
             cndev.cndevGetUUID(uuid, 9),
         ])
-        """
-    )
+        """)
 
     assert [0, 2, 0, "MLU370-X8", 0, "5b2a0c11-0000-4000-8000-0000000000aa"] == answers[:6]
     assert [0, 24576, 1024, 0, "0x5e", 0, 1, 0, 12] == answers[6:15]
@@ -102,15 +100,13 @@ def test_a_struct_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_small_a_list_says_how_many_there_are(mlus: VendorMachine) -> None:
-    code, needed, again, pids = mlus.run(
-        """
+    code, needed, again, pids = mlus.run("""
         count, processes = c_uint(1), (c_uint * 12)()
         code = cndev.cndevGetProcessInfo(byref(count), processes, 0)
         needed = count.value
         again = cndev.cndevGetProcessInfo(byref(count), processes, 0)
         say([code, needed, again, [processes[1], processes[7]]])
-        """
-    )
+        """)
 
     assert [9, 2, 0, [7, 8]] == [code, needed, again, pids]
 
@@ -128,55 +124,47 @@ def test_memory_runs_out_as_core_does(mlus: VendorMachine) -> None:
 
 
 def test_a_name_is_given_once_and_none_is_made_up(mlus: VendorMachine) -> None:
-    made = mlus.run(
-        """
+    made = mlus.run("""
         p = profile(1, 1 << 28)
         say([instance(p, b"a"), instance(p, b"a"), instance(p),
              standing()])
-        """
-    )
+        """)
 
     assert [0x100, -16, 0x200, ["a", "mi2"]] == made
 
 
 def test_an_instance_says_its_device_node_and_quota(mlus: VendorMachine) -> None:
-    node, core, memory, shape = mlus.run(
-        """
+    node, core, memory, shape = mlus.run("""
         made = Instance(6)
         cndev.cndevGetSMluInstanceInfo(byref(made), instance(profile(25, 6 << 30)))
         say([made.node.decode(), made.core[0], made.memory[0], made.shape.decode()])
-        """
-    )
+        """)
 
     assert ["/dev/cambricon-caps/cap_dev0_mi1", 25, 6 << 30] == [node, core, memory]
     assert "25.smlu.6144mb" == shape
 
 
 def test_an_instance_is_resized_within_what_is_left(mlus: VendorMachine) -> None:
-    outcome = mlus.run(
-        """
+    outcome = mlus.run("""
         instance(profile(60, 1 << 30), b"one")
         instance(profile(30, 1 << 30), b"two")
         resize = lambda core: cndev.cndevUpdateSMluInstanceQuotaByInstanceName(
             0, b"two", byref(Quota(6, core, 1 << 30)))
         say([resize(40), resize(41)])
-        """
-    )
+        """)
 
     assert [0, 9] == outcome
 
 
 def test_a_profile_goes_after_its_instances(mlus: VendorMachine) -> None:
-    outcome = mlus.run(
-        """
+    outcome = mlus.run("""
         p = profile(50, 1 << 30)
         handle = instance(p)
         say([cndev.cndevDestroySMluProfileInfo(p, 0),
             cndev.cndevDestroySMluInstanceByHandle(handle),
              cndev.cndevDestroySMluProfileInfo(p, 0),
                  cndev.cndevDestroySMluInstanceByHandle(handle)])
-        """
-    )
+        """)
 
     assert [15, 0, 0, 5] == outcome
 
@@ -210,13 +198,11 @@ def test_processes_that_cut_and_destroy_at_once_lose_nothing(mlus: VendorMachine
 
 
 def test_a_card_without_smlu_mode_is_not_sliced_until_it_is_set(mlus: VendorMachine) -> None:
-    outcome = mlus.run(
-        """
+    outcome = mlus.run("""
         before = profile(10, 1 << 30, 1)
         code = cndev.cndevSetSMLUMode((c_int * 2)(6, 1), 1)
         say([before, code, instance(profile(10, 1 << 30, 1), b"", 1)])
-        """
-    )
+        """)
 
     assert [-10, 0, 0x101] == outcome
     assert 15 == mlus.run("say(cndev.cndevSetSMLUMode((c_int * 2)(6, 0), 1))")
@@ -231,14 +217,12 @@ def test_faults_reach_calls_that_return_text_too(tmp_path: Path) -> None:
 
 
 def test_a_program_that_crashes_in_a_call_and_exits_holds_no_lock(mlus: VendorMachine) -> None:
-    with mlus.start(
-        """
+    with mlus.start("""
         instance(profile(10, 1 << 30), b"a")
         libc = CDLL(None)
         libc.signal(11, libc.exit)
         cndev.cndevDestroySMluInstanceByInstanceName(0, c_void_p(8))
-        """
-    ) as crashed:
+        """) as crashed:
         try:
             assert 11 == crashed.wait(60)
         finally:

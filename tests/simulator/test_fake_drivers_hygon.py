@@ -65,8 +65,7 @@ def dcus(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(dcus: VendorMachine) -> None:
-    answers = dcus.run(
-        """
+    answers = dcus.run("""
         count, model, unique, place = c_uint(), c_uint16(), c_uint64(), c_uint64()
         name, serial = create_string_buffer(64), create_string_buffer(64)
         short = create_string_buffer(4)
@@ -89,8 +88,7 @@ def test_a_card_says_who_where_and_how_it_is(dcus: VendorMachine) -> None:
             rsmi.rsmi_dev_ecc_count_get(1, c_uint64(1), errors), errors[1],
             rsmi.rsmi_dev_busy_percent_get(3, byref(busy)),
         ])
-        """
-    )
+        """)
 
     assert [0, 3, 0, "0x6210", 0, "K100_AI", 0, "T6K100", 11] == answers[:9]
     assert [0, "7100f95cee823041", 0, "0x100000700"] == answers[9:13]
@@ -98,42 +96,36 @@ def test_a_card_says_who_where_and_how_it_is(dcus: VendorMachine) -> None:
 
 
 def test_links_are_xgmi_or_pcie_by_hops(dcus: VendorMachine) -> None:
-    links = dcus.run(
-        """
+    links = dcus.run("""
         def link(one, other):
             hops, kind = c_uint64(), c_int()
             return [rsmi.rsmi_topo_get_link_type(one, other, byref(hops), byref(kind)),
                 kind.value, hops.value]
         say([link(0, 1), link(1, 0), link(0, 2), link(1, 2), link(0, 0)[0]])
-        """
-    )
+        """)
 
     assert [[0, 2, 1], [0, 2, 1], [0, 1, 2], [0, 1, 3], 1] == links
 
 
 def test_a_process_is_found_with_its_memory_on_its_card(dcus: VendorMachine) -> None:
-    answers = dcus.run(
-        """
+    answers = dcus.run("""
         count, processes = c_uint(4), (c_uint64 * 16)()
         all = rsmi.rsmi_compute_process_info_get(processes, byref(count))
         pid = processes[0] & 0xffffffff
         one = rsmi.rsmi_compute_process_info_by_device_get(31, 0, processes)
         say([all, count.value, pid, one, processes[1],
              rsmi.rsmi_compute_process_info_by_device_get(31, 1, processes)])
-        """
-    )
+        """)
 
     assert [0, 1, 31, 0, 1024 << 20, 10] == answers
 
 
 def test_virtual_devices_take_units_and_memory_all_or_none(dcus: VendorMachine) -> None:
-    answers = dcus.run(
-        """
+    answers = dcus.run("""
         made = [create(0, (60, 3000), (30, 3000)), create(0, (10, 100), (21, 100)), create(0, (30,
             59520))]
         say([made, left(0), vdevice(0), vdevice(1), vdevice(2), create(0, (1, 1))])
-        """
-    )
+        """)
 
     assert [[0, 11, 0], [0, 0], [0, 60, 3000], [0, 30, 3000], [0, 30, 59520], 11] == answers
 
@@ -143,27 +135,23 @@ def test_a_card_holds_four_virtual_devices(dcus: VendorMachine) -> None:
 
 
 def test_ids_are_the_machines_and_are_used_again(dcus: VendorMachine) -> None:
-    answers = dcus.run(
-        """
+    answers = dcus.run("""
         create(1, (10, 10)), create(2, (20, 20))
         gone = dmi.dmiDestroySingleVDevice(0)
         create(2, (30, 30))
         say([gone, vdevice(0), vdevice(1), dmi.dmiDestroyVDevices(2), vdevice(1),
             dmi.dmiDestroyVDevices(2)])
-        """
-    )
+        """)
 
     assert [0, [2, 30, 30], [2, 20, 20], 0, 15, 15] == answers
 
 
 def test_a_virtual_device_is_resized_and_minus_one_changes_nothing(dcus: VendorMachine) -> None:
-    answers = dcus.run(
-        """
+    answers = dcus.run("""
         create(0, (60, 100)), create(0, (30, 100))
         change = dmi.dmiUpdateSingleVDevice
         say([change(1, 60, -1), vdevice(1), change(1, 61, -1), change(9, 1, 1)])
-        """
-    )
+        """)
 
     assert [0, [0, 60, 100], 11, 15] == answers
 
@@ -179,23 +167,19 @@ def test_a_virtual_device_outlives_its_killed_maker_and_is_busy_while_used(
 
 
 def test_compute_units_are_known_to_hydmi_alone_which_needs_no_start(dcus: VendorMachine) -> None:
-    answers = dcus.run(
-        """
+    answers = dcus.run("""
         info, count = Device(), c_int()
         say([dmi.dmiGetDeviceInfo(0, byref(info)), info.name.decode(), info.units,
             info.memory >> 20,
              dmi.dmiGetMaxVDeviceCount(byref(count)), count.value])
-        """
-    )
+        """)
 
     assert [0, "K100_AI", 120, 65520, 0, 4] == answers
-    assert [3, 8] == dcus.run(
-        """
+    program = """
         say([dmi.dmiGetDeviceCount(byref(c_int())),
              rsmi.rsmi_num_monitor_devices(byref(c_uint()))])
-        """,
-        HETERO_RACK="",
-    )
+        """
+    assert [3, 8] == dcus.run(program, HETERO_RACK="")
 
 
 def test_faults_reach_both_libraries(tmp_path: Path) -> None:
@@ -207,9 +191,7 @@ def test_faults_reach_both_libraries(tmp_path: Path) -> None:
         "call = rsmi_dev_unique_id_get; does = missing",
     )
 
-    assert [19, False, True] == machine.run(
-        """
+    assert [19, False, True] == machine.run("""
         say([create(0, (1, 1))] + [hasattr(rsmi, f"rsmi_dev_{n}_get") for n in ("unique_id",
              "name")])
-        """
-    )
+        """)

@@ -66,8 +66,7 @@ def corex(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(corex: VendorMachine) -> None:
-    answers = corex.run(
-        """
+    answers = corex.run("""
         count, version, cuda, level = c_uint(), create_string_buffer(80), c_int(), c_int()
         say([
             ixml.nvmlDeviceGetCount_v2(byref(count)), count.value,
@@ -76,8 +75,7 @@ def test_a_card_says_who_where_and_how_it_is(corex: VendorMachine) -> None:
             text("nvmlDeviceGetName"), text("nvmlDeviceGetUUID"), memory(),
             ixml.nvmlDeviceGetTopologyCommonAncestor(card(0), card(1), byref(level)), level.value,
         ])
-        """
-    )
+        """)
 
     assert [0, 3, 0, "4.3.0", 0, 10020, "Iluvatar BI-V150"] == answers[:7]
     assert ["GPU-3fd4ee8f-169c-4d31-89dc-c2a90a441f1b", [32, 32, 0], 0, 10] == answers[7:]
@@ -100,8 +98,7 @@ def test_calls_that_corex_does_not_have_are_not_exported(corex: VendorMachine) -
 def test_memory_that_a_cuda_program_takes_shows_in_ixml(corex: VendorMachine) -> None:
     """CoreX' libcuda has the name of another vendor's, and a folder of its own."""
     folders = f"{hetero_simulator.fake_drivers() / 'iluvatar'}:{hetero_simulator.fake_drivers()}"
-    answers = corex.run(
-        """
+    program = """
         cuda = Cuda()
         cuda.start(0)
         name = create_string_buffer(64)
@@ -111,9 +108,8 @@ def test_memory_that_a_cuda_program_takes_shows_in_ixml(corex: VendorMachine) ->
         ixml.nvmlDeviceGetComputeRunningProcesses(card(0), byref(count), processes)
         import os
         say([name.value.decode(), memory(), count.value, processes[0] & 0xffffffff == os.getpid()])
-        """,
-        LD_LIBRARY_PATH=folders,
-    )
+        """
+    answers = corex.run(program, LD_LIBRARY_PATH=folders)
 
     assert ["Iluvatar BI-V150", [32, 28, 4], 1, True] == answers
 
@@ -129,26 +125,22 @@ def test_each_fault_shows_through_nvmls_calls(tmp_path: Path) -> None:
         "call = nvmlSystemGetDriverVersion; does = vanish 1",
     )
 
-    assert ["GPU", 999, 0xA5A5A5A5A5A5A5A5 >> 30, False, [0, 15]] == machine.run(
-        """
+    assert ["GPU", 999, 0xA5A5A5A5A5A5A5A5 >> 30, False, [0, 15]] == machine.run("""
         first = [text("nvmlDeviceGetUUID")[:3], text("nvmlDeviceGetUUID", 1), memory()[0],
                  hasattr(ixml, "nvmlDeviceGetCount_v2")]
         gone = card(0)
         say([*first, [ixml.nvmlSystemGetDriverVersion(create_string_buffer(80), 80),
              ixml.nvmlDeviceGetName(gone, create_string_buffer(80), 80)]])
-        """
-    )
+        """)
 
 
 def test_the_other_vendors_nvml_has_faults_of_its_own(tmp_path: Path) -> None:
     fault = "call = nvmlDeviceGetName; vendor = nvidia; does = error 7"
     machine = VendorMachine(tmp_path, CARDS, IXML, fault)
 
-    assert [7, "Iluvatar BI-V150"] == machine.run(
-        """
+    assert [7, "Iluvatar BI-V150"] == machine.run("""
         nvml, handle = CDLL("libnvidia-ml.so.1"), c_void_p()
         nvml.nvmlInit_v2(), nvml.nvmlDeviceGetHandleByIndex_v2(0, byref(handle))
         say([nvml.nvmlDeviceGetName(handle, create_string_buffer(80), 80),
             text("nvmlDeviceGetName")])
-        """
-    )
+        """)

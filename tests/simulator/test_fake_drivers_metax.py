@@ -65,8 +65,7 @@ def cards(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(cards: VendorMachine) -> None:
-    answers = cards.run(
-        """
+    answers = cards.run("""
         info, memory, busy = Info(), (c_long * 6)(), c_int()
         state, reason = c_int(), create_string_buffer(68)
         nodes, topology = (c_uint * 2)(), c_int()
@@ -85,8 +84,7 @@ def test_a_card_says_who_where_and_how_it_is(cards: VendorMachine) -> None:
                 processes.raw[0],
             mxsml.mxSmlGetDeviceInfo(7, byref(info)),
         ])
-        """
-    )
+        """)
 
     uuid = "GPU-3fd4ee8f-169c-6d31-f9dc-c2a90a441f1b"
     assert [3, 0, "MXC500", "0000:0e:00.0", uuid, 0, 65536, 826, 0, 33] == answers[:10]
@@ -94,12 +92,10 @@ def test_a_card_says_who_where_and_how_it_is(cards: VendorMachine) -> None:
 
 
 def test_sgpus_take_memory_and_compute_until_there_is_no_more(cards: VendorMachine) -> None:
-    answers = cards.run(
-        """
+    answers = cards.run("""
         say([create(32768, 50), create(16384, 50), create(128, 1), create(32768, 0), left(),
              slice(1)])
-        """
-    )
+        """)
 
     assert [0, 1, -5, -5, [65536, 16384, 0], [16384, 50]] == answers
 
@@ -109,33 +105,28 @@ def test_memory_comes_in_steps_of_128_mb(cards: VendorMachine) -> None:
 
 
 def test_a_card_holds_sixteen_sgpus_and_numbers_are_used_again(cards: VendorMachine) -> None:
-    answers = cards.run(
-        """
+    answers = cards.run("""
         made = [create(128, 1) for _ in range(17)]
         gone = mxsml.mxSmlRemoveSgpu(0, 3)
         say([made, gone, create(256, 1), mxsml.mxSmlGetSgpuCount(0), mxsml.mxSmlRemoveSgpu(0, 16)])
-        """
-    )
+        """)
 
     assert [[*range(16), -5], 0, 3, 16, 3] == answers
 
 
 def test_a_whole_card_is_sliced_only_once_it_is_switched(cards: VendorMachine) -> None:
-    answers = cards.run(
-        """
+    answers = cards.run("""
         toggle = c_uint(9)
         before = [mxsml.mxSmlGetSgpuToggle(1, byref(toggle)), toggle.value, create(128, 1, 1)]
         after = [mxsml.mxSmlSetSgpuToggle(1, 1), create(128, 1, 1), mxsml.mxSmlSetSgpuToggle(1, 0)]
         say([before, after, mxsml.mxSmlGetSgpuToggle(2, byref(toggle))])
-        """
-    )
+        """)
 
     assert [[0, 0, -3], [0, 0, 5], 3] == answers
 
 
 def test_an_sgpu_is_resized_and_named(cards: VendorMachine) -> None:
-    answers = cards.run(
-        """
+    answers = cards.run("""
         create(1024, 60), create(1024, 30)
         name, size = create_string_buffer(32), c_uint(4)
         say([
@@ -147,8 +138,7 @@ def test_an_sgpu_is_resized_and_named(cards: VendorMachine) -> None:
             size.value, mxsml.mxSmlGetSgpuAlias(0, 1, name, byref(size)), name.value.decode(),
             mxsml.mxSmlSetSgpuAlias(0, 1, b"x" * 32),
         ])
-        """
-    )
+        """)
 
     assert [0, 5, 0, 5, [2048, 40], 0, 10, 9, 0, "hetero-1", 5] == answers
 

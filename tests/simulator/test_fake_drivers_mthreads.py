@@ -53,8 +53,7 @@ def gpus(tmp_path: Path) -> VendorMachine:
 
 
 def test_a_card_says_who_where_and_how_it_is(gpus: VendorMachine) -> None:
-    answers = gpus.run(
-        """
+    answers = gpus.run("""
         m.mtmlLibraryInit()
         one, other = cards()
         with m.mtmlMemoryContext(one) as memory, m.mtmlGpuContext(one) as gpu:
@@ -71,8 +70,7 @@ def test_a_card_says_who_where_and_how_it_is(gpus: VendorMachine) -> None:
             list(m.mtmlDeviceGetMemoryAffinityWithinNode(one, 1)), inside, ill,
             m.mtmlDeviceGetRenderPath(other), answer("mtmlDeviceGetMpcMode", one),
         ])
-        """
-    )
+        """)
 
     uuid = "1ed50000-0000-4000-8000-000000000001"
     assert ["2.7.1", uuid, "MTT S4000", "S4000X1", "00000000:3a:00.0", 8192, [2]] == answers[:7]
@@ -80,8 +78,7 @@ def test_a_card_says_who_where_and_how_it_is(gpus: VendorMachine) -> None:
 
 
 def test_links_lead_to_the_other_card(gpus: VendorMachine) -> None:
-    answers = gpus.run(
-        """
+    answers = gpus.run("""
         m.mtmlLibraryInit()
         one, other = cards()
         far = m.mtmlDeviceGetMtLinkRemoteDevice(one, 1)
@@ -89,15 +86,13 @@ def test_links_lead_to_the_other_card(gpus: VendorMachine) -> None:
              m.mtmlDeviceGetUUID(far) == m.mtmlDeviceGetUUID(other),
                  answer("mtmlDeviceGetMtLinkState", one, 2),
              m.mtmlDeviceGetTopologyLevel(one, other), m.mtmlDeviceGetTopologyLevel(one, one)])
-        """
-    )
+        """)
 
     assert [2, 1, True, -3, 5, 0] == answers
 
 
 def test_handles_that_are_not_are_refused_and_buffers_too_small_told(gpus: VendorMachine) -> None:
-    codes = gpus.run(
-        """
+    codes = gpus.run("""
         mtml, library, card = CDLL("libmtml.so"), c_void_p(), c_void_p()
         text = create_string_buffer(4)
         before = mtml.mtmlLibraryCountDevice(None, byref(c_uint()))
@@ -107,8 +102,7 @@ def test_handles_that_are_not_are_refused_and_buffers_too_small_told(gpus: Vendo
             4),
              mtml.mtmlLibraryInitDeviceByIndex(library, 2, byref(card)),
              mtml.mtmlLibraryShutDown(library), mtml.mtmlDeviceGetName(card, text, 4)])
-        """
-    )
+        """)
 
     assert [1, 6, 3, 7, 0, 1] == codes
 
@@ -122,14 +116,12 @@ def test_an_error_of_one_card_and_a_missing_call_pass_through_the_binding(tmp_pa
         "call = mtmlDeviceGetSerialNumber; does = missing",
     )
 
-    assert ["1ed5", -2, -667] == machine.run(
-        """
+    assert ["1ed5", -2, -667] == machine.run("""
         m.mtmlLibraryInit()
         one, other = cards()
         say([answer("mtmlDeviceGetUUID", one)[:4], answer("mtmlDeviceGetUUID", other),
              answer("mtmlDeviceGetSerialNumber", one)])
-        """
-    )
+        """)
 
 
 def test_a_card_that_vanished_fails_where_it_is_still_held(tmp_path: Path) -> None:
@@ -137,11 +129,9 @@ def test_a_card_that_vanished_fails_where_it_is_still_held(tmp_path: Path) -> No
         tmp_path, CARDS, MTML, "call = mtmlLibraryCountDevice; device = 0; does = vanish"
     )
 
-    assert [2, -2, "MTT S4000"] == machine.run(
-        """
+    assert [2, -2, "MTT S4000"] == machine.run("""
         m.mtmlLibraryInit()
         held = cards()
         cards()
         say([len(held), answer("mtmlDeviceGetName", held[0]), answer("mtmlDeviceGetName", held[1])])
-        """
-    )
+        """)

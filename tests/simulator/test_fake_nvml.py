@@ -56,11 +56,9 @@ def rack(tmp_path: Path) -> Machine:
 
 
 def test_a_device_is_what_the_rack_says(rack: Machine) -> None:
-    answers = rack.run(
-        QUESTIONS
-        + """
+    answers = rack.run(f"""{QUESTIONS}
     card = cards[0]
-    say({
+    say({{
         "driver": n.nvmlSystemGetDriverVersion(),
         "cuda": n.nvmlSystemGetCudaDriverVersion(),
         "count": len(cards),
@@ -79,8 +77,7 @@ def test_a_device_is_what_the_rack_says(rack: Machine) -> None:
         "rows": n.nvmlDeviceGetRemappedRows(card),
         "idle": n.nvmlDeviceGetUtilizationRates(card).gpu,
         "users": n.nvmlDeviceGetComputeRunningProcesses(card),
-    })"""
-    )
+    }})""")
     assert {
         "driver": "550.54.15",
         "cuda": 12040,
@@ -104,11 +101,9 @@ def test_a_device_is_what_the_rack_says(rack: Machine) -> None:
 
 
 def test_links_are_told_from_both_ends(rack: Machine) -> None:
-    answers = rack.run(
-        QUESTIONS
-        + """
+    answers = rack.run(f"""{QUESTIONS}
     states = [n.nvmlDeviceGetNvLinkState(cards[1], link) for link in range(6)]
-    say({
+    say({{
         "states": states,
         "far": n.nvmlDeviceGetNvLinkRemotePciInfo(cards[1], 0).busId,
         "none": answer("nvmlDeviceGetNvLinkState", cards[3], 0),
@@ -116,8 +111,7 @@ def test_links_are_told_from_both_ends(rack: Machine) -> None:
         "nvlink": n.nvmlDeviceGetP2PStatus(cards[0], cards[1], 2),
         "no nvlink": n.nvmlDeviceGetP2PStatus(cards[0], cards[2], 2),
         "read": n.nvmlDeviceGetP2PStatus(cards[0], cards[2], 1),
-    })"""
-    )
+    }})""")
     assert {
         "states": [1, 1, 1, 1, 0, 0],
         "far": "00000000:18:00.0",
@@ -130,23 +124,18 @@ def test_links_are_told_from_both_ends(rack: Machine) -> None:
 
 
 def test_a_lost_device_keeps_its_name_and_answers_nothing_else(rack: Machine) -> None:
-    answers = rack.run(
-        QUESTIONS
-        + """
+    answers = rack.run(f"""{QUESTIONS}
     lost = cards[2]
     cuda = Cuda()
     cuda.cuInit(0)
     say([n.nvmlDeviceGetName(lost), n.nvmlDeviceGetUUID(lost)[:4],
          answer("nvmlDeviceGetMemoryInfo", lost), answer("nvmlDeviceGetUtilizationRates", lost),
-         cuda.made("cuDeviceGetCount")])"""
-    )
+         cuda.made("cuDeviceGetCount")])""")
     assert ["Lost", "GPU-", "error 15", "error 15", 2] == answers
 
 
 def test_mig_instances_are_devices_of_their_own(rack: Machine) -> None:
-    answers = rack.run(
-        QUESTIONS
-        + """
+    answers = rack.run(f"""{QUESTIONS}
     card = cards[3]
     parts = []
     for i in range(n.nvmlDeviceGetMaxMigDeviceCount(card)):
@@ -154,18 +143,17 @@ def test_mig_instances_are_devices_of_their_own(rack: Machine) -> None:
             parts.append(n.nvmlDeviceGetMigDeviceHandleByIndex(card, i))
         except n.NVMLError_NotFound:
             pass
-    say({
+    say({{
         "mode": n.nvmlDeviceGetMigMode(card),
         "names": [n.nvmlDeviceGetName(part) for part in parts],
         "slices": [n.nvmlDeviceGetAttributes(part).gpuInstanceSliceCount for part in parts],
         "memory": [n.nvmlDeviceGetAttributes(part).memorySizeMB for part in parts],
         "ids": [n.nvmlDeviceGetGpuInstanceId(part) for part in parts],
         "compute ids": [n.nvmlDeviceGetComputeInstanceId(part) for part in parts],
-        "uuids": len({n.nvmlDeviceGetUUID(part) for part in parts}),
+        "uuids": len({{n.nvmlDeviceGetUUID(part) for part in parts}}),
         "parent": n.nvmlDeviceGetIndex(n.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(parts[3])),
         "utilization": answer("nvmlDeviceGetUtilizationRates", card),
-    })"""
-    )
+    }})""")
     assert {
         "mode": [1, 1],
         "names": ["Split MIG 1g.18gb"] * 3 + ["Split MIG 2g.35gb"],
@@ -186,23 +174,18 @@ def test_a_mig_instance_is_used_by_its_uuid_and_told_apart(rack: Machine) -> Non
     )
     use = 'cuda = Cuda(); cuda.start(); cuda.made("cuMemAlloc_v2", 512 * MIB)'
     with rack.standing(use, CUDA_VISIBLE_DEVICES=uuid) as process:
-        answers = rack.run(
-            QUESTIONS
-            + """
+        answers = rack.run(f"""{QUESTIONS}
     users = n.nvmlDeviceGetComputeRunningProcesses(cards[3])
     parts = [n.nvmlDeviceGetMigDeviceHandleByIndex(cards[3], i) for i in range(4)]
     say([[[user.pid, user.usedGpuMemory, user.gpuInstanceId] for user in users],
-         [n.nvmlDeviceGetMemoryInfo(part).used for part in parts]])"""
-        )
+         [n.nvmlDeviceGetMemoryInfo(part).used for part in parts]])""")
         assert [[[process.pid, 512 * MIB, 2]], [0, 512 * MIB, 0, 0]] == answers
 
 
 def test_a_busy_process_shows_with_its_memory_and_its_share(machine: Machine) -> None:
     job = machine.job("--iterations", "300", "--memory", "100MiB", "--seconds", "5")
     try:
-        answers = machine.run(
-            QUESTIONS
-            + """
+        answers = machine.run(f"""{QUESTIONS}
     import time
     busy = 0
     for _ in range(100):
@@ -212,8 +195,7 @@ def test_a_busy_process_shows_with_its_memory_and_its_share(machine: Machine) ->
             break
     user, = n.nvmlDeviceGetComputeRunningProcesses(cards[0])
     sample, = n.nvmlDeviceGetProcessUtilization(cards[0], 0)
-    say([busy >= 95, user.pid, user.usedGpuMemory, sample.pid, sample.smUtil >= 90])"""
-        )
+    say([busy >= 95, user.pid, user.usedGpuMemory, sample.pid, sample.smUtil >= 90])""")
     finally:
         job.kill()
         job.communicate()
