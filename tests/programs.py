@@ -3,9 +3,15 @@
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr
 
 
 def completed(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and return what came of it, with what it printed as text."""
     return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def next_line(program: subprocess.Popen[AnyStr]) -> AnyStr:
+    """Return what a program that runs prints next; empty once it has ended."""
+    assert program.stdout is not None
+    return program.stdout.readline()

@@ -11,6 +11,7 @@ import hetero_simulator
 import pytest
 
 from hetero.node.ledger.grant_file import read_excess, read_limits
+from tests.programs import next_line
 
 from .conftest import Begin, Run
 
@@ -38,8 +39,7 @@ def start(begin: Begin, command: tuple[str, ...]) -> Begin:
     def job(*before: str, memory: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         limits = ("-q", "--memory", "64Mi", *options)
         program = begin(*command, "run", *limits, "--", *before, *asking(memory))
-        assert program.stdout
-        assert program.stdout.readline() or "kill" in options
+        assert next_line(program) or "kill" in options
         return program
 
     return job
@@ -85,8 +85,7 @@ def test_a_private_loader_is_shown_within_five_seconds_and_left_alone(
     start(memory="1MiB", options=("--label", "honest"))
     before = time.monotonic()
     thief = start(*private_loader, memory="256MiB", options=("--label", "thief"))
-    assert watch.stdout
-    report = watch.stdout.readline()
+    report = next_line(watch)
     took = time.monotonic() - before
     print(f"shown after {took:.1f} s of 5")
     assert took < 5
@@ -189,8 +188,7 @@ def test_what_was_charged_is_taken_back_when_nobody_watches_any_more(
 ) -> None:
     watch = begin(*command, "doctor", "--watch")
     start("env", "-u", "LD_PRELOAD", memory="256MiB")
-    assert watch.stdout
-    assert "holds" in watch.stdout.readline()
+    assert "holds" in next_line(watch)
     (file,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/grant")
     assert ((CONTEXT + 256) << 20,) == read_excess(file, devices=1)
 
@@ -208,7 +206,6 @@ def test_a_strict_grant_is_written_so_for_the_limiter(
         program = begin(
             *command, "run", "-q", *options, "--", "sh", "-c", f'python3 -c "{script}"; cat'
         )
-        assert program.stdout
-        file = Path(program.stdout.readline().strip())
+        file = Path(next_line(program).strip())
         assert [strict] == [limit.strict for limit in read_limits(file)]
         program.communicate(timeout=60)  # all of the card is the next one's

@@ -14,7 +14,7 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 
-from tests.programs import completed
+from tests.programs import completed, next_line
 
 from .conftest import Begin, Run
 
@@ -56,8 +56,7 @@ def asking(memory: str) -> tuple[str, ...]:
 
 def with_memory(program: subprocess.Popen[str]) -> subprocess.Popen[str]:
     """Wait until a job that was started says a line: it has its memory."""
-    assert program.stdout
-    program.stdout.readline()
+    next_line(program)
     return program
 
 
@@ -227,10 +226,9 @@ def test_who_takes_device_time_past_the_limiter_is_seen_beside_who_keeps_to_a_sh
     hetero: Run, begin: Begin, start: Begin, command: tuple[str, ...]
 ) -> None:
     watch = begin(*command, "doctor", "--watch")
-    assert watch.stdout
     kept = start(memory="1MiB")
     program = start("env", "-u", "LD_PRELOAD", memory="1MiB")
-    holds, report = watch.stdout.readline(), watch.stdout.readline()
+    holds, report = next_line(watch), next_line(watch)
 
     assert f"({program.pid}) holds" in holds
     assert re.search(

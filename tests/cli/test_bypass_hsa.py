@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.programs import next_line
+
 from .conftest import Begin, Run
 
 pytestmark = pytest.mark.hip
@@ -95,8 +97,7 @@ def escape(begin: Begin, command: tuple[str, ...]) -> Callable[..., subprocess.P
     def program(way: str, *more: str) -> subprocess.Popen[str]:
         run = (*command, "run", "--memory", "64Mi", "--core", "50", *more, "--")
         started = begin(*run, sys.executable, "-c", PROGRAM.format(way=WAYS[way]))
-        assert started.stdout
-        assert "0\n" == started.stdout.readline()
+        assert "0\n" == next_line(started)
         return started
 
     return program
@@ -108,8 +109,7 @@ def test_who_is_past_the_limiter_is_told_of_within_five_seconds(
 ) -> None:
     program = escape("thunk")
     before = time.monotonic()
-    assert watch.stdout
-    report = watch.stdout.readline()
+    report = next_line(watch)
     took = time.monotonic() - before
     print(f"{took:.1f} s of 5")
 
@@ -126,8 +126,7 @@ def test_it_is_ended_where_its_grant_says_so(
     program = escape("hsa", "--on-bypass", "kill")
 
     assert -9 == program.wait(timeout=60)
-    assert watch.stdout
     # First what it holds, by itself and of its grant.
-    reports = [watch.stdout.readline() for _ in range(3)]
+    reports = [next_line(watch) for _ in range(3)]
     assert f"({program.pid}) of grant" in reports[-1]
     assert "is killed: holds 200 MiB" in reports[-1]

@@ -20,7 +20,7 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
-from tests.programs import completed
+from tests.programs import completed, next_line
 
 from .conftest import Begin, Run
 
@@ -109,8 +109,7 @@ def test_row_17_a_shell_completes_names_words_and_other_commands(
             *command, "run", "-q", "--memory", "1Gi", "--label", label, "--",
             "sh", "-c", "echo $$; exec sleep 600",
         )  # fmt: skip
-        assert program.stdout
-        program.stdout.readline()
+        next_line(program)
 
     for typed, expected in TYPED:
         shell.type(f"{typed}\t\t")
@@ -126,8 +125,7 @@ def test_row_17_names_are_those_that_stand_and_are_plain_words(
             *command, "run", "-q", "--memory", "1Gi", "--label", label, "--",
             "sh", "-c", "echo $$; exec sleep 600",
         )  # fmt: skip
-        assert program.stdout
-        program.stdout.readline()
+        next_line(program)
     share = Request(asks=(Ask(memory=GiB),))
     ledger = Ledger(Path(environ["HETERO_STATE"]), persistent=tmp_path / "persistent")
     node = Node(registry=Registry.of(MemoryVendor(rack(8 * GiB))), ledger=ledger)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import completed
+from tests.programs import completed, next_line
 
 from .conftest import Begin, Run
 
@@ -31,8 +31,7 @@ def trainers(begin: Begin, command: tuple[str, ...], hetero: Run) -> list[str]:
             *command, "run", "-q", "--memory", "1Gi", "--core", "10", *label, "--",
             "sh", "-c", "echo $$; exec sleep 600",
         )  # fmt: skip
-        assert program.stdout
-        program.stdout.readline()
+        next_line(program)
     return standing(hetero)
 
 
@@ -183,8 +182,7 @@ def test_row_19_a_label_of_two_grants_is_refused_with_their_ids(
         *command, "run", "-q", "--memory", "1Gi", "--label", "trainer", "--",
         "sh", "-c", "echo $$; exec sleep 600",
     )  # fmt: skip
-    assert program.stdout
-    program.stdout.readline()
+    next_line(program)
     done = hetero("release", "--force", "trainer")
 
     assert 2 == done.returncode
@@ -204,8 +202,7 @@ def test_row_20_a_resize_that_is_refused_names_only_what_lacks(
             "--label", label, "--", "sh", "-c", "echo $$; exec sleep 600",
             **MIXED,
         )  # fmt: skip
-        assert program.stdout
-        program.stdout.readline()
+        next_line(program)
     done = hetero("resize", "mine", "--core", "80", **MIXED)
 
     assert (3, "") == (done.returncode, done.stdout)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import next_line
+
 from .conftest import Begin, Run
 
 CARD = "[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\n"
@@ -39,12 +41,11 @@ def grants(hetero: Run) -> list[Json]:
 def run_gang(program: subprocess.Popen[str]) -> None:
     """Have a gang run for half a second, again and again until it has made steps."""
     assert program.stdin
-    assert program.stdout
-    assert {"ready": True} == json.loads(program.stdout.readline())
+    assert {"ready": True} == json.loads(next_line(program))
     steps: list[list[float]] = []
     while len(steps) < 2:  # the first says when it began
         print(time.monotonic() + 0.5, file=program.stdin, flush=True)
-        steps = json.loads(program.stdout.readline())
+        steps = json.loads(next_line(program))
 
 
 def test_ranks_that_wait_for_each_other_run_in_rows_and_top_shows_them(

@@ -14,6 +14,8 @@ import hetero_simulator
 import pytest
 from attrs import frozen
 
+from tests.programs import next_line
+
 from .conftest import Begin, Run
 
 Start = Callable[..., "Job"]
@@ -33,8 +35,7 @@ class Job:
 
     def steps(self) -> int:
         """Return the steps of its next second."""
-        assert self.program.stdout
-        steps: int = json.loads(self.program.stdout.readline())["steps"]
+        steps: int = json.loads(next_line(self.program))["steps"]
         return steps
 
 

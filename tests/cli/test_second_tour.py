@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import completed
+from tests.programs import completed, next_line
 
 from .conftest import Begin, Run
 
@@ -36,8 +36,7 @@ def test_top_shows_a_grants_id_beside_its_name(
         "-c",
         "echo; exec sleep 600",
     )
-    assert held.stdout
-    held.stdout.readline()
+    next_line(held)
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
     (row,) = (line for line in hetero("top", "--once").stdout.splitlines() if "mine" in line)
 
@@ -183,8 +182,7 @@ def test_what_stands_before_an_uninstall_is_told_as_json_too(
 ) -> None:
     assert [] == json.loads(hetero("doctor", "--uninstall-check", "--json").stdout)["items"]
     held = begin(*command, "run", "--memory", "1Gi", "--", "bash", "-c", "echo; exec sleep 600")
-    assert held.stdout
-    held.stdout.readline()
+    next_line(held)
     done = hetero("doctor", "--uninstall-check", "--json")
 
     assert 3 == done.returncode

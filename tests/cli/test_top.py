@@ -12,6 +12,8 @@ from pathlib import Path
 import hetero_simulator
 import pytest
 
+from tests.programs import next_line
+
 from .conftest import Run
 from .window import Window
 
@@ -86,10 +88,9 @@ def test_top_goes_on_until_it_is_interrupted(
     with subprocess.Popen(
         [*command, "top", "--interval", "0.1"], env=environ, stdout=subprocess.PIPE, text=True
     ) as top:
-        assert top.stdout
         seen = 0
         while seen < 3:
-            seen += top.stdout.readline().startswith("no grants stand")
+            seen += next_line(top).startswith("no grants stand")
         top.send_signal(signal.SIGINT)
 
         assert 0 == top.wait(10)

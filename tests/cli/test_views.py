@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hetero.cli as hetero_cli
-from tests.programs import completed
+from tests.programs import completed, next_line
 from tests.registry.installed import install
 
 from .conftest import Run
@@ -29,8 +29,7 @@ def sleeper(
         stdout=subprocess.PIPE,
         text=True,
     )  # fmt: skip
-    assert program.stdout
-    assert "ready\n" == program.stdout.readline()
+    assert "ready\n" == next_line(program)
     yield program
     program.kill()
     program.communicate()
@@ -82,10 +81,9 @@ def test_watching_goes_on_until_it_is_interrupted(
     with subprocess.Popen(
         [*command, "inventory", "--watch"], env=environ, stdout=subprocess.PIPE, text=True
     ) as watch:
-        assert watch.stdout
         tables = 0
         while tables < 2:
-            tables += watch.stdout.readline().startswith("#")
+            tables += next_line(watch).startswith("#")
         watch.send_signal(signal.SIGINT)
 
         assert 0 == watch.wait(10)

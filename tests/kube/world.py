@@ -33,6 +33,7 @@ from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.kubelet import FakeKubelet
+from tests.programs import next_line
 
 CARD = "example.com/card"
 KEY = SigningKey.new()
@@ -181,8 +182,7 @@ def container(ledger: Ledger, identity: str) -> Iterator[None]:
         argv = [*alone, sys.executable, "-S", "-c", program, root]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin
-            assert process.stdout
-            assert process.stdout.readline(), "it has no root of its own"
+            assert next_line(process), "it has no root of its own"
             try:
                 yield
             finally:

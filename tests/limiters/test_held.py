@@ -5,6 +5,8 @@ import json
 import pytest
 from tenancy import MIB, Grant, Rack, Terms
 
+from tests.programs import next_line
+
 #: In each program: MiB that are free of the grant.
 LEFT = """
 def left():
@@ -113,8 +115,7 @@ def round():
 say([round() for _ in range(4)])
 input()
 """)
-    assert program.stdout
-    answers = json.loads(program.stdout.readline())
+    answers = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
@@ -137,8 +138,7 @@ call("cuStreamDestroy_v2", four[0])
 say([*seen, isinstance(stream(), int)])
 input()
 """)
-    assert program.stdout
-    answers = json.loads(program.stdout.readline())
+    answers = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from tenancy import CONTEXT, LIMITER, MIB, UUIDS, Grant, Rack, Terms
 
+from tests.programs import next_line
+
 PATHS = (
     "plain",
     "managed",
@@ -266,17 +268,16 @@ say([info()[1] >> 20, take("plain", {60 * MIB}) > 1000])
 input()
 say([info()[0], info()[1] >> 20, take("plain", 1 << 20)])
 """)
-    assert program.stdout
     assert program.stdin
-    assert json.loads(program.stdout.readline()) is True
+    assert json.loads(next_line(program)) is True
     grant.set(Terms(memory=128 * MIB))
     program.stdin.write("\n")
     program.stdin.flush()
-    assert [128, True] == json.loads(program.stdout.readline())
+    assert [128, True] == json.loads(next_line(program))
     grant.set(Terms(memory=32 * MIB))
     program.stdin.write("\n")
     program.stdin.flush()
-    assert [0, 32, 2] == json.loads(program.stdout.readline())
+    assert [0, 32, 2] == json.loads(next_line(program))
     program.communicate()
 
 

@@ -9,6 +9,8 @@ import hetero_simulator
 import pytest
 from tenancy import MIB, UUIDS, Rack, Terms, meanwhile
 
+from tests.programs import next_line
+
 ROOT = Path(__file__).parents[2]
 FIRST, SECOND = UUIDS
 NEIGHBOUR = 200 * MIB
@@ -50,8 +52,7 @@ def shared(rack: Rack) -> Iterator[Rack]:
     """The same, with a program on both."""
     program = rack.start(BUSY)
     with meanwhile(program):
-        assert program.stdout is not None
-        assert '"busy"\n' == program.stdout.readline()
+        assert '"busy"\n' == next_line(program)
         yield rack
 
 
@@ -231,8 +232,7 @@ def test_memory_sums_to_a_limit_that_was_lowered_below_what_is_held(rack: Rack) 
         + SUMS
         + f'start()\ntake("plain", {10 * MIB})\nsay(0)\nsys.stdin.readline()\nsay(sums())'
     )
-    assert program.stdout is not None
-    program.stdout.readline()
+    next_line(program)
     grant.set(Terms(memory=4 * MIB))
     out, _ = program.communicate("\n", timeout=60)
 
@@ -268,8 +268,7 @@ def test_processes_are_the_grants_own_in_each_version(shared: Rack) -> None:
         f'start()\ntake("plain", {3 * MIB})\nsay(0)\nsys.stdin.read()', CUDA_VISIBLE_DEVICES="1"
     )
     with meanwhile(sibling):
-        assert sibling.stdout is not None
-        sibling.stdout.readline()
+        next_line(sibling)
         program = f"""{NVML}{LISTED}
 start()
 take("plain", {10 * MIB})

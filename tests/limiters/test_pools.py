@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from tenancy import MIB, Grant, Rack, Terms
 
+from tests.programs import next_line
+
 
 def test_a_capture_is_charged_when_its_graph_is_instantiated(grant: Grant) -> None:
     answers = grant.run(f"""
@@ -76,8 +78,7 @@ seen = [info()[0] >> 20, taken_from(first, {32 * MIB}) > 1000, info()[0] >> 20]
 say(seen + [taken_from(first, {32 * MIB}) > 1000, taken_from(first, 1), take("plain", 1 << 20)])
 input()
 """)
-    assert program.stdout
-    answers = json.loads(program.stdout.readline())
+    answers = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
@@ -93,8 +94,7 @@ call("cuMemFreeAsync", taken_from(kept, {64 * MIB}), None)
 say([take({path!r}, {64 * MIB}) > 1000 if {path!r} != "array" else bool(take("array", {64 * MIB}))])
 input()
 """)
-    assert program.stdout
-    answers = json.loads(program.stdout.readline())
+    answers = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
@@ -116,8 +116,7 @@ for made in held[::2]:
 say(info()[0] >> 20)
 input()
 """)
-    assert program.stdout
-    free = json.loads(program.stdout.readline())
+    free = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 
@@ -155,8 +154,7 @@ call("cuMemFree_v2", params.pointer)
 say(seen + [take("plain", {64 * MIB}) > 1000])
 input()
 """)
-    assert program.stdout
-    answers = json.loads(program.stdout.readline())
+    answers = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     program.communicate("\n")
 

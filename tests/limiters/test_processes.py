@@ -10,6 +10,8 @@ import hetero_simulator
 import pytest
 from tenancy import MIB, Grant, Rack, Terms
 
+from tests.programs import next_line
+
 OWNER = f"""
 start()
 handle = ctypes.create_string_buffer(64)
@@ -42,16 +44,15 @@ def test_memory_shared_by_processes_is_charged_once_to_its_owner(
     grant = rack.grant(Terms(memory=64 * MIB))
     other = grant if guests == "ours" else rack.grant(Terms(memory=64 * MIB), name="other")
     owner = grant.start(OWNER)
-    assert owner.stdout
     assert owner.stdin
-    handle = json.loads(owner.stdout.readline())
+    handle = json.loads(next_line(owner))
     out, errors = other.start(GUEST).communicate(f"{handle}\n", timeout=60)
 
     assert ([left] * 3, "") == (json.loads(out), errors)
     assert 20 * MIB == grant.usage().used
     owner.stdin.write("\n")
     owner.stdin.flush()
-    assert 64 == json.loads(owner.stdout.readline())
+    assert 64 == json.loads(next_line(owner))
     owner.communicate("\n")
 
 
@@ -131,8 +132,7 @@ while not select.select([sys.stdin], [], [], 0.0002)[0]:
     least = min(least, info()[0])
 say(least)
 """)
-    assert watcher.stdout
-    watcher.stdout.readline()
+    next_line(watcher)
     racers = [
         grant.start(f"""
 import random
@@ -168,8 +168,7 @@ start()
 say(take("plain", {50 * MIB}) > 1000)
 input()
 """)
-    assert program.stdout
-    assert "true\n" == program.stdout.readline()
+    assert "true\n" == next_line(program)
     other = "start(); say([info()[0] >> 20, take('plain', 60 << 20) == 2])"
     assert [14, True] == grant.run(other)
     program.send_signal(signal.SIGKILL)

@@ -4,6 +4,8 @@ import json
 
 from tenancy import MIB, Grant
 
+from tests.programs import next_line
+
 #: In each program: MiB that are free of the grant.
 LEFT = """
 def left():
@@ -153,8 +155,7 @@ call("cuIpcCloseMemHandle", first)
 say([opened() > 0])
 """)
     assert program.stdin
-    assert program.stdout
-    answers = json.loads(program.stdout.readline())
+    answers = json.loads(next_line(program))
     held = 1024 - grant.rack.run("start(); say(info()[0] >> 20)")
     after, _ = program.communicate("\n")
 

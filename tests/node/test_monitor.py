@@ -30,6 +30,7 @@ from hetero.node.view.excess import (
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.node.conftest import admit, request
+from tests.programs import next_line
 
 CARD = "memory-0"
 LIMIT = 4 * GiB
@@ -84,8 +85,7 @@ def limited(children: list[subprocess.Popen[Any]]) -> Start:
         command = [sys.executable, "-c", LIMITED, *words]
         child = subprocess.Popen(command, stdout=subprocess.PIPE)
         children.append(child)
-        assert child.stdout
-        assert b"there\n" == child.stdout.readline()
+        assert b"there\n" == next_line(child)
         return child.pid
 
     return start
@@ -368,15 +368,14 @@ def test_a_program_that_replaced_a_limited_one_has_no_limiter(
     )
     child = children[-1]
     assert child.stdin
-    assert child.stdout
-    assert b"there\n" == child.stdout.readline()
+    assert b"there\n" == next_line(child)
     says(vendor, {child.pid: 510 * MiB})
     monitor = Monitor(node)
     assert () == sample(node, monitor).bypass
 
     child.stdin.write(b"x")
     child.stdin.flush()
-    assert b"replaced\n" == child.stdout.readline()
+    assert b"replaced\n" == next_line(child)
     deadline = time.monotonic() + 60
     while "sleep" not in Path(f"/proc/{child.pid}/comm").read_text():
         assert time.monotonic() < deadline
@@ -401,8 +400,7 @@ def test_a_process_does_not_hide_in_what_proc_says_of_it(
             subprocess.Popen([sys.executable, "-c", program], stdin=held, stdout=subprocess.PIPE)
         )
     child = children[-1]
-    assert child.stdout
-    assert b"there\n" == child.stdout.readline()
+    assert b"there\n" == next_line(child)
     stat = Path(f"/proc/{child.pid}/stat")
     deadline = time.monotonic() + 60
     while b"\xff" not in stat.read_bytes() and b") Z " not in stat.read_bytes():

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from simulated import MIB, Machine
 
+from tests.programs import next_line
+
 START = "    cuda = Cuda()\n    cuda.start()\n"
 
 
@@ -115,8 +117,7 @@ def test_memory_is_shared_with_another_process_and_charged_once(machine: Machine
     cuda.cuIpcGetMemHandle(handle, it)
     print(handle.raw.hex(), flush=True)
     sys.stdin.read()""")
-    assert owner.stdout is not None
-    handle = owner.stdout.readline().strip()
+    handle = next_line(owner).strip()
     answers = machine.run(f"""{START}
     class Handle(ctypes.Structure):
         _fields_ = [("bytes", ctypes.c_char * 64)]

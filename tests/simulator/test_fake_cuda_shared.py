@@ -3,6 +3,8 @@
 import pytest
 from simulated import MIB, Machine
 
+from tests.programs import next_line
+
 START = """
     import os, socket, subprocess, sys
     cuda = Cuda()
@@ -218,8 +220,7 @@ def test_memory_that_others_have_open_outlives_its_owner(machine: Machine) -> No
     it = cuda.made("cuMemAlloc_v2", 200 * MIB)
     print(opening(it).encode().hex(), flush=True)
     sys.stdin.read()""")
-    assert owner.stdout is not None
-    code = bytes.fromhex(owner.stdout.readline()).decode()
+    code = bytes.fromhex(next_line(owner)).decode()
     watching = START + "    say(figures(*map(int, os.environ['PIDS'].split())))"
     with machine.standing(START + f"    other = child({code!r})") as opener:
         pids = {"PIDS": f"{owner.pid}"}

@@ -11,7 +11,7 @@ import pytest
 from simulated import Machine
 from vendor_machine import VendorMachine
 
-from tests.programs import completed
+from tests.programs import completed, next_line
 from tests.simulator.test_fake_drivers_ascend import CARDS, DCMI
 
 ROOT = Path(__file__).parents[2]
@@ -90,8 +90,7 @@ def test_a_call_that_hangs_answers_late_and_one_without_end_never(tmp_path: Path
     assert machine.run(late) >= 0.3
 
     process = machine.start("print(1, flush=True); cards(); print(2)")
-    assert process.stdout is not None
-    before = process.stdout.readline()
+    before = next_line(process)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.kill()

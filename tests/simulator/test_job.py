@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from simulated import GIB, Machine
 
+from tests.programs import next_line
+
 
 def finished(process: Any) -> list[dict[str, Any]]:
     out, error = process.communicate(timeout=30)
@@ -56,12 +58,11 @@ def test_a_cued_job_runs_each_time_until_it_is_told_and_rests_between_steps(
 ) -> None:
     with machine.job("--cued", "--iterations", "498", "--in-flight", "1") as job:
         assert job.stdin is not None
-        assert job.stdout is not None
-        assert {"ready": True} == json.loads(job.stdout.readline())
+        assert {"ready": True} == json.loads(next_line(job))
         for rest in (0, 0.05):
             until = time.monotonic() + 0.5
             print(until, rest, file=job.stdin, flush=True)
-            first, *steps = json.loads(job.stdout.readline())
+            first, *steps = json.loads(next_line(job))
             assert [0, 0] == first[1:]
             assert steps[-2][0] < until <= steps[-1][0]
             assert {1} == {count for _, count, _ in steps}

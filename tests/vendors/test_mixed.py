@@ -20,7 +20,7 @@ from racks import PLUGINS, Machine, Rack, card, discover, fault, request
 from hetero.model import MEMORY, Allocation, Ask, Inventory, Refusal, Request, Selector
 from hetero.model.units import GiB
 from hetero.placement import fit
-from tests.programs import completed
+from tests.programs import completed, next_line
 
 SEVEN = hetero_simulator.rack("seven").read_text()
 #: Those of its cards; AMD has none there.
@@ -51,8 +51,7 @@ class Node:
         started = subprocess.Popen(
             self.command(*arguments), env=self.environ, stdout=subprocess.PIPE, text=True
         )
-        assert started.stdout is not None
-        assert "up\n" == started.stdout.readline()
+        assert "up\n" == next_line(started)
         return started
 
     def grants(self) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import hetero_simulator
 import pytest
 
-from tests.programs import completed
+from tests.programs import completed, next_line
 
 HETERO = (sys.executable, "-m", "hetero.cli")
 SHARE = ("--vendor", "mthreads", "--memory", "1Gi")
@@ -44,8 +44,7 @@ class Node:
         started = subprocess.Popen(
             program, env=self.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert started.stdout is not None
-        assert "up\n" == started.stdout.readline()
+        assert "up\n" == next_line(started)
         return started
 
 
