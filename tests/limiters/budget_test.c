@@ -4,7 +4,7 @@
 #include "../../limiters/timeshare/budget.h"
 #include "../../limiters/timeshare/engine.h"
 
-static void a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest(void)
+TEST(a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest)
 {
     struct hetero_region_device account = {0};
     budget_settle(&account, 0, 1000 * MS, 3000, 0);
@@ -12,7 +12,7 @@ static void a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest(voi
     EXPECT(BUDGET_BURST_NS / 10 * 7, budget_balance(&account, 5000 * MS, 5000 * MS, 3000));
 }
 
-static void one_that_was_kept_waiting_keeps_what_it_is_owed(void)
+TEST(one_that_was_kept_waiting_keeps_what_it_is_owed)
 {
     struct hetero_region_device account = {0};
     budget_settle(&account, 0, 1000 * MS, 5000, 0);
@@ -20,7 +20,7 @@ static void one_that_was_kept_waiting_keeps_what_it_is_owed(void)
     EXPECT(BUDGET_ARREARS_NS, budget_balance(&account, 1000 * MS, 9000 * MS, 5000));
 }
 
-static void debt_is_carried_in_full(void)
+TEST(debt_is_carried_in_full)
 {
     struct hetero_region_device account = {0};
     budget_settle(&account, 0, 1000 * MS, 2500, 0);
@@ -32,7 +32,7 @@ static void debt_is_carried_in_full(void)
     EXPECT(true, budget_balance(&account, 1100 * MS, 1100 * MS + wait, 2500) >= 0);
 }
 
-static void an_account_of_garbage_is_bounded(void)
+TEST(an_account_of_garbage_is_bounded)
 {
     static const uint64_t garbage[] = {0, 1, INT64_MAX, (uint64_t)INT64_MIN, UINT64_MAX, UINT64_C(0xdeadbeefdeadbeef)};
     for (unsigned b = 0; b < 6; b++)
@@ -47,22 +47,9 @@ static void an_account_of_garbage_is_bounded(void)
 }
 
 /* However much of it the account says. */
-static void an_hour_of_debt_is_the_most_that_is_waited_out(void)
+TEST(an_hour_of_debt_is_the_most_that_is_waited_out)
 {
     struct hetero_region_device wild = {.balance_ns = INT64_MIN};
     int64_t balance = budget_balance(&wild, 5000 * MS, 6000 * MS, 3000);
     EXPECT_NEAR(3600e9 / 0.3, 1e6, (double)budget_wait(balance, 3000));
-}
-
-static const struct test tests[] = {
-    TEST(a_balance_grows_at_the_share_and_no_further_than_a_burst_at_rest),
-    TEST(one_that_was_kept_waiting_keeps_what_it_is_owed),
-    TEST(debt_is_carried_in_full),
-    TEST(an_account_of_garbage_is_bounded),
-    TEST(an_hour_of_debt_is_the_most_that_is_waited_out),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

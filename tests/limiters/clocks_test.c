@@ -7,7 +7,7 @@ static const struct tenant PRODUCTS = {.kernel_ns = 500 * US, .host_ns = 3 * US,
 static const struct tenant LITTLE = {.kernel_ns = 500 * US, .host_ns = 3 * US, .in_flight = 8, .draws_mw = 60000};
 #define AVAILABLE_MW (LIMIT_MW * 0.98 - IDLE_MW)
 
-static void a_power_limited_program_beside_an_unconstrained_one_gets_its_share_of_its_speed_alone(void)
+TEST(a_power_limited_program_beside_an_unconstrained_one_gets_its_share_of_its_speed_alone)
 {
     begin();
     double native = alone(&PRODUCTS) / power_slowdown(power_model_of("NVIDIA H200"), PRODUCTS.draws_mw, AVAILABLE_MW),
@@ -20,7 +20,7 @@ static void a_power_limited_program_beside_an_unconstrained_one_gets_its_share_o
     machine_end();
 }
 
-static void a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it(void)
+TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it)
 {
     static const struct tenant LATE = {.kernel_ns = 500 * US,
                                        .host_ns = 3 * US,
@@ -43,7 +43,7 @@ static void a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_
     machine_end();
 }
 
-static void slices_at_another_clock_do_not_make_pauses_look_dear(void)
+TEST(slices_at_another_clock_do_not_make_pauses_look_dear)
 {
     begin();
     struct tenant *products = add(0, &PRODUCTS, 50);
@@ -78,7 +78,7 @@ static void work_and_rest(uint32_t draws_mw, double took_ms[2])
     machine_end();
 }
 
-static void what_the_card_drew_while_both_rested_is_charged_to_none(void)
+TEST(what_the_card_drew_while_both_rested_is_charged_to_none)
 {
     begin();
     double expected_ms[2], took_ms[2];
@@ -88,16 +88,4 @@ static void what_the_card_drew_while_both_rested_is_charged_to_none(void)
         printf("%.1f ms of work, %.1f where nothing tells its power\n", took_ms[t], expected_ms[t]);
         EXPECT_NEAR(expected_ms[t], expected_ms[t] * 0.02, took_ms[t]);
     }
-}
-
-static const struct test tests[] = {
-    TEST(a_power_limited_program_beside_an_unconstrained_one_gets_its_share_of_its_speed_alone),
-    TEST(a_program_as_fast_as_the_clock_has_its_share_beside_one_that_lowers_it),
-    TEST(slices_at_another_clock_do_not_make_pauses_look_dear),
-    TEST(what_the_card_drew_while_both_rested_is_charged_to_none),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -5,7 +5,7 @@
 
 #include <sys/wait.h>
 
-static void what_root_counts_besides_is_held_and_refused_for_until_root_takes_it_back(void)
+TEST(what_root_counts_besides_is_held_and_refused_for_until_root_takes_it_back)
 {
     static struct region region;
     static struct hetero_grant grant;
@@ -26,7 +26,7 @@ static void what_root_counts_besides_is_held_and_refused_for_until_root_takes_it
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 1, 400, 1000));
 }
 
-static void all_that_was_ever_reserved_bounds_what_was_held_in_between(void)
+TEST(all_that_was_ever_reserved_bounds_what_was_held_in_between)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
@@ -38,7 +38,7 @@ static void all_that_was_ever_reserved_bounds_what_was_held_in_between(void)
     EXPECT(500, region.shared->devices[0].reserved_total_bytes);
 }
 
-static void what_is_uncharged_is_this_processs_own_and_is_not_below_nothing(void)
+TEST(what_is_uncharged_is_this_processs_own_and_is_not_below_nothing)
 {
     static struct region region;
     const char *path = usage_file();
@@ -63,15 +63,4 @@ static void what_is_uncharged_is_this_processs_own_and_is_not_below_nothing(void
     int status;
     waitpid(child, &status, 0);
     EXPECT(0, status);
-}
-
-static const struct test tests[] = {
-    TEST(what_root_counts_besides_is_held_and_refused_for_until_root_takes_it_back),
-    TEST(all_that_was_ever_reserved_bounds_what_was_held_in_between),
-    TEST(what_is_uncharged_is_this_processs_own_and_is_not_below_nothing),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -16,7 +16,7 @@ static void report(const char *what, const struct tenant *tenant, double got)
            (double)gang->passes / (double)(gang->rows + 1), (double)tenant->spun_ns / 1e6);
 }
 
-static void a_gang_alone_has_its_share(void)
+TEST(a_gang_alone_has_its_share)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };
     static const unsigned percents[] = {30, 50, 70};
@@ -64,7 +64,7 @@ static double transformer_got(unsigned percent, unsigned slower, unsigned more, 
 }
 
 /* Nobody waits for it. */
-static void what_a_gang_alone_leaves_idle_costs_it_nothing(void)
+TEST(what_a_gang_alone_leaves_idle_costs_it_nothing)
 {
     static const unsigned percents[] = {30, 50, 70};
     double alone = gang_alone(idle_for_a_tenth);
@@ -73,7 +73,7 @@ static void what_a_gang_alone_leaves_idle_costs_it_nothing(void)
 }
 
 /* The one card comes further than the other in what waits for nothing, so that it has launched more at each end. */
-static void a_gang_on_cards_of_unlike_speed_has_its_share(void)
+TEST(a_gang_on_cards_of_unlike_speed_has_its_share)
 {
     static const unsigned percents[] = {30, 50, 70}, slower[] = {0, 5, 10, 20};
     for (unsigned s = 0; s < 4; s++) {
@@ -105,7 +105,7 @@ static void two_have(void (*body)(struct tenant *), unsigned watched_s, double l
     machine_end();
 }
 
-static void two_gangs_on_cards_of_unlike_speed_have_half_each(void)
+TEST(two_gangs_on_cards_of_unlike_speed_have_half_each)
 {
     transformer.slower = 5;
     transformer.more = 0;
@@ -113,7 +113,7 @@ static void two_gangs_on_cards_of_unlike_speed_have_half_each(void)
 }
 
 /* Then launches do not tell who is behind, and it has to be found out. */
-static void a_gang_whose_processes_launch_unlike_numbers_has_its_share(void)
+TEST(a_gang_whose_processes_launch_unlike_numbers_has_its_share)
 {
     static const unsigned more[] = {3, 40, 700};
     for (unsigned m = 0; m < 3; m++) {
@@ -124,7 +124,7 @@ static void a_gang_whose_processes_launch_unlike_numbers_has_its_share(void)
     }
 }
 
-static void two_gangs_on_the_same_cards_have_half_each(void)
+TEST(two_gangs_on_the_same_cards_have_half_each)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };
     for (unsigned body = 0; body < 3; body++) {
@@ -177,14 +177,14 @@ static double less_of_two(void (*body)(struct tenant *), uint64_t each_ns)
     return least;
 }
 
-static void two_gangs_whose_work_is_in_graphs_have_half_each(void)
+TEST(two_gangs_whose_work_is_in_graphs_have_half_each)
 {
     static const uint64_t lengths_us[] = {5400, 14000};
     for (unsigned l = 0; l < 2; l++)
         EXPECT(true, less_of_two(graphs, lengths_us[l] * US) >= 46);
 }
 
-static void a_gang_and_programs_of_one_card_have_half_each(void)
+TEST(a_gang_and_programs_of_one_card_have_half_each)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };
     for (unsigned body = 0; body < 3; body++) {
@@ -250,7 +250,7 @@ static double beside_singles(void (*body)(struct tenant *), void (*second)(struc
 }
 
 /* Natively launches are far enough ahead for the cards to work on meanwhile. */
-static void a_gang_whose_host_is_busy_elsewhere_has_its_share(void)
+TEST(a_gang_whose_host_is_busy_elsewhere_has_its_share)
 {
     static const uint64_t host_ms[] = {3, 8};
     transformer.slower = transformer.more = 0;
@@ -308,7 +308,7 @@ static double idle_of_open(void (*body)(struct tenant *), unsigned gangs, unsign
 
 /* What one host is late, the other's card spins: less than it would, because launchers are ahead of their cards. What
  * both are late leaves the cards idle, which costs nothing alone: so it may have as much more than its share. */
-static void a_gang_whose_hosts_pause_has_its_share(void)
+TEST(a_gang_whose_hosts_pause_has_its_share)
 {
     static const unsigned percents[] = {30, 50, 70};
     hosts_pause(0, 10000, 2000);
@@ -320,7 +320,7 @@ static void a_gang_whose_hosts_pause_has_its_share(void)
 
 /* Its row hardly ever ends, which is where it would show whether its processes wait for each other. As that was due all
  * the time, launchers were kept as little ahead as they are there: 84.7 of 96, and 82 to 85 of 98 on two H200s. */
-static void a_gang_that_is_hardly_stopped_is_ahead_of_its_devices(void)
+TEST(a_gang_that_is_hardly_stopped_is_ahead_of_its_devices)
 {
     hosts_pause(2, 8000, 3000);
     EXPECT(true, one_has(train_with_a_slow_host, 96, 12, gang_alone(train_with_a_slow_host)) >= 91);
@@ -329,7 +329,7 @@ static void a_gang_that_is_hardly_stopped_is_ahead_of_its_devices(void)
 
 /* Each row begins with nothing in flight, and a host that pauses soon after leaves its device idle. In phases, what is
  * in flight at a row's end is more than was counted. Below the goal, which is 47: as much as there is today. */
-static void two_gangs_whose_hosts_pause_have_what_their_lead_saves(void)
+TEST(two_gangs_whose_hosts_pause_have_what_their_lead_saves)
 {
     hosts_pause(2, 10000, 2000);
     two_have(train_transformer, 20, 42.5);
@@ -339,7 +339,7 @@ static void two_gangs_whose_hosts_pause_have_what_their_lead_saves(void)
 
 /* Alone it loses nothing by its device's waiting for it. Beside another it is kept at its gate for each second half of
  * a period, after which it is not ahead. Below the goal, which is 47: as much as there is today. */
-static void a_host_hardly_faster_than_its_device_costs_rows_beside_others_only(void)
+TEST(a_host_hardly_faster_than_its_device_costs_rows_beside_others_only)
 {
     hosts_pause(2, 8000, 3000);
     EXPECT(true, one_has(train_with_a_slow_host, 50, 8, gang_alone(train_with_a_slow_host)) >= 48);
@@ -350,7 +350,7 @@ static void a_host_hardly_faster_than_its_device_costs_rows_beside_others_only(v
 /* Fences that were set among large kernels stood for a few launches each: then the host was hardly ahead of small ones
  * that followed, and devices were idle for 7.0 % of open gates alone and 13.5 beside another, and it had 49.3, and 41
  * each. */
-static void small_kernels_that_follow_large_ones_leave_no_device_idle(void)
+TEST(small_kernels_that_follow_large_ones_leave_no_device_idle)
 {
     double native, one, two[2], natives_idle = idle_of_open(train_gpt2, 1, 100, &native);
     double alone_idle = idle_of_open(train_gpt2, 1, 50, &one), beside_idle = idle_of_open(train_gpt2, 2, 50, two);
@@ -363,7 +363,7 @@ static void small_kernels_that_follow_large_ones_leave_no_device_idle(void)
 }
 
 /* As the node's settings may say it. */
-static void a_period_of_40_or_400_ms_leaves_each_its_share(void)
+TEST(a_period_of_40_or_400_ms_leaves_each_its_share)
 {
     enum { WARM_S = 2, WATCHED_S = 6 };
     static const unsigned periods_ms[] = {40, 400};
@@ -389,7 +389,7 @@ static void a_period_of_40_or_400_ms_leaves_each_its_share(void)
     }
 }
 
-static void processes_that_wait_for_each_other_in_any_way_go_on(void)
+TEST(processes_that_wait_for_each_other_in_any_way_go_on)
 {
     static const struct {
         const char *name;
@@ -412,7 +412,7 @@ static void processes_that_wait_for_each_other_in_any_way_go_on(void)
         }
 }
 
-static void a_graph_overruns_a_row_by_one_operation(void)
+TEST(a_graph_overruns_a_row_by_one_operation)
 {
     static const uint64_t lengths_ms[] = {5, 30, 200};
     for (unsigned l = 0; l < 3; l++)
@@ -423,7 +423,7 @@ static void a_graph_overruns_a_row_by_one_operation(void)
         }
 }
 
-static void a_gang_that_is_never_idle_keeps_its_neighbours_share(void)
+TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share)
 {
     double got, worse = beside_singles(endless, endless, 0, true, &got);
     EXPECT(true, worse >= 45);
@@ -435,7 +435,7 @@ static bool has_the_lead(const struct tenant *tenant)
     return (atomic_load(&shared->lead) & 0xff) == (uint64_t)(tenant->governor->gang.member - shared->members) + 1;
 }
 
-static void a_rank_that_is_stopped_or_killed_stalls_nobody(void)
+TEST(a_rank_that_is_stopped_or_killed_stalls_nobody)
 {
     double native = alone(&KERNELS) / RUN_S;
     machine_end();
@@ -480,7 +480,7 @@ static void a_rank_that_is_stopped_or_killed_stalls_nobody(void)
     }
 }
 
-static void a_gang_of_four_has_its_share_beside_two_of_two(void)
+TEST(a_gang_of_four_has_its_share_beside_two_of_two)
 {
     double alone = gang_alone(tensor_parallel);
     begin_gangs();
@@ -498,7 +498,7 @@ static void a_gang_of_four_has_its_share_beside_two_of_two(void)
     machine_end();
 }
 
-static void an_elastic_gang_has_what_nobody_wants_and_gives_it_back(void)
+TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back)
 {
     double alone_rate = gang_alone(tensor_parallel), native = alone(&KERNELS) / RUN_S;
     machine_end();
@@ -526,7 +526,7 @@ static void an_elastic_gang_has_what_nobody_wants_and_gives_it_back(void)
 }
 
 /* Whoever had it gives it back, and the gang waits for less than a period. */
-static void a_row_that_was_lent_comes_back_at_its_end(void)
+TEST(a_row_that_was_lent_comes_back_at_its_end)
 {
     enum { WARM_S = 2, WATCHED_S = 8 };
     double native = alone(&KERNELS) / RUN_S;
@@ -550,7 +550,7 @@ static void a_row_that_was_lent_comes_back_at_its_end(void)
     machine_end();
 }
 
-static void a_clock_that_jumps_costs_a_period(void)
+TEST(a_clock_that_jumps_costs_a_period)
 {
     static const int64_t jumps_ms[] = {37, -61, 1000003, -3600007};
     double alone_rate = gang_alone(tensor_parallel);
@@ -596,7 +596,7 @@ static double on_two_nodes(void (*body)(struct tenant *), double alone, bool one
     return got;
 }
 
-static void a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say(void)
+TEST(a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say)
 {
     static void (*const programs[])(struct tenant *) = {data_parallel, train_transformer, tensor_parallel};
     static const double within[] = {4, 4, 3};
@@ -613,7 +613,7 @@ static void a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say(void)
 }
 
 /* Each has two cards, one of each node; whoever else is there keeps its share. */
-static void programs_beside_a_gang_of_two_nodes_keep_their_share(void)
+TEST(programs_beside_a_gang_of_two_nodes_keep_their_share)
 {
     double alone_rate = gang_alone(data_parallel), native = alone(&KERNELS) / RUN_S;
     machine_end();
@@ -644,7 +644,7 @@ static void programs_beside_a_gang_of_two_nodes_keep_their_share(void)
 }
 
 /* Five milliseconds of each fifty, of high priority. */
-static void high_priority_in_a_row_is_counted_and_charged_to_nobody(void)
+TEST(high_priority_in_a_row_is_counted_and_charged_to_nobody)
 {
     static const struct tenant SHORT = {
         .kernel_ns = MS, .host_ns = 3 * US, .batch = 5, .in_flight = 100, .rest_ns = 45 * MS};
@@ -703,7 +703,7 @@ static void rarely_together(struct tenant *tenant)
 }
 
 /* That nobody waits for another is known by then, and a device whose process has launched less has no more of a row. */
-static void processes_that_exchange_nothing_each_have_their_share(void)
+TEST(processes_that_exchange_nothing_each_have_their_share)
 {
     enum { KNOWN_S = 11, WATCHED_S = 12 };
     static void (*const programs[])(struct tenant *) = {apart, rarely_together};
@@ -753,7 +753,7 @@ static void in_steps(struct tenant *tenant)
 }
 
 /* Ten seconds after one was seen to, `hetero doctor` says that none does. */
-static void whether_processes_wait_for_each_other_is_found_out(void)
+TEST(whether_processes_wait_for_each_other_is_found_out)
 {
     static void (*const programs[])(struct tenant *) = {tensor_parallel, all_reduce, crossed, in_steps, apart};
     for (unsigned p = 0; p < 5; p++) {
@@ -771,9 +771,6 @@ static void whether_processes_wait_for_each_other_is_found_out(void)
         machine_end();
     }
 }
-
-static uint64_t first_seed = 1, seeds = 12;
-static double points = 1;
 
 static struct {
     uint64_t rows, time_slices;
@@ -815,9 +812,10 @@ static void watch_waits(unsigned count, uint64_t ns)
 
 /* Grants that come at random on up to four cards, 90 of each at most, as the ledger would place them: gangs one after
  * the other, and programs of one card. */
-static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
+TEST(gangs_and_programs_of_one_card_at_random_have_their_shares)
 {
     enum { WARM_S = 3, WATCHED_S = 10 };
+    uint64_t first_seed = (uint64_t)given(1, 1), seeds = (uint64_t)given(2, 12);
     static void (*const programs[])(struct tenant *) = {tensor_parallel, data_parallel, all_reduce, crossed};
     static const char *const kinds[] = {"tensor parallel", "data parallel", "all-reduce", "crossed"};
     double natives[4], native = alone(&KERNELS) / RUN_S;
@@ -855,7 +853,7 @@ static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
             double got = gang_got(&tenants[t], before[t], WATCHED_S, single ? native : natives[program[t]]);
             double due = tenants[t].terms.core / 100.0;
             printf("seed %u, %s: %.2f of %.0f\n", (unsigned)seed, single ? "one card" : kinds[program[t]], got, due);
-            EXPECT_NEAR(due, points, got);
+            EXPECT_NEAR(due, given(3, 1), got);
             double off = got > due ? got - due : due - got;
             seen.furthest = off > seen.furthest ? off : seen.furthest;
             seen.time_slices += single ? tenants[t].time_slices : 0;
@@ -869,7 +867,7 @@ static void gangs_and_programs_of_one_card_at_random_have_their_shares(void)
 }
 
 /* A launcher may lose its processor between its look at the gate and its sleep. */
-static void a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once(void)
+TEST(a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once)
 {
     static const unsigned one_of[] = {3, 5};
     for (unsigned o = 0; o < 2; o++) {
@@ -916,55 +914,12 @@ static void gangs_stand_still_for_no_second(unsigned rows)
     machine_end();
 }
 
-static void no_gang_stands_still_in_ten_thousand_rows(void)
+TEST(no_gang_stands_still_in_ten_thousand_rows)
 {
     gangs_stand_still_for_no_second(10000);
 }
 
-static void no_gang_stands_still_in_a_million_rows(void)
+TEST(no_gang_stands_still_in_a_million_rows)
 {
     gangs_stand_still_for_no_second(1000000);
-}
-
-static const struct test tests[] = {
-    TEST(a_gang_alone_has_its_share),
-    TEST(what_a_gang_alone_leaves_idle_costs_it_nothing),
-    TEST(a_gang_on_cards_of_unlike_speed_has_its_share),
-    TEST(two_gangs_on_cards_of_unlike_speed_have_half_each),
-    TEST(a_gang_whose_processes_launch_unlike_numbers_has_its_share),
-    TEST(two_gangs_on_the_same_cards_have_half_each),
-    TEST(two_gangs_whose_work_is_in_graphs_have_half_each),
-    TEST(a_gang_and_programs_of_one_card_have_half_each),
-    TEST(a_gang_whose_host_is_busy_elsewhere_has_its_share),
-    TEST(a_gang_whose_hosts_pause_has_its_share),
-    TEST(a_gang_that_is_hardly_stopped_is_ahead_of_its_devices),
-    TEST(two_gangs_whose_hosts_pause_have_what_their_lead_saves),
-    TEST(a_host_hardly_faster_than_its_device_costs_rows_beside_others_only),
-    TEST(small_kernels_that_follow_large_ones_leave_no_device_idle),
-    TEST(a_period_of_40_or_400_ms_leaves_each_its_share),
-    TEST(processes_that_wait_for_each_other_in_any_way_go_on),
-    TEST(a_graph_overruns_a_row_by_one_operation),
-    TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share),
-    TEST(a_rank_that_is_stopped_or_killed_stalls_nobody),
-    TEST(a_gang_of_four_has_its_share_beside_two_of_two),
-    TEST(an_elastic_gang_has_what_nobody_wants_and_gives_it_back),
-    TEST(a_row_that_was_lent_comes_back_at_its_end),
-    TEST(a_clock_that_jumps_costs_a_period),
-    TEST(a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say),
-    TEST(programs_beside_a_gang_of_two_nodes_keep_their_share),
-    TEST(high_priority_in_a_row_is_counted_and_charged_to_nobody),
-    TEST(processes_that_exchange_nothing_each_have_their_share),
-    TEST(whether_processes_wait_for_each_other_is_found_out),
-    TEST(a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once),
-    TEST(no_gang_stands_still_in_ten_thousand_rows),
-    TEST(no_gang_stands_still_in_a_million_rows),
-    TEST(gangs_and_programs_of_one_card_at_random_have_their_shares),
-};
-
-int main(int count, char **arguments)
-{
-    first_seed = count > 2 ? strtoull(arguments[2], NULL, 10) : first_seed;
-    seeds = count > 3 ? strtoull(arguments[3], NULL, 10) : seeds;
-    points = count > 4 ? strtod(arguments[4], NULL) : points;
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -94,7 +94,7 @@ static void *launch_through_the_gate(void *number)
     return NULL;
 }
 
-static void threads_pass_the_gate_of_a_governor_in_real_time(void)
+TEST(threads_pass_the_gate_of_a_governor_in_real_time)
 {
     usage_file();
     terms = (struct hetero_grant_device){.core = 5000, .policy = HETERO_POLICY_FIXED};
@@ -133,7 +133,7 @@ static void *launch_slowly(void *stream)
     return NULL;
 }
 
-static void of_threads_with_long_kernels_one_launches_at_a_time(void)
+TEST(of_threads_with_long_kernels_one_launches_at_a_time)
 {
     static struct engine engine;
     pthread_t threads[GATE_THREADS];
@@ -169,7 +169,7 @@ static void *arrive(void *stream)
     return NULL;
 }
 
-static void kernels_that_wait_for_each_other_are_all_launched_soon(void)
+TEST(kernels_that_wait_for_each_other_are_all_launched_soon)
 {
     static struct engine engine;
     pthread_t threads[GATE_WAITING];
@@ -193,7 +193,7 @@ static void open_a_gate_for_long_kernels(struct gate *gate)
     gate_set(gate, GATE_OPEN);
 }
 
-static void the_sole_launch_does_not_end_with_one_that_interrupts_it(void)
+TEST(the_sole_launch_does_not_end_with_one_that_interrupts_it)
 {
     static struct gate gate;
     struct stream_key key = {.stream = stream_handles};
@@ -208,7 +208,7 @@ static void the_sole_launch_does_not_end_with_one_that_interrupts_it(void)
 }
 
 /* It cannot begin as another launch is being made, and the next fence is far. */
-static void the_sole_launch_ends_where_a_hold_could_not_begin(void)
+TEST(the_sole_launch_ends_where_a_hold_could_not_begin)
 {
     static struct gate gate;
     struct stream_key key = {.stream = stream_handles};
@@ -249,7 +249,7 @@ static uint64_t now_after_a_look(void)
     return real_now() + skipped_ns;
 }
 
-static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
+TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute)
 {
     static struct engine engine; /* the governor's thread may outlive this function */
     engine = in_real_time;
@@ -281,7 +281,7 @@ static void a_thread_that_cannot_be_started_is_reported_once_a_minute(void)
 }
 
 /* One of them has work for a while, the others are done at once. */
-static void of_five_thousand_streams_each_is_waited_for(void)
+TEST(of_five_thousand_streams_each_is_waited_for)
 {
     static struct tracked_streams streams = {.engine = &in_real_time};
     for (uintptr_t busy = 1; busy <= 5000; busy += 1111) {
@@ -361,7 +361,7 @@ static uint64_t in_flight_before_another(uint64_t kernel_ns)
 }
 
 /* What is in flight when a time slice ends delays the next tenant. */
-static void kernels_of_more_than_20_ms_are_in_flight_alone(void)
+TEST(kernels_of_more_than_20_ms_are_in_flight_alone)
 {
     EXPECT(2, in_flight_before_another(18 * MS));
     EXPECT(0, in_flight_before_another(22 * MS));
@@ -398,7 +398,7 @@ static struct gate *retired_behind(uint64_t ns)
     return &gate;
 }
 
-static void four_milliseconds_at_exit_are_charged_and_do_not_wait_for_the_grants_debt(void)
+TEST(four_milliseconds_at_exit_are_charged_and_do_not_wait_for_the_grants_debt)
 {
     struct gate *gate = retired_behind(0);
     out_of_debt_ns = moment_ns + 45000 * MS;
@@ -411,7 +411,7 @@ static void four_milliseconds_at_exit_are_charged_and_do_not_wait_for_the_grants
     EXPECT(true, moment_ns > out_of_debt_ns);
 }
 
-static void what_was_in_flight_at_exit_is_charged_and_is_not_waited_for_again(void)
+TEST(what_was_in_flight_at_exit_is_charged_and_is_not_waited_for_again)
 {
     struct gate *gate = retired_behind(5000 * MS);
     launch_for(gate, 0);
@@ -445,7 +445,7 @@ static void *watch_hold(void *hold)
 }
 
 /* Whoever watches takes the launcher for one that the driver keeps, at any moment of its beginning. */
-static void a_hold_that_its_watcher_released_can_be_forgotten(void)
+TEST(a_hold_that_its_watcher_released_can_be_forgotten)
 {
     static const struct engine engine = {
         .now = moment,
@@ -480,7 +480,7 @@ static void *count_fence(void *context)
     return make_fence(context);
 }
 
-static void a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives(void)
+TEST(a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives)
 {
     static struct gate gate;
     struct engine engine = in_moments;
@@ -498,24 +498,4 @@ static void a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives
         moment_ns = done_ns;
     }
     EXPECT(true, fences_made <= 4);
-}
-
-static const struct test tests[] = {
-    TEST(a_hold_that_its_watcher_released_can_be_forgotten),
-    TEST(kernels_of_more_than_20_ms_are_in_flight_alone),
-    TEST(threads_pass_the_gate_of_a_governor_in_real_time),
-    TEST(of_threads_with_long_kernels_one_launches_at_a_time),
-    TEST(kernels_that_wait_for_each_other_are_all_launched_soon),
-    TEST(the_sole_launch_does_not_end_with_one_that_interrupts_it),
-    TEST(the_sole_launch_ends_where_a_hold_could_not_begin),
-    TEST(four_milliseconds_at_exit_are_charged_and_do_not_wait_for_the_grants_debt),
-    TEST(what_was_in_flight_at_exit_is_charged_and_is_not_waited_for_again),
-    TEST(a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives),
-    TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute),
-    TEST(of_five_thousand_streams_each_is_waited_for),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

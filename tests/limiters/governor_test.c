@@ -154,7 +154,7 @@ static void govern(uint32_t core, uint64_t ns)
     }
 }
 
-static void a_share_of_a_busy_device_is_kept_whatever_the_kernels_take(void)
+TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take)
 {
     static const uint32_t cores[] = {100, 1000, 3000, 6000, 9500};
     static const uint64_t kernels[] = {5 * US, 100 * US, 1600 * US, 15 * MS};
@@ -179,7 +179,7 @@ static void a_share_of_a_busy_device_is_kept_whatever_the_kernels_take(void)
         }
 }
 
-static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(void)
+TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches)
 {
     sim.kernel_ns = 5 * US;
     sim.rest_ns = 25 * US;
@@ -188,7 +188,7 @@ static void a_program_bound_by_its_own_thread_gets_its_share_of_the_launches(voi
     EXPECT_NEAR(30.0, 2.0, 100 * (double)sim.launched / alone);
 }
 
-static void a_power_limited_program_gets_its_share_of_its_speed_alone(void)
+TEST(a_power_limited_program_gets_its_share_of_its_speed_alone)
 {
     sim.kernel_ns = 1600 * US;
     sim.host_ns = 2 * US;
@@ -198,7 +198,7 @@ static void a_power_limited_program_gets_its_share_of_its_speed_alone(void)
     EXPECT_NEAR(30.0 / power_slowdown(power_model_of("NVIDIA H200"), 1.5, 1), 0.7, (double)sim.busy_ns * 100 / 40000e6);
 }
 
-static void time_on_a_card_of_no_known_model_is_charged_as_it_passes(void)
+TEST(time_on_a_card_of_no_known_model_is_charged_as_it_passes)
 {
     sim.kernel_ns = 1600 * US;
     sim.host_ns = 2 * US;
@@ -210,7 +210,7 @@ static void time_on_a_card_of_no_known_model_is_charged_as_it_passes(void)
     EXPECT(0, sim_power_asked);
 }
 
-static void a_forged_balance_buys_a_second_and_no_more(void)
+TEST(a_forged_balance_buys_a_second_and_no_more)
 {
     sim.kernel_ns = 100 * US;
     sim.host_ns = 2 * US;
@@ -220,7 +220,7 @@ static void a_forged_balance_buys_a_second_and_no_more(void)
     EXPECT_NEAR(3400, 100, (double)sim.busy_ns / (double)MS);
 }
 
-static void a_program_that_rests_is_not_slowed(void)
+TEST(a_program_that_rests_is_not_slowed)
 {
     sim.kernel_ns = 500 * US;
     sim.rest_ns = 9500 * US;
@@ -228,7 +228,7 @@ static void a_program_that_rests_is_not_slowed(void)
     EXPECT_NEAR(500, 25, (double)sim.launched);
 }
 
-static void tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_that_they_are_done(void)
+TEST(tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_that_they_are_done)
 {
     for (uint64_t late = 0; late <= 16; late += 4) {
         pid_t child = fork();
@@ -250,7 +250,7 @@ static void tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_th
     }
 }
 
-static void what_is_in_flight_at_the_end_of_a_slice_is_bounded(void)
+TEST(what_is_in_flight_at_the_end_of_a_slice_is_bounded)
 {
     sim.kernel_ns = 20 * US;
     sim.host_ns = 2 * US;
@@ -260,20 +260,4 @@ static void what_is_in_flight_at_the_end_of_a_slice_is_bounded(void)
     EXPECT(sim.busy_ns / sim.kernel_ns, sim.launched);
     EXPECT(sim.launched, account.launches);
     EXPECT_NEAR((double)sim.busy_ns, (double)sim.busy_ns * 0.03, (double)account.gpu_ns);
-}
-
-static const struct test tests[] = {
-    TEST(a_share_of_a_busy_device_is_kept_whatever_the_kernels_take),
-    TEST(a_program_bound_by_its_own_thread_gets_its_share_of_the_launches),
-    TEST(a_forged_balance_buys_a_second_and_no_more),
-    TEST(a_program_that_rests_is_not_slowed),
-    TEST(a_power_limited_program_gets_its_share_of_its_speed_alone),
-    TEST(tiny_kernels_are_fenced_now_and_then_however_late_the_device_says_that_they_are_done),
-    TEST(what_is_in_flight_at_the_end_of_a_slice_is_bounded),
-    TEST(time_on_a_card_of_no_known_model_is_charged_as_it_passes),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -18,7 +18,7 @@ static uint64_t run_and_watch(const struct tenant *tenant, uint64_t ns)
     return longest_ns;
 }
 
-static void a_launch_in_a_handler_that_interrupts_a_launch_waits_no_longer_than_others(void)
+TEST(a_launch_in_a_handler_that_interrupts_a_launch_waits_no_longer_than_others)
 {
     begin();
     add(0, &INTERRUPTED, 30);
@@ -31,7 +31,7 @@ static void a_launch_in_a_handler_that_interrupts_a_launch_waits_no_longer_than_
 }
 
 /* All its work is launched from handlers, or interrupted by them. */
-static void who_launches_in_handlers_has_its_share_and_no_more(void)
+TEST(who_launches_in_handlers_has_its_share_and_no_more)
 {
     static const unsigned percents[][2] = {{30, 60}, {10, 90}, {60, 30}};
     for (unsigned p = 0; p < 3; p++) {
@@ -45,14 +45,4 @@ static void who_launches_in_handlers_has_its_share_and_no_more(void)
         EXPECT_NEAR(percents[p][1], 1.5, tenant_got(&tenants[1], 2, RUN_S));
         machine_end();
     }
-}
-
-static const struct test tests[] = {
-    TEST(a_launch_in_a_handler_that_interrupts_a_launch_waits_no_longer_than_others),
-    TEST(who_launches_in_handlers_has_its_share_and_no_more),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-static void a_reservation_is_exact_to_the_byte(void)
+TEST(a_reservation_is_exact_to_the_byte)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
@@ -30,7 +30,7 @@ static void a_reservation_is_exact_to_the_byte(void)
     EXPECT(2, region.shared->devices[3].denied_allocations);
 }
 
-static void a_limit_below_what_is_used_refuses_and_takes_nothing(void)
+TEST(a_limit_below_what_is_used_refuses_and_takes_nothing)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
@@ -41,7 +41,7 @@ static void a_limit_below_what_is_used_refuses_and_takes_nothing(void)
     EXPECT(800, ledger_used(&region, 0));
 }
 
-static void a_million_racing_reservations_are_never_once_over(void)
+TEST(a_million_racing_reservations_are_never_once_over)
 {
     enum { PROCESSES = 8, ROUNDS = 125000, LIMIT = 1000 };
     static struct region region;
@@ -84,7 +84,7 @@ static void a_million_racing_reservations_are_never_once_over(void)
     EXPECT(true, region.shared->devices[0].denied_allocations > 0 && region.shared->devices[0].peak_bytes > LIMIT / 2);
 }
 
-static void what_a_killed_process_held_is_given_back_when_asked_for(void)
+TEST(what_a_killed_process_held_is_given_back_when_asked_for)
 {
     static struct region region;
     const char *path = usage_file();
@@ -110,7 +110,7 @@ static void what_a_killed_process_held_is_given_back_when_asked_for(void)
     EXPECT(400, ledger_used(&region, 0));
 }
 
-static void a_process_killed_inside_the_lock_leaves_the_sum_right(void)
+TEST(a_process_killed_inside_the_lock_leaves_the_sum_right)
 {
     static struct region region;
     const char *path = usage_file();
@@ -130,7 +130,7 @@ static void a_process_killed_inside_the_lock_leaves_the_sum_right(void)
     EXPECT(1000, ledger_used(&region, 0));
 }
 
-static void a_child_of_fork_has_a_slot_of_its_own(void)
+TEST(a_child_of_fork_has_a_slot_of_its_own)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
@@ -156,7 +156,7 @@ static struct region *take_slots(const char *path, unsigned count)
     return regions;
 }
 
-static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void)
+TEST(with_every_slot_taken_by_the_living_the_next_process_is_refused)
 {
     const char *path = usage_file();
     static struct region last;
@@ -186,7 +186,7 @@ static void with_every_slot_taken_by_the_living_the_next_process_is_refused(void
     free(regions);
 }
 
-static void a_region_that_is_short_or_foreign_is_refused(void)
+TEST(a_region_that_is_short_or_foreign_is_refused)
 {
     static struct region region;
     const char *path = usage_file();
@@ -243,7 +243,7 @@ static void race_in_threads(void)
         pthread_join(threads[t], NULL);
 }
 
-static void threads_of_one_process_never_reserve_more_than_the_limit(void)
+TEST(threads_of_one_process_never_reserve_more_than_the_limit)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
@@ -253,7 +253,7 @@ static void threads_of_one_process_never_reserve_more_than_the_limit(void)
     EXPECT(true, region.shared->devices[0].peak_bytes <= SCRIBBLED_LIMIT);
 }
 
-static void garbage_in_the_region_raises_no_limit_and_stops_nobody(void)
+TEST(garbage_in_the_region_raises_no_limit_and_stops_nobody)
 {
     static struct region region;
     const char *path = usage_file();
@@ -268,7 +268,7 @@ static void garbage_in_the_region_raises_no_limit_and_stops_nobody(void)
         EXPECT(0, region.own_bytes[d]);
 }
 
-static void a_process_whose_slot_was_wiped_knows_what_it_holds(void)
+TEST(a_process_whose_slot_was_wiped_knows_what_it_holds)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
@@ -281,7 +281,7 @@ static void a_process_whose_slot_was_wiped_knows_what_it_holds(void)
     EXPECT(1000, region.shared->slots[region.slot_index].used_bytes[0]);
 }
 
-static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end(void)
+TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end)
 {
     static struct region region;
     const char *path = usage_file();
@@ -306,7 +306,7 @@ static void a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
 }
 
-static void the_table_finds_what_was_put_through_growth_and_removal(void)
+TEST(the_table_finds_what_was_put_through_growth_and_removal)
 {
     enum { COUNT = 20000 };
     struct entry entry = {.kind = 1}, found;
@@ -328,25 +328,4 @@ static void the_table_finds_what_was_put_through_growth_and_removal(void)
     entry.key = 1 << 9;
     EXPECT(true, table_put(&entry, &found));
     EXPECT(1, found.bytes);
-}
-
-static const struct test tests[] = {
-    TEST(a_reservation_is_exact_to_the_byte),
-    TEST(a_limit_below_what_is_used_refuses_and_takes_nothing),
-    TEST(a_million_racing_reservations_are_never_once_over),
-    TEST(what_a_killed_process_held_is_given_back_when_asked_for),
-    TEST(a_process_killed_inside_the_lock_leaves_the_sum_right),
-    TEST(a_child_of_fork_has_a_slot_of_its_own),
-    TEST(with_every_slot_taken_by_the_living_the_next_process_is_refused),
-    TEST(a_region_that_is_short_or_foreign_is_refused),
-    TEST(threads_of_one_process_never_reserve_more_than_the_limit),
-    TEST(garbage_in_the_region_raises_no_limit_and_stops_nobody),
-    TEST(a_process_whose_slot_was_wiped_knows_what_it_holds),
-    TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_without_end),
-    TEST(the_table_finds_what_was_put_through_growth_and_removal),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -5,7 +5,7 @@
 
 enum { SMALL_MOST = 10000, BEGIN_S = 2, MOST_POINTS = 5 };
 
-static uint64_t rng, first_seed = 1, seeds = 200;
+static uint64_t rng;
 static unsigned judged, off;
 static uint16_t sizes[2][SMALL_MOST + 1];
 
@@ -92,21 +92,11 @@ static void mix(uint64_t seed)
     machine_end();
 }
 
-static void programs_of_small_and_rare_long_kernels_have_their_shares(void)
+TEST(programs_of_small_and_rare_long_kernels_have_their_shares)
 {
+    uint64_t first_seed = (uint64_t)given(1, 1), seeds = (uint64_t)given(2, 200);
     for (uint64_t seed = first_seed; seed < first_seed + seeds; seed++)
         mix(seed);
     printf("%u of %u are off by more than a point\n", off, judged);
     EXPECT(true, off * 20 <= judged + 20);
-}
-
-static const struct test tests[] = {
-    TEST(programs_of_small_and_rare_long_kernels_have_their_shares),
-};
-
-int main(int count, char **arguments)
-{
-    first_seed = count > 2 ? strtoull(arguments[2], NULL, 10) : first_seed;
-    seeds = count > 3 ? strtoull(arguments[3], NULL, 10) : seeds;
-    return run_test(tests, sizeof tests / sizeof *tests, count > 2 ? 2 : count, arguments);
 }

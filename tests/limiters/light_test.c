@@ -5,7 +5,7 @@
 static const struct tenant HALVES = {
     .kernel_ns = 1400 * US, .host_ns = 10 * US, .batch = 18, .in_flight = 1000, .rest_ns = 25 * MS};
 
-static void a_loop_that_rests_gets_the_share_of_the_card_that_it_works(void)
+TEST(a_loop_that_rests_gets_the_share_of_the_card_that_it_works)
 {
     for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30) {
         machine_begin(1);
@@ -18,7 +18,7 @@ static void a_loop_that_rests_gets_the_share_of_the_card_that_it_works(void)
 }
 
 /* Products that draw more than the card may, each waited for: alone it rests before its clocks are lowered. */
-static void a_loop_of_large_products_that_rests_is_not_charged_for_clocks_that_are_full(void)
+TEST(a_loop_of_large_products_that_rests_is_not_charged_for_clocks_that_are_full)
 {
     struct tenant products = HALVES;
     products.in_flight = 0;
@@ -35,7 +35,7 @@ static void a_loop_of_large_products_that_rests_is_not_charged_for_clocks_that_a
 
 /* Four milliseconds of work, which it waits for, and half of one elsewhere: the device is idle for less than a time
  * slice is kept. */
-static void gaps_that_keep_nobody_waiting_are_not_charged(void)
+TEST(gaps_that_keep_nobody_waiting_are_not_charged)
 {
     static const struct tenant steps = {
         .kernel_ns = 500 * US, .host_ns = 3 * US, .batch = 8, .in_flight = 8, .rest_ns = 500 * US};
@@ -53,7 +53,7 @@ static void gaps_that_keep_nobody_waiting_are_not_charged(void)
 
 /* Its thread is a little slower than the card, which is idle for a twenty-fifth of the time, between any two kernels.
  */
-static void gaps_between_any_two_kernels_are_not_charged_while_nobody_waits(void)
+TEST(gaps_between_any_two_kernels_are_not_charged_while_nobody_waits)
 {
     static const struct tenant gaps = {.kernel_ns = 24 * US, .host_ns = 25 * US, .batch = 400, .in_flight = 1000};
     for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30) {
@@ -72,7 +72,7 @@ static double a_second(uint64_t ns)
     return (double)ns / (double)(RUN_S * MS);
 }
 
-static void who_waits_for_its_share_is_stopped_for_the_rest(void)
+TEST(who_waits_for_its_share_is_stopped_for_the_rest)
 {
     begin();
     add(0, &KERNELS, 30);
@@ -83,7 +83,7 @@ static void who_waits_for_its_share_is_stopped_for_the_rest(void)
     machine_end();
 }
 
-static void a_loop_below_its_share_is_hardly_stopped(void)
+TEST(a_loop_below_its_share_is_hardly_stopped)
 {
     begin();
     add(0, &HALVES, 60);
@@ -92,7 +92,7 @@ static void a_loop_below_its_share_is_hardly_stopped(void)
     machine_end();
 }
 
-static void what_an_elastic_grant_has_beyond_its_share_was_lent(void)
+TEST(what_an_elastic_grant_has_beyond_its_share_was_lent)
 {
     begin();
     add(0, &KERNELS, 30)->terms.policy = HETERO_POLICY_ELASTIC;
@@ -118,7 +118,7 @@ static double needs(const struct tenant *like)
     return used;
 }
 
-static void a_decoder_that_is_alone_is_slowed_only_below_its_need(void)
+TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need)
 {
     double need = needs(&TOKENS);
     for (unsigned percent = 5; percent <= 65; percent += percent == 5 ? 5 : percent < 30 ? 20 : 30) {
@@ -144,7 +144,7 @@ static void unlimited(const struct tenant *const likes[], unsigned count, double
     machine_end();
 }
 
-static void four_decoders_run_beside_each_other(void)
+TEST(four_decoders_run_beside_each_other)
 {
     const struct tenant *likes[] = {&TOKENS, &TOKENS, &TOKENS, &TOKENS};
     double free[4];
@@ -163,7 +163,7 @@ static void four_decoders_run_beside_each_other(void)
  * the other three: that is no long kernel of its own. */
 static const struct tenant PYTORCH_TOKENS = {.kernel_ns = 5 * US, .host_ns = 15 * US, .batch = 282, .in_flight = 1000};
 
-static void four_decoders_that_need_all_of_the_card_run_beside_each_other(void)
+TEST(four_decoders_that_need_all_of_the_card_run_beside_each_other)
 {
     const struct tenant *likes[] = {&PYTORCH_TOKENS, &PYTORCH_TOKENS, &PYTORCH_TOKENS, &PYTORCH_TOKENS};
     double free[4], got = 0, without = 0;
@@ -186,7 +186,7 @@ static void four_decoders_that_need_all_of_the_card_run_beside_each_other(void)
 }
 
 /* Its launches meet the governor's calls in the driver. */
-static void a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_driver_seldom(void)
+TEST(a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_driver_seldom)
 {
     begin();
     add(0, &PYTORCH_TOKENS, 60);
@@ -198,7 +198,7 @@ static void a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_d
 }
 
 /* On a card where a service runs programs at the same time nobody stops for one that has its share. */
-static void elastic_programs_of_a_service_run_as_without_limits_while_each_has_its_share(void)
+TEST(elastic_programs_of_a_service_run_as_without_limits_while_each_has_its_share)
 {
     static const struct tenant prefill = {
         .kernel_ns = 300 * US, .host_ns = 20 * US, .batch = 100, .in_flight = 1000, .rest_ns = 3 * MS};
@@ -220,7 +220,7 @@ static void elastic_programs_of_a_service_run_as_without_limits_while_each_has_i
 }
 
 /* And who would have less than its share has it: the others stop. */
-static void an_elastic_program_of_a_service_has_its_share(void)
+TEST(an_elastic_program_of_a_service_has_its_share)
 {
     begin();
     for (unsigned t = 0; t < 3; t++) {
@@ -237,7 +237,7 @@ static void an_elastic_program_of_a_service_has_its_share(void)
     machine_end();
 }
 
-static void a_decoder_runs_beside_one_that_always_wants_the_card(void)
+TEST(a_decoder_runs_beside_one_that_always_wants_the_card)
 {
     const struct tenant *likes[] = {&TOKENS, &KERNELS};
     double free[2];
@@ -256,7 +256,7 @@ static void a_decoder_runs_beside_one_that_always_wants_the_card(void)
 
 /* A prefill: kernels of 300 us, and a gap after a hundred. While it begins again it has not said yet that it has work,
  * and what the decoder has in flight waits for it: that is no long kernel of the decoder. */
-static void an_elastic_decoder_runs_beside_an_elastic_prefill(void)
+TEST(an_elastic_decoder_runs_beside_an_elastic_prefill)
 {
     static const struct tenant prefill = {
         .kernel_ns = 300 * US, .host_ns = 20 * US, .batch = 100, .in_flight = 1000, .rest_ns = 3 * MS};
@@ -282,7 +282,7 @@ static void an_elastic_decoder_runs_beside_an_elastic_prefill(void)
 
 /* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. What it is
  * off by is chance, so machines that differ by that alone are taken together. */
-static void a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing(void)
+TEST(a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing)
 {
     enum { MACHINES = 4 };
     static uint16_t sizes[100];
@@ -313,7 +313,7 @@ static void a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing(void)
 
 /* Alone: its long kernels are charged by the number of launches, and not once more by the looks that see them. What its
  * first holds are off by takes some seconds. */
-static void kernels_of_all_sizes_are_charged_once(void)
+TEST(kernels_of_all_sizes_are_charged_once)
 {
     enum { MACHINES = 2 };
     static uint16_t sizes[100];
@@ -350,7 +350,7 @@ static struct tenant rare(unsigned small, uint16_t long_us)
 }
 
 /* No hold of its small ones tells of the long ones. */
-static void a_program_whose_long_kernels_are_rare_has_its_share(void)
+TEST(a_program_whose_long_kernels_are_rare_has_its_share)
 {
     for (unsigned small = 100; small <= 10000; small *= 10)
         for (unsigned long_us = 2000; long_us <= 20000; long_us = long_us == 2000 ? 5000 : long_us * 4) {
@@ -370,7 +370,7 @@ static void a_program_whose_long_kernels_are_rare_has_its_share(void)
 
 /* Nor does it take anything from others, one that always wants the card or another like it. Gaps between its small
  * kernels are its own while others wait. */
-static void a_program_whose_long_kernels_are_rare_takes_nothing_from_others(void)
+TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others)
 {
     for (unsigned small = 100; small <= 10000; small *= 10)
         for (unsigned long_us = 2000; long_us <= 20000; long_us = long_us == 2000 ? 5000 : long_us * 4)
@@ -389,7 +389,7 @@ static void a_program_whose_long_kernels_are_rare_takes_nothing_from_others(void
 
 /* Three hundred of 5 us each 20, then one of about a millisecond, which hides between two looks: holds alone tell
  * of it, and few of them. What was charged too little or too much meanwhile is made good. */
-static void kernels_of_a_millisecond_that_holds_seldom_meet_are_charged(void)
+TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged)
 {
     double mean = 0;
     for (unsigned long_us = 600; long_us <= 1500; long_us += 300)
@@ -415,7 +415,7 @@ static void kernels_of_a_millisecond_that_holds_seldom_meet_are_charged(void)
 
 /* It needs 55 of the card by holds, which are off by a sixteenth, or by a tenth. To go over to time slices and back
  * costs all of them. */
-static void who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little(void)
+TEST(who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little)
 {
     struct light light = {.need = 0.55, .all = {.error = 0.06}};
     EXPECT(true, light_heavy(&light, false, false));
@@ -425,7 +425,7 @@ static void who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_litt
 }
 
 /* It turns to kernels of 400 us. What its neighbour lacks until that is known is given back within ten seconds. */
-static void a_program_that_is_light_no_longer_takes_time_slices(void)
+TEST(a_program_that_is_light_no_longer_takes_time_slices)
 {
     begin();
     add(0, &TOKENS, 20);
@@ -443,7 +443,7 @@ static void a_program_that_is_light_no_longer_takes_time_slices(void)
 
 /* A decoder's, whose context grows from one token to the next: each hold tells of less than there is now. Had it been
  * charged what was known when it launched, it had 17 to 19 of 10. */
-static void a_program_whose_kernels_get_longer_has_no_more_than_its_share(void)
+TEST(a_program_whose_kernels_get_longer_has_no_more_than_its_share)
 {
     for (unsigned others = 0; others < 2; others++) {
         struct tenant longer = TOKENS;
@@ -483,7 +483,7 @@ static void is_slowed_only_below_its_need(const struct tenant *like, double poin
 static const struct tenant SINGLES = {.kernel_ns = 8 * US, .host_ns = 12 * US, .in_flight = 1};
 static const struct tenant RARE_SINGLES = {.kernel_ns = 8 * US, .host_ns = 40 * US, .in_flight = 1};
 
-static void a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need(void)
+TEST(a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need)
 {
     is_slowed_only_below_its_need(&SINGLES, 1);
     is_slowed_only_below_its_need(&RARE_SINGLES, 1);
@@ -492,13 +492,13 @@ static void a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need(void
 /* It is bound by its thread for a third of the time. */
 static const struct tenant LATE = {.kernel_ns = 95 * US, .host_ns = 145 * US, .batch = 400, .in_flight = 1000};
 
-static void training_that_needs_two_thirds_is_slowed_only_below_that(void)
+TEST(training_that_needs_two_thirds_is_slowed_only_below_that)
 {
     is_slowed_only_below_its_need(&LATE, 1);
 }
 
 /* As long as they are not known well, the error of what is known is charged, too. */
-static void kernels_of_all_sizes_are_known_after_some_seconds(void)
+TEST(kernels_of_all_sizes_are_known_after_some_seconds)
 {
     static const uint16_t sizes[] = {20, 60, 300, 15, 150, 90, 40, 200, 5, 70};
     struct tenant mixed = LATE;
@@ -518,7 +518,7 @@ static void kernels_of_all_sizes_are_known_after_some_seconds(void)
 /* The first launches of a step are next to nothing, and the program waits for a step of some time ago: what comes first
  * behind a pause is not what a launch takes. What the first holds meet is chance, so four machines are taken together.
  */
-static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
+TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share)
 {
     enum { MACHINES = 4 };
     static const uint16_t sizes[] = {5, 5, 5, 1400};
@@ -543,7 +543,7 @@ static void a_program_whose_steps_begin_with_small_kernels_has_its_share(void)
 
 /* Each of its kernels interrupts the other's, and the machine loses a part of both: a third. It is that which the
  * neighbour lacks; where it is a hundredth, the neighbour has 60.6. */
-static void a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card(void)
+TEST(a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card)
 {
     const struct tenant *likes[] = {&RARE_SINGLES, &KERNELS};
     double free[2];
@@ -561,7 +561,7 @@ static void a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_
 }
 
 /* What the driver leaves it beside one that has the card whenever it is free is less than its share. */
-static void a_loop_that_waits_for_each_kernel_has_its_share_beside_one_that_borrows(void)
+TEST(a_loop_that_waits_for_each_kernel_has_its_share_beside_one_that_borrows)
 {
     const struct tenant *likes[] = {&RARE_SINGLES, &KERNELS};
     double free[2];
@@ -593,45 +593,7 @@ static const struct tenant IMAGES = {.host_ns = 28 * US,
                                      .kernel_ns = 7 * US,
                                      .reads = true};
 
-static void one_image_after_the_other_is_slowed_only_below_its_need(void)
+TEST(one_image_after_the_other_is_slowed_only_below_its_need)
 {
     is_slowed_only_below_its_need(&IMAGES, 2);
-}
-
-static const struct test tests[] = {
-    TEST(gaps_between_any_two_kernels_are_not_charged_while_nobody_waits),
-    TEST(one_image_after_the_other_is_slowed_only_below_its_need),
-    TEST(a_loop_that_waits_for_each_kernel_has_its_share_beside_one_that_borrows),
-    TEST(a_loop_that_waits_for_each_kernel_is_slowed_only_below_its_need),
-    TEST(a_loop_that_waits_for_each_kernel_runs_beside_one_that_always_wants_the_card),
-    TEST(training_that_needs_two_thirds_is_slowed_only_below_that),
-    TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share),
-    TEST(kernels_of_all_sizes_are_known_after_some_seconds),
-    TEST(kernels_of_all_sizes_are_charged_once),
-    TEST(a_program_of_kernels_of_all_sizes_costs_its_neighbour_nothing),
-    TEST(a_program_whose_long_kernels_are_rare_has_its_share),
-    TEST(a_program_whose_long_kernels_are_rare_takes_nothing_from_others),
-    TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged),
-    TEST(who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little),
-    TEST(a_program_that_is_light_no_longer_takes_time_slices),
-    TEST(a_program_whose_kernels_get_longer_has_no_more_than_its_share),
-    TEST(a_decoder_that_is_alone_is_slowed_only_below_its_need),
-    TEST(four_decoders_run_beside_each_other),
-    TEST(four_decoders_that_need_all_of_the_card_run_beside_each_other),
-    TEST(a_governor_whose_program_is_alone_and_has_no_long_kernel_calls_the_driver_seldom),
-    TEST(elastic_programs_of_a_service_run_as_without_limits_while_each_has_its_share),
-    TEST(an_elastic_program_of_a_service_has_its_share),
-    TEST(a_decoder_runs_beside_one_that_always_wants_the_card),
-    TEST(an_elastic_decoder_runs_beside_an_elastic_prefill),
-    TEST(who_waits_for_its_share_is_stopped_for_the_rest),
-    TEST(a_loop_below_its_share_is_hardly_stopped),
-    TEST(what_an_elastic_grant_has_beyond_its_share_was_lent),
-    TEST(a_loop_of_large_products_that_rests_is_not_charged_for_clocks_that_are_full),
-    TEST(gaps_that_keep_nobody_waiting_are_not_charged),
-    TEST(a_loop_that_rests_gets_the_share_of_the_card_that_it_works),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -18,7 +18,7 @@ static void run_until_launched(const struct tenant *tenant, uint64_t launches)
 }
 
 /* From the first launch to the start of the one after the last. */
-static void alone_kernels_of_any_length_get_their_share(void)
+TEST(alone_kernels_of_any_length_get_their_share)
 {
     static const uint64_t lengths_ms[] = {5, 50, 200, 400, 1000, 5000, 20000};
     for (unsigned l = 0; l < sizeof lengths_ms / sizeof *lengths_ms; l++)
@@ -36,7 +36,7 @@ static void alone_kernels_of_any_length_get_their_share(void)
         }
 }
 
-static void a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long(void)
+TEST(a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long)
 {
     static const unsigned in_flight[] = {1, 8};
     for (unsigned i = 0; i < 2; i++) {
@@ -58,7 +58,7 @@ static void a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_lo
     }
 }
 
-static void two_with_kernels_of_seconds_have_their_shares(void)
+TEST(two_with_kernels_of_seconds_have_their_shares)
 {
     begin();
     add_long(0, 1500 * MS, 30, 4);
@@ -77,7 +77,7 @@ static void two_with_kernels_of_seconds_have_their_shares(void)
 }
 
 /* Lent time cannot be taken back from a kernel; what its neighbour loses by that it gets later. */
-static void kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing(void)
+TEST(kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing)
 {
     static const uint64_t lengths_ms[] = {1, 10, 50, 150, 500, 2000};
     for (unsigned l = 0; l < sizeof lengths_ms / sizeof *lengths_ms; l++) {
@@ -100,7 +100,7 @@ static void kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing(void
 }
 
 /* More than a second's worth, which fades: it is owed in full. */
-static void what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back(void)
+TEST(what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back)
 {
     begin();
     add_long(0, 12000 * MS, 10, 1);
@@ -118,7 +118,7 @@ static void what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_bac
 
 /* The neighbour comes when the kernel runs already, and is charged for all of the card once the other's page is
  * believed no longer: that it was true shows when the kernel has ended. */
-static void what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute(void)
+TEST(what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute)
 {
     static const struct {
         uint64_t kernel_s;
@@ -146,7 +146,7 @@ static void what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute(void)
 }
 
 /* Each next kernel might be what the one before waits for, so it is let through in debt: after 30 s, 4 minutes, 32. */
-static void kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom(void)
+TEST(kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom)
 {
     begin();
     tenant_start(add_long(0, 48000 * MS, 10, 100));
@@ -166,7 +166,7 @@ static void kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom(void)
 }
 
 /* Its debt keeps the launch back, and grows while the kernel runs. */
-static void a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute(void)
+TEST(a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute)
 {
     begin();
     add_long(0, MS, 10, UINT32_MAX)->waits = true;
@@ -182,7 +182,7 @@ static void a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_
 
 /* Two of high priority: one has waited for the other's kernels in vain, runs without a time slice and does not say that
  * it wants one. The device is not lent to a third meanwhile. */
-static void beside_one_that_waits_no_more_nothing_is_lent(void)
+TEST(beside_one_that_waits_no_more_nothing_is_lent)
 {
     begin();
     add_long(0, 250 * MS, 60, 6)->terms.policy = HETERO_POLICY_ELASTIC;
@@ -204,7 +204,7 @@ static void beside_one_that_waits_no_more_nothing_is_lent(void)
 
 /* An elastic one whose kernels, one at a time, wait for the driver's turns of a long one: if it took them for long ones
  * itself it would launch late, get less than half of the clock, and the other far more than it is charged for. */
-static void beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones(void)
+TEST(beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones)
 {
     begin();
     machine_age_clocks(0); /* these moments are known to meet */
@@ -223,7 +223,7 @@ static void beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_o
 
 /* Of low priority beside high: one kernel of it in flight at a time would get little of each turn that the driver gives
  * it beside the long kernel, and be charged for a part of the clock. */
-static void short_kernels_beside_high_priority_and_a_long_kernel_get_their_share(void)
+TEST(short_kernels_beside_high_priority_and_a_long_kernel_get_their_share)
 {
     begin();
     add_long(0, 500 * US, 50, 8)->terms.policy = HETERO_POLICY_ELASTIC;
@@ -240,23 +240,4 @@ static void short_kernels_beside_high_priority_and_a_long_kernel_get_their_share
         EXPECT_NEAR(shares[t], 2, tenant_got(&tenants[t], 2, 40));
     }
     machine_end();
-}
-
-static const struct test tests[] = {
-    TEST(alone_kernels_of_any_length_get_their_share),
-    TEST(a_tenth_of_kernels_of_two_seconds_costs_its_neighbour_nothing_for_long),
-    TEST(two_with_kernels_of_seconds_have_their_shares),
-    TEST(kernels_of_any_length_on_lent_time_cost_their_neighbour_nothing),
-    TEST(what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back),
-    TEST(what_one_long_kernel_took_is_owed_in_full_up_to_half_a_minute),
-    TEST(kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom),
-    TEST(a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute),
-    TEST(beside_one_that_waits_no_more_nothing_is_lent),
-    TEST(beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones),
-    TEST(short_kernels_beside_high_priority_and_a_long_kernel_get_their_share),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -62,17 +62,8 @@ static void mix(uint64_t seed)
     machine_end();
 }
 
-static void whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves(void)
+TEST(whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves)
 {
     for (uint64_t seed = 11; seed <= 22; seed++)
         mix(seed);
-}
-
-static const struct test tests[] = {
-    TEST(whoever_shares_a_card_has_its_share_and_none_of_its_processes_starves),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

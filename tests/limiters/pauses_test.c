@@ -17,7 +17,7 @@ static const uint16_t MIXED_US[] = {[0 ... 24] = 1000, [25 ... 249] = 100};
 static const struct tenant MIXED = {
     .kernel_ns = 190 * US, .pattern_us = MIXED_US, .pattern = 250, .host_ns = 5 * US, .in_flight = 1000};
 
-static void what_a_pause_costs_a_program_is_made_good(void)
+TEST(what_a_pause_costs_a_program_is_made_good)
 {
     static const struct tenant *const programs[] = {&COLD_DECODER, &COLD_LOOP};
     for (unsigned p = 0; p < 2; p++)
@@ -42,12 +42,12 @@ static void what_a_pause_costs_a_program_is_made_good(void)
             }
 }
 
-static void what_a_pause_costs_is_lost_to_all_alike(void)
+TEST(what_a_pause_costs_is_lost_to_all_alike)
 {
     pair(&COLD_DECODER, 50, &GRAPHS, 50, 1.5);
 }
 
-static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
+TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing)
 {
     for (unsigned percent = 30; percent <= 60; percent += 30) {
         machine_begin(1);
@@ -56,15 +56,4 @@ static void a_program_whose_launches_are_of_all_sizes_is_given_nothing(void)
         EXPECT_NEAR(percent, 0.5, tenant_got(&tenants[0], 2, RUN_S));
         machine_end();
     }
-}
-
-static const struct test tests[] = {
-    TEST(what_a_pause_costs_a_program_is_made_good),
-    TEST(what_a_pause_costs_is_lost_to_all_alike),
-    TEST(a_program_whose_launches_are_of_all_sizes_is_given_nothing),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

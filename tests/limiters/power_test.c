@@ -55,7 +55,7 @@ static double charge_rate_beside(double own_share, uint32_t own_mw, double other
     return power.charge_rate / 1024.0;
 }
 
-static void time_on_a_card_at_its_power_limit_is_charged_more(void)
+TEST(time_on_a_card_at_its_power_limit_is_charged_more)
 {
     model = power_model_of("NVIDIA H200");
     /* Large products at 30 % of the time reach 36 % of the speed they have alone (one H200), whoever is beside. */
@@ -100,7 +100,7 @@ static void time_on_a_card_at_its_power_limit_is_charged_more(void)
 }
 
 /* Large products at 30 % of the time reach so much of the speed they have alone; on a card of no known model, 30 %. */
-static void each_card_model_has_its_own_slowdown_and_a_neutral_card_none(void)
+TEST(each_card_model_has_its_own_slowdown_and_a_neutral_card_none)
 {
     const struct power_model *h200 = power_model_of("NVIDIA H200"), *h100 = power_model_of("NVIDIA H100 80GB HBM3");
     EXPECT_NEAR(1.080, 0.001, power_slowdown(h200, 1.23, 1));
@@ -111,7 +111,7 @@ static void each_card_model_has_its_own_slowdown_and_a_neutral_card_none(void)
     EXPECT_NEAR(1.141, 0.02, charge_rate_beside(0.3, 848000, 0, 0, true, 1024));
 }
 
-static void the_charge_rate_of_a_neutral_card_never_moves(void)
+TEST(the_charge_rate_of_a_neutral_card_never_moves)
 {
     static const char *const unknown[] = {"", "NVIDIA H200 MIG 1g.18gb", "NVIDIA H100 PCIe", "MTT S4000"};
     for (unsigned n = 0; n < sizeof unknown / sizeof *unknown; n++)
@@ -154,7 +154,7 @@ static double rate_of(unsigned slices, double lost_ms, double at_random)
     return pace.rate;
 }
 
-static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(void)
+TEST(the_launches_a_millisecond_are_known_of_programs_that_launch_evenly)
 {
     EXPECT_NEAR(10, 0.1, rate_of(64, 0, 0));
     EXPECT_NEAR(10, 0.5, rate_of(24, 0, 0.15));
@@ -169,7 +169,7 @@ static void the_launches_a_millisecond_are_known_of_programs_that_launch_evenly(
     EXPECT_NEAR(9, 0.2, pace.rate);
 }
 
-static void what_a_pause_costs_a_program_is_not_charged(void)
+TEST(what_a_pause_costs_a_program_is_not_charged)
 {
     double believed_us = waived_us(201, 4, 0);
     EXPECT_NEAR(600, 400,
@@ -180,17 +180,4 @@ static void what_a_pause_costs_a_program_is_not_charged(void)
     EXPECT_NEAR(0, 0, waived_us(201, -1, 0));    /* a queue that fills at first is no loss */
     EXPECT_NEAR(0, 0, waived_us(201, 0.5, 0.5)); /* launches of all sizes do not tell */
     EXPECT_NEAR(0, 0, waived_us(5, 0.5, 0));     /* nor do a few time slices */
-}
-
-static const struct test tests[] = {
-    TEST(the_launches_a_millisecond_are_known_of_programs_that_launch_evenly),
-    TEST(what_a_pause_costs_a_program_is_not_charged),
-    TEST(time_on_a_card_at_its_power_limit_is_charged_more),
-    TEST(each_card_model_has_its_own_slowdown_and_a_neutral_card_none),
-    TEST(the_charge_rate_of_a_neutral_card_never_moves),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -7,7 +7,7 @@ static double request_of(const struct tenant *tenant)
     return (double)tenant->batches_ns / (double)tenant->batches / (double)MS;
 }
 
-static void a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer(void)
+TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer)
 {
     begin();
     double native = alone(&TRAINING);
@@ -55,7 +55,7 @@ static void expect_requests_beside(const struct tenant *training, double longest
     machine_end();
 }
 
-static void a_request_beside_training_waits_for_the_longest_kernel_and_little_more(void)
+TEST(a_request_beside_training_waits_for_the_longest_kernel_and_little_more)
 {
     static const uint16_t pattern_us[] = {50, 200, 20, 1000, 100, 300};
     const struct tenant training = {
@@ -64,7 +64,7 @@ static void a_request_beside_training_waits_for_the_longest_kernel_and_little_mo
 }
 
 /* As a transformer for images, which needs two thirds of the card: what its thread waits for is never made good. */
-static void training_whose_thread_is_hardly_faster_than_the_card_has_nine_tenths_of_what_requests_leave(void)
+TEST(training_whose_thread_is_hardly_faster_than_the_card_has_nine_tenths_of_what_requests_leave)
 {
     static const uint16_t pattern_us[] = {8, 40, 10, 120, 9, 30, 60, 12, 200, 15, 25, 90};
     const struct tenant training = {.pattern_us = pattern_us,
@@ -76,7 +76,7 @@ static void training_whose_thread_is_hardly_faster_than_the_card_has_nine_tenths
     expect_requests_beside(&training, 0.2);
 }
 
-static void shares_beside_high_priority_are_shares(void)
+TEST(shares_beside_high_priority_are_shares)
 {
     static const unsigned percents[][2] = {{60, 30}, {50, 50}, {90, 10}, {10, 90}};
     for (unsigned p = 0; p < 4; p++) {
@@ -89,16 +89,4 @@ static void shares_beside_high_priority_are_shares(void)
         expect_of(1, percents[p][1], 2, 3, natives);
         machine_end();
     }
-}
-
-static const struct test tests[] = {
-    TEST(a_request_of_high_priority_waits_for_what_is_in_flight_and_no_longer),
-    TEST(a_request_beside_training_waits_for_the_longest_kernel_and_little_more),
-    TEST(training_whose_thread_is_hardly_faster_than_the_card_has_nine_tenths_of_what_requests_leave),
-    TEST(shares_beside_high_priority_are_shares),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

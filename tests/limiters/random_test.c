@@ -18,7 +18,7 @@ enum { MOST = 4, PARTS = 4, SHARED_PERCENT = 90 };
 #define WAIT_MOST_NS    (500 * MS)
 #define STOPPED_MOST_NS (300 * MS)
 
-static uint64_t rng, first_seed = 1, seeds;
+static uint64_t rng;
 
 static unsigned roll(unsigned sides)
 {
@@ -414,7 +414,7 @@ static void of_three_quarters_of_a_second(void)
 
 static void for_each_seed(void (*run)(void), unsigned usual)
 {
-    seeds = seeds == 0 ? usual : seeds;
+    uint64_t first_seed = (uint64_t)given(1, 1), seeds = (uint64_t)given(2, usual);
     for (seed = first_seed; seed < first_seed + seeds; seed++)
         run();
     printf("%lu machines from seed %lu on, %lu time slices, %lu kills in %.1f s of processor time\n",
@@ -422,7 +422,7 @@ static void for_each_seed(void (*run)(void), unsigned usual)
            (double)clock() / CLOCKS_PER_SEC);
 }
 
-static void on_machines_of_honest_tenants_each_has_its_share_within_a_point(void)
+TEST(on_machines_of_honest_tenants_each_has_its_share_within_a_point)
 {
     for_each_seed(of_short_kernels, 90);
     static const uint64_t met[] = {50169, 50550, 60039}; /* 89, 57 and 57 of high priority meet kernels of 4 ms */
@@ -433,13 +433,13 @@ static void on_machines_of_honest_tenants_each_has_its_share_within_a_point(void
     printf("no share was off by more than %.2f points\n", seen.furthest);
 }
 
-static void on_machines_of_long_kernels_each_has_its_share_within_two_points(void)
+TEST(on_machines_of_long_kernels_each_has_its_share_within_two_points)
 {
     for_each_seed(of_long_kernels, 20); /* one takes a second */
     printf("no share was off by more than %.2f points\n", seen.furthest);
 }
 
-static void on_machines_whose_tenants_come_and_go_each_has_its_share_while_it_is_there(void)
+TEST(on_machines_whose_tenants_come_and_go_each_has_its_share_while_it_is_there)
 {
     for_each_seed(of_comers, 20);
     seed = 362; /* one of high priority comes back with a second's credit, which nobody's book knows */
@@ -453,29 +453,14 @@ static void nobody_is_kept(void (*run)(void))
     printf("no honest tenant waited out of debt for more than %.0f ms\n", (double)seen.longest_ns / 1e6);
 }
 
-static void on_long_machines_nobody_is_kept_from_a_card_by_what_others_do(void)
+TEST(on_long_machines_nobody_is_kept_from_a_card_by_what_others_do)
 {
     nobody_is_kept(of_two_seconds);
 }
 
-static void on_short_machines_nobody_is_kept_from_a_card_by_what_others_do(void)
+TEST(on_short_machines_nobody_is_kept_from_a_card_by_what_others_do)
 {
     nobody_is_kept(of_three_quarters_of_a_second);
     seed = 59515; /* behind a neighbour's long kernel one launches further ahead than the card goes on */
     of_three_quarters_of_a_second();
-}
-
-static const struct test tests[] = {
-    TEST(on_machines_of_honest_tenants_each_has_its_share_within_a_point),
-    TEST(on_machines_of_long_kernels_each_has_its_share_within_two_points),
-    TEST(on_machines_whose_tenants_come_and_go_each_has_its_share_while_it_is_there),
-    TEST(on_long_machines_nobody_is_kept_from_a_card_by_what_others_do),
-    TEST(on_short_machines_nobody_is_kept_from_a_card_by_what_others_do),
-};
-
-int main(int count, char **arguments)
-{
-    first_seed = count > 2 ? strtoull(arguments[2], NULL, 10) : first_seed;
-    seeds = count > 3 ? strtoull(arguments[3], NULL, 10) : seeds;
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -79,7 +79,7 @@ static void expect_halves(const char *what, unsigned seconds)
 }
 
 /* The first spins meanwhile. The driver gives a program beside it less than half of the card. */
-static void a_gang_one_of_whose_processes_comes_ten_seconds_late_has_its_share_at_once(void)
+TEST(a_gang_one_of_whose_processes_comes_ten_seconds_late_has_its_share_at_once)
 {
     static void (*const programs[])(struct tenant *) = {tensor_parallel, data_parallel};
     for (unsigned p = 0; p < 2; p++) {
@@ -117,7 +117,7 @@ static void mostly_short(struct tenant *tenant)
 }
 
 /* What launches take on average says nothing of it, so more than one may be in flight. */
-static void a_long_kernel_now_and_then_in_a_gang_costs_others_nothing(void)
+TEST(a_long_kernel_now_and_then_in_a_gang_costs_others_nothing)
 {
     begin_ranks(mostly_short);
     begin_with(mostly_short, 50, 50, 0);
@@ -127,7 +127,7 @@ static void a_long_kernel_now_and_then_in_a_gang_costs_others_nothing(void)
 }
 
 /* Its second card has no process, or one that does nothing: nobody comes for whom they may have waited. */
-static void kernels_of_seconds_on_one_card_of_a_gang_have_its_share(void)
+TEST(kernels_of_seconds_on_one_card_of_a_gang_have_its_share)
 {
     enum { WATCHED_S = 60 };
     for (unsigned processes = 1; processes <= 2; processes++) {
@@ -144,7 +144,7 @@ static void kernels_of_seconds_on_one_card_of_a_gang_have_its_share(void)
     }
 }
 
-static void a_gang_whose_processes_begin_anew_has_its_share_again(void)
+TEST(a_gang_whose_processes_begin_anew_has_its_share_again)
 {
     begin_ranks(tensor_parallel);
     for (unsigned singles = 0; singles <= 50; singles += 50) {
@@ -161,7 +161,7 @@ static void a_gang_whose_processes_begin_anew_has_its_share_again(void)
     }
 }
 
-static void a_gang_one_of_whose_processes_was_stopped_has_its_share_again(void)
+TEST(a_gang_one_of_whose_processes_was_stopped_has_its_share_again)
 {
     begin_ranks(tensor_parallel);
     for (unsigned singles = 0; singles <= 50; singles += 50) {
@@ -177,7 +177,7 @@ static void a_gang_one_of_whose_processes_was_stopped_has_its_share_again(void)
 }
 
 /* In the middle of rows. */
-static void a_gang_that_is_resized_has_its_new_share(void)
+TEST(a_gang_that_is_resized_has_its_new_share)
 {
     static const unsigned percents[] = {30, 70, 20, 60};
     begin_ranks(tensor_parallel);
@@ -202,18 +202,4 @@ static void a_gang_that_is_resized_has_its_new_share(void)
         }
         machine_end();
     }
-}
-
-static const struct test tests[] = {
-    TEST(a_gang_one_of_whose_processes_comes_ten_seconds_late_has_its_share_at_once),
-    TEST(a_long_kernel_now_and_then_in_a_gang_costs_others_nothing),
-    TEST(kernels_of_seconds_on_one_card_of_a_gang_have_its_share),
-    TEST(a_gang_whose_processes_begin_anew_has_its_share_again),
-    TEST(a_gang_one_of_whose_processes_was_stopped_has_its_share_again),
-    TEST(a_gang_that_is_resized_has_its_new_share),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

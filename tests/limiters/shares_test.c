@@ -1,32 +1,32 @@
 /* What tenants of one card get beside each other: whole governors, their time slices and budgets, in virtual time. */
 #include "machine/programs.h"
 
-static void halves_of_a_card_are_halves(void)
+TEST(halves_of_a_card_are_halves)
 {
     pair(&KERNELS, 50, &KERNELS, 50, 1);
 }
 
-static void a_decoder_beside_graphs_has_its_half(void)
+TEST(a_decoder_beside_graphs_has_its_half)
 {
     pair(&DECODER, 50, &GRAPHS, 50, 1);
 }
 
-static void long_kernels_beside_short_ones_take_no_more_than_their_half(void)
+TEST(long_kernels_beside_short_ones_take_no_more_than_their_half)
 {
     pair(&LONG_KERNELS, 50, &KERNELS, 50, 1.5);
 }
 
-static void a_tenth_beside_nine_tenths_is_a_tenth(void)
+TEST(a_tenth_beside_nine_tenths_is_a_tenth)
 {
     pair(&KERNELS, 10, &GRAPHS, 90, 1);
 }
 
-static void sixty_beside_thirty_leaves_slack(void)
+TEST(sixty_beside_thirty_leaves_slack)
 {
     pair(&DECODER, 60, &KERNELS, 30, 1);
 }
 
-static void four_quarters_are_quarters(void)
+TEST(four_quarters_are_quarters)
 {
     begin();
     double native = alone(&KERNELS), decoders = alone(&DECODER);
@@ -65,7 +65,7 @@ static double back_after_ms(const struct tenant *borrower)
 }
 
 /* Ten milliseconds, and what the borrower may have in flight: three, or one kernel. */
-static void what_was_lent_is_back_within_10_ms_and_what_is_in_flight(void)
+TEST(what_was_lent_is_back_within_10_ms_and_what_is_in_flight)
 {
     EXPECT(true, back_after_ms(&KERNELS) <= 10 + 3);
     EXPECT(true, back_after_ms(&LONG_KERNELS) <= 10 + 13);
@@ -76,7 +76,7 @@ static void what_was_lent_is_back_within_10_ms_and_what_is_in_flight(void)
 
 /* A borrower waits beside a neighbour that works in bursts, and ten milliseconds behind the end of a burst it has the
  * card: of the next ten nobody else has any. */
-static void what_a_neighbour_leaves_is_lent_within_10_ms(void)
+TEST(what_a_neighbour_leaves_is_lent_within_10_ms)
 {
     const struct tenant bursts = {
         .kernel_ns = 500 * US, .host_ns = 3 * US, .batch = 150, .in_flight = 8, .rest_ns = 60 * MS};
@@ -106,7 +106,7 @@ static void what_a_neighbour_leaves_is_lent_within_10_ms(void)
     machine_end();
 }
 
-static void a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more(void)
+TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more)
 {
     static const unsigned percents[][2] = {{50, 50}, {10, 90}, {90, 10}, {60, 30}};
     for (unsigned p = 0; p < 4; p++) {
@@ -122,7 +122,7 @@ static void a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_p
 }
 
 /* The page is the tenant's to write; whoever believed it would charge a fifth. */
-static void a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share(void)
+TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share)
 {
     for (unsigned count = 1; count <= 2; count++) {
         begin();
@@ -160,7 +160,7 @@ static void forge(const struct tenant *liar, enum page_state state, unsigned bus
 }
 
 /* One of high priority runs beside it, too. */
-static void a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most(void)
+TEST(a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most)
 {
     static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
     for (unsigned p = 0; p < 2; p++)
@@ -192,7 +192,7 @@ static void begin_with_an_idle_accomplice(void)
 }
 
 /* `busy` lowers the charge of all co-tenants, and one of them is an accomplice. */
-static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share(void)
+TEST(a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share)
 {
     begin_with_an_idle_accomplice();
     forge(&tenants[0], PAGE_IDLE, 4, 40);
@@ -203,7 +203,7 @@ static void a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_
 }
 
 /* Nobody was slower meanwhile than he is afterwards, so nothing is given back. */
-static void a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards(void)
+TEST(a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards)
 {
     begin();
     add(0, &KERNELS, 10)->from_ns = 3600 * SECOND;
@@ -220,7 +220,7 @@ static void a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_af
 
 /* Nor what it says that it used without a time slice. Five quarters of its share are believed, and 56 % more are taken
  * as what the driver loses by it: 19.5 % of all time slices are charged to nobody, so that a share of 10 is 12.4. */
-static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share(void)
+TEST(a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share)
 {
     begin_with_an_idle_accomplice();
     machine_age_clocks(0);
@@ -236,7 +236,7 @@ static void a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_o
 
 /* One kernel of 20 us, then nothing for some milliseconds, over and over: it gives each time slice up a millisecond
  * after its work was done. */
-static void a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_waits(void)
+TEST(a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_waits)
 {
     for (uint64_t rest_ns = 4 * MS; rest_ns <= 16 * MS; rest_ns *= 2) {
         begin();
@@ -251,7 +251,7 @@ static void a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_w
 }
 
 /* One of four looks at a file takes it from 5 us to 2 ms, between what is seen and what is said. */
-static void tenants_that_lose_their_processor_never_have_the_slice_together(void)
+TEST(tenants_that_lose_their_processor_never_have_the_slice_together)
 {
     uint64_t time_slices = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
@@ -270,7 +270,7 @@ static void tenants_that_lose_their_processor_never_have_the_slice_together(void
     EXPECT(true, time_slices > 3000);
 }
 
-static void a_thread_that_cannot_be_started_is_tried_again(void)
+TEST(a_thread_that_cannot_be_started_is_tried_again)
 {
     begin();
     add(0, &KERNELS, 50);
@@ -283,7 +283,7 @@ static void a_thread_that_cannot_be_started_is_tried_again(void)
 }
 
 /* As in time namespaces: no tenant's share depends on another's clock. */
-static void tenants_whose_clocks_disagree_have_their_shares(void)
+TEST(tenants_whose_clocks_disagree_have_their_shares)
 {
     begin();
     double native = alone(&KERNELS);
@@ -293,30 +293,4 @@ static void tenants_whose_clocks_disagree_have_their_shares(void)
     expect_of(0, 30, 1, 3, native);
     expect_of(1, 60, 1, 3, native);
     machine_end();
-}
-
-static const struct test tests[] = {
-    TEST(halves_of_a_card_are_halves),
-    TEST(a_decoder_beside_graphs_has_its_half),
-    TEST(long_kernels_beside_short_ones_take_no_more_than_their_half),
-    TEST(a_tenth_beside_nine_tenths_is_a_tenth),
-    TEST(sixty_beside_thirty_leaves_slack),
-    TEST(four_quarters_are_quarters),
-    TEST(what_was_lent_is_back_within_10_ms_and_what_is_in_flight),
-    TEST(what_a_neighbour_leaves_is_lent_within_10_ms),
-    TEST(a_tenant_that_says_that_it_is_owed_most_costs_its_neighbours_a_few_points_and_no_more),
-    TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share),
-    TEST(a_tenant_that_never_gives_its_time_slice_up_costs_its_neighbour_its_own_share_at_most),
-    TEST(a_tenant_that_says_that_it_is_always_busy_buys_another_no_more_than_its_own_share),
-    TEST(a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards),
-    TEST(a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share),
-    TEST(a_time_slice_that_is_held_idle_at_its_end_is_charged_while_another_waits),
-    TEST(tenants_that_lose_their_processor_never_have_the_slice_together),
-    TEST(a_thread_that_cannot_be_started_is_tried_again),
-    TEST(tenants_whose_clocks_disagree_have_their_shares),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

@@ -2,7 +2,7 @@
 #include "machine/programs.h"
 
 /* Without a share the driver goes over from one to the next every 2 ms, which takes them 7 % of the card. */
-static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
+TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone)
 {
     static const unsigned percents[] = {25, 50, 90};
     enum { PROCESSES = 4 };
@@ -29,7 +29,7 @@ static void processes_of_a_grant_get_their_share_of_what_they_have_alone(void)
 }
 
 /* Whoever of them has waited longest goes first: none waits for much longer than a time slice of each takes. */
-static void processes_of_a_grant_have_their_slices_one_after_the_other(void)
+TEST(processes_of_a_grant_have_their_slices_one_after_the_other)
 {
     static const struct tenant SERVER = {.kernel_ns = 500 * US, .host_ns = 3 * US, .batch = 8, .in_flight = 8};
     static const unsigned percents[] = {20, 50, 90};
@@ -57,7 +57,7 @@ static void processes_of_a_grant_have_their_slices_one_after_the_other(void)
         }
 }
 
-static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void)
+TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little)
 {
     static const unsigned percents[] = {50, 90};
     for (unsigned p = 0; p < 2; p++) {
@@ -80,7 +80,7 @@ static void a_process_that_is_stopped_while_it_waits_costs_its_grant_little(void
 }
 
 /* It keeps the grant's lead, by a lock that it has as long as it lives. */
-static void a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most(void)
+TEST(a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most)
 {
     begin();
     for (unsigned t = 0; t < 2; t++) {
@@ -98,7 +98,7 @@ static void a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_h
     machine_end();
 }
 
-static void processes_of_a_grant_share_what_is_lent_to_it(void)
+TEST(processes_of_a_grant_share_what_is_lent_to_it)
 {
     enum { PROCESSES = 4 };
     static const unsigned percents[] = {1, 50};
@@ -131,7 +131,7 @@ static struct tenant *add_served(unsigned number, const struct tenant *like, uns
 
 /* Four processes whose kernels leave room for each other: where a service runs them at the same time, a time slice of
  * their grant is for all of them. */
-static void processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them(void)
+TEST(processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them)
 {
     static const unsigned percents[] = {30, 60};
     enum { PROCESSES = 4 };
@@ -163,7 +163,7 @@ static void processes_of_a_grant_are_in_its_time_slice_together_where_a_service_
 
 /* Whoever has the time slice of the grant is stopped for a while, or killed: its siblings go on, and not for nothing.
  */
-static void a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_much(void)
+TEST(a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_much)
 {
     enum { PROCESSES = 3 };
     for (unsigned kills = 0; kills < 2; kills++) {
@@ -206,7 +206,7 @@ static void a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_
 }
 
 /* Each with work in flight, which nobody counts as done, and that a page still says when they are gone. */
-static void processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge(void)
+TEST(processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge)
 {
     uint64_t done_ns = 0;
     unsigned kills = 0;
@@ -228,20 +228,4 @@ static void processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_cha
     EXPECT_NEAR(20, 1.5, got);
     EXPECT_NEAR(60, 2.5, tenant_got(&tenants[3], 3, RUN_S)); /* a death is asked for 5 ms later */
     machine_end();
-}
-
-static const struct test tests[] = {
-    TEST(processes_of_a_grant_get_their_share_of_what_they_have_alone),
-    TEST(processes_of_a_grant_have_their_slices_one_after_the_other),
-    TEST(a_process_that_is_stopped_while_it_waits_costs_its_grant_little),
-    TEST(a_process_that_is_stopped_in_its_time_slice_keeps_its_siblings_for_half_a_second_at_most),
-    TEST(processes_of_a_grant_share_what_is_lent_to_it),
-    TEST(processes_of_a_grant_are_in_its_time_slice_together_where_a_service_runs_them),
-    TEST(a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_much),
-    TEST(processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

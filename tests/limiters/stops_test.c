@@ -48,18 +48,18 @@ static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
     machine_end();
 }
 
-static void a_killed_tenant_is_followed_by_the_next_within_5_ms(void)
+TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms)
 {
     after_a_kill_the_next_owner_is_there_within_5_ms(2000);
 }
 
-static void a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms(void)
+TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms)
 {
     after_a_kill_the_next_owner_is_there_within_5_ms(100000);
 }
 
 /* SIGSTOP, a debugger, a paused container: at whatever point of its time slice. */
-static void a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again(void)
+TEST(a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again)
 {
     for (unsigned moment = 0; moment < 12; moment++) {
         machine_begin(1);
@@ -83,7 +83,7 @@ static void a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_a
 }
 
 /* It keeps the lock that says so. */
-static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
+TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long)
 {
     static const uint32_t priorities[] = {HETERO_PRIORITY_LOW, HETERO_PRIORITY_HIGH};
     for (unsigned p = 0; p < 2; p++) {
@@ -104,7 +104,7 @@ static void a_tenant_stopped_while_it_waits_holds_nobody_up_for_long(void)
 }
 
 /* In a signal handler, or a debugger: its governor goes on. */
-static void a_launcher_kept_at_the_gate_costs_its_neighbour_nothing(void)
+TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing)
 {
     static const uint32_t policies[] = {HETERO_POLICY_FIXED, HETERO_POLICY_ELASTIC};
     for (unsigned p = 0; p < 2; p++) {
@@ -147,7 +147,7 @@ static void stop_again_and_again(unsigned stopped_ms, unsigned runs_ms)
     }
 }
 
-static void a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing(void)
+TEST(a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing)
 {
     static const unsigned stops_ms[][2] = {{150, 20}, {450, 5}, {850, 10}, {1000, 30}};
     for (unsigned s = 0; s < 4; s++) {
@@ -165,7 +165,7 @@ static void a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_nei
 }
 
 /* It launches the next one a while after it went on, when the device has been idle. */
-static void a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_its_share(void)
+TEST(a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_its_share)
 {
     for (uint64_t rest_ns = 0; rest_ns <= 20 * MS; rest_ns += 5 * MS) {
         begin();
@@ -181,7 +181,7 @@ static void a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_it
 }
 
 /* Behind its time slice, while its kernel still runs: nobody sees when that is done, and it is charged for a second. */
-static void a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop(void)
+TEST(a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop)
 {
     begin();
     struct tenant *tenant = add_long(0, 30);
@@ -201,7 +201,7 @@ static void a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all
 }
 
 /* Its page still says that it works. */
-static void a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge(void)
+TEST(a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge)
 {
     begin();
     add_long(0, 30);
@@ -216,21 +216,4 @@ static void a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge(void)
     printf("%.2f of 60\n", tenant_got(&tenants[1], 3, 40));
     EXPECT_NEAR(60, 2, tenant_got(&tenants[1], 3, 40)); /* it is believed for 20 ms more */
     machine_end();
-}
-
-static const struct test tests[] = {
-    TEST(a_killed_tenant_is_followed_by_the_next_within_5_ms),
-    TEST(a_hundred_thousand_killed_tenants_are_each_followed_within_5_ms),
-    TEST(a_tenant_stopped_in_its_slice_is_waited_for_once_and_has_its_share_again),
-    TEST(a_tenant_stopped_while_it_waits_holds_nobody_up_for_long),
-    TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing),
-    TEST(a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing),
-    TEST(a_tenant_stopped_while_each_of_its_kernels_runs_gets_no_more_than_its_share),
-    TEST(a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop),
-    TEST(a_tenant_killed_while_its_kernels_run_lowers_nobodys_charge),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

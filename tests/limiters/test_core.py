@@ -24,10 +24,10 @@ FUZZERS = dict.fromkeys(CORPUS, ("fuzz", "libfuzzer")) | {
 }
 #: Every test of theirs, by the program it is in.
 TESTS = {
-    line.strip()[len("TEST(") : -len("),")]: source.stem
+    line[len("TEST(") : -len(")")]: source.stem
     for source in sorted(HERE.glob("*_test.c"))
     for line in source.read_text().splitlines()
-    if line.startswith("    TEST(")
+    if line.startswith("TEST(")
 }
 #: Hours of virtual time.
 LONGEST = (

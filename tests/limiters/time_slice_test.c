@@ -46,7 +46,7 @@ static pid_t stopped_holder(unsigned grant)
     return child;
 }
 
-static void a_stopped_holder_of_the_slice_is_waited_for_once(void)
+TEST(a_stopped_holder_of_the_slice_is_waited_for_once)
 {
     struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
     pid_t child = stopped_holder(1);
@@ -63,7 +63,7 @@ static void a_stopped_holder_of_the_slice_is_waited_for_once(void)
     time_slice_close(&time_slice);
 }
 
-static void who_was_killed_in_its_time_slice_does_not_hold_it(void)
+TEST(who_was_killed_in_its_time_slice_does_not_hold_it)
 {
     struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
     pid_t child = stopped_holder(1);
@@ -79,7 +79,7 @@ static void who_was_killed_in_its_time_slice_does_not_hold_it(void)
 
 /* One of each priority may run, because those of high priority do not wait until the others have drained; and of two
  * processes of one grant, one. */
-static void the_slice_is_one_tenants_of_a_priority_at_a_time(void)
+TEST(the_slice_is_one_tenants_of_a_priority_at_a_time)
 {
     enum { TENANTS = 6, ROUNDS = 300 };
     _Atomic int *running = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -107,7 +107,7 @@ static void the_slice_is_one_tenants_of_a_priority_at_a_time(void)
     }
 }
 
-static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_slice(void)
+TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_slice)
 {
     struct time_slice high = opened(0, HETERO_PRIORITY_HIGH), low = opened(1, HETERO_PRIORITY_LOW);
     time_slice_take(&low, false, NULL);
@@ -128,7 +128,7 @@ static void one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_
     time_slice_close(&high);
 }
 
-static void who_is_owed_less_hears_of_who_is_owed_more_and_asks(void)
+TEST(who_is_owed_less_hears_of_who_is_owed_more_and_asks)
 {
     struct time_slice one = opened(0, HETERO_PRIORITY_LOW), other = opened(1, HETERO_PRIORITY_LOW);
     time_slice_owe(&one, 3 * TIME_SLICE_STEP_NS);
@@ -149,7 +149,7 @@ static void who_is_owed_less_hears_of_who_is_owed_more_and_asks(void)
 }
 
 /* A page that another tenant holds, for ever: it is opened without waiting for it. */
-static void a_lease_on_a_page_keeps_nobody(void)
+TEST(a_lease_on_a_page_keeps_nobody)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/page.0", grant_directory(0, 3000, HETERO_PRIORITY_LOW));
@@ -171,7 +171,7 @@ static void a_lease_on_a_page_keeps_nobody(void)
 }
 
 /* Whatever lies where a neighbour's page was. */
-static void a_page_that_is_short_or_torn_or_another_is_silent(void)
+TEST(a_page_that_is_short_or_torn_or_another_is_silent)
 {
     /* Each is given the page's path as $0. */
     static const char *const commands[] = {"truncate -s 0 \"$0\"", "head -c 4096 /dev/urandom > \"$0\"",
@@ -203,7 +203,7 @@ static void a_page_that_is_short_or_torn_or_another_is_silent(void)
 }
 
 /* It lives, runs and says so in a file that lies where its page was: the board names another. */
-static void a_page_that_is_not_the_boards_is_silent(void)
+TEST(a_page_that_is_not_the_boards_is_silent)
 {
     char command[512];
     struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW);
@@ -248,7 +248,7 @@ static double requests_ms(struct time_slice *time_slice, struct time_slice *othe
     return (double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6;
 }
 
-static void thousands_of_locks_on_a_page_make_nobody_slow(void)
+TEST(thousands_of_locks_on_a_page_make_nobody_slow)
 {
     struct time_slice time_slice = opened(0, HETERO_PRIORITY_LOW), other = opened(1, HETERO_PRIORITY_LOW);
     double before_ms = requests_ms(&time_slice, &other);
@@ -258,21 +258,4 @@ static void thousands_of_locks_on_a_page_make_nobody_slow(void)
     EXPECT(true, beside_ms < 10 * before_ms);
     time_slice_close(&time_slice);
     time_slice_close(&other);
-}
-
-static const struct test tests[] = {
-    TEST(a_stopped_holder_of_the_slice_is_waited_for_once),
-    TEST(who_was_killed_in_its_time_slice_does_not_hold_it),
-    TEST(the_slice_is_one_tenants_of_a_priority_at_a_time),
-    TEST(one_of_high_priority_does_not_wait_for_one_of_low_and_keeps_it_from_the_next_slice),
-    TEST(who_is_owed_less_hears_of_who_is_owed_more_and_asks),
-    TEST(a_lease_on_a_page_keeps_nobody),
-    TEST(thousands_of_locks_on_a_page_make_nobody_slow),
-    TEST(a_page_that_is_short_or_torn_or_another_is_silent),
-    TEST(a_page_that_is_not_the_boards_is_silent),
-};
-
-int main(int count, char **arguments)
-{
-    return run_test(tests, sizeof tests / sizeof *tests, count, arguments);
 }

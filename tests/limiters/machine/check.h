@@ -70,20 +70,40 @@ static inline const char *usage_file(void)
 struct test {
     const char *name;
     void (*run)(void);
+    struct test *next;
 };
 
-static inline int run_test(const struct test *tests, size_t size, int count, char **arguments)
+static struct test *tests, **last = &tests;
+static int word_count;
+static char **words; /* of the command line, from the name of the test on */
+
+/* Returns the number at a place behind the name of the test, `usual` where the command line has none. */
+static inline double given(int place, double usual)
 {
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    for (size_t i = 0; i < size; i++) {
-        if (count == 1)
-            puts(tests[i].name);
-        else if (strcmp(arguments[1], tests[i].name) == 0)
-            return tests[i].run(), 0;
-    }
-    return count == 1 ? 0 : 2;
+    return place < word_count ? strtod(words[place], NULL) : usual;
 }
 
-#define TEST(name_) {.name = #name_, .run = name_}
+/* Begins a test, which is put on the list before the program starts. */
+#define TEST(name_)                                                                                                    \
+    static void name_(void);                                                                                           \
+    static void __attribute__((constructor)) list_##name_(void)                                                        \
+    {                                                                                                                  \
+        static struct test test = {.name = #name_, .run = name_};                                                      \
+        *last = &test, last = &test.next;                                                                              \
+    }                                                                                                                  \
+    static void name_(void)
+
+int main(int count, char **arguments)
+{
+    word_count = count - 1, words = arguments + 1;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (const struct test *test = tests; test != NULL; test = test->next) {
+        if (word_count == 0)
+            puts(test->name);
+        else if (strcmp(words[0], test->name) == 0)
+            return test->run(), 0;
+    }
+    return word_count == 0 ? 0 : 2;
+}
 
 #endif
