@@ -1,4 +1,5 @@
 /* The gate and the governor with their threads, in real time. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "machine/check.h"
 
 #include "../../limiters/timeshare/governor.h"
@@ -28,7 +29,6 @@ static void nothing(void)
 
 static bool device_name(const char *uuid, char *name, size_t size)
 {
-    (void)uuid, (void)name, (void)size;
     return false;
 }
 
@@ -48,7 +48,6 @@ static _Atomic uint64_t device_free_at;
 
 static bool real_set(void *fence, void *stream)
 {
-    (void)stream;
     *(uint64_t *)fence = atomic_load(&device_free_at);
     return true;
 }
@@ -60,7 +59,6 @@ static bool real_passed(void *fence)
 
 static bool no_power(const char *uuid, struct power_reading *reading)
 {
-    (void)uuid, (void)reading;
     return false;
 }
 
@@ -116,7 +114,6 @@ static atomic_uint inside, most_inside;
 
 static bool passes_never(void *fence)
 {
-    (void)fence;
     return false;
 }
 
@@ -156,7 +153,6 @@ static atomic_uint arrived;
 /* Kernels that wait for each other end when all were launched. */
 static bool passes_when_all_arrived(void *fence)
 {
-    (void)fence;
     return atomic_load(&arrived) == GATE_WAITING;
 }
 
@@ -314,7 +310,6 @@ static void wait_for(uint64_t ns)
 
 static bool set_at_once(void *fence, void *stream)
 {
-    (void)stream;
     *(uint64_t *)fence = done_ns;
     return true;
 }
@@ -371,7 +366,6 @@ static uint64_t charged_ns, out_of_debt_ns;
 
 static uint64_t spend(void *owner, uint64_t ns)
 {
-    (void)owner;
     charged_ns += ns;
     return out_of_debt_ns > moment_ns ? out_of_debt_ns - moment_ns : 0;
 }
@@ -427,12 +421,10 @@ static bool begin_hold(void *handle, void *stream)
 
 static void stamp_nothing(void *handle, void *stream)
 {
-    (void)handle, (void)stream;
 }
 
 static void release_nothing(void *handle)
 {
-    (void)handle;
 }
 
 static atomic_bool watching;

@@ -1,6 +1,7 @@
 /* A libnvidia-ml.so.1 of two cards, for what the simulated driver does not have: every list names both cards, or this
  * process and another, whose pid is one more. With PIDS=host it lists processes as a driver does in a container that
  * knows no namespaces: under other pids. With MEMORY=no it does not say how much memory they have. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include "../../limiters/nvml/abi.h"
 
 #include <stdbool.h>
@@ -35,7 +36,6 @@ nvmlReturn_t nvmlInit_v2(void)
 
 nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 {
-    (void)flags;
     return NVML_SUCCESS;
 }
 
@@ -94,7 +94,6 @@ nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned *count)
 
 nvmlReturn_t nvmlGetExcludedDeviceInfoByIndex(unsigned index, nvmlExcludedDeviceInfo_t *info)
 {
-    (void)info;
     return index == 0 ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
@@ -114,19 +113,16 @@ static nvmlReturn_t both(unsigned *count, nvmlDevice_t *devices)
 nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned *count,
                                               nvmlDevice_t *devices)
 {
-    (void)device, (void)level;
     return both(count, devices);
 }
 
 nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvmlDevice_t *devices)
 {
-    (void)cpu;
     return both(count, devices);
 }
 
 nvmlReturn_t nvmlUnitGetDevices(nvmlUnit_t unit, unsigned *count, nvmlDevice_t *devices)
 {
-    (void)unit;
     unsigned room = *count;
     *count = 2;
     return room < 2 ? NVML_ERROR_INSUFFICIENT_SIZE : both(count, devices);
@@ -152,7 +148,6 @@ static nvmlReturn_t rows(void *out, size_t size, size_t pid, unsigned *count)
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *infos)
 {
-    (void)device;
     nvmlReturn_t answer = ROWS(infos, count);
     for (unsigned i = 0; answer == NVML_SUCCESS && i < 2; i++)
         infos[i].usedGpuMemory = is_set("MEMORY") ? NVML_VALUE_NOT_AVAILABLE : 1000 + i;
@@ -162,56 +157,47 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
                                                         nvmlProcessInfo_v2_t *infos)
 {
-    (void)device;
     return ROWS(infos, count);
 }
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
 {
-    (void)device;
     return ROWS(list->procArray, &list->numProcArrayEntries);
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned *size)
 {
-    (void)device;
     *size = 2;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
 {
-    (void)device;
     return rows(pids, sizeof *pids, 0, count);
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *stats)
 {
-    (void)device, (void)pid, (void)stats;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats)
 {
-    (void)device, (void)stats;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetEncoderSessions(nvmlDevice_t device, unsigned *count, nvmlEncoderSessionInfo_t *sessions)
 {
-    (void)device;
     return ROWS(sessions, count);
 }
 
 nvmlReturn_t nvmlDeviceGetFBCSessions(nvmlDevice_t device, unsigned *count, nvmlFBCSessionInfo_t *sessions)
 {
-    (void)device;
     return ROWS(sessions, count);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *info)
 {
-    (void)device;
     return ROWS(info->procUtilArray, &info->processSamplesCount);
 }
 
@@ -221,7 +207,6 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned *count, unsigned long long since)
 {
-    (void)device, (void)since;
     nvmlReturn_t answer = ROWS(samples, count);
     for (unsigned i = 0; answer == NVML_SUCCESS && i < 2; i++)
         samples[i].smUtil = samples[i].memUtil = 30 + i;
@@ -230,7 +215,6 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates)
 {
-    (void)device;
     *rates = (nvmlUtilization_t){99, 99};
     return NVML_SUCCESS;
 }
@@ -238,7 +222,6 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long since,
                                   nvmlValueType_t *value_type, unsigned *count, nvmlSample_t *samples)
 {
-    (void)device, (void)type, (void)since;
     *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
     *count = 1;
     if (samples != NULL)
@@ -248,20 +231,17 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, 
 
 nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *percent, unsigned *period)
 {
-    (void)device, (void)period;
     *percent = 99;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
 {
-    (void)device;
     support->isSupportedDevice = 1;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample)
 {
-    (void)device, (void)sample;
     return NVML_SUCCESS;
 }
