@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _File = click.Path(path_type=Path)
 #: 0 takes any that is free.
 PORT = click.IntRange(0, 65535)
+#: Those of `listen_options` that are for `listen`.
+LISTENING = ("host", "port", "cert", "key", "insecure")
 
 
 def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hetero.cli._listen import listen, listen_options, metrics_options
+from hetero.cli._listen import LISTENING, listen, listen_options, metrics_options
 from hetero.model.errors import BadInput
 
 
@@ -58,19 +58,14 @@ from hetero.model.errors import BadInput
 @listen_options
 def command(
     *,
-    config: Path | None,
     client_ca: Path | None,
     caller_cert: Path | None,
     lease: str | None,
     supervisor: Path | None,
     kube_scheduler: str | None,
-    mix: str | None,
-    agent: str | None,
-    schedulers: tuple[str, ...],
     metrics: int | None,
     insecure_metrics: bool,
-    insecure: bool,
-    **where: Any,
+    **options: Any,
 ) -> None:
     """Answer kube-scheduler: which nodes serve a pod, how well, and bind it.
 
@@ -79,7 +74,8 @@ def command(
 
     HETERO_KEY_FILE names the file of the key that signs allocations.
     """
-    if client_ca is None and not insecure:
+    where = {name: options.pop(name) for name in LISTENING}
+    if client_ca is None and not where["insecure"]:
         raise BadInput(
             "give --client-ca: any client that may call the extender can give cards away"
         )
@@ -94,13 +90,10 @@ def command(
         argv = (sys.executable, "-m", "hetero.cli", *sys.argv[1:])
         leader.lead(lease=lease, supervisor=supervisor, healthz=kube_scheduler, argv=argv)
         return
-    at = {**where, "port": metrics}
+    at = {**where, "port": metrics, "insecure": where["insecure"] or insecure_metrics}
     start.scheduler(
-        listen(client_ca=client_ca, caller=caller_cert, insecure=insecure, **where),
-        config=config,
-        mix=mix,
-        agent=agent,
-        schedulers=schedulers,
-        metrics=listen(insecure=insecure or insecure_metrics, **at) if metrics else None,
+        listen(**where, client_ca=client_ca, caller=caller_cert),
+        metrics=listen(**at) if metrics else None,
         environ=os.environ,
+        **options,
     )

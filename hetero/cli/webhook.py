@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hetero.cli._listen import driver_option, listen, listen_options
+from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
 
 
 @click.command()
@@ -82,25 +82,7 @@ from hetero.cli._listen import driver_option, listen, listen_options
 )
 @click.option("--open", "open_to_all", is_flag=True, help="Answer whoever reaches the port.")
 @listen_options
-def command(
-    *,
-    vendor_runtimes: tuple[str, ...],
-    client_ca: Path | None,
-    client_names: tuple[str, ...],
-    allowed_networks: tuple[str, ...],
-    allowed_namespaces: tuple[str, ...],
-    open_to_all: bool,
-    config: Path | None,
-    scheduler: str,
-    adopt_schedulers: tuple[str, ...],
-    allocation_writer: str,
-    other_writers: tuple[str, ...],
-    agent: str,
-    old_kubelets: bool,
-    allocation: str,
-    driver: str,
-    **where: Any,
-) -> None:
+def command(*, client_ca: Path | None, allocation: str, driver: str, **options: Any) -> None:
     """Fill in what pods leave out, and refuse nonsense in one sentence.
 
     \b
@@ -112,21 +94,11 @@ def command(
     from hetero.kube.service import start
     from hetero.kube.words.runtime_variables import InjectionWay
 
+    where = {name: options.pop(name) for name in LISTENING}
     start.webhook(
         listen(**where, client_ca=client_ca, optional=True),
-        config=config,
-        scheduler=scheduler,
-        adopt_schedulers=adopt_schedulers,
-        allocation_writer=allocation_writer,
-        other_writers=other_writers,
-        agent=agent,
-        old_kubelets=old_kubelets,
         allocation=AllocationWay(allocation),
         driver=InjectionWay(driver),
-        vendor_runtimes=vendor_runtimes,
-        client_names=client_names,
-        allowed_networks=allowed_networks,
-        allowed_namespaces=allowed_namespaces,
-        open_to_all=open_to_all,
         environ=os.environ,
+        **options,
     )
