@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,19 @@ import click
 from hetero.cli._listen import driver_option, metrics_options
 
 
+def _path_option(name: str, default: str, says: str) -> Callable[..., Any]:
+    """Return an option that names a file or a directory."""
+    path = click.Path(path_type=Path)
+    return click.option(name, type=path, default=default, show_default=True, help=says)
+
+
 @click.command()
 @click.option("--node", envvar="NODE_NAME", default="", help="This node's name in the cluster.")
-@click.option(
-    "--kubelet",
-    type=click.Path(path_type=Path),
-    default="/var/lib/kubelet",
-    show_default=True,
-    help="The kubelet's directory.",
-)
-@click.option(
+@_path_option("--kubelet", "/var/lib/kubelet", "The kubelet's directory.")
+@_path_option(
     "--libraries",
-    type=click.Path(path_type=Path),
-    default="/var/lib/hetero/lib",
-    show_default=True,
-    help="Where containers get their limiters from: at the same path on the node, not noexec.",
+    "/var/lib/hetero/lib",
+    "Where containers get their limiters from: at the same path on the node, not noexec.",
 )
 @click.option(
     "--public-keys",
@@ -41,22 +40,14 @@ from hetero.cli._listen import driver_option, metrics_options
     show_default=True,
     help="The Service of the webhook, which publishes the inventory.",
 )
-@click.option(
+@_path_option(
     "--token-file",
-    type=click.Path(path_type=Path),
-    default="/var/run/secrets/hetero/token",
-    show_default=True,
-    help="This pod's token for the webhook, which proves where it runs.",
+    "/var/run/secrets/hetero/token",
+    "This pod's token for the webhook, which proves where it runs.",
 )
 @metrics_options
 @driver_option
-@click.option(
-    "--host",
-    type=click.Path(path_type=Path),
-    default="/",
-    show_default=True,
-    help="Where the node's own files are seen.",
-)
+@_path_option("--host", "/", "Where the node's own files are seen.")
 @click.option(
     "--allocation",
     type=click.Choice(["classic", "dra", "both"]),
@@ -65,13 +56,7 @@ from hetero.cli._listen import driver_option, metrics_options
     help="How pods get devices: by extender and device plugins, by claims, or as each node's label "
     "hetero.io/by-claims says.",
 )
-@click.option(
-    "--cdi",
-    type=click.Path(path_type=Path),
-    default="/var/run/cdi",
-    show_default=True,
-    help="Where the container runtime reads what claims bring.",
-)
+@_path_option("--cdi", "/var/run/cdi", "Where the container runtime reads what claims bring.")
 @click.option("--config", type=click.Path(path_type=Path), help="The settings (TOML).")
 def command(node: str, driver: str, allocation: str, **where: Any) -> None:
     """Offer this node's devices to its kubelet and publish them to the scheduler.

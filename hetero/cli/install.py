@@ -10,7 +10,7 @@ import click
 
 import hetero
 from hetero.cli._terminal import note
-from hetero.cli.runtime import change
+from hetero.cli.runtime import change, prefix_option
 from hetero.container.install import closed_to_users, service_installation, service_removal
 
 _START = "systemctl daemon-reload && systemctl enable --now heterod.socket heterod.service"
@@ -19,12 +19,7 @@ _STOP = "systemctl disable --now heterod.socket heterod.service heterod-setup.se
 
 @click.command()
 @click.option("--remove", is_flag=True, help="Take the units out again.")
-@click.option(
-    "--prefix",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default="/",
-    help="The root of the machine to change, when it is not this one.",
-)
+@prefix_option
 @click.option("--yes", is_flag=True, help="Change it without asking.")
 def command(prefix: Path, *, remove: bool, yes: bool) -> None:
     """Give all users of this machine one ledger: write heterod's systemd units.

@@ -12,7 +12,7 @@ from hetero.container.install import Change, apply, expect_unused, installation,
 from hetero.node.node import Node
 
 _yes = click.option("--yes", is_flag=True, help="Change it without asking.")
-_prefix = click.option(
+prefix_option = click.option(
     "--prefix",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     default="/",
@@ -37,7 +37,7 @@ def command() -> None:
 
 @command.command("install")
 @click.option("--runtime", metavar="PATH", help="The real runtime. Default: runc, or else crun.")
-@_prefix
+@prefix_option
 @_yes
 def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
     """Register the runtime, after showing what that changes."""
@@ -48,7 +48,7 @@ def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
 
 
 @command.command("uninstall")
-@_prefix
+@prefix_option
 @_yes
 def _uninstall(prefix: Path, *, yes: bool) -> None:
     """Put everything back; refused while a container holds a grant."""
