@@ -36,17 +36,15 @@ async def test_the_kubelet_meets_the_driver_by_its_registration_socket() -> None
             [*info.supported_versions],
         )
         assert Path(info.endpoint) == at.kubelet.path / "plugins/hetero.io/dra.sock"
-        assert at.agent.driver is not None
-        assert at.agent.driver.registered
+        assert at.driver.registered
 
 
 async def test_a_driver_that_is_ended_while_it_begins_to_serve_stops_what_it_began() -> None:
     async with dra_world() as at:
-        assert at.agent.driver is not None
         await at.crash()
-        sockets = at.agent.driver.sockets
-        async for _ in cut_short(at.agent.driver.start):
-            await at.agent.driver.close()
+        sockets = at.driver.sockets
+        async for _ in cut_short(at.driver.start):
+            await at.driver.close()
             for path in (sockets.plugin, sockets.registration):
                 with (
                     pytest.raises((FileNotFoundError, ConnectionRefusedError)),
@@ -260,8 +258,7 @@ async def test_a_claim_that_was_allocated_anew_has_its_grant_made_anew() -> None
 
 async def test_claims_that_are_gone_are_taken_back_unasked() -> None:
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         for name in ("gone", "other", "elsewhere", "stays"):
             allocated(at, name, memory="1Gi", cores="10")
             assert "" == (await prepare(at, name)).error
@@ -278,8 +275,7 @@ async def test_a_spec_without_its_grant_is_removed() -> None:
         allocated(at, "one")
         await prepare(at, "one")
         at.node.ledger.unpin(identity_of("u-one"))
-        assert at.agent.driver is not None
-        await at.agent.driver.claims.reconcile()
+        await at.driver.claims.reconcile()
         assert {} == specs(at)
 
 
@@ -291,8 +287,7 @@ async def test_a_spec_that_somebody_removed_is_written_again() -> None:
         written = specs(at)
         for path in (at.path / "cdi").glob("*.json"):
             path.unlink()
-        assert at.agent.driver is not None
-        await at.agent.driver.claims.reconcile()
+        await at.driver.claims.reconcile()
         assert written == specs(at) != {}
 
 
@@ -415,8 +410,7 @@ async def test_a_claims_status_says_which_devices_it_has_and_how_they_are() -> N
 
 async def test_a_claims_status_follows_its_devices_and_is_written_when_it_differs() -> None:
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         claim = allocated(at, "one")
         await prepare(at, "one")
         written = at.api.writes
@@ -438,8 +432,7 @@ async def test_a_claims_status_follows_its_devices_and_is_written_when_it_differ
 
 async def test_admin_access_sees_a_device_that_others_hold_and_consumes_nothing() -> None:
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         for name in ("one", "two"):
             allocated(at, name, memory="8Gi", cores="50")
             assert "" == (await prepare(at, name)).error
@@ -460,8 +453,7 @@ async def test_admin_access_sees_a_device_that_others_hold_and_consumes_nothing(
         await at.crash()
         await at.start()
         assert first == await prepare(at, "watch")
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         await driver.claims.reconcile()
         assert name in specs(at)
         assert "" == await unprepare(at, "watch")

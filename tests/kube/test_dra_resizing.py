@@ -39,8 +39,7 @@ SIZES = [
 @pytest.mark.parametrize("cores", ["40", "100", "0"])
 async def test_a_claim_in_use_is_resized_within_what_it_consumes(cores: str) -> None:
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         metadata = allocated(at, "one", memory="4Gi", cores=cores)["metadata"]
         first = await prepare(at, "one")
         whole = None if cores in ("0", "100") else int(cores)
@@ -69,8 +68,7 @@ async def test_a_claim_that_says_no_size_keeps_what_it_consumes_however_its_card
 ) -> None:
     """And one that says a size has that, rounded up as the card is cut, and slots as it had."""
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         for number, device in enumerate(at.vendor.devices):
             capacity = {**device.capacity, CORE: units}
             at.vendor.devices[number] = evolve(device, granularity=grains, capacity=capacity)
@@ -108,8 +106,7 @@ async def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(
     size_text: str, sentence: str
 ) -> None:
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         metadata = allocated(at, "one", memory="4Gi", cores="40")["metadata"]
         await prepare(at, "one")
         metadata["annotations"] = {"hetero.io/resize": size_text}

@@ -130,8 +130,7 @@ async def test_no_claim_is_taken_back_while_a_container_that_changed_its_root_ru
         for gone in {"gone", name}:
             at.api.put("pods", at.api.pods["default", gone], event="DELETED")
         del at.api.claims["gone"]
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         uid = f"uid-{name}"
         with in_cgroups(cgroup(uid), cgroup(uid, "b")):
             await driver.claims.reconcile()
@@ -149,8 +148,7 @@ async def test_no_claim_is_taken_back_while_a_container_runs_with_it(
     monkeypatch.setattr(node_claims, "_PATIENCE", 0.2)
 
     async with dra_world() as at:
-        driver = at.agent.driver
-        assert driver is not None
+        driver = at.driver
         for name in ("gone", "moved"):
             allocated(at, name, memory="1Gi", cores="10")
             assert "" == (await prepare(at, name)).error
@@ -175,12 +173,11 @@ async def test_what_a_kubelet_unprepares_before_it_ends_the_container_goes_soon_
     While another pod has the claim there is nothing to wait for.
     """
     async with dra_world() as at:
-        assert at.agent.driver is not None
         identities = {name: node_claims.identity_of(f"u-{name}") for name in ("goes", "stays")}
         for name in identities:
             allocated(at, name, memory="1Gi", cores="10")
             assert "" == (await prepare(at, name)).error
-        claims = at.agent.driver.claims
+        claims = at.driver.claims
         with container(at.node.ledger, identities["stays"]):
             with container(at.node.ledger, identities["goes"]):
                 at.api.put("pods", at.api.pods["default", "goes"], event="DELETED")
@@ -202,8 +199,7 @@ async def test_what_a_kubelet_unprepares_before_its_pod_is_over_goes_soon_after_
     over: str,
 ) -> None:
     async with dra_world() as at:
-        assert at.agent.driver is not None
-        claims, identity = at.agent.driver.claims, node_claims.identity_of("u-one")
+        claims, identity = at.driver.claims, node_claims.identity_of("u-one")
         allocated(at, "one", memory="1Gi", cores="10")
         assert "" == (await prepare(at, "one")).error
         with container(at.node.ledger, identity):
@@ -234,7 +230,6 @@ async def test_while_a_claim_ends_no_other_claim_is_read_each_second(
     monkeypatch.setattr(Api, "get", counted)
 
     async with dra_world() as at:
-        assert at.agent.driver is not None
         for name in ("ends", "stays"):
             allocated(at, name, memory="1Gi", cores="10")
             assert "" == (await prepare(at, name)).error
@@ -248,8 +243,7 @@ async def test_while_a_claim_ends_no_other_claim_is_read_each_second(
 
 async def test_no_claim_is_taken_back_by_an_answer_from_before_it_was_prepared() -> None:
     async with dra_world() as at:
-        assert at.agent.driver is not None
-        claims, identity = at.agent.driver.claims, node_claims.identity_of("u-one")
+        claims, identity = at.driver.claims, node_claims.identity_of("u-one")
         status = allocated(at, "one", memory="1Gi", cores="10")["status"]
         assert "" == (await prepare(at, "one")).error
         async with claims.alone("u-one"):

@@ -18,6 +18,7 @@ from attrs import define, evolve, field
 from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
 from hetero.kube.client.api import Access, Api
+from hetero.kube.dra.driver import DraDriver
 from hetero.kube.dra.way import AllocationWay
 from hetero.kube.words.annotations import Assignment, signed_assignment
 from hetero.kube.words.signing import SigningKey
@@ -69,6 +70,12 @@ class World:
         (self.path / "token").write_text("n1")
         (self.path / "keys.pem").write_text(KEY.public.text())
         self.api.put("nodes", {"metadata": {"name": "n1", "uid": "uid-n1"}}, event="ADDED")
+
+    @property
+    def driver(self) -> DraDriver:
+        """What the agent gives claims by."""
+        assert self.agent.driver is not None
+        return self.agent.driver
 
     async def start(self) -> None:
         """Start the agent and wait until it serves."""
