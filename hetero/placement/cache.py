@@ -143,7 +143,8 @@ class SchedulerCache:
     def size(self, want: RequestClass) -> int:
         """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
         prices, unpriced = self._priced(None), Want(want)
-        sizes = [size for kind in prices.cluster.kinds if (size := prices.size(unpriced, kind))]
+        kinds = prices.cluster.card_states.kinds
+        sizes = [size for kind in kinds if (size := prices.size(unpriced, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 
     def forget(self, uid: str, *, ran: bool = True) -> None:
@@ -222,7 +223,7 @@ class SchedulerCache:
             if (number := cluster.number.get(name)) is not None
             and len(cluster.cards[number]) == cards
             and cluster.free_milli[number]
-            and not cluster.closed[number]
+            and not cluster.nodes[number].cordoned
             and kinds[name] not in over
             and name not in self.reservations.nodes
         )
@@ -458,9 +459,9 @@ class SchedulerCache:
             return None
         allocation = None
         if want.wanted.request is not None:
-            cards = cluster.cards[number]
+            states, cards = cluster.card_states.states, cluster.cards[number]
             places = prices.choose(number, shape)
-            cuts = [(node.devices[p], prices.cut(cluster.states[cards[p]], want)) for p in places]
+            cuts = [(node.devices[p], prices.cut(states[cards[p]], want)) for p in places]
             allocation = allocate(
                 want.wanted.request, [(device, cut) for device, cut in cuts if cut is not None]
             )
@@ -513,7 +514,7 @@ class SchedulerCache:
         if self.quotas is not None and pod.namespace in self.quotas.most:
             rows = self.rows()
             for kinds in set(rows.kinds.values()):
-                devices = [rows.cluster.kinds[kind].device for kind in kinds]
+                devices = [rows.cluster.card_states.kinds[kind].device for kind in kinds]
                 verdict = self.quotas.over(pod.namespace, self.quotas.least(pod, devices))
                 if verdict:
                     over[kinds] = verdict

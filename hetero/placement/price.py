@@ -145,7 +145,7 @@ class Prices:
     def cost(self, number: int, shape: PodProfile) -> int:
         """Return what the shape costs on a node by the weights; NEVER if it does not fit."""
         cluster, want = self.cluster, shape.want
-        if cluster.closed[number]:
+        if cluster.nodes[number].cordoned:
             return NEVER
         for have, need in zip(cluster.host[number], shape.host, strict=True):
             if need and have < need:
@@ -182,7 +182,7 @@ class Prices:
             return NEVER
         if not states:
             return NEVER if want.wanted.cards else 0
-        kind, host = cluster.states[states[0]].kind, cluster.host[number]
+        kind, host = cluster.card_states.states[states[0]].kind, cluster.host[number]
         before = usable.worth(kind.number, host)
         after = usable.worth(kind.number, _without(host, shape.host))
         key = (states, before.key, after.key)
@@ -194,7 +194,7 @@ class Prices:
         return known
 
     def _loss_of(self, states: tuple[int, ...], want: Want, before: Worth, after: Worth) -> int:
-        all_states, conceded, cost, size = self.cluster.states, 0, 0, 0
+        all_states, conceded, cost, size = self.cluster.card_states.states, 0, 0, 0
         if want.wanted.cards:
             chosen = self._choose(states, want, after)
             if chosen is None:
@@ -212,7 +212,7 @@ class Prices:
         cluster = self.cluster
         before = after = cluster.free_milli[number] * POINTS
         if shape.want.wanted.cards:
-            kind = cluster.states[cluster.states_of[number][0]].kind
+            kind = cluster.card_states.states[cluster.states_of[number][0]].kind
             after = max(after - self.size(shape.want, kind) * POINTS, 0)
         served, still = before, after
         host, needs = cluster.host[number], shape.host
@@ -228,7 +228,7 @@ class Prices:
         cluster, usable, worth = self.cluster, self.usable, None
         cards = cluster.cards[number]
         if usable is not None and cards:
-            kind = cluster.states[cluster.states_of[number][0]].kind
+            kind = cluster.card_states.states[cluster.states_of[number][0]].kind
             worth = usable.worth(kind.number, _without(cluster.host[number], shape.host))
         chosen = self._choose(cards, shape.want, worth)
         return chosen[1] if chosen else []
@@ -240,7 +240,7 @@ class Prices:
 
         `cards` are the states of a node's cards; `worth` is what the node is worth afterwards.
         """
-        states, many = self.cluster.states, want.wanted.cards
+        states, many = self.cluster.card_states.states, want.wanted.cards
         empty = sum(states[card].empty for card in cards)
         costs: Mapping[int, int] | list[int]
         if worth is None:
@@ -267,7 +267,7 @@ class Prices:
 
     def _card_losses(self, cards: Sequence[int], want: Want, worth: Worth) -> dict[int, int]:
         """Return what one cut of it takes of the worth of each of the cards, by their state."""
-        states, left = self.cluster.states, want.left
+        states, left = self.cluster.card_states.states, want.left
         for state in states[len(left) :]:
             cut = self.cut(state, want)
             if cut is None:
@@ -288,7 +288,7 @@ class Prices:
     def _card_costs(self, want: Want) -> list[int]:
         """Return what one cut of it costs on every state of a card there is."""
         costs = want.costs
-        for state in self.cluster.states[len(costs) :]:
+        for state in self.cluster.card_states.states[len(costs) :]:
             cut = self.cut(state, want)
             free = state.free
             if cut is None:
@@ -300,7 +300,7 @@ class Prices:
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
         """Return what a cut costs of its device alone, by the weights: a `PlacementPolicy`."""
-        kind, weights = self.cluster.kind(device), self.weights
+        kind, weights = self.cluster.card_states.kind(device), self.weights
         before = kind.free_milli(free)
         after = kind.free_milli(
             {name: left - cut.takes.get(name, 0) for name, left in free.items()}
@@ -326,7 +326,7 @@ class Prices:
     def demand(self, pod: PlacedPod) -> int:
         """Return the thousandths of cards the pod asks for, averaged over the kinds that serve."""
         want = self.shape(pod).want
-        sizes = [size for kind in self.cluster.kinds if (size := self.size(want, kind))]
+        sizes = [size for kind in self.cluster.card_states.kinds if (size := self.size(want, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 
     def cut(self, state: State, want: Want) -> Portion | None:
@@ -360,7 +360,7 @@ class Prices:
     def reason(self, number: int, shape: PodProfile) -> DeviceVerdict:
         """Return what a node says to a shape that does not fit on it, with the numbers of it."""
         cluster, want = self.cluster, shape.want
-        if cluster.closed[number]:
+        if cluster.nodes[number].cordoned:
             return "cordoned", None
         for place, need in enumerate(shape.host):
             if need and cluster.host[number][place] < need:
@@ -376,7 +376,7 @@ class Prices:
     def _verdicts(self, want: Want) -> list[DeviceVerdict]:
         """Return what a card says, by its state."""
         verdicts, request = want.verdicts, want.wanted.request
-        for state in self.cluster.states[len(verdicts) :]:
+        for state in self.cluster.card_states.states[len(verdicts) :]:
             if request is None:
                 verdicts.append((FITS, None))
                 continue
@@ -396,7 +396,7 @@ class Prices:
         seen = [(self.want(one), times) for one, times in demand.times()]
         drawn: dict[tuple[DemandClass, ...], tuple[int, ...]] = {}
         sizes: list[list[int]] = [[] for _ in seen]
-        for kind in self.cluster.kinds:
+        for kind in self.cluster.card_states.kinds:
             demands = list(PRIOR)
             for place, (want, times) in enumerate(seen):
                 each = self.size(want, kind) // want.wanted.cards
@@ -428,7 +428,7 @@ class Prices:
             want, host = self.want(request_class), dict(needs)
             sizes = {
                 kind.number: size // request_class.cards
-                for kind in self.cluster.kinds
+                for kind in self.cluster.card_states.kinds
                 if (size := self.size(want, kind))
             }
             if sizes:

@@ -95,12 +95,12 @@ class PriceRows:
         self.kinds[name] = _kinds(self.cluster, name)
         self.changed(self.cluster.number[name])
         more_devices = devices >= len(self._lessons.whole_cards)
-        return more_devices or len(self.cluster.kinds) > self._learned_kinds
+        return more_devices or len(self.cluster.card_states.kinds) > self._learned_kinds
 
     @property
     def has_stale_states(self) -> bool:
         """Whether so many states of cards came that most may be forgotten."""
-        return len(self.cluster.states) > self._most_states
+        return len(self.cluster.card_states.states) > self._most_states
 
     def learn(self, demand: Demand, weights: Weights) -> None:
         """Draw the lesson of the demand, and forget what was worked out by the last one."""
@@ -109,8 +109,8 @@ class PriceRows:
         for prices in self._prices.values():
             prices.forget()
         self.clear()
-        self._learned_kinds = len(self.cluster.kinds)
-        self._most_states = 2 * len(self.cluster.states) + _MOST_STATES
+        self._learned_kinds = len(self.cluster.card_states.kinds)
+        self._most_states = 2 * len(self.cluster.card_states.states) + _MOST_STATES
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -197,7 +197,7 @@ def _heap(costs: list[int]) -> list[tuple[int, int]]:
 def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
     """Return the kinds of a node's cards."""
     cards = cluster.cards[cluster.number[node]]
-    return frozenset(cluster.states[card].kind.number for card in cards)
+    return frozenset(cluster.card_states.states[card].kind.number for card in cards)
 
 
 def _reason(refusal: Refusal) -> DeviceVerdict:

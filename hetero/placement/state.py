@@ -53,6 +53,55 @@ class State:
     empty: bool
 
 
+class CardStates:
+    """The kinds of cards and the states that cards are in; both lists go by their number."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.kinds: list[Kind] = []
+        self.states: list[State] = []
+        self._kinds_of: dict[object, list[Kind]] = {}
+        self._state_of: dict[object, int] = {}
+
+    def kind(self, device: Device) -> Kind:
+        """Return the kind of a device, a new one if none is like it."""
+        counted = (tuple(device.capacity.items()), tuple(device.card.items()))
+        key = (device.vendor, device.model, device.enforcement, device.usable, counted)
+        for kind in self._kinds_of.setdefault(key, []):
+            granularity, known = device.granularity, kind.device.granularity
+            if granularity is known or granularity == known:  # equality walks whole menus
+                return kind
+        made = Kind(number=len(self.kinds), device=device)
+        self._kinds_of[key].append(made)
+        self.kinds.append(made)
+        return made
+
+    def number(self, kind: Kind, free: tuple[int, ...]) -> int:
+        """Return the number of the state of a card with these counters free."""
+        key = (kind.number, free)
+        number = self._state_of.get(key)
+        if number is None:
+            number = self._state_of[key] = len(self.states)
+            counters = dict(zip(kind.device.capacity, free, strict=True))
+            usable = kind.device.usable
+            self.states.append(
+                State(
+                    kind=kind,
+                    free=counters,
+                    free_milli=kind.free_milli(counters) if usable else 0,
+                    empty=usable and counters == dict(kind.device.capacity),
+                )
+            )
+        return number
+
+    def compact(self, live: list[int]) -> dict[int, int]:
+        """Forget all states but these; return their new numbers, by the old ones."""
+        now = {old: new for new, old in enumerate(live)}
+        self.states = [self.states[old] for old in live]
+        self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
+        return now
+
+
 class Cluster:
     """The nodes with what is left of each. All lists go by the node's number."""
 
@@ -61,20 +110,15 @@ class Cluster:
         self.nodes: list[PlacedNode] = []
         self.number: dict[str, int] = {}  # of a node, by name
         self.where: dict[str, tuple[int, int]] = {}  # UUID -> node, position on it
-        self.kinds: list[Kind] = []
-        self.states: list[State] = []
+        self.card_states = CardStates()
         self.cards: list[list[int]] = []  # states of the devices
         self.states_of: list[tuple[int, ...]] = []  # the same, sorted: alike nodes have the same
         self.host: list[list[int]] = []  # what is left, by counter
         self.free_milli: list[int] = []  # thousandths of a card, over all usable devices
-        self.empty: list[int] = []  # devices nobody holds anything of
-        self.closed: list[bool] = []
         #: Nodes with the same number cost the same: their cards, host and cordon are alike.
         self.alike: list[int] = []
         #: Nodes on which it takes a search which devices go together: groups, several vendors.
         self.mixed: set[int] = set()
-        self._kinds_of: dict[object, list[Kind]] = {}
-        self._state_of: dict[object, int] = {}
         self._alike_of: dict[object, int] = {}
         given = list(nodes)
         self.counters = tuple(sorted({name for node in given for name in node.host}))
@@ -96,76 +140,47 @@ class Cluster:
             if device.uuid in self.where:
                 raise BadInput(f"node {node.name!r}: device {device.uuid!r} is there twice")
             self.where[device.uuid] = (number, position)
-        cards = [self._state(self.kind(d), tuple(d.capacity.values())) for d in node.devices]
+        cards = [self._state(device, tuple(device.capacity.values())) for device in node.devices]
         self.nodes.append(node)
         self.cards.append(cards)
         self.states_of.append(tuple(sorted(cards)))
         self.host.append([node.host.get(name, UNLIMITED) for name in self.counters])
-        self.free_milli.append(sum(self.states[card].free_milli for card in cards))
-        self.empty.append(sum(self.states[card].empty for card in cards))
-        self.closed.append(node.cordoned)
+        self.free_milli.append(sum(self.card_states.states[card].free_milli for card in cards))
         self.alike.append(0)
         self._count_alike(number)
         vendors = {device.vendor for device in node.devices}
         if len(vendors) > 1 or any(device.group is not None for device in node.devices):
             self.mixed.add(number)
 
-    def kind(self, device: Device) -> Kind:
-        """Return the kind of a device, a new one if none is like it."""
-        counted = (tuple(device.capacity.items()), tuple(device.card.items()))
-        key = (device.vendor, device.model, device.enforcement, device.usable, counted)
-        for kind in self._kinds_of.setdefault(key, []):
-            granularity, known = device.granularity, kind.device.granularity
-            if granularity is known or granularity == known:  # equality walks whole menus
-                return kind
-        made = Kind(number=len(self.kinds), device=device)
-        self._kinds_of[key].append(made)
-        self.kinds.append(made)
-        return made
-
-    def _state(self, kind: Kind, free: tuple[int, ...]) -> int:
-        key = (kind.number, free)
-        number = self._state_of.get(key)
-        if number is None:
-            number = self._state_of[key] = len(self.states)
-            counters = dict(zip(kind.device.capacity, free, strict=True))
-            usable = kind.device.usable
-            self.states.append(
-                State(
-                    kind=kind,
-                    free=counters,
-                    free_milli=kind.free_milli(counters) if usable else 0,
-                    empty=usable and counters == dict(kind.device.capacity),
-                )
-            )
-        return number
-
     def compact(self) -> bool:
         """Forget states no card is in any more, if they are most; whether numbers changed."""
         live = sorted({card for cards in self.cards for card in cards})
-        if len(self.states) <= 2 * len(live) + _SPARE:
+        if len(self.card_states.states) <= 2 * len(live) + _SPARE:
             return False
-        now = {old: new for new, old in enumerate(live)}
-        self.states = [self.states[old] for old in live]
+        now = self.card_states.compact(live)
         self.cards = [[now[card] for card in cards] for cards in self.cards]
         self.states_of = [tuple(sorted(cards)) for cards in self.cards]
-        self._state_of = {k: now[old] for k, old in self._state_of.items() if old in now}
         self._count_all_alike()
         return True
 
     def free(self, number: int) -> dict[str, dict[str, int]]:
         """Return what is left of the node's devices, by UUID."""
-        devices, cards = self.nodes[number].devices, self.cards[number]
-        return {d.uuid: self.states[c].free for d, c in zip(devices, cards, strict=True)}
+        cards = zip(self.nodes[number].devices, self.cards[number], strict=True)
+        return {device.uuid: self.card_states.states[card].free for device, card in cards}
 
     def left(self) -> int:
         """Return the thousandths of cards that are left, over all usable devices."""
         return sum(self.free_milli)
 
+    def empty(self) -> list[int]:
+        """Return how many devices of each node nobody holds anything of."""
+        states = self.card_states.states
+        return [sum(states[card].empty for card in cards) for cards in self.cards]
+
     def whole_nodes(self) -> int:
         """Return how many nodes have devices of which nobody holds anything."""
-        pairs = zip(self.empty, self.cards, strict=True)
-        return sum(empty == len(cards) > 0 for empty, cards in pairs)
+        states = self.card_states.states
+        return sum(all(states[card].empty for card in cards) for cards in self.cards if cards)
 
     def update(self, node: PlacedNode) -> None:
         """Note what else of a node changed: its own counters, and whether it is cordoned."""
@@ -173,7 +188,6 @@ class Cluster:
         was, left = self.nodes[number].host, self.host[number]
         for place, counter in enumerate(self.counters):
             left[place] += node.host.get(counter, UNLIMITED) - was.get(counter, UNLIMITED)
-        self.closed[number] = node.cordoned
         self.nodes[number] = node
         self._count_alike(number)
 
@@ -188,11 +202,11 @@ class Cluster:
             node, position = self.where.get(usage.device, (-1, 0))
             if node != number:  # it is gone from there
                 continue
-            old = self.states[self.cards[node][position]]
+            old = self.card_states.states[self.cards[node][position]]
             free = tuple(
                 amount - times * usage.takes.get(name, 0) for name, amount in old.free.items()
             )
-            self._change_state(node, position, self._state(old.kind, free))
+            self._change_state(node, position, self.card_states.number(old.kind, free))
         self._count_alike(number)
         return number
 
@@ -202,28 +216,31 @@ class Cluster:
             raise NotFound(f"no device {device.uuid!r} in this cluster")
         number, position = self.where[device.uuid]
         node = self.nodes[number]
-        free = self.states[self.cards[number][position]].free
+        free = self.card_states.states[self.cards[number][position]].free
         if set(free) != set(device.capacity):
             raise BadInput(f"device {device.uuid!r} now counts other things than before")
         before = node.devices[position].capacity
         left = tuple(free[name] + device.capacity[name] - before[name] for name in device.capacity)
         devices = (*node.devices[:position], device, *node.devices[position + 1 :])
         self.nodes[number] = evolve(node, devices=devices)
-        self._change_state(number, position, self._state(self.kind(device), left))
+        self._change_state(number, position, self._state(device, left))
         self._count_alike(number)
         return number
 
+    def _state(self, device: Device, free: tuple[int, ...]) -> int:
+        return self.card_states.number(self.card_states.kind(device), free)
+
     def _change_state(self, number: int, position: int, card: int) -> None:
         """Let a device of the node be in another state."""
-        old, new = self.states[self.cards[number][position]], self.states[card]
+        states = self.card_states.states
+        old, new = states[self.cards[number][position]], states[card]
         self.cards[number][position] = card
         self.states_of[number] = tuple(sorted(self.cards[number]))
         self.free_milli[number] += new.free_milli - old.free_milli
-        self.empty[number] += new.empty - old.empty
 
     def _count_alike(self, number: int) -> None:
         """Note what a node is like now."""
-        key = (self.states_of[number], self.closed[number], *self.host[number])
+        key = (self.states_of[number], self.nodes[number].cordoned, *self.host[number])
         self.alike[number] = self._alike_of.setdefault(key, len(self._alike_of))
         if len(self._alike_of) > 2 * len(self.nodes) + _SPARE:
             self._count_all_alike()

@@ -81,7 +81,7 @@ class Usable:
         """Weigh the classes by the cards that could serve them if all were free."""
         self.most = max((len(cards) for cards in cluster.cards), default=0)
         self.total = 0  # the weight of all classes
-        self._kinds = {kind.number: _Kind() for kind in cluster.kinds}
+        self._kinds = {kind.number: _Kind() for kind in cluster.card_states.kinds}
         kinds = list(self._kinds)
         nothing = (0,) * len(cluster.counters)
         prior = (
@@ -166,7 +166,7 @@ def _alike(cluster: Cluster) -> dict[tuple[int, int, tuple[int, ...]], int]:
     alike: dict[tuple[int, int, tuple[int, ...]], int] = {}
     for node, cards in zip(cluster.nodes, cluster.cards, strict=True):
         host = tuple(node.host.get(name, UNLIMITED) for name in cluster.counters)
-        kinds = [cluster.states[card].kind.number for card in cards]
+        kinds = [cluster.card_states.states[card].kind.number for card in cards]
         for kind in set(kinds):
             key = kind, kinds.count(kind), host
             alike[key] = alike.get(key, 0) + 1

@@ -96,7 +96,9 @@ class Room:
         self.cpu[number] = left.get(CPU, UNLIMITED)
         self.memory[number] = left.get(HOST_MEMORY, UNLIMITED)
         cards = cluster.cards[number]
-        self.cards[number, : len(cards)] = [cluster.states[card].free_milli for card in cards]
+        self.cards[number, : len(cards)] = [
+            cluster.card_states.states[card].free_milli for card in cards
+        ]
 
     def allowed(self, want: BaselinePod) -> NDArray[np.bool_]:
         """Return which models the pod may run on; the last entry is a node without cards."""

@@ -376,7 +376,7 @@ def test_states_no_card_is_in_any_more_are_forgotten(monkeypatch: pytest.MonkeyP
         if len(standing) > 5:
             asked.remove(standing.pop(0))
 
-    assert len(asked.cluster.states) < 250
+    assert len(asked.cluster.card_states.states) < 250
     sound(asked, standing)
 
 

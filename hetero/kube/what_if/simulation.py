@@ -222,7 +222,7 @@ def _totals(cache: SchedulerCache) -> Totals:
         nodes=sum(map(bool, cluster.cards)),
         devices=usable,
         allocated=100 - 100 * cluster.left() / (usable * CARD_MILLI) if usable else None,
-        whole_devices=sum(cluster.empty),
+        whole_devices=sum(cluster.empty()),
         whole_nodes=cluster.whole_nodes(),
     )
 
