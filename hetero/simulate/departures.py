@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ from statistics import fmean
 from attrs import define, field, frozen
 
 from hetero.model.errors import BadInput
+from hetero.placement.cluster import PlacedPod
 from hetero.placement.demand import wanted
 from hetero.simulate.baselines import WHOLE
 from hetero.simulate.player import Player
@@ -67,13 +69,47 @@ class Life:
     sizes: tuple[Size, ...]
 
 
-@define(eq=False)
-class _Sizes:
-    arrived: dict[int, int] = field(factory=dict)
-    placed: dict[int, list[float]] = field(factory=dict)  # how long each waited
-    left: dict[int, list[float]] = field(factory=dict)
+@frozen(eq=False)
+class _Workload:
+    """The pods of a trace; all lists go by the pod's number in it."""
 
-    def result(self) -> tuple[Size, ...]:
+    name: str
+    pods: Sequence[PlacedPod]
+    asked: Sequence[int]  # thousandths of cards
+    classes: Sequence[object]
+    lives: Sequence[float]  # seconds
+
+    @classmethod
+    def of(cls, trace: Trace, lifetimes: str) -> _Workload:
+        classes = [(wanted(pod), tuple(pod.host().items())) for pod in trace.pods]
+        return cls(trace.name, trace.pods, demands(trace), classes, _lives(trace, lifetimes))
+
+    def mean(self) -> float:
+        """Return the mean of cards times life, in thousandths and seconds. Raises `BadInput`."""
+        total = sum(asked * life for asked, life in zip(self.asked, self.lives, strict=True))
+        if not total:
+            raise BadInput(f"{self.name}: no pod asks for a card that is there")
+        return total / len(self.asked)
+
+    def cards(self, number: int) -> int:
+        """Return the whole cards a pod asks for, 0 for a share or none."""
+        return self.asked[number] // WHOLE
+
+
+@define(eq=False)
+class _Measures:
+    """What is measured of a replay while `running`; how pods fared by the cards they ask for."""
+
+    running: bool = False
+    seconds: float = 0.0
+    used: float = 0.0  # thousandths of cards times seconds
+    whole: list[int] = field(factory=list)
+    arrived: dict[int, int] = field(factory=dict)
+    # How long each waited.
+    placed: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
+    left: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
+
+    def sizes(self) -> tuple[Size, ...]:
         made = []
         for cards, arrived in sorted(self.arrived.items()):
             placed, left = self.placed.get(cards, []), self.left.get(cards, [])
@@ -97,40 +133,31 @@ class _Replay:
         rng = random.Random(seed)
         nodes = list(trace.nodes)
         rng.shuffle(nodes)
-        self.trace, self.protocol = trace, protocol
+        self.protocol = protocol
         self.player = Player(placement, nodes, trace.pods, seed)
         self.total = self.player.cluster.left()
-        self.asked = demands(trace)
-        self.classes = [(wanted(pod), tuple(pod.host().items())) for pod in trace.pods]
-        self.lives = _lives(trace, protocol.lifetimes)
-        mean = sum(a * life for a, life in zip(self.asked, self.lives, strict=True)) / len(
-            self.asked
-        )
-        if not mean:
-            raise BadInput(f"{trace.name}: no pod asks for a card that is there")
-        self.gap = mean / (self.total * protocol.load / 100)  # seconds between arrivals, mean
+        self.workload = _Workload.of(trace, protocol.lifetimes)
+        # Seconds between arrivals, mean.
+        self.gap = self.workload.mean() / (self.total * protocol.load / 100)
         self.rng = rng
         self.now = 0.0
         self.ends: list[tuple[float, str]] = []
         self.waiting: list[tuple[int, int, int, float]] = []  # -priority, order, pod, since
         self.empty = Player("first", nodes, (), seed)
         self.runs_alone: dict[object, bool] = {}  # by class of pod, of those that were refused
-        self.sizes = _Sizes()
-        self.measuring = False
-        self.seconds = self.used = 0.0  # measured: time, and what was used in it
-        self.whole: list[int] = []
+        self.measures = _Measures()
 
     def run(self) -> None:
         protocol = self.protocol
         for order in range(protocol.warm_up + protocol.measured):
             self._pass(self.now + self.rng.expovariate(1 / self.gap))
-            self.measuring = order >= protocol.warm_up
-            self._arrive(order, self.rng.randrange(len(self.trace.pods)))
-        self.measuring = False
+            self.measures.running = order >= protocol.warm_up
+            self._arrive(order, self.rng.randrange(len(self.workload.pods)))
+        self.measures.running = False
         self._finish()
         for _, order, number, since in self.waiting:
             if self._measured(order):
-                self.sizes.left.setdefault(self._cards(number), []).append(self.now - since)
+                self.measures.left[self.workload.cards(number)].append(self.now - since)
 
     def _finish(self) -> None:
         """Let the measured pods that wait be placed while others go on arriving."""
@@ -139,7 +166,7 @@ class _Replay:
             if not any(self._measured(one[1]) for one in self.waiting):
                 return
             self._pass(self.now + self.rng.expovariate(1 / self.gap))
-            self._arrive(number, self.rng.randrange(len(self.trace.pods)))
+            self._arrive(number, self.rng.randrange(len(self.workload.pods)))
 
     def _pass(self, until: float) -> None:
         """Let time go by; whatever ends makes those that wait be tried again."""
@@ -151,30 +178,30 @@ class _Replay:
         self._measure(until)
 
     def _measure(self, until: float) -> None:
-        if self.measuring:
-            self.seconds += until - self.now
-            self.used += (until - self.now) * (self.total - self.player.cluster.left())
+        if self.measures.running:
+            self.measures.seconds += until - self.now
+            self.measures.used += (until - self.now) * (self.total - self.player.cluster.left())
         self.now = until
 
     def _arrive(self, order: int, number: int) -> None:
-        if self.measuring:
+        if self.measures.running:
             if order % _LOOK == 0:  # arrivals come at random: what they find is the mean over time
-                self.whole.append(self.player.cluster.whole_nodes())
-            cards = self._cards(number)
-            self.sizes.arrived[cards] = self.sizes.arrived.get(cards, 0) + 1
+                self.measures.whole.append(self.player.cluster.whole_nodes())
+            cards = self.workload.cards(number)
+            self.measures.arrived[cards] = self.measures.arrived.get(cards, 0) + 1
         if self._try(order, number, self.now) or self.protocol.mode == "loss":
             return
         if self._runs_alone(number):
-            self.waiting.append((-self.trace.pods[number].priority, order, number, self.now))
+            self.waiting.append((-self.workload.pods[number].priority, order, number, self.now))
             self.waiting.sort()
 
     def _runs_alone(self, number: int) -> bool:
         """Return whether an empty cluster serves a pod."""
-        placement = self.runs_alone.get(self.classes[number])
+        placement = self.runs_alone.get(self.workload.classes[number])
         if placement is None:
-            placement = self.empty.place("", self.trace.pods[number], 0.0)
+            placement = self.empty.place("", self.workload.pods[number], 0.0)
             self.empty.end("")
-            self.runs_alone[self.classes[number]] = placement
+            self.runs_alone[self.workload.classes[number]] = placement
         return placement
 
     def _try_all(self) -> None:
@@ -183,31 +210,27 @@ class _Replay:
         left = []
         for waiting in self.waiting:
             _, order, number, since = waiting
-            if self.classes[number] in refused or not self._try(order, number, since):
-                refused.add(self.classes[number])
+            if self.workload.classes[number] in refused or not self._try(order, number, since):
+                refused.add(self.workload.classes[number])
                 left.append(waiting)
         self.waiting = left
 
     def _try(self, order: int, number: int, since: float) -> bool:
         uid = str(order)
-        if not self.player.place(uid, self.trace.pods[number], self.now):
+        if not self.player.place(uid, self.workload.pods[number], self.now):
             if self.protocol.mode == "loss":
                 self.player.end(uid)
             return False
-        life = self.lives[number]
+        life = self.workload.lives[number]
         if self.protocol.lifetimes == "exponential":
             life = random.Random(f"{self.player.seed}/{order}").expovariate(1 / life)
         heappush(self.ends, (self.now + life, uid))
         if self._measured(order):
-            self.sizes.placed.setdefault(self._cards(number), []).append(self.now - since)
+            self.measures.placed[self.workload.cards(number)].append(self.now - since)
         return True
 
     def _measured(self, order: int) -> bool:
         return 0 <= order - self.protocol.warm_up < self.protocol.measured
-
-    def _cards(self, number: int) -> int:
-        """Return the whole cards a pod asks for, 0 for a share or none."""
-        return self.asked[number] // WHOLE
 
 
 def _lives(trace: Trace, lifetimes: str) -> list[float]:
@@ -223,13 +246,14 @@ def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:
     """Return what a placement policy makes of pods that come and go; one seed, one answer."""
     replay = _Replay(trace, placement, seed, protocol)
     replay.run()
+    measures = replay.measures
     return Life(
         placement=placement,
         seed=seed,
         load=protocol.load,
-        allocated=100 * replay.used / (replay.total * replay.seconds),
-        whole_nodes=fmean(replay.whole),
-        sizes=replay.sizes.result(),
+        allocated=100 * measures.used / (replay.total * measures.seconds),
+        whole_nodes=fmean(measures.whole),
+        sizes=measures.sizes(),
     )
 
 
