@@ -103,11 +103,11 @@ async def test_a_pod_that_the_kubelet_refused_for_another_reason_takes_nobodys_d
     async with world(4 * GiB, 4 * GiB) as at:
         refused, waits = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
         at.kubelet.known.append(refused)
-        await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.keys())
+        await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.by_uid.keys())
         refused["metadata"]["labels"] = {"changed": "later"}
         at.api.put("pods", refused)
         changed = refused["metadata"]["resourceVersion"]
-        known = at.agent.allocator.pods
+        known = at.agent.allocator.pods.by_uid
         await until(lambda: known["uid-one"].metadata.resource_version == changed)
         answer = (await at.kubelet.admit(waits))["main"]
         assert "memory-1" == answer.envs["MEMORY_VISIBLE_DEVICES"]
@@ -115,7 +115,7 @@ async def test_a_pod_that_the_kubelet_refused_for_another_reason_takes_nobodys_d
     async with world(4 * GiB, 4 * GiB) as at:
         waits, refused = (at.bind(name, memory=4 * GiB, core=100) for name in ("one", "two"))
         at.kubelet.known.append(refused)
-        await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.keys())
+        await until(lambda: {"uid-one", "uid-two"} <= at.agent.allocator.pods.by_uid.keys())
         failed = {**refused, "status": {"phase": "Failed", "reason": "SysctlForbidden"}}
         at.api.pods["default", "two"] = failed  # whose watchers hear of it later
         answer = (await at.kubelet.admit(waits))["main"]

@@ -238,7 +238,7 @@ async def test_an_agent_waits_for_an_api_server_that_is_away(
     """The kubelet still lists a pod that was deleted by force: only the API says whose it is."""
     async with world() as at:
         pod = at.bind("pod")
-        await until(lambda: "uid-pod" in at.agent.allocator.pods)
+        await until(lambda: "uid-pod" in at.agent.allocator.pods.by_uid)
         at.kubelet.known.append(pod_named("gone", "main"))
         at.api.away = True
         admitted = asyncio.ensure_future(at.kubelet.admit(pod))

@@ -231,7 +231,7 @@ async def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prep
         assert ({}, {}) == (at.standing(), specs(at))
 
         at.api.put("pods", {**pod, "status": {"phase": "Failed"}}, event="MODIFIED")
-        await until(lambda: at.agent.allocator.pods[f"uid-{name}"].status.phase)
+        await until(lambda: at.agent.allocator.pods.by_uid[f"uid-{name}"].status.phase)
         assert "" == (await prepare(at, "one")).error
 
 
@@ -327,7 +327,7 @@ async def test_a_container_has_the_devices_of_one_claim() -> None:
         ]
         pod["status"]["resourceClaimStatuses"] = [{"name": "second", "resourceClaimName": "two"}]
         at.api.put("pods", pod, event="ADDED")
-        await until(lambda: "uid-pod" in at.agent.allocator.pods)
+        await until(lambda: "uid-pod" in at.agent.allocator.pods.by_uid)
 
         assert "" == (await prepare(at, "one")).error
         assert (
@@ -359,7 +359,7 @@ async def test_what_becomes_of_a_claims_grant_is_told_to_the_pods_that_use_it() 
             pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": claimed}]
             at.api.put("pods", pod, event="ADDED")
         await prepare(at, "one")
-        await until(lambda: "uid-third" in at.agent.allocator.pods)
+        await until(lambda: "uid-third" in at.agent.allocator.pods.by_uid)
         (entry,) = at.node.snapshot().grants
 
         names = [pod.metadata.name for pod in at.agent.guard.pods_of(entry)]

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from hetero.kube.agent import agent, allocator, inventory_publisher
+from hetero.kube.agent import agent, allocator, inventory_publisher, node_pods
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.inventory_publisher import InventoryPublisher
 from hetero.kube.client.api import Api, ApiError
@@ -286,7 +286,7 @@ async def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_kno
     monkeypatch.setattr(agent, "AGAIN", 0.1)
     monkeypatch.setattr(allocator, "_AGAIN", 0.1)
     monkeypatch.setattr(Allocator, "reconcile", late)
-    monkeypatch.setattr(allocator, "read_pod", unsaid)
+    monkeypatch.setattr(node_pods, "read_pod", unsaid)
 
     async with world(16 * GiB) as at:
         held = at.bind("held", memory=16 * GiB, core=100)

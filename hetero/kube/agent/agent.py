@@ -22,6 +22,7 @@ from hetero.kube.agent.inventory_publisher import InventoryPublisher
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.limiter_guard import LimiterGuard
 from hetero.kube.agent.metrics import Metrics
+from hetero.kube.agent.node_pods import NodePods
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
 from hetero.kube.dra.admin_access import AdminAccess
@@ -118,9 +119,7 @@ class Agent:
         self.by_claims = by_claims(self.options.allocation, None)
         self.allocator = Allocator(
             node=self.node,
-            name=self.options.name,
-            public_keys=self.options.public_keys,
-            api=self.api,
+            pods=NodePods(self.options.name, self.options.public_keys, self.api),
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
             discovery=self.discovery,
@@ -138,7 +137,7 @@ class Agent:
                 api=self.api,
                 libraries=self.allocator.libraries,
                 discovery=lambda: self.discovery,
-                pod=self.allocator.pod_named,
+                pod=self.allocator.pods.named,
                 injection=self.allocator.inject,
                 cdi=self.options.cdi,
             )
@@ -258,7 +257,7 @@ class Agent:
     def _pods_listed(self, pods: list[Pod]) -> None:
         self.allocator.replace_pods(pods)
         self.inventory.pods_listed()
-        self._note_users(self.allocator.pods.values())
+        self._note_users(self.allocator.pods.by_uid.values())
 
     def _pod_changed(self, event: str, pod: Pod) -> None:
         if event == "DELETED":

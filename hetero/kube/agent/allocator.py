@@ -26,8 +26,8 @@ from attrs import define, evolve, field
 from hetero.container.pin import Libraries, each, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
+from hetero.kube.agent.node_pods import NodePods
 from hetero.kube.agent.remembered_paths import RememberedPaths
-from hetero.kube.client.api import Api, ApiError
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.annotations import ALLOCATION, Held, RunsOn, device_of
 from hetero.kube.words.pod import (
@@ -40,10 +40,7 @@ from hetero.kube.words.pod import (
     identity_of,
     initialized,
     named,
-    read_pod,
-    signed,
 )
-from hetero.kube.words.signing import PublicKeys
 from hetero.model import Allocation, Counters, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
@@ -74,15 +71,11 @@ class Allocator:
     """The shares of one node's pods."""
 
     node: Node
-    name: str
-    public_keys: str  # the file of them
-    api: Api
+    pods: NodePods
     kubelet: Kubelet
     libraries: Libraries
     discovery: Discovery
     driver: DriverInjection = field(factory=DriverInjection)
-    pods: dict[str, Pod] = field(init=False, factory=dict)  # on this node, by UID
-    _listed: bool = field(init=False, default=False)  # whether the API told of all of them once
     # What containers hold whose pods are over, by grant.
     running_on: Held = field(init=False, factory=dict)
     # Whether all of that was looked for once, and the API said of each pod whether it is over.
@@ -91,7 +84,6 @@ class Allocator:
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
     # after the other, as the API tells of them. Whoever waits for a vendor has others go on.
-    _bound: dict[str, int] = field(init=False, factory=dict)  # the order in which pods came, by UID
     _making: dict[str, asyncio.Future[dict[str, Grant]]] = field(init=False, factory=dict)
     _makers: defaultdict[frozenset[str], ThreadPoolExecutor] = field(
         init=False, factory=partial(defaultdict, partial(ThreadPoolExecutor, 1))
@@ -108,10 +100,7 @@ class Allocator:
 
         What cannot be given is the kubelet's to hear, when it asks.
         """
-        uid = pod.metadata.uid
-        self.pods[uid] = pod
-        if ALLOCATION in pod.metadata.annotations:
-            self._bound.setdefault(uid, int(pod.metadata.resource_version))
+        self.pods.update(pod)
         if ended(pod):  # then alone: while pods start, their admission has the processor
             self.reconcile_due.set()
         elif active(pod) and ALLOCATION in pod.metadata.annotations:
@@ -120,19 +109,18 @@ class Allocator:
 
     def remove_pod(self, uid: str) -> None:
         """Note that a pod is gone."""
-        self.pods.pop(uid, None)
-        self._bound.pop(uid, None)
+        self.pods.remove(uid)
         self._making.pop(uid, None)
         self.reconcile_due.set()
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Note all the pods of this node."""
         known = {pod.metadata.uid: pod for pod in pods}
-        for uid in self.pods.keys() - known.keys():
+        for uid in self.pods.by_uid.keys() - known.keys():
             self.remove_pod(uid)
         for pod in known.values():
             self.update_pod(pod)
-        self._listed = True
+        self.pods.listed = True
         self.reconcile_due.set()
 
     # --- what the kubelet asks ------------------------------------------------------------------
@@ -175,7 +163,7 @@ class Allocator:
         names = frozenset(ids)
         line = _line(resource, names)
         owners = [
-            (await self.pod_named(*pod), container)
+            (await self.pods.named(*pod), container)
             for pod, containers in (await self.kubelet.held()).items()
             for container, resources in containers.items()
             if names <= resources.get(resource, frozenset())
@@ -187,7 +175,7 @@ class Allocator:
         if not owners:
             # Kubelets before 1.29 do not list init containers.
             (pod, container), *others = [
-                (self.pods.get(entry.owner["uid"]), entry.owner["container"]) for entry in served
+                (self.pod_of(entry), entry.owner["container"]) for entry in served
             ] or [(None, "")]
         if pod is None or others:
             raise Refused(f"the kubelet does not say which container got {_list(names)}")
@@ -209,7 +197,7 @@ class Allocator:
         candidates: list[SignedContainer] = []
         faults: list[str] = []
         for (namespace, name), pod_devices in held.items():
-            pod = await self._pod_until(until, namespace, name)
+            pod = await self.pods.named_by(until, namespace, name)
             if pod is None or not active(pod):
                 continue
             try:
@@ -226,20 +214,9 @@ class Allocator:
         # the one being admitted is the one that was bound last, whatever changed since.
         if len(candidates) > 1:
             candidates = [
-                one for one in candidates if await self._still_active(one.pod)
+                one for one in candidates if await self.pods.still_active(one.pod)
             ] or candidates
-        return max(candidates, key=lambda signed: self._order(signed.pod))
-
-    async def _still_active(self, pod: Pod) -> bool:
-        """Whether the API itself says that a pod may still start containers."""
-        try:
-            now = await self._ask(*pod.full_name)
-        except ApiError:
-            return True
-        return now is not None and active(now) and now.metadata.uid == pod.metadata.uid
-
-    def _order(self, pod: Pod) -> int:
-        return self._bound.get(pod.metadata.uid, int(pod.metadata.resource_version))
+        return max(candidates, key=lambda signed: self.pods.order(signed.pod))
 
     def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
         """Return whom these very ids were chosen for by the call before this one, if they were.
@@ -274,7 +251,7 @@ class Allocator:
         for container_spec in pod.containers:
             if container_spec.name == container:
                 expect_unhidden(container_spec)
-        for wanted in signed(pod, PublicKeys.read(self.public_keys), node=self.name):
+        for wanted in self.pods.signed(pod):
             if wanted.container == container:
                 return wanted
         raise BadInput(
@@ -283,33 +260,9 @@ class Allocator:
             "create it anew)"
         )
 
-    async def _pod_until(self, until: float, namespace: str, name: str) -> Pod | None:
-        """Return such a pod once the API server can be asked. Raises `ApiError` after a time.
-
-        One that just started refuses for a while, too: 401, 403 or 429.
-        """
-        while True:
-            try:
-                return await self.pod_named(namespace, name)
-            except ApiError:
-                if monotonic() > until:
-                    raise
-            await asyncio.sleep(_PAUSE)
-
-    async def pod_named(self, namespace: str, name: str) -> Pod | None:
-        """Return the pod if the API says that it is on this node."""
-        for pod in self.pods.values():
-            if pod.full_name == (namespace, name):
-                return pod
-        return await self._ask(namespace, name)
-
-    async def _ask(self, namespace: str, name: str) -> Pod | None:
-        pod = await read_pod(self.api, namespace, name)
-        return pod if pod and pod.spec.node_name == self.name else None
-
     def pod_of(self, entry: Grant) -> Pod | None:
         """Return the pod that a grant is for, None for one that has none any more."""
-        return self.pods.get(entry.owner.get("uid", ""))
+        return self.pods.by_uid.get(entry.owner.get("uid", ""))
 
     def variable(self, entry: Grant, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
@@ -354,7 +307,7 @@ class Allocator:
         uid = pod.metadata.uid
         making = self._making.get(uid)
         if making is None:
-            given = signed(pod, PublicKeys.read(self.public_keys), node=self.name)
+            given = self.pods.signed(pod)
             vendors = frozenset().union(*(wanted.allocation.vendors for wanted in given))
             maker = self._makers[vendors]
             making = asyncio.get_running_loop().run_in_executor(maker, self._pin, given)
@@ -366,7 +319,7 @@ class Allocator:
         """Have what failed made anew when it is asked for; see whether the pod is still here."""
         if (making.cancelled() or making.exception()) and self._making.get(uid) is making:
             del self._making[uid]
-        pod = self.pods.get(uid)
+        pod = self.pods.by_uid.get(uid)
         if pod is None or ended(pod):
             self.reconcile_due.set()
 
@@ -397,7 +350,7 @@ class Allocator:
         for entry in grants:
             by_pod[entry.owner.get("uid", "")].append(entry)
         for uid, pod_grants in by_pod.items():
-            owner = pod if uid == pod.metadata.uid else self.pods.get(uid)
+            owner = pod if uid == pod.metadata.uid else self.pods.by_uid.get(uid)
             if owner is None:
                 yield from each(pod_grants)
                 continue
@@ -421,7 +374,7 @@ class Allocator:
         over: list[Grant] = []
         unsaid = False
         for entry in await self._standing():
-            is_over = await self._is_over(entry)
+            is_over = await self.pods.is_over(entry)
             unsaid |= is_over is None
             if is_over or (
                 is_over is None and entry.id in self.running_on
@@ -448,35 +401,11 @@ class Allocator:
         }
         if gone:
             await asyncio.to_thread(LocalGrants(self.node).sweep, gone)
-        self.reconciled |= self._listed and not unsaid
+        self.reconciled |= self.pods.listed and not unsaid
         if running or not self.reconciled:
             asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)
-        if self._listed:  # else a kubelet may still start any of them
-            self._remembered.remove(links - stand - running - self._may_start())
-
-    async def _is_over(self, entry: Grant) -> bool | None:
-        """Whether the pod of a grant ended or is not on this node any more, by the API's word.
-
-        None where the API does not say.
-        """
-        about = entry.owner
-        pod = self.pods.get(about["uid"])
-        if pod is None:
-            # Not in our copy: only the API itself can say that it is gone.
-            try:
-                pod = await self._ask(about["namespace"], about["pod"])
-            except ApiError:
-                return None
-        return pod is None or pod.metadata.uid != about["uid"] or ended(pod)
-
-    def _may_start(self) -> set[str]:
-        """Return the grants of all containers that a kubelet may start on this node."""
-        return {
-            identity_of(uid, container.name)
-            for uid, pod in self.pods.items()
-            if not ended(pod)
-            for container in pod.containers
-        }
+        if self.pods.listed:  # else a kubelet may still start any of them
+            self._remembered.remove(links - stand - running - self.pods.may_start())
 
     @property
     def _remembered(self) -> RememberedPaths:

@@ -64,8 +64,8 @@ class LimiterGuard:
 
     def pods_of(self, entry: Grant) -> list[Pod]:
         """Return the pods of this node that a grant is for: of a claim's, all that use it."""
-        pod = self.allocator.pod_of(entry)
-        return [one for one in self.allocator.pods.values() if one is pod or uses(one, entry)]
+        pod, pods = self.allocator.pod_of(entry), self.allocator.pods.by_uid.values()
+        return [one for one in pods if one is pod or uses(one, entry)]
 
     def _reaction(self, entry: Grant) -> Reaction:
         """Return what the pod's annotations say becomes of a grant's excess, or its variable.

@@ -201,4 +201,4 @@ class Metrics(Collector):
                     yield entry, position, (*self._labels(devices[piece.device]), *whose)
 
     def _labels(self, device: Device) -> tuple[str, ...]:
-        return device.uuid, device.vendor, device.model, self.allocator.name
+        return device.uuid, device.vendor, device.model, self.allocator.pods.node

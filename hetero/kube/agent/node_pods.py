@@ -1,0 +1,105 @@
+"""The pods of a node, by what the API tells of them and by what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+from attrs import define, field
+
+from hetero.kube.client.api import Api, ApiError
+from hetero.kube.objects.kinds import Pod
+from hetero.kube.words.annotations import ALLOCATION
+from hetero.kube.words.pod import SignedContainer, active, ended, identity_of, read_pod, signed
+from hetero.kube.words.signing import PublicKeys
+from hetero.node.ledger.ledger import Grant
+
+#: Seconds between two questions to an API server that is away.
+_PAUSE = 0.1
+
+
+@define(eq=False)
+class NodePods:
+    """The pods of one node; the API itself is asked of those that it has not told of."""
+
+    node: str
+    public_keys: str  # the file of them
+    api: Api
+    by_uid: dict[str, Pod] = field(init=False, factory=dict)
+    listed: bool = field(init=False, default=False)  # whether the API told of all of them once
+    _bound: dict[str, int] = field(init=False, factory=dict)  # the order in which pods came, by UID
+
+    def update(self, pod: Pod) -> None:
+        """Note what the API says of a pod."""
+        self.by_uid[pod.metadata.uid] = pod
+        if ALLOCATION in pod.metadata.annotations:
+            self._bound.setdefault(pod.metadata.uid, int(pod.metadata.resource_version))
+
+    def remove(self, uid: str) -> None:
+        """Note that a pod is gone."""
+        self.by_uid.pop(uid, None)
+        self._bound.pop(uid, None)
+
+    def signed(self, pod: Pod) -> list[SignedContainer]:
+        """Return what the scheduler gave a pod here. Raises `BadInput` on a forgery."""
+        return signed(pod, PublicKeys.read(self.public_keys), node=self.node)
+
+    def order(self, pod: Pod) -> int:
+        """Return what pods are sorted by in the order in which they were bound."""
+        return self._bound.get(pod.metadata.uid, int(pod.metadata.resource_version))
+
+    async def named(self, namespace: str, name: str) -> Pod | None:
+        """Return the pod if the API says that it is on this node."""
+        for pod in self.by_uid.values():
+            if pod.full_name == (namespace, name):
+                return pod
+        return await self._ask(namespace, name)
+
+    async def named_by(self, until: float, namespace: str, name: str) -> Pod | None:
+        """Return such a pod once the API server can be asked. Raises `ApiError` after a time.
+
+        One that just started refuses for a while, too: 401, 403 or 429.
+        """
+        while True:
+            try:
+                return await self.named(namespace, name)
+            except ApiError:
+                if monotonic() > until:
+                    raise
+            await asyncio.sleep(_PAUSE)
+
+    async def still_active(self, pod: Pod) -> bool:
+        """Whether the API itself says that a pod may still start containers."""
+        try:
+            now = await self._ask(*pod.full_name)
+        except ApiError:
+            return True
+        return now is not None and active(now) and now.metadata.uid == pod.metadata.uid
+
+    async def is_over(self, entry: Grant) -> bool | None:
+        """Whether the pod of a grant ended or is not on this node any more, by the API's word.
+
+        None where the API does not say.
+        """
+        about = entry.owner
+        pod = self.by_uid.get(about["uid"])
+        if pod is None:
+            # Not in our copy: only the API itself can say that it is gone.
+            try:
+                pod = await self._ask(about["namespace"], about["pod"])
+            except ApiError:
+                return None
+        return pod is None or pod.metadata.uid != about["uid"] or ended(pod)
+
+    def may_start(self) -> set[str]:
+        """Return the grants of all containers that a kubelet may start on this node."""
+        return {
+            identity_of(uid, container.name)
+            for uid, pod in self.by_uid.items()
+            if not ended(pod)
+            for container in pod.containers
+        }
+
+    async def _ask(self, namespace: str, name: str) -> Pod | None:
+        pod = await read_pod(self.api, namespace, name)
+        return pod if pod and pod.spec.node_name == self.node else None
