@@ -2,8 +2,6 @@
  */
 #include "memory.h"
 
-#include <stdatomic.h>
-
 #define TRIES      2000
 #define CONFUSE_NS 6000000000ull /* a card takes 60 ms and more for each of those that end with a context */
 

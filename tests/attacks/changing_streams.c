@@ -2,8 +2,6 @@
  * does. The limiter's first look at it is the one that faults: the stream changes behind that one instruction. */
 #include "attack.h"
 
-#include <signal.h>
-#include <sys/mman.h>
 #include <ucontext.h>
 
 #define KERNEL_MS  100

@@ -1,8 +1,6 @@
 /* B, C4, C7: siblings that each take all of the memory and then close what the limiter has open. */
 #include "attack.h"
 
-#include <signal.h>
-
 int main(void)
 {
     uint64_t limit = attack_number("ATTACK_MEMORY");

@@ -3,8 +3,6 @@
  */
 #include "memory.h"
 
-#include <stdatomic.h>
-
 #define HALF    (30 * MIB)
 #define OF_POOL (24 * MIB) /* for which it reserves 32 */
 #define RACE_NS 1000000000ull

@@ -1,8 +1,6 @@
 /* Memory whose owners end, or free it, while another process has it open. */
 #include "memory.h"
 
-#include <signal.h>
-
 #define TAKEN  (48 * MIB)
 #define OWNERS 5
 

@@ -2,7 +2,6 @@
 #include "attack.h"
 
 #include <dirent.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 

@@ -16,7 +16,6 @@ __attribute__((destructor)) static void last(void)
     must(cu.synchronize(), "cuCtxSynchronize");
 }
 #else
-#include <signal.h>
 
 static void hangs(int number)
 {

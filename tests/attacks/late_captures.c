@@ -2,9 +2,6 @@
  */
 #include "memory.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 enum { KERNEL_MS = 30, SECONDS = 2 };
 
 static atomic_bool over;

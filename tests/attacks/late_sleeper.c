@@ -3,7 +3,6 @@
 #include "attack.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 
 /* Sleeps of all threads of this process but the one that asks end up to so many nanoseconds late. */
 static void sleep_late(const char *ns)

@@ -1,9 +1,6 @@
 /* Long kernels by 64 threads at once: how many start in the time that the share pays for. */
 #include "attack.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 #define THREADS   64
 #define KERNEL_MS 100
 #define SECONDS   4

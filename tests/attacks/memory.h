@@ -10,9 +10,6 @@
 #include "../../limiters/cuda/abi.h"
 #include "attack.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 

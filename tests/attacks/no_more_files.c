@@ -2,7 +2,6 @@
  * own. */
 #include "attack.h"
 
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 /* What the driver answers when the system refuses it something; the limiter answers it nowhere. */

@@ -1,7 +1,6 @@
 /* B: more processes that only look than a grant has slots, and then one that allocates. */
 #include "attack.h"
 
-#include <signal.h>
 #include <sys/resource.h>
 
 enum { READERS = 1030 };

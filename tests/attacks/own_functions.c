@@ -2,9 +2,6 @@
  * Linked with -rdynamic, so that a library's calls would come here. */
 #include "attack.h"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 
 static int refuse(void)

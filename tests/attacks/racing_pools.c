@@ -2,8 +2,6 @@
  * destroys that. */
 #include "memory.h"
 
-#include <stdatomic.h>
-
 #define TRIES 5000
 
 static CUstream stream;

@@ -1,9 +1,6 @@
 /* Blocks that one thread takes a handle of while another unmaps them. */
 #include "memory.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 static CUdeviceptr address;
 static _Atomic unsigned current, retained; /* retained: of which try the handle is */
 static CUmemGenericAllocationHandle again;

@@ -2,8 +2,6 @@
  * they stay its own, no lock is set on them, and its limit is held. */
 #include "attack.h"
 
-#include <fcntl.h>
-
 static bool whole(const int *files, unsigned count)
 {
     struct flock any = {.l_type = F_WRLCK, .l_whence = SEEK_SET};

@@ -4,8 +4,6 @@
 #include "attack.h"
 
 #include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 
 /* A lease is had only before anybody else has the file open. */

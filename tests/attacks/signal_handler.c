@@ -2,8 +2,6 @@
  * the driver's is, the driver may hang, with or without a limiter. */
 #include "attack.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <ucontext.h>
 
 static uintptr_t first, end;

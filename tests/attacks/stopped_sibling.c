@@ -2,10 +2,6 @@
  */
 #include "attack.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
-
 int main(void)
 {
     char path[4200];

@@ -2,9 +2,6 @@
  * to have its share all the same. */
 #include "attack.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 static void stay(int number)
 {
     (void)number;

@@ -2,7 +2,6 @@
 #include "attack.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <sys/syscall.h>
 
 extern pid_t _Fork(void) __attribute__((weak));
