@@ -11,7 +11,7 @@ static void free_in_others(CUstream behind)
         CU(cuMemFreeAsync)(pointer, behind);
 }
 
-static void waiting(void)
+PART(waiting, "behind a wait for a word")
 {
     open_card();
     free_in_others(blocked_stream());
@@ -29,7 +29,7 @@ static bool sleeping(CUstream *stream)
     return CU(cuLaunchHostFunc)(*stream, sleep_on, NULL) == CUDA_SUCCESS;
 }
 
-static void asleep(void)
+PART(asleep, "behind a host function that sleeps")
 {
     CUstream stream;
     open_card();
@@ -37,7 +37,7 @@ static void asleep(void)
     free_in_others(stream);
 }
 
-static void plain(void)
+PART(plain, "cuMemAlloc's memory")
 {
     CUdeviceptr pointer;
     open_card();
@@ -47,7 +47,7 @@ static void plain(void)
 }
 
 /* The stream comes past it, and the program waits for nothing: a card keeps what cuMemAlloc took until it does. */
-static void passed(void)
+PART(passed, "passed, and waited for by nobody")
 {
     CUdeviceptr pointer;
     CUstream stream;
@@ -59,7 +59,7 @@ static void passed(void)
     }
 }
 
-static void own_default_stream(void)
+PART(own_default_stream, "a thread's own default stream")
 {
     CUdeviceptr pointer;
     open_card();
@@ -73,7 +73,7 @@ static void own_default_stream(void)
 }
 
 /* The streams are gone, their work is not. */
-static void streams_destroyed(void)
+PART(streams_destroyed, "streams destroyed")
 {
     CUdeviceptr pointer;
     open_card();
@@ -92,7 +92,7 @@ static void streams_destroyed(void)
 }
 
 /* The same of streams that have come past it: nobody waits for them, and afterwards nobody can. */
-static void passed_and_destroyed(void)
+PART(passed_and_destroyed, "streams destroyed that have passed")
 {
     CUdeviceptr pointer;
     CUstream stream;
@@ -108,7 +108,7 @@ static void passed_and_destroyed(void)
     }
 }
 
-static void pools_destroyed(void)
+PART(pools_destroyed, "pools destroyed")
 {
     CUdeviceptr pointer;
     CUmemoryPool pool;
@@ -129,15 +129,5 @@ static void pools_destroyed(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"behind a wait for a word", waiting},
-        {"behind a host function that sleeps", asleep},
-        {"cuMemAlloc's memory", plain},
-        {"passed, and waited for by nobody", passed},
-        {"a thread's own default stream", own_default_stream},
-        {"streams destroyed", streams_destroyed},
-        {"streams destroyed that have passed", passed_and_destroyed},
-        {"pools destroyed", pools_destroyed},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

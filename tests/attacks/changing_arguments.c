@@ -74,7 +74,7 @@ static void block_of_any_name(void)
     cu.allocate((uint64_t *)&name, BLOCK);
 }
 
-static void names_of_blocks(void)
+PART(names_of_blocks, "names of blocks")
 {
     confuse(larger_block, block_of_any_name);
 }
@@ -98,7 +98,7 @@ static void array_of_any_name(void)
     array_of(1, (CUarray *)&name);
 }
 
-static void names_of_arrays(void)
+PART(names_of_arrays, "names of arrays")
 {
     confuse(larger_array, array_of_any_name);
 }
@@ -109,7 +109,7 @@ static void shorten_rows(void)
     name = 0;
 }
 
-static void rows(void)
+PART(rows, "lengths of rows")
 {
     CUdeviceptr pointer;
     open_card();
@@ -137,7 +137,7 @@ static void move(void)
     *(volatile CUmemLocationType *)&asked.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 }
 
-static void places(void)
+PART(places, "places of blocks")
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp got;
@@ -157,11 +157,5 @@ static void places(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"names of blocks", names_of_blocks},
-        {"names of arrays", names_of_arrays},
-        {"lengths of rows", rows},
-        {"places of blocks", places},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

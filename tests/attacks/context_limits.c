@@ -32,7 +32,7 @@ static void raise_to(CUlimit limit, size_t to)
         CU(cuCtxSetLimit)(limit, value);
 }
 
-static void stacks(void)
+PART(stacks, "stacks")
 {
     open_card();
     raise_to(CU_LIMIT_STACK_SIZE, 4096);
@@ -40,7 +40,7 @@ static void stacks(void)
     cu.synchronize();
 }
 
-static void heap(void)
+PART(heap, "the heap")
 {
     open_card();
     raise_to(CU_LIMIT_MALLOC_HEAP_SIZE, 256 * MIB);
@@ -48,7 +48,7 @@ static void heap(void)
     take_memory();
 }
 
-static void queue(void)
+PART(queue, "printf's queue")
 {
     open_card();
     raise_to(CU_LIMIT_PRINTF_FIFO_SIZE, 256 * MIB);
@@ -57,7 +57,7 @@ static void queue(void)
 }
 
 /* What a context has of them by itself is not there before it is used. */
-static void by_itself(void)
+PART(by_itself, "buffers nobody set")
 {
     open_card();
     take_memory();
@@ -65,7 +65,7 @@ static void by_itself(void)
 }
 
 /* Lowered where the driver does not lower it any more. */
-static void lowered(void)
+PART(lowered, "lowered after they were taken")
 {
     open_card();
     raise_to(CU_LIMIT_MALLOC_HEAP_SIZE, 32 * MIB);
@@ -77,7 +77,7 @@ static void lowered(void)
     }
 }
 
-static void lowered_and_raised(void)
+PART(lowered_and_raised, "lowered and raised")
 {
     open_card();
     for (unsigned i = 0; i < 8; i++) {
@@ -91,13 +91,5 @@ static void lowered_and_raised(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"stacks", stacks},
-        {"the heap", heap},
-        {"printf's queue", queue},
-        {"buffers nobody set", by_itself},
-        {"lowered after they were taken", lowered},
-        {"lowered and raised", lowered_and_raised},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

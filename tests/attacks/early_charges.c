@@ -58,7 +58,7 @@ static void *hold_half(void *context)
     return NULL;
 }
 
-static void halves_in_flight(void)
+PART(halves_in_flight, "halves in flight")
 {
     pthread_t threads[2];
     open_with_streams();
@@ -74,7 +74,7 @@ static void halves_in_flight(void)
 /* ----------------------------------------------------------------------------------------------------- one thread */
 
 /* Instantiated, it is charged for its first launch. */
-static void of_graphs(void)
+PART(of_graphs, "of graphs")
 {
     CUgraph graph;
     CUgraphExec exec;
@@ -93,7 +93,7 @@ static void of_graphs(void)
 }
 
 /* Freed in a stream's order and waited for, it is charged until somebody asks for room. */
-static void of_ordered_frees(void)
+PART(of_ordered_frees, "of ordered frees")
 {
     CUdeviceptr pointer;
     open_with_streams();
@@ -128,18 +128,18 @@ static void of_a_pool(bool shared)
     cu.synchronize();
 }
 
-static void of_pools(void)
+PART(of_pools, "of pools")
 {
     of_a_pool(false);
 }
 
-static void of_shared_pools(void)
+PART(of_shared_pools, "of pools that others may have")
 {
     of_a_pool(true);
 }
 
 /* Small arrays are charged by the most that they were together. */
-static void of_small_arrays(void)
+PART(of_small_arrays, "of small arrays")
 {
     CUDA_ARRAY_DESCRIPTOR shape = {.Width = 128, .Height = 512, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
     CUarray arrays[HALF / (256 << 10)];
@@ -155,7 +155,7 @@ static void of_small_arrays(void)
 }
 
 /* A heap is taken by the first kernel that uses one, stacks for such kernels when their image is loaded. */
-static void of_heaps(void)
+PART(of_heaps, "of heaps")
 {
     static const char uses[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
                                ".extern .func (.param .b64 r) malloc (.param .b64 n);\n"
@@ -172,7 +172,7 @@ static void of_heaps(void)
 }
 
 /* A library's arrays are there when something of it is used. */
-static void of_libraries(void)
+PART(of_libraries, "of libraries")
 {
     static const char image[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
                                 ".visible .global .align 8 .b8 array[31457280];\n.visible .entry empty()\n{\nret;\n}\n";
@@ -187,7 +187,7 @@ static void of_libraries(void)
 }
 
 /* The local memory of a kernel in a graph is there with the first launch. */
-static void of_threads(void)
+PART(of_threads, "of threads")
 {
     static const char spills[] =
         ".version 6.4\n.target sm_50\n.address_size 64\n.visible .entry spills(.param .u64 to)\n{\n"
@@ -221,16 +221,5 @@ static void of_threads(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"halves in flight", halves_in_flight},
-        {"of graphs", of_graphs},
-        {"of ordered frees", of_ordered_frees},
-        {"of pools", of_pools},
-        {"of pools that others may have", of_shared_pools},
-        {"of small arrays", of_small_arrays},
-        {"of heaps", of_heaps},
-        {"of libraries", of_libraries},
-        {"of threads", of_threads},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

@@ -77,14 +77,14 @@ static void open_pointer(int owner, const struct shared *shared)
     CU(cuIpcOpenMemHandle_v2)(&pointer, shared->handle, 1);
 }
 
-static void pointers(void)
+PART(pointers, "pointers whose owners end")
 {
     make_owners(own_pointer, false);
     open_card();
     take_over(open_pointer);
 }
 
-static void of_killed_owners(void)
+PART(of_killed_owners, "pointers whose owners are killed")
 {
     make_owners(own_pointer, true);
     open_card();
@@ -142,34 +142,34 @@ static void let_go(uint64_t bytes, unsigned count, bool whole)
     waitpid(child, NULL, 0);
 }
 
-static void freed_by_owner(void)
+PART(freed_by_owner, "pointers freed by their owner")
 {
     let_go(TAKEN, OWNERS, false);
 }
 
-static void inside_ended(void)
+PART(inside_ended, "addresses inside, whose owners end")
 {
     inside = 4096;
     pointers();
 }
 
-static void inside_freed(void)
+PART(inside_freed, "addresses inside, freed by their owner")
 {
     inside = 4096;
     freed_by_owner();
 }
 
-static void pieces(void)
+PART(pieces, "pieces freed by their owner")
 {
     let_go(MIB - 512, times(2 * MIB), false);
 }
 
-static void contexts(void)
+PART(contexts, "pointers whose context ends")
 {
     let_go(TAKEN, OWNERS, true);
 }
 
-static void blocks_of_contexts(void)
+PART(blocks_of_contexts, "pieces whose context ends")
 {
     let_go(512, times(2 * MIB), true);
 }
@@ -204,7 +204,7 @@ static void __attribute__((noreturn)) open_and_free(void)
     _exit(0);
 }
 
-static void freed_meanwhile(void)
+PART(freed_meanwhile, "pointers freed while who has them frees as much")
 {
     struct shared shared;
     CUdeviceptr pointer;
@@ -253,7 +253,7 @@ static void import_block(int owner, const struct shared *shared)
     close(file);
 }
 
-static void blocks(void)
+PART(blocks, "blocks whose owners end")
 {
     make_owners(own_block, false);
     open_card();
@@ -292,7 +292,7 @@ static void import_of_pool(int owner, const struct shared *shared)
         CU(cuMemPoolImportPointer)(&pointer, pool, &data);
 }
 
-static void pools(void)
+PART(pools, "pools whose owners end")
 {
     make_owners(own_pool, false);
     open_card();
@@ -301,18 +301,5 @@ static void pools(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"pointers whose owners end", pointers},
-        {"pointers whose owners are killed", of_killed_owners},
-        {"pointers freed by their owner", freed_by_owner},
-        {"addresses inside, whose owners end", inside_ended},
-        {"addresses inside, freed by their owner", inside_freed},
-        {"pieces freed by their owner", pieces},
-        {"pointers whose context ends", contexts},
-        {"pieces whose context ends", blocks_of_contexts},
-        {"pointers freed while who has them frees as much", freed_meanwhile},
-        {"blocks whose owners end", blocks},
-        {"pools whose owners end", pools},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

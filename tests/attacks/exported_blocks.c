@@ -1,7 +1,7 @@
 /* Blocks that live on where their handle is gone: in descriptors, imports, mappings, other processes. */
 #include "memory.h"
 
-static void in_descriptors(void)
+PART(in_descriptors, "exported and released")
 {
     CUmemGenericAllocationHandle handle;
     open_card();
@@ -9,7 +9,7 @@ static void in_descriptors(void)
         CU(cuMemRelease)(handle);
 }
 
-static void imported_here(void)
+PART(imported_here, "imported in its own process")
 {
     CUmemGenericAllocationHandle handle, again;
     open_card();
@@ -22,7 +22,7 @@ static void imported_here(void)
 }
 
 /* Neither handle is left, nor a descriptor. */
-static void mapped_from_import(void)
+PART(mapped_from_import, "mapped from the import")
 {
     CUmemGenericAllocationHandle handle, again;
     CUdeviceptr address;
@@ -38,7 +38,7 @@ static void mapped_from_import(void)
 }
 
 /* A descriptor of addresses may keep what was freed there. */
-static void address_ranges(void)
+PART(address_ranges, "descriptors of addresses")
 {
     uint64_t pointer;
     int file;
@@ -50,7 +50,7 @@ static void address_ranges(void)
 }
 
 /* As many at once as fit, then as many more. */
-static void all_then_all(void)
+PART(all_then_all, "all, then all again")
 {
     CUmemGenericAllocationHandle handles[64];
     open_card();
@@ -94,26 +94,17 @@ static void given_to_child(bool with_card)
     waitpid(child, NULL, 0);
 }
 
-static void imported_by_child(void)
+PART(imported_by_child, "imported by a child")
 {
     given_to_child(true);
 }
 
-static void descriptors_of_child(void)
+PART(descriptors_of_child, "descriptors that a child keeps")
 {
     given_to_child(false);
 }
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"exported and released", in_descriptors},
-        {"imported in its own process", imported_here},
-        {"mapped from the import", mapped_from_import},
-        {"all, then all again", all_then_all},
-        {"descriptors of addresses", address_ranges},
-        {"imported by a child", imported_by_child},
-        {"descriptors that a child keeps", descriptors_of_child},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

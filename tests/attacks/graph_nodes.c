@@ -62,19 +62,19 @@ static void instantiate(CUgraph graph, unsigned count, unsigned long long flags)
     cu.synchronize();
 }
 
-static void branches(void)
+PART(branches, "kernels beside each other")
 {
     open_kernels();
     instantiate(beside_each_other(small, 100), 30, 0);
 }
 
-static void one_of_many_branches(void)
+PART(one_of_many_branches, "2000 of them in one graph")
 {
     open_kernels();
     instantiate(beside_each_other(small, 2000), 2, 0);
 }
 
-static void behind_one(void)
+PART(behind_one, "kernels behind one")
 {
     open_kernels();
     CUgraph graph = empty_graph();
@@ -84,31 +84,31 @@ static void behind_one(void)
     instantiate(graph, 20, 0);
 }
 
-static void rows(void)
+PART(rows, "kernels in a row")
 {
     open_kernels();
     instantiate(in_a_row(small, 1000), 100, 0);
 }
 
-static void rows_of_large_parameters(void)
+PART(rows_of_large_parameters, "kernels of large parameters")
 {
     open_kernels();
     instantiate(in_a_row(large, 1000), 30, 0);
 }
 
-static void small_graphs(void)
+PART(small_graphs, "graphs of one kernel")
 {
     open_kernels();
     instantiate(in_a_row(small, 1), 2500, 0);
 }
 
-static void launched_by_the_card(void)
+PART(launched_by_the_card, "graphs that the card may launch")
 {
     open_kernels();
     instantiate(beside_each_other(small, 100), 30, DEVICE_LAUNCH);
 }
 
-static void children(void)
+PART(children, "graphs in graphs")
 {
     CUgraphNode node;
     open_kernels();
@@ -119,7 +119,7 @@ static void children(void)
     instantiate(graph, 15, 0);
 }
 
-static void brought_up(void)
+PART(brought_up, "brought up to larger parameters")
 {
     CUgraphExec exec[8];
     CUgraphExecUpdateResultInfo info;
@@ -136,7 +136,7 @@ static void brought_up(void)
 }
 
 /* The driver keeps what destroyed ones had. */
-static void destroyed(void)
+PART(destroyed, "destroyed ones")
 {
     CUgraphExec exec[4];
     CUdeviceptr pointer;
@@ -157,7 +157,7 @@ static void *instantiate_too(void *graph)
     return NULL;
 }
 
-static void in_threads(void)
+PART(in_threads, "clones in threads")
 {
     CUgraph clone;
     pthread_t threads[4];
@@ -173,18 +173,5 @@ static void in_threads(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"kernels beside each other", branches},
-        {"2000 of them in one graph", one_of_many_branches},
-        {"kernels behind one", behind_one},
-        {"kernels in a row", rows},
-        {"kernels of large parameters", rows_of_large_parameters},
-        {"graphs of one kernel", small_graphs},
-        {"graphs that the card may launch", launched_by_the_card},
-        {"graphs in graphs", children},
-        {"brought up to larger parameters", brought_up},
-        {"destroyed ones", destroyed},
-        {"clones in threads", in_threads},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

@@ -4,7 +4,7 @@
 #define ROUNDS 40
 
 /* A pool used well: more in all than the limit, never more at once. */
-static void pool(void)
+PART(pool, "a pool")
 {
     CUmemoryPool of_card;
     CUdeviceptr pointer, other;
@@ -25,7 +25,7 @@ static void pool(void)
 }
 
 /* Two processes of the grant share what one of them has; the other has as much again of its own. */
-static void shared(void)
+PART(shared, "memory of two processes")
 {
     int to_child[2], to_parent[2];
     CUipcMemHandle handle;
@@ -57,7 +57,7 @@ static void shared(void)
 }
 
 /* Blocks exported, imported, and let go, again and again. */
-static void exports(void)
+PART(exports, "exports")
 {
     CUmemGenericAllocationHandle handle, again;
     open_card();
@@ -72,7 +72,7 @@ static void exports(void)
 }
 
 /* Sparse arrays of more than the limit take nothing. */
-static void sparse(void)
+PART(sparse, "sparse arrays")
 {
     CUarray array;
     CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 16 * 1024,
@@ -88,7 +88,7 @@ static void sparse(void)
 }
 
 /* Modules with an array of 4 KiB each; and what is left of the limit. */
-static void modules(void)
+PART(modules, "modules")
 {
     static const char small[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
                                 ".visible .global .b8 a[4096];\n.visible .entry touch() { ret; }\n";
@@ -104,7 +104,7 @@ static void modules(void)
 }
 
 /* Kernels of which most are never launched, as a framework has them that loads all at once. */
-static void kernels(void)
+PART(kernels, "kernels")
 {
     static const char large[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
                                 ".visible .entry large() { .local .b8 a[131072]; ret; }\n"
@@ -120,7 +120,7 @@ static void kernels(void)
 }
 
 /* A graph that allocates and frees, launched again and again. */
-static void graphs(void)
+PART(graphs, "graphs")
 {
     CUstream stream;
     CUgraph graph;
@@ -140,7 +140,7 @@ static void graphs(void)
 }
 
 /* A grant's last byte can be had. */
-static void all_of_it(void)
+PART(all_of_it, "the limit")
 {
     uint64_t pointer;
     open_card();
@@ -149,11 +149,5 @@ static void all_of_it(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"a pool", pool},     {"memory of two processes", shared},
-        {"exports", exports}, {"sparse arrays", sparse},
-        {"modules", modules}, {"graphs", graphs},
-        {"kernels", kernels}, {"the limit", all_of_it},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

@@ -21,7 +21,7 @@ static void run(CUfunction function)
     cu.synchronize();
 }
 
-static void of_modules(void)
+PART(of_modules, "kernels of modules")
 {
     CUmodule module;
     CUfunction function;
@@ -32,7 +32,7 @@ static void of_modules(void)
             run(function);
 }
 
-static void of_libraries(void)
+PART(of_libraries, "kernels of libraries")
 {
     CUlibrary library;
     CUkernel kernel;
@@ -56,7 +56,7 @@ static CUfunction of_text(unsigned i)
 }
 
 /* What fits is had first, and then all else is taken. */
-static void then_all_else(void)
+PART(then_all_else, "kernels, and then all else")
 {
     open_card();
     CUfunction function = of_text(1);
@@ -94,7 +94,7 @@ static CUgraph of_kernel(unsigned i, CUgraphNode *node)
     return graph;
 }
 
-static void of_nodes(void)
+PART(of_nodes, "kernels of nodes of graphs")
 {
     CUgraphNode node;
     open_card();
@@ -115,7 +115,7 @@ static void *change_kernel(void *nothing)
     return nothing;
 }
 
-static void of_changing_nodes(void)
+PART(of_changing_nodes, "kernels of nodes that change")
 {
     CUgraphNode node;
     CUDA_KERNEL_NODE_PARAMS got;
@@ -134,7 +134,7 @@ static void of_changing_nodes(void)
 }
 
 /* A kernel of a library has a function in each context, by another handle. */
-static void of_kernels_functions(void)
+PART(of_kernels_functions, "functions of kernels")
 {
     CUlibrary library;
     CUkernel kernel;
@@ -148,7 +148,7 @@ static void of_kernels_functions(void)
 }
 
 /* Other kernels than a graph was instantiated with, by each of the calls that set them. */
-static void set_in_executables(void)
+PART(set_in_executables, "kernels set in executable graphs")
 {
     CUgraphNode node;
     CUgraphExec exec;
@@ -168,7 +168,7 @@ static void set_in_executables(void)
 }
 
 /* The same of a graph that is set before it is instantiated, and of executables that are brought up to another. */
-static void brought_up(void)
+PART(brought_up, "executable graphs brought up to others")
 {
     CUgraphNode node, child;
     CUgraphExec exec, of_child;
@@ -194,7 +194,7 @@ static void brought_up(void)
 }
 
 /* In what is run if a condition holds, or while it does. */
-static void of_bodies(void)
+PART(of_bodies, "kernels in bodies of conditions")
 {
     open_card();
     for (unsigned i = 0; i < TEXTS; i++) {
@@ -214,7 +214,7 @@ static void of_bodies(void)
     }
 }
 
-static void of_captures(void)
+PART(of_captures, "kernels that are captured")
 {
     CUdeviceptr none = 0;
     void *parameters[] = {&none};
@@ -232,7 +232,7 @@ static void of_captures(void)
 }
 
 /* In a context that was made after the kernel was launched, and by a kernel of a library in each of two. */
-static void of_contexts(void)
+PART(of_contexts, "kernels in two contexts")
 {
     CUlibrary library;
     CUkernel kernel;
@@ -248,18 +248,5 @@ static void of_contexts(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"kernels of modules", of_modules},
-        {"kernels of libraries", of_libraries},
-        {"kernels, and then all else", then_all_else},
-        {"kernels of nodes of graphs", of_nodes},
-        {"kernels of nodes that change", of_changing_nodes},
-        {"kernels that are captured", of_captures},
-        {"kernels in two contexts", of_contexts},
-        {"functions of kernels", of_kernels_functions},
-        {"kernels set in executable graphs", set_in_executables},
-        {"executable graphs brought up to others", brought_up},
-        {"kernels in bodies of conditions", of_bodies},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

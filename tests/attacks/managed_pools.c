@@ -25,22 +25,22 @@ static void of_pool(CUmemLocation location)
         take(pool);
 }
 
-static void nowhere(void)
+PART(nowhere, "a managed pool of no place")
 {
     of_pool((CUmemLocation){CU_MEM_LOCATION_TYPE_INVALID, 0}); /* CU_MEM_LOCATION_TYPE_NONE from 13.0 on */
 }
 
-static void on_device(void)
+PART(on_device, "a managed pool of the card")
 {
     of_pool((CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0});
 }
 
-static void on_host(void)
+PART(on_host, "a managed pool of the host")
 {
     of_pool((CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0});
 }
 
-static void default_ones(void)
+PART(default_ones, "the default managed pools")
 {
     static const CUmemLocation places[] = {{CU_MEM_LOCATION_TYPE_INVALID, 0}, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     open_card();
@@ -54,7 +54,7 @@ static void default_ones(void)
     }
 }
 
-static void without_pool(void)
+PART(without_pool, "managed memory without a pool")
 {
     open_card();
     take(NULL);
@@ -62,10 +62,5 @@ static void without_pool(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"a managed pool of no place", nowhere},         {"a managed pool of the card", on_device},
-        {"a managed pool of the host", on_host},         {"the default managed pools", default_ones},
-        {"managed memory without a pool", without_pool},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

@@ -87,7 +87,20 @@ static void hold(void)
 struct part {
     const char *name;
     void (*run)(void);
+    struct part *next;
 };
+
+static struct part *parts, **last_part __attribute__((unused)) = &parts;
+
+/* Begins a part, which is put on the list before the program starts. */
+#define PART(run_, name_)                                                                                              \
+    static void run_(void);                                                                                            \
+    static void __attribute__((constructor)) list_##run_(void)                                                         \
+    {                                                                                                                  \
+        static struct part part = {.name = name_, .run = run_};                                                        \
+        *last_part = &part, last_part = &part.next;                                                                    \
+    }                                                                                                                  \
+    static void run_(void)
 
 static void __attribute__((noreturn)) note_failure(const char *what, int code)
 {
@@ -142,20 +155,19 @@ static void run_part(const struct part *part, char fault[256])
     ended(child, 1, &status);
 }
 
-static void __attribute__((noreturn, unused)) run_parts(const struct part *parts, unsigned count)
+static void __attribute__((noreturn, unused)) run_parts(void)
 {
+    unsigned count = 0;
     char fault[256], all[1536] = "";
     doing = mmap(NULL, sizeof *doing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     must(doing == MAP_FAILED, "mmap");
-    run_part(&(struct part){"a context", open_card}, all);
-    for (unsigned i = 0; i < count; i++) {
-        run_part(&parts[i], fault);
+    run_part(&(struct part){.name = "a context", .run = open_card}, all);
+    for (const struct part *part = parts; part != NULL; part = part->next, count++) {
+        run_part(part, fault);
         strncat(all, fault, sizeof all - strlen(all) - 1);
     }
     verdict(all[0] == '\0', "%u ways%s", count, all);
 }
-
-#define RUN_PARTS(parts) run_parts(parts, sizeof(parts) / sizeof *(parts))
 
 /* ------------------------------------------------------------------------------------------------ physical memory */
 

@@ -26,7 +26,7 @@ static const char *const spellings[] = {
 };
 #define SPELLINGS (sizeof spellings / sizeof *spellings)
 
-static void spelled(void)
+PART(spelled, "every spelling of PTX")
 {
     void *module;
     open_card();
@@ -36,7 +36,7 @@ static void spelled(void)
 }
 
 /* Where libraries are loaded lazily, their arrays come with the first use. */
-static void libraries(void)
+PART(libraries, "libraries")
 {
     CUlibrary library;
     CUdeviceptr address;
@@ -47,7 +47,7 @@ static void libraries(void)
             CU(cuLibraryGetGlobal)(&address, &bytes, library, "a");
 }
 
-static void libraries_launched(void)
+PART(libraries_launched, "libraries whose kernels are used")
 {
     CUlibrary library;
     CUkernel kernel;
@@ -64,7 +64,7 @@ static void libraries_launched(void)
     }
 }
 
-static void files(void)
+PART(files, "files")
 {
     char path[] = "/tmp/hetero-attack-XXXXXX";
     CUmodule module;
@@ -83,7 +83,7 @@ static void files(void)
 }
 
 /* What the linker makes is ELF, which is not looked at as PTX is. */
-static void linked(void)
+PART(linked, "linked images")
 {
     CUresult (*create)(unsigned, CUjit_option *, void **, void **) = driver_function("cuLinkCreate_v2");
     CUresult (*add)(void *, int, const void *, size_t, const char *, unsigned, CUjit_option *,
@@ -121,7 +121,7 @@ static const void *elf_of(uint64_t apart, bool read)
     return image;
 }
 
-static void far_apart(void)
+PART(far_apart, "arrays far apart")
 {
     void *module;
     open_card();
@@ -130,7 +130,7 @@ static void far_apart(void)
 }
 
 /* Code is not charged, so what says that it has much of it could have arrays in its place. */
-static void after_refused(void)
+PART(after_refused, "after images that are refused")
 {
     static Elf64_Ehdr end_far_off = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64},
                                      .e_shoff = 1ull << 40};
@@ -143,7 +143,7 @@ static void after_refused(void)
     cu.load(&module, elf_of(320 * MIB, false));
 }
 
-static void after_comments(void)
+PART(after_comments, "after an image of comments")
 {
     static char text[4 * MIB]; /* a card's compiler had not read 64 in 12 s */
     void *module;
@@ -201,26 +201,26 @@ static void launch_fat(unsigned count)
             CU(cuLaunchKernel)((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 
-#define FAT(name, kind, flags)                                                                                         \
-    static void name(void)                                                                                             \
+#define FAT(name, what, kind, flags)                                                                                   \
+    PART(name, "fat binaries" what)                                                                                    \
     {                                                                                                                  \
         open_card();                                                                                                   \
         make_fat(kind, flags);                                                                                         \
         load_fat();                                                                                                    \
     }                                                                                                                  \
-    static void name##_launched(void)                                                                                  \
+    PART(name##_launched, "launches of fat libraries" what)                                                            \
     {                                                                                                                  \
         open_card();                                                                                                   \
         make_fat(kind, flags);                                                                                         \
         launch_fat(times(8 * MIB));                                                                                    \
     }
-FAT(fat_ptx, FATBIN_PTX, 0)
-FAT(fat_elf, FATBIN_ELF, 0)
-FAT(fat_lz4, FATBIN_PTX, FATBIN_LZ4)
-FAT(fat_zstd, FATBIN_PTX, FATBIN_ZSTD)
+FAT(fat_ptx, " of PTX", FATBIN_PTX, 0)
+FAT(fat_elf, " of ELF", FATBIN_ELF, 0)
+FAT(fat_lz4, ", by LZ4", FATBIN_PTX, FATBIN_LZ4)
+FAT(fat_zstd, ", by zstd", FATBIN_PTX, FATBIN_ZSTD)
 
 /* The first image is for no card, and has nothing. */
-static void fat_of_several(void)
+PART(fat_of_several, "fat binaries of several images")
 {
     static const char nothing[] = DECLARING("");
     open_card();
@@ -230,7 +230,7 @@ static void fat_of_several(void)
 }
 
 /* Arrays of less than a block each. */
-static void small_launched(void)
+PART(small_launched, "launches of libraries of small arrays")
 {
     static const char small[] = DECLARING(".visible .global .b8 a[1048575];");
     open_card();
@@ -240,7 +240,7 @@ static void small_launched(void)
 }
 
 /* A library that has much code, which is never used: room for arrays that cannot be read. */
-static void beside_code(void)
+PART(beside_code, "fat binaries beside code that is not used")
 {
     static char text[3 * MIB];
     CUlibrary library;
@@ -258,26 +258,5 @@ static void beside_code(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"every spelling of PTX", spelled},
-        {"libraries", libraries},
-        {"libraries whose kernels are used", libraries_launched},
-        {"files", files},
-        {"linked images", linked},
-        {"arrays far apart", far_apart},
-        {"after images that are refused", after_refused},
-        {"after an image of comments", after_comments},
-        {"fat binaries of PTX", fat_ptx},
-        {"fat binaries of ELF", fat_elf},
-        {"fat binaries, by LZ4", fat_lz4},
-        {"fat binaries, by zstd", fat_zstd},
-        {"fat binaries of several images", fat_of_several},
-        {"launches of fat libraries", fat_ptx_launched},
-        {"launches of fat libraries of ELF", fat_elf_launched},
-        {"launches of fat libraries, by LZ4", fat_lz4_launched},
-        {"launches of fat libraries, by zstd", fat_zstd_launched},
-        {"launches of libraries of small arrays", small_launched},
-        {"fat binaries beside code that is not used", beside_code},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

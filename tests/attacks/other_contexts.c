@@ -21,7 +21,7 @@ static void take_all(void)
 }
 
 /* A piece of each, whose first block is part of the context. */
-static void first_blocks(void)
+PART(first_blocks, "first blocks")
 {
     uint64_t pointer;
     open_card();
@@ -34,7 +34,7 @@ static void first_blocks(void)
 }
 
 /* Ended and made again, with memory left in the first one. */
-static void made_again(void)
+PART(made_again, "contexts made again")
 {
     open_card();
     for (unsigned i = 0; i < 4; i++) {
@@ -48,7 +48,7 @@ static void made_again(void)
 }
 
 /* What counts as its end is not: it is attached to once more. */
-static void detached(void)
+PART(detached, "attached and detached")
 {
     open_card();
     CUcontext other = another(), same;
@@ -61,7 +61,7 @@ static void detached(void)
 }
 
 /* What is not the context's end frees nothing. */
-static void retained_twice(void)
+PART(retained_twice, "retained and released")
 {
     CUcontext same;
     open_card();
@@ -75,7 +75,7 @@ static void retained_twice(void)
 }
 
 /* Arrays of modules beside contexts that end, with modules of their own. */
-static void with_modules(void)
+PART(with_modules, "modules")
 {
     static const char array[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
                                 ".visible .global .b8 a[8388608];\n.visible .entry touch() { ret; }\n";
@@ -92,7 +92,7 @@ static void with_modules(void)
 }
 
 /* Stacks, which take memory at once, of contexts that end: 33 MiB each on a card of 132 multiprocessors. */
-static void with_stacks(void)
+PART(with_stacks, "stacks")
 {
     open_card();
     for (unsigned i = 0; i < 8; i++) {
@@ -111,7 +111,7 @@ struct resource { /* CUdevResource of cuda.h */
 };
 
 /* A green context's memory is that of its card's context, and does not end with it. */
-static void green(void)
+PART(green, "green contexts")
 {
     CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
     CUresult (*split)(struct resource *, unsigned *, const struct resource *, struct resource *, unsigned,
@@ -157,7 +157,7 @@ static CUlibrary library_of(const char *text)
 }
 
 /* A library is in each context in which its kernel is launched. */
-static void libraries(void)
+PART(libraries, "a library in several")
 {
     open_card();
     CUcontext other = another();
@@ -171,7 +171,7 @@ static void libraries(void)
 }
 
 /* It outlives the context that it was loaded in. */
-static void libraries_outlive(void)
+PART(libraries_outlive, "libraries of one that ended")
 {
     CUlibrary loaded[8];
     open_card();
@@ -186,16 +186,5 @@ static void libraries_outlive(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"first blocks", first_blocks},
-        {"contexts made again", made_again},
-        {"attached and detached", detached},
-        {"retained and released", retained_twice},
-        {"modules", with_modules},
-        {"stacks", with_stacks},
-        {"green contexts", green},
-        {"a library in several", libraries},
-        {"libraries of one that ended", libraries_outlive},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

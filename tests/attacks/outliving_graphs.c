@@ -48,7 +48,7 @@ static CUresult launch_and_destroy(CUdeviceptr *pointer)
     return answer;
 }
 
-static void exec_destroyed(void)
+PART(exec_destroyed, "graphs destroyed after a launch")
 {
     CUdeviceptr pointer;
     open_card();
@@ -57,7 +57,7 @@ static void exec_destroyed(void)
 }
 
 /* What outlived its graph is freed where no stream comes. */
-static void freed_behind(void)
+PART(freed_behind, "freed where no stream comes")
 {
     CUdeviceptr pointer;
     open_card();
@@ -67,7 +67,7 @@ static void freed_behind(void)
 }
 
 /* Each frees what it takes, at its end, to which its stream does not come. */
-static void side_by_side(void)
+PART(side_by_side, "launched in blocked streams")
 {
     CUdeviceptr pointer;
     CUgraphExec exec;
@@ -79,7 +79,7 @@ static void side_by_side(void)
     }
 }
 
-static void relaunched(void)
+PART(relaunched, "launched again while blocked")
 {
     CUdeviceptr pointer;
     CUgraphExec execs[2];
@@ -93,7 +93,7 @@ static void relaunched(void)
     }
 }
 
-static void captured(void)
+PART(captured, "captured and destroyed")
 {
     CUstream stream;
     CUgraph graph;
@@ -112,7 +112,7 @@ static void captured(void)
     }
 }
 
-static void uploaded(void)
+PART(uploaded, "uploaded")
 {
     CUdeviceptr pointer;
     CUgraphExec exec;
@@ -123,7 +123,7 @@ static void uploaded(void)
 }
 
 /* Executables that are brought up to graphs which allocate more, before and after their first launch. */
-static void brought_up(void)
+PART(brought_up, "brought up to larger graphs")
 {
     CUdeviceptr pointer;
     CUgraphExecUpdateResultInfo info;
@@ -142,14 +142,5 @@ static void brought_up(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"graphs destroyed after a launch", exec_destroyed},
-        {"freed where no stream comes", freed_behind},
-        {"launched in blocked streams", side_by_side},
-        {"launched again while blocked", relaunched},
-        {"captured and destroyed", captured},
-        {"uploaded", uploaded},
-        {"brought up to larger graphs", brought_up},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

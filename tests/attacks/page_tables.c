@@ -23,7 +23,7 @@ static unsigned tables(uint64_t bytes)
 }
 
 /* One block, mapped in many stretches. */
-static void of_blocks(void)
+PART(of_blocks, "blocks mapped far apart")
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties = on_card();
@@ -42,7 +42,7 @@ static void of_blocks(void)
 }
 
 /* A page of a file each 2 MiB, registered. */
-static void of_the_host(void)
+PART(of_the_host, "pages of the host far apart")
 {
     int file = memfd_create("page", 0);
     size_t reach = (size_t)tables(TABLE) * BLOCK;
@@ -55,7 +55,7 @@ static void of_the_host(void)
 }
 
 /* The same of memory that is registered whole: half a MiB of tables for each 256. */
-static void of_files(void)
+PART(of_files, "files of the host")
 {
     const size_t bytes = 256 * MIB;
     int file = memfd_create("pages", 0);
@@ -68,7 +68,7 @@ static void of_files(void)
     }
 }
 
-static void pinned(void)
+PART(pinned, "pinned memory")
 {
     void *memory;
     open_full_card();
@@ -77,7 +77,7 @@ static void pinned(void)
             return;
 }
 
-static void sparse(void)
+PART(sparse, "sparse arrays")
 {
     CUDA_ARRAY3D_DESCRIPTOR shape = {
         .Width = 16384, .Height = 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4, .Flags = CUDA_ARRAY3D_SPARSE};
@@ -90,9 +90,5 @@ static void sparse(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"blocks mapped far apart", of_blocks}, {"pinned memory", pinned}, {"pages of the host far apart", of_the_host},
-        {"files of the host", of_files},        {"sparse arrays", sparse},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

@@ -26,17 +26,17 @@ static void a_byte_each(size_t most)
     }
 }
 
-static void own_pools(void)
+PART(own_pools, "a byte of each pool")
 {
     a_byte_each(0);
 }
 
-static void small_pools(void)
+PART(small_pools, "a byte of pools of 2 MiB at most")
 {
     a_byte_each(BLOCK);
 }
 
-static void current_pools(void)
+PART(current_pools, "a byte of each current pool")
 {
     CUdeviceptr pointer;
     CUmemoryPool pool;
@@ -47,7 +47,7 @@ static void current_pools(void)
 }
 
 /* Chunks of the default pool that a byte keeps, where what lay beside it is freed. */
-static void default_pool(void)
+PART(default_pool, "a byte of each chunk of the default pool")
 {
     CUmemoryPool pool;
     CUdeviceptr large[8], byte;
@@ -65,7 +65,7 @@ static void default_pool(void)
 }
 
 /* Freed, kept by the pool for later, and the pool destroyed. */
-static void kept_and_destroyed(void)
+PART(kept_and_destroyed, "pools destroyed with what they keep")
 {
     CUdeviceptr pointer;
     CUmemoryPool pool;
@@ -82,12 +82,5 @@ static void kept_and_destroyed(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"a byte of each pool", own_pools},
-        {"a byte of pools of 2 MiB at most", small_pools},
-        {"a byte of each current pool", current_pools},
-        {"a byte of each chunk of the default pool", default_pool},
-        {"pools destroyed with what they keep", kept_and_destroyed},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

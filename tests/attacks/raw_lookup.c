@@ -57,14 +57,14 @@ static void by_lookup(const char *lookup, bool full)
             }
 }
 
-static void first_form(void)
+PART(first_form, "cuGetProcAddress")
 {
     open_card();
     by_lookup("cuGetProcAddress", false);
     by_lookup("cuGetProcAddress_ptsz", false);
 }
 
-static void second_form(void)
+PART(second_form, "cuGetProcAddress_v2")
 {
     open_card();
     by_lookup("cuGetProcAddress_v2", true);
@@ -72,7 +72,7 @@ static void second_form(void)
 }
 
 /* A lookup that was itself looked up. */
-static void looked_up(void)
+PART(looked_up, "a lookup by lookup")
 {
     static void *tried[256];
     unsigned count = 0;
@@ -92,10 +92,5 @@ static void looked_up(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"cuGetProcAddress", first_form},
-        {"cuGetProcAddress_v2", second_form},
-        {"a lookup by lookup", looked_up},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

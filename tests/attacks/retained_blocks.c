@@ -52,7 +52,7 @@ static bool one_try(unsigned number)
     return true;
 }
 
-static void raced(void)
+PART(raced, "retained while it is unmapped")
 {
     pthread_t thread;
     open_card();
@@ -65,6 +65,5 @@ static void raced(void)
 
 int main(void)
 {
-    static const struct part parts[] = {{"retained while it is unmapped", raced}};
-    RUN_PARTS(parts);
+    run_parts();
 }

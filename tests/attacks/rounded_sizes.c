@@ -8,7 +8,7 @@ static void take_each(size_t bytes, unsigned most)
         ;
 }
 
-static void a_byte_more(void)
+PART(a_byte_more, "a byte more than a block")
 {
     open_card();
     take_each(2 * MIB + 1, times(2 * MIB));
@@ -32,17 +32,17 @@ static void pinned(size_t small, size_t large)
     }
 }
 
-static void pinned_by_512(void)
+PART(pinned_by_512, "blocks pinned by 512 bytes")
 {
     pinned(512, MIB - 1024);
 }
 
-static void pinned_by_half(void)
+PART(pinned_by_half, "every second piece freed")
 {
     pinned(700 * 1024, 700 * 1024);
 }
 
-static void small_arrays(void)
+PART(small_arrays, "small arrays")
 {
     static const unsigned sides[] = {16, 64, 300, 512, 600, 1024};
     CUarray array;
@@ -56,7 +56,7 @@ static void small_arrays(void)
 }
 
 /* Rows of a few bytes, and few of them in each layer, take more than their elements. */
-static void narrow_arrays(void)
+PART(narrow_arrays, "narrow arrays")
 {
     static const CUDA_ARRAY3D_DESCRIPTOR shapes[] = {
         {.Width = 5, .Height = 65536, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1},
@@ -70,7 +70,7 @@ static void narrow_arrays(void)
 }
 
 /* A row of a byte has a pitch of 512. */
-static void pitched(void)
+PART(pitched, "pitches")
 {
     CUdeviceptr pointer;
     size_t pitch;
@@ -81,13 +81,5 @@ static void pitched(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"a byte more than a block", a_byte_more},
-        {"blocks pinned by 512 bytes", pinned_by_512},
-        {"every second piece freed", pinned_by_half},
-        {"small arrays", small_arrays},
-        {"narrow arrays", narrow_arrays},
-        {"pitches", pitched},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

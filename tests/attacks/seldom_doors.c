@@ -4,7 +4,7 @@
 #define TAKEN (16 * MIB)
 
 /* A child opens each pointer twice and closes it once; its owner frees it. */
-static void opened_twice(void)
+PART(opened_twice, "pointers opened twice and closed once")
 {
     CUipcMemHandle handle;
     CUdeviceptr pointer, again;
@@ -36,7 +36,7 @@ static void opened_twice(void)
 }
 
 /* Blocks are no context's: they outlive its reset. */
-static void blocks_of_a_reset(void)
+PART(blocks_of_a_reset, "blocks that a reset leaves")
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties = on_card();
@@ -50,7 +50,7 @@ static void blocks_of_a_reset(void)
 }
 
 /* What a program trims by itself is not there yet where a stream has not come past its free. */
-static void trimmed_by_hand(void)
+PART(trimmed_by_hand, "pools trimmed by the program")
 {
     CUdeviceptr pointer;
     CUmemoryPool pool;
@@ -64,7 +64,7 @@ static void trimmed_by_hand(void)
 }
 
 /* Managed memory of the host, which is advised to the card, attached and brought there. */
-static void advised(void)
+PART(advised, "managed memory that is advised and attached")
 {
     CUdeviceptr pointer;
     CUstream stream;
@@ -82,7 +82,7 @@ static void advised(void)
 }
 
 /* Memory of the host's own allocator, which some cards and kernels can move, too. */
-static void of_malloc(void)
+PART(of_malloc, "memory of malloc")
 {
     CUmemLocation card = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
     open_card();
@@ -96,7 +96,7 @@ static void of_malloc(void)
 }
 
 /* A block by the door for memory of other APIs; neither its handle nor its descriptor is left. */
-static void as_external(void)
+PART(as_external, "blocks imported as external memory")
 {
     CUmemGenericAllocationHandle handle;
     CUexternalMemory memory;
@@ -111,7 +111,7 @@ static void as_external(void)
     }
 }
 
-static void blocks_of_the_host(void)
+PART(blocks_of_the_host, "blocks of the host")
 {
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties = on_card();
@@ -121,7 +121,7 @@ static void blocks_of_the_host(void)
         CU(cuMemCreate)(&handle, TAKEN, &properties, 0);
 }
 
-static void many_events(void)
+PART(many_events, "many events")
 {
     CUevent event;
     open_card();
@@ -131,7 +131,7 @@ static void many_events(void)
 }
 
 /* A card keeps 42 and 63 bytes for each. */
-static void many_views(void)
+PART(many_views, "many textures and surfaces")
 {
     struct {
         int type;
@@ -162,16 +162,5 @@ static void many_views(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"pointers opened twice and closed once", opened_twice},
-        {"blocks that a reset leaves", blocks_of_a_reset},
-        {"pools trimmed by the program", trimmed_by_hand},
-        {"managed memory that is advised and attached", advised},
-        {"memory of malloc", of_malloc},
-        {"blocks imported as external memory", as_external},
-        {"blocks of the host", blocks_of_the_host},
-        {"many events", many_events},
-        {"many textures and surfaces", many_views},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

@@ -69,7 +69,7 @@ static void fill(CUarray array, const struct sparse *tiles, CUstream stream)
     }
 }
 
-static void mapped(void)
+PART(mapped, "tiles of released blocks")
 {
     struct sparse tiles;
     open_card();
@@ -79,7 +79,7 @@ static void mapped(void)
 }
 
 /* One array after the other; the first ones stay. */
-static void several_arrays(void)
+PART(several_arrays, "of several arrays")
 {
     struct sparse tiles;
     open_card();
@@ -91,7 +91,7 @@ static void several_arrays(void)
 }
 
 /* The same tiles again and again: what was in them before is still there for a stream that does not come so far. */
-static void replaced_behind(void)
+PART(replaced_behind, "replaced behind a blocked stream")
 {
     CUmemGenericAllocationHandle handle;
     struct sparse tiles;
@@ -142,7 +142,7 @@ static void in_tile(void **chunk, size_t bytes, CUarray array, const struct spar
     CU(cuMemRelease)(handle);
 }
 
-static void twins(void)
+PART(twins, "of blocks that look like others")
 {
     CUarray arrays[ARRAYS];
     struct sparse tiles;
@@ -186,7 +186,7 @@ static size_t left(void)
 }
 
 /* Until a block is in a tile and not charged. */
-static void changing(void)
+PART(changing, "tiles that another thread changes")
 {
     CUmemGenericAllocationHandle handle;
     struct sparse tiles;
@@ -216,7 +216,7 @@ static void end_at_once(int number)
 
 /* Its array is destroyed while a stream has yet to map them. There an H100's driver waits for the stream and then ends
  * the process by SIGSEGV, without hetero, too (580.159.04, 2026-11-23). */
-static void destroyed_behind(void)
+PART(destroyed_behind, "destroyed behind a blocked stream")
 {
     struct sparse tiles;
     open_card();
@@ -232,13 +232,5 @@ static void destroyed_behind(void)
 
 int main(void)
 {
-    static const struct part parts[] = {
-        {"tiles of released blocks", mapped},
-        {"of several arrays", several_arrays},
-        {"of blocks that look like others", twins},
-        {"tiles that another thread changes", changing},
-        {"replaced behind a blocked stream", replaced_behind},
-        {"destroyed behind a blocked stream", destroyed_behind},
-    };
-    RUN_PARTS(parts);
+    run_parts();
 }

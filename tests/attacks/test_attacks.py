@@ -35,21 +35,16 @@ def test_an_attack_on_the_limits_is_held(tmp_path: Path, attack: Attack) -> None
 
 PARTS = """
 #include "memory.h"
-static void fails(void) { open_card(); must((int)CU(cuMemUnmap)(1, 1), "cuMemUnmap"); }
-static void hangs(void)
+PART(fails, "one") { open_card(); must((int)CU(cuMemUnmap)(1, 1), "cuMemUnmap"); }
+PART(hangs, "two")
 {
     open_card();
     CUstream stream = blocked_stream();
     CU(cuStreamSynchronize)(stream);
 }
-static void crashes(void) { open_card(); CU(cuMemGetInfo_v2)((size_t *)1, (size_t *)1); }
-static void works(void) { open_card(); }
-int main(void)
-{
-    static const struct part parts[] = {
-        {"one", fails}, {"two", hangs}, {"three", crashes}, {"four", works}};
-    RUN_PARTS(parts);
-}
+PART(crashes, "three") { open_card(); CU(cuMemGetInfo_v2)((size_t *)1, (size_t *)1); }
+PART(works, "four") { open_card(); }
+int main(void) { run_parts(); }
 """
 
 
