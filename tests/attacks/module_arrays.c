@@ -173,7 +173,7 @@ static void add_entry(unsigned kind, unsigned flags, const void *from, size_t si
 /* With an array of 8 MiB. */
 static void make_fat(unsigned kind, unsigned flags)
 {
-    fat.head.size = 0;
+    fat.head.entries_bytes = 0;
     if (kind == FATBIN_ELF)
         add_entry(kind, flags, elf_of(8 * MIB - 1, true), sizeof image);
     else
@@ -234,7 +234,7 @@ PART(small_launched, "launches of libraries of small arrays")
 {
     static const char small[] = DECLARING(".visible .global .b8 a[1048575];");
     open_card();
-    fat.head.size = 0;
+    fat.head.entries_bytes = 0;
     add_entry(FATBIN_PTX, 0, small, sizeof small);
     launch_fat(times(MIB));
 }
