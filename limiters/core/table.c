@@ -74,23 +74,23 @@ bool table_put(const struct entry *entry, struct entry *previous)
     struct shard *shard = lock_shard_of(entry->kind, entry->key);
     bool has_room = shard->entry_count * 4 < shard->capacity * 3 || grow(shard);
     if (has_room) {
-        struct entry *place = entry_at(shard, entry->kind, entry->key);
-        *previous = *place;
-        shard->entry_count += place->kind == 0;
-        *place = *entry;
+        struct entry *stored_entry = entry_at(shard, entry->kind, entry->key);
+        *previous = *stored_entry;
+        shard->entry_count += stored_entry->kind == 0;
+        *stored_entry = *entry;
     }
     pthread_mutex_unlock(&shard->lock);
     return has_room;
 }
 
-static inline __attribute__((always_inline)) bool find_and_change(uint32_t kind, uint64_t key, int64_t added_bytes,
+static inline __attribute__((always_inline)) bool find_and_change(uint32_t kind, uint64_t key, int64_t change,
                                                                   struct entry *copy, bool removes)
 {
     struct shard *shard = lock_shard_of(kind, key);
     struct entry *entry = shard->capacity == 0 ? NULL : entry_at(shard, kind, key);
     bool is_present = entry != NULL && entry->kind != 0;
     if (is_present) {
-        entry->bytes += (uint64_t)added_bytes;
+        entry->bytes += (uint64_t)change;
         *copy = *entry;
         if (removes)
             remove_entry(shard, entry);
@@ -109,9 +109,9 @@ bool table_take(uint32_t kind, uint64_t key, struct entry *copy)
     return find_and_change(kind, key, 0, copy, true);
 }
 
-bool table_add(uint32_t kind, uint64_t key, int64_t added_bytes, struct entry *copy)
+bool table_add(uint32_t kind, uint64_t key, int64_t change, struct entry *copy)
 {
-    return find_and_change(kind, key, added_bytes, copy, false);
+    return find_and_change(kind, key, change, copy, false);
 }
 
 static bool find_match(bool (*matches)(const struct entry *, const void *), const void *argument, struct entry *copy,

@@ -61,25 +61,25 @@ static bool is_request(unsigned long request, uint32_t known_request)
 /* The entry of a card, by the kernel driver's number of it. */
 static struct entry card_of(uint32_t gpu_id)
 {
-    struct entry card = {.kind = CARD_SCRATCH, .key = gpu_id, .device = DEVICE_NONE};
-    table_get(CARD_SCRATCH, gpu_id, &card);
-    return card;
+    struct entry card_entry = {.kind = CARD_SCRATCH, .key = gpu_id, .device = DEVICE_NONE};
+    table_get(CARD_SCRATCH, gpu_id, &card_entry);
+    return card_entry;
 }
 
 static void note_scratch(const struct kfd_ioctl_set_scratch_backing_va_args *arguments)
 {
-    struct entry card = card_of(arguments->gpu_id);
-    card.bytes = arguments->va_addr << 16;
-    keep_entry(&card);
+    struct entry card_entry = card_of(arguments->gpu_id);
+    card_entry.number = arguments->va_addr << 16;
+    keep_entry(&card_entry);
 }
 
 static void note_queue(const struct kfd_ioctl_create_queue_args *arguments)
 {
-    struct entry card = card_of(arguments->gpu_id);
-    card.device = queue_device;
-    card.link = (void *)(uintptr_t)queue_scratch_span;
+    struct entry card_entry = card_of(arguments->gpu_id);
+    card_entry.device = queue_device;
+    card_entry.link_bytes = queue_scratch_span;
     if (queue_device != DEVICE_NONE)
-        keep_entry(&card);
+        keep_entry(&card_entry);
 }
 
 static uint64_t scratch_span_of(hsa_agent_t agent)
@@ -113,14 +113,15 @@ hsa_status_t create_queue(typeof(&hsa_queue_create) real, hsa_agent_t agent, uin
  * allocated while the first queue is being made. */
 static int scratch_device(const struct kfd_ioctl_alloc_memory_of_gpu_args *arguments)
 {
-    struct entry card = card_of(arguments->gpu_id);
+    struct entry card_entry = card_of(arguments->gpu_id);
     if (queue_device != DEVICE_NONE) {
-        card.device = queue_device;
-        card.link = (void *)(uintptr_t)queue_scratch_span;
+        card_entry.device = queue_device;
+        card_entry.link_bytes = queue_scratch_span;
     }
-    bool is_scratch = (arguments->flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0 && card.bytes != 0 &&
-                      arguments->va_addr >= card.bytes && arguments->va_addr - card.bytes < (uintptr_t)card.link;
-    return is_scratch ? card.device : DEVICE_NONE;
+    bool is_scratch = (arguments->flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0 && card_entry.number != 0 &&
+                      arguments->va_addr >= card_entry.number &&
+                      arguments->va_addr - card_entry.number < card_entry.link_bytes;
+    return is_scratch ? card_entry.device : DEVICE_NONE;
 }
 
 /* The program becomes slower. If not even one group of threads for each of the card's units fits, it ends. A notice

@@ -33,11 +33,11 @@ static void forget_parent(void)
 
 static struct charge_reading read_now(void)
 {
-    struct charge_reading now = {.time_ns = nvml_clock_ns(CLOCK_MONOTONIC)};
+    struct charge_reading reading = {.time_ns = nvml_clock_ns(CLOCK_MONOTONIC)};
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
-        now.charged_ns[device] = atomic_load_explicit(&tenant_region()->shared->devices[device].gpu_ns,
-                                                      memory_order_relaxed);
-    return now;
+        reading.charged_ns[device] = atomic_load_explicit(&tenant_region()->shared->devices[device].gpu_ns,
+                                                          memory_order_relaxed);
+    return reading;
 }
 
 /* The share of time that was charged. The first call waits for FIRST_SPAN_NS, since nothing was measured before. */
@@ -45,17 +45,17 @@ static unsigned charged_percent(unsigned device)
 {
     tenancy_in_child(forget_parent);
     pthread_mutex_lock(&readings_mutex);
-    struct charge_reading now = read_now();
-    if (older_reading.time_ns == 0 || now.time_ns - older_reading.time_ns > MAX_AGE_NS) {
-        older_reading = newer_reading = now;
+    struct charge_reading current_reading = read_now();
+    if (older_reading.time_ns == 0 || current_reading.time_ns - older_reading.time_ns > MAX_AGE_NS) {
+        older_reading = newer_reading = current_reading;
         nanosleep(&(struct timespec){.tv_nsec = FIRST_SPAN_NS}, NULL);
-        now = read_now();
-    } else if (now.time_ns - newer_reading.time_ns >= NEWER_AGE_NS) {
+        current_reading = read_now();
+    } else if (current_reading.time_ns - newer_reading.time_ns >= NEWER_AGE_NS) {
         older_reading = newer_reading;
-        newer_reading = now;
+        newer_reading = current_reading;
     }
-    uint64_t charged_ns = now.charged_ns[device] - older_reading.charged_ns[device],
-             span_ns = now.time_ns - older_reading.time_ns;
+    uint64_t charged_ns = current_reading.charged_ns[device] - older_reading.charged_ns[device],
+             span_ns = current_reading.time_ns - older_reading.time_ns;
     pthread_mutex_unlock(&readings_mutex);
     return charged_ns >= span_ns ? 100 : (unsigned)(charged_ns * 100 / span_ns);
 }

@@ -55,11 +55,11 @@ static bool context_block_is_idle(context_t context)
     struct entry context_entry, block_entry;
     if (!table_get(CONTEXT_BLOCK, (uintptr_t)context, &context_entry))
         return true;
-    if (context_entry.bytes == UINT64_MAX || (table_get(HELD_BLOCK, context_entry.bytes, &block_entry) &&
-                                              (block_entry.bytes > 0 || block_entry.link != NULL)))
+    if (context_entry.number == UINT64_MAX || (table_get(HELD_BLOCK, context_entry.number, &block_entry) &&
+                                               (block_entry.count > 0 || block_entry.link != NULL)))
         return false;
     table_take(CONTEXT_BLOCK, context_entry.key, &context_entry);
-    table_take(HELD_BLOCK, context_entry.bytes, &block_entry);
+    table_take(HELD_BLOCK, context_entry.number, &block_entry);
     return true;
 }
 
@@ -70,7 +70,7 @@ static bool count_suballocation(uint64_t block_number, context_t context)
     struct entry entry;
     pthread_mutex_lock(&blocks_mutex);
     bool is_known = table_add(HELD_BLOCK, block_number, 1, &entry);
-    if (is_known && entry.bytes == 1 && entry.owner != context && entry.link == NULL) {
+    if (is_known && entry.count == 1 && entry.owner != context && entry.link == NULL) {
         table_add(HELD_BLOCK, block_number, -1, &entry);
         is_known = !context_block_is_idle(entry.owner);
     }
@@ -85,11 +85,11 @@ static bool add_block(uint64_t block_number, int device, context_t context, bool
         entry = {.key = block_number,
                  .kind = HELD_BLOCK,
                  .device = device,
-                 .bytes = 1,
+                 .count = 1,
                  .owner = CONTEXTS_HAVE_BLOCKS ? context : NULL,
                  .link = is_context_block ? NULL : &charged_tag};
     struct entry context_entry = {
-        .key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .bytes = block_number, .owner = context};
+        .key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .number = block_number, .owner = context};
     pthread_mutex_lock(&blocks_mutex);
     bool is_new = !table_get(HELD_BLOCK, block_number, &existing);
     if (is_new && is_context_block)
@@ -135,7 +135,7 @@ result_t settle_suballocation(result_t answer, pointer_t *pointer, int device)
 
 static bool is_empty_block(const struct entry *entry, const void *device)
 {
-    return entry->kind == HELD_BLOCK && entry->bytes == 0 && entry->device == *(const int *)device;
+    return entry->kind == HELD_BLOCK && entry->count == 0 && entry->device == *(const int *)device;
 }
 
 void keep_array_charged(int device, uint64_t bytes)
@@ -184,7 +184,7 @@ uint64_t chargeable_bytes(int device, uint64_t bytes, uint64_t block_bytes)
 {
     context_t context = CONTEXTS_HAVE_BLOCKS && block_bytes > 0 && counted(device) ? context_of_memory() : NULL;
     struct entry previous,
-        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .bytes = UINT64_MAX, .owner = context};
+        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .number = UINT64_MAX, .owner = context};
     if (context == NULL || charge_fits(device, block_bytes) || !charge_fits(device, bytes))
         return block_bytes;
     pthread_mutex_lock(&blocks_mutex);
@@ -233,7 +233,7 @@ static uint64_t suballocation_freed(const struct entry *entry, bool is_block_kep
 {
     struct entry block_entry;
     pthread_mutex_lock(&blocks_mutex);
-    bool is_last = table_add(HELD_BLOCK, entry->key / BLOCK, -1, &block_entry) && block_entry.bytes == 0 &&
+    bool is_last = table_add(HELD_BLOCK, entry->key / BLOCK, -1, &block_entry) && block_entry.count == 0 &&
                    block_entry.link == &charged_tag && !is_block_kept;
     is_last = is_last &&
               table_take(HELD_BLOCK, block_entry.key, &block_entry); /* its context may end in another thread */

@@ -206,13 +206,13 @@ result_t share_pointer(result_t (*real)(TYPE(ipcMemHandle) *, pointer_t), TYPE(i
 result_t open_shared(result_t (*real)(pointer_t *, TYPE(ipcMemHandle), unsigned), pointer_t *pointer,
                      TYPE(ipcMemHandle) handle, unsigned flags)
 {
-    struct entry previous, entry = {.kind = HELD_OPENED, .bytes = 1};
+    struct entry previous, entry = {.kind = HELD_OPENED, .count = 1};
     result_t answer = real(pointer, handle, flags);
     if (answer == RESULT_OK) {
         entry.key = (uintptr_t)*pointer;
         entry.owner = context_of_memory();
         if (table_take(HELD_OPENED, entry.key, &previous))
-            entry.bytes += previous.bytes;
+            entry.count += previous.count;
         table_put(&entry, &previous);
         report_opened(1);
     }
@@ -224,7 +224,7 @@ result_t close_shared(result_t (*real)(pointer_t), pointer_t pointer)
     struct entry previous, entry = {0};
     result_t answer = real(pointer);
     if (answer == RESULT_OK && table_take(HELD_OPENED, (uintptr_t)pointer, &entry)) {
-        if (--entry.bytes > 0)
+        if (--entry.count > 0)
             table_put(&entry, &previous);
         report_opened(-1);
     }
@@ -241,20 +241,20 @@ int take_opened_count(context_t context)
     struct entry entry;
     int count = 0;
     while (context != NULL && table_take_match(is_opened_in, context, &entry))
-        count += (int)entry.bytes;
+        count += (int)entry.count;
     return count;
 }
 
 void imported_freed(const struct entry *entry)
 {
-    report_opened(-(int)entry->bytes);
+    report_opened(-(int)entry->count);
 }
 
 static atomic_bool has_imported; /* set with the first, never cleared */
 
 static void note_imported(uint64_t key)
 {
-    struct entry previous, entry = {.kind = HELD_IMPORTED, .key = key, .device = DEVICE_NONE, .bytes = 1};
+    struct entry previous, entry = {.kind = HELD_IMPORTED, .key = key, .device = DEVICE_NONE, .count = 1};
     atomic_store(&has_imported, true);
     if (table_put(&entry, &previous) && previous.kind == 0)
         report_opened(1);

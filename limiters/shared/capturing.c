@@ -52,16 +52,16 @@ bool stream_is_capturing(stream_t stream)
 
 TYPE(streamCaptureMode) relax_captures(void)
 {
-    TYPE(streamCaptureMode) mode = VALUE(STREAM_CAPTURE_MODE_RELAXED);
+    TYPE(streamCaptureMode) capture_mode = VALUE(STREAM_CAPTURE_MODE_RELAXED);
     typeof(&FUNCTION(ThreadExchangeStreamCaptureMode)) exchange = DRIVER(ThreadExchangeStreamCaptureMode);
     if (exchange != NULL)
-        exchange(&mode);
-    return mode;
+        exchange(&capture_mode);
+    return capture_mode;
 }
 
-void restore_captures(TYPE(streamCaptureMode) mode)
+void restore_captures(TYPE(streamCaptureMode) capture_mode)
 {
     typeof(&FUNCTION(ThreadExchangeStreamCaptureMode)) exchange = DRIVER(ThreadExchangeStreamCaptureMode);
     if (exchange != NULL)
-        exchange(&mode);
+        exchange(&capture_mode);
 }

@@ -24,7 +24,7 @@ bool stream_is_capturing(stream_t stream);
 
 /* Around the limiter's own calls: the relaxed mode keeps them from breaking another thread's capture. */
 TYPE(streamCaptureMode) relax_captures(void);
-void restore_captures(TYPE(streamCaptureMode) mode);
+void restore_captures(TYPE(streamCaptureMode) capture_mode);
 
 void capture_after_fork(void);
 

@@ -189,7 +189,7 @@ result_t attach_context(result_t (*real)(context_t *, unsigned), context_t *cont
     pthread_mutex_lock(&context_mutex);
     if (!table_take(CONTEXT_ATTACHED, (uintptr_t)*context, &entry))
         entry = (struct entry){.kind = CONTEXT_ATTACHED, .key = (uintptr_t)*context, .owner = *context};
-    entry.bytes++;
+    entry.count++;
     table_put(&entry, &previous);
     pthread_mutex_unlock(&context_mutex);
     return answer;
@@ -200,7 +200,7 @@ result_t detach_context(result_t (*real)(context_t), context_t context)
     struct entry previous, entry;
     pthread_mutex_lock(&context_mutex);
     bool was_attached = table_take(CONTEXT_ATTACHED, (uintptr_t)context, &entry);
-    if (was_attached && --entry.bytes > 0)
+    if (was_attached && --entry.count > 0)
         table_put(&entry, &previous);
     pthread_mutex_unlock(&context_mutex);
     return was_attached ? real(context) : destroy_context(real, context);

@@ -42,9 +42,9 @@ static void begin(void)
 static void *stream_context(void *stream)
 {
     work_begins();
-    TYPE(streamCaptureMode) mode = relax_captures();
+    TYPE(streamCaptureMode) capture_mode = relax_captures();
     context_t context = context_of_stream(stream);
-    restore_captures(mode);
+    restore_captures(capture_mode);
     work_ends();
     return context;
 }
@@ -57,7 +57,7 @@ struct fence {
 
 struct thread_state { /* where the calling thread was */
     context_t context;
-    TYPE(streamCaptureMode) mode;
+    TYPE(streamCaptureMode) capture_mode;
 };
 
 /* Make a fence's context current: the governor's thread has none, and a launching thread may have another one. */
@@ -65,7 +65,7 @@ static bool enter(context_t context, struct thread_state *state)
 {
     work_begins();
     if (enter_context(context, &state->context)) {
-        state->mode = relax_captures();
+        state->capture_mode = relax_captures();
         return true;
     }
     work_ends();
@@ -74,7 +74,7 @@ static bool enter(context_t context, struct thread_state *state)
 
 static void leave(const struct thread_state *state)
 {
-    restore_captures(state->mode);
+    restore_captures(state->capture_mode);
     leave_context(state->context);
     work_ends();
 }

@@ -142,8 +142,8 @@ struct graph_listing {
     TYPE(graphNode) *nodes, *edge_sources, *edge_targets;
     size_t node_count, edge_count;
     uint32_t *hash_slots, slot_mask; /* a hash table of nodes: number + 1, 0: empty; its size - 1 */
-    uint32_t *flat_node;             /* by number: the node of the flat graph that others depend on; NONE: none yet */
-    uint32_t *edge_end;              /* by number: where the edges to that node end in `edge_order` */
+    uint32_t *flat_nodes;            /* by number: the node of the flat graph that others depend on; NONE: none yet */
+    uint32_t *edge_ends;             /* by number: where the edges to that node end in `edge_order` */
     uint32_t *edge_order;            /* indexes of edges, those to each target together */
 };
 
@@ -186,7 +186,7 @@ static bool read_edges(TYPE(graph) graph, struct graph_listing *list)
 static void sort_edges(struct graph_listing *graph)
 {
     uint32_t *positions =
-        graph->edge_end; /* counts, then where the next goes, and so in the end where the next one begins */
+        graph->edge_ends; /* counts, then where the next goes, and so in the end where the next one begins */
     for (size_t index = 0; index < graph->edge_count; index++)
         if (number_of(graph, graph->edge_targets[index]) != NONE)
             positions[number_of(graph, graph->edge_targets[index])]++;
@@ -208,14 +208,14 @@ static bool read_graph(TYPE(graph) graph, struct graph_listing *list)
         ;
     list->nodes = calloc(list->node_count + 1, sizeof(TYPE(graphNode)));
     list->hash_slots = calloc((size_t)list->slot_mask + 1, sizeof *list->hash_slots);
-    list->flat_node = calloc(list->node_count + 1, sizeof *list->flat_node);
-    list->edge_end = calloc(list->node_count + 1, sizeof *list->edge_end);
-    if (list->nodes == NULL || list->hash_slots == NULL || list->flat_node == NULL || list->edge_end == NULL ||
+    list->flat_nodes = calloc(list->node_count + 1, sizeof *list->flat_nodes);
+    list->edge_ends = calloc(list->node_count + 1, sizeof *list->edge_ends);
+    if (list->nodes == NULL || list->hash_slots == NULL || list->flat_nodes == NULL || list->edge_ends == NULL ||
         (list->node_count > 0 && DRIVER(GraphGetNodes)(graph, list->nodes, &list->node_count) != RESULT_OK))
         return false;
     for (uint32_t node_number = 0; node_number < list->node_count; node_number++) {
         list->hash_slots[slot_of(list, list->nodes[node_number])] = node_number + 1;
-        list->flat_node[node_number] = NONE;
+        list->flat_nodes[node_number] = NONE;
     }
     if (!read_edges(graph, list))
         return false;
@@ -225,8 +225,8 @@ static bool read_graph(TYPE(graph) graph, struct graph_listing *list)
 
 static void free_graph(struct graph_listing *graph)
 {
-    void *const arrays[] = {graph->nodes,     graph->edge_sources, graph->edge_targets, graph->hash_slots,
-                            graph->flat_node, graph->edge_end,     graph->edge_order};
+    void *const arrays[] = {graph->nodes,      graph->edge_sources, graph->edge_targets, graph->hash_slots,
+                            graph->flat_nodes, graph->edge_ends,    graph->edge_order};
     for (size_t index = 0; index < sizeof arrays / sizeof *arrays; index++)
         free(arrays[index]);
 }
@@ -238,13 +238,13 @@ static bool add_graph(struct flat_graph *flat, TYPE(graph) graph, uint32_t prede
 static bool add_dependencies(struct flat_graph *flat, const struct graph_listing *graph, uint32_t node_number,
                              uint32_t predecessor)
 {
-    uint32_t first_edge = node_number == 0 ? 0 : graph->edge_end[node_number - 1], dependency_count = 0;
-    for (uint32_t edge_index = first_edge; edge_index < graph->edge_end[node_number]; edge_index++) {
+    uint32_t first_edge = node_number == 0 ? 0 : graph->edge_ends[node_number - 1], dependency_count = 0;
+    for (uint32_t edge_index = first_edge; edge_index < graph->edge_ends[node_number]; edge_index++) {
         uint32_t dependency = number_of(graph, graph->edge_sources[graph->edge_order[edge_index]]);
-        if (dependency == NONE || graph->flat_node[dependency] == NONE)
+        if (dependency == NONE || graph->flat_nodes[dependency] == NONE)
             continue;
         dependency_count++;
-        if (!append_dependency(flat, graph->flat_node[dependency]))
+        if (!append_dependency(flat, graph->flat_nodes[dependency]))
             return false;
     }
     return dependency_count > 0 || predecessor == NONE || append_dependency(flat, predecessor);
@@ -259,10 +259,10 @@ static bool add_node_of(struct flat_graph *flat, const struct graph_listing *gra
     if (node == NONE || DRIVER(GraphNodeGetType)(graph->nodes[node_number], &type) != RESULT_OK ||
         !add_dependencies(flat, graph, node_number, predecessor))
         return false;
-    graph->flat_node[node_number] = node;
+    graph->flat_nodes[node_number] = node;
     if (type == VALUE(GRAPH_NODE_TYPE_GRAPH))
         return DRIVER(GraphChildGraphNodeGetGraph)(graph->nodes[node_number], &child) == RESULT_OK &&
-               add_graph(flat, child, node, &graph->flat_node[node_number]);
+               add_graph(flat, child, node, &graph->flat_nodes[node_number]);
     flat->bytes += node_bytes(flat, graph->nodes[node_number], type);
     if (type != VALUE(GRAPH_NODE_TYPE_EMPTY))
         put_on_branch(flat, node);
@@ -279,7 +279,7 @@ static bool add_graph(struct flat_graph *flat, TYPE(graph) graph, uint32_t prede
         is_added = add_node_of(flat, &list, node_number, predecessor);
     uint32_t end_node = is_added && successor != NULL ? append_node(flat) : NONE;
     for (uint32_t node_number = 0; end_node != NONE && is_added && node_number < list.node_count; node_number++)
-        is_added = append_dependency(flat, list.flat_node[node_number]);
+        is_added = append_dependency(flat, list.flat_nodes[node_number]);
     if (successor != NULL)
         *successor = end_node;
     free_graph(&list);

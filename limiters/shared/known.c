@@ -67,14 +67,14 @@ static bool is_listed(const char *name)
         if (strncmp(answered, name, length) == 0 && (answered[length] == '\0' || answered[length] == '_'))
             return true;
     }
-    size_t low = 0, high = OTHERS;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
+    size_t low_index = 0, high_index = OTHERS;
+    while (low_index < high_index) {
+        size_t middle = (low_index + high_index) / 2;
         int order = strcmp(other_functions[middle], name);
         if (order == 0)
             return true;
-        low = order < 0 ? middle + 1 : low;
-        high = order < 0 ? high : middle;
+        low_index = order < 0 ? middle + 1 : low_index;
+        high_index = order < 0 ? high_index : middle;
     }
     return false;
 }

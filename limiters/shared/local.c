@@ -209,7 +209,7 @@ static void note_kernel(const void *function, int thread_bytes, unsigned device_
     if (device_bits == 0 && !may_wait(kernel.key))
         return;
     kernel.bytes = device_bits == 0 ? 0 : (uint64_t)thread_bytes;
-    kernel.link = (void *)(uintptr_t)device_bits;
+    kernel.device_bits = device_bits;
     pthread_mutex_lock(&local_mutex);
     take_waiting(kernel.key, &previous);
     add_waiting(&kernel);
@@ -224,11 +224,11 @@ static bool charge_launch(uint64_t key, unsigned device_bits)
     bool fits = true;
     pthread_mutex_lock(&local_mutex);
     if (take_waiting(key, &kernel)) {
-        unsigned remaining_bits = (unsigned)(uintptr_t)kernel.link;
+        unsigned remaining_bits = (unsigned)kernel.device_bits;
         for (int device = 0; fits && remaining_bits >> device != 0; device++)
             if ((remaining_bits & device_bits) >> device & 1 && (fits = raise_local(device, kernel.bytes)))
                 remaining_bits &= ~(1u << device);
-        kernel.link = (void *)(uintptr_t)remaining_bits;
+        kernel.device_bits = remaining_bits;
         if (remaining_bits != 0)
             add_waiting(&kernel);
         stop_observing();

@@ -173,10 +173,10 @@ result_t release(result_t (*real)(pointer_t), pointer_t pointer)
  * passed the free, that wait returns at once. */
 static result_t wait_if_passed(result_t answer, stream_t stream)
 {
-    TYPE(streamCaptureMode) mode = relax_captures();
+    TYPE(streamCaptureMode) capture_mode = relax_captures();
     if (answer == RESULT_OK && DRIVER(StreamQuery)(stream) == RESULT_OK)
         DRIVER(StreamSynchronize)(stream);
-    restore_captures(mode);
+    restore_captures(capture_mode);
     return answer;
 }
 

@@ -18,7 +18,7 @@
 
 void module_unloaded(const struct entry *entry)
 {
-    code_refused((uintptr_t)entry->link);
+    code_refused(entry->link_bytes);
     give_back_bytes(entry);
 }
 
@@ -85,10 +85,10 @@ uint64_t covered_by_load(uint64_t bytes)
 /* The bytes of the stacks for an image that the context does not have yet. */
 static uint64_t missing_stack_bytes(uint64_t bytes, context_t context)
 {
-    struct entry taken = {0};
-    if (bytes == 0 || context == NULL || !table_get(STACKS_OF_CALLS, (uintptr_t)context, &taken))
-        taken.bytes = 0;
-    return bytes > taken.bytes ? bytes - taken.bytes : 0;
+    struct entry charged_entry = {0};
+    if (bytes == 0 || context == NULL || !table_get(STACKS_OF_CALLS, (uintptr_t)context, &charged_entry))
+        charged_entry.bytes = 0;
+    return bytes > charged_entry.bytes ? bytes - charged_entry.bytes : 0;
 }
 
 static void note_stacks(uint64_t bytes, int device, context_t context)

@@ -52,9 +52,9 @@ void tables_after_fork(void)
  */
 static int add_pages(uint64_t key, int device, int64_t page_change)
 {
-    struct entry previous, entry = {.kind = HELD_TABLE, .key = key, .device = device, .bytes = (uint64_t)page_change};
+    struct entry previous, entry = {.kind = HELD_TABLE, .key = key, .device = device, .count = (uint64_t)page_change};
     if (table_add(HELD_TABLE, key, page_change, &entry))
-        return (int64_t)entry.bytes <= 0 && table_take(HELD_TABLE, key, &entry) ? -1 : 0;
+        return (int64_t)entry.count <= 0 && table_take(HELD_TABLE, key, &entry) ? -1 : 0;
     return page_change > 0 && table_put(&entry, &previous) ? 1 : 0;
 }
 
@@ -152,13 +152,13 @@ void remove_tables(int device, uint64_t table_count)
 /* ------------------------------------------------------------------------------------------------------------ ranges
  */
 
-/* A mapped range is an entry HELD_HOST or HELD_ACCESS by its address; `link` has a bit for each device with tables of
+/* A mapped range is an entry HELD_HOST or HELD_ACCESS by its address; `device_bits` has the devices with tables of
  * it. A thread that changes an entry takes it out of the table meanwhile; if the mapping ends then, its tables stay
  * charged.
  */
 static bool has_tables_on(const struct entry *range, int device)
 {
-    return ((uintptr_t)range->link & (uintptr_t)1 << device) != 0;
+    return (range->device_bits & UINT64_C(1) << device) != 0;
 }
 
 static enum level lowest_of(const struct entry *range)
@@ -176,11 +176,11 @@ static bool add_tables_of(struct entry *range, int device)
     if (bytes > MAX_CALL_BYTES)
         return false;
     add_range(device, lowest_of(range), start, bytes, 1);
-    range->link = (void *)((uintptr_t)range->link | (uintptr_t)1 << device);
+    range->device_bits |= UINT64_C(1) << device;
     if (settle_tables(device))
         return true;
     add_range(device, lowest_of(range), start, bytes, -1);
-    range->link = (void *)((uintptr_t)range->link & ~((uintptr_t)1 << device));
+    range->device_bits &= ~(UINT64_C(1) << device);
     return false;
 }
 

@@ -169,18 +169,19 @@ static struct pool *add_pool(struct pool pool)
 
 /* With `pools_mutex` held: the pool of the list, pinned, or NULL. If a pool on another device had its handle, that one
  * ended: `ended_device` is set, and either its charge to give back, or the bytes that others may have open. */
-static struct pool *find_pinned(struct pool wanted, int *ended_device, uint64_t *refund_bytes, uint64_t *kept_bytes)
+static struct pool *find_pinned(struct pool pool_template, int *ended_device, uint64_t *refund_bytes,
+                                uint64_t *kept_bytes)
 {
     uint64_t reserved_bytes;
-    struct pool *pool = find_pool(wanted.handle);
-    if (pool != NULL && pool->device != wanted.device) {
+    struct pool *pool = find_pool(pool_template.handle);
+    if (pool != NULL && pool->device != pool_template.device) {
         *ended_device = pool->device;
         *(pool->is_exported ? kept_bytes : refund_bytes) = forget(pool);
         device_pools[*ended_device].stuck_bytes += *kept_bytes;
         pool = NULL;
     }
-    if (pool == NULL && read_reserved(&wanted, &reserved_bytes))
-        pool = add_pool(wanted);
+    if (pool == NULL && read_reserved(&pool_template, &reserved_bytes))
+        pool = add_pool(pool_template);
     if (pool != NULL)
         pool->pin_count++;
     return pool;
@@ -188,14 +189,14 @@ static struct pool *find_pinned(struct pool wanted, int *ended_device, uint64_t 
 
 /* `is_current`: the device's current pool is meant. It is read under the lock, so that it is not destroyed before it is
  * pinned. */
-static struct pool *remember(struct pool wanted, bool is_current)
+static struct pool *remember(struct pool pool_template, bool is_current)
 {
     uint64_t refund_bytes = 0, kept_bytes = 0;
-    int ended_device = wanted.device;
+    int ended_device = pool_template.device;
     struct pool *pool = NULL;
     pthread_mutex_lock(&pools_mutex);
-    if (!is_current || DRIVER(DeviceGetMemPool)(&wanted.handle, ordinal_of(wanted.device)) == RESULT_OK)
-        pool = find_pinned(wanted, &ended_device, &refund_bytes, &kept_bytes);
+    if (!is_current || DRIVER(DeviceGetMemPool)(&pool_template.handle, ordinal_of(pool_template.device)) == RESULT_OK)
+        pool = find_pinned(pool_template, &ended_device, &refund_bytes, &kept_bytes);
     pthread_mutex_unlock(&pools_mutex);
     refund(ended_device, refund_bytes);
     if (kept_bytes > 0)
@@ -409,7 +410,7 @@ static bool have_all_passed(int device, stream_t except)
 {
     if (capturing())
         return false;
-    TYPE(streamCaptureMode) mode = relax_captures();
+    TYPE(streamCaptureMode) capture_mode = relax_captures();
     pthread_mutex_lock(&pools_mutex);
     typeof(&pending_streams[0]) pending = &pending_streams[device];
     for (size_t index = 0; index < pending->stream_count;)
@@ -421,7 +422,7 @@ static bool have_all_passed(int device, stream_t except)
                        (pending->stream_count == 0 ||
                         (pending->stream_count == 1 && pending->streams[0] == except && except != STREAM_PER_THREAD));
     pthread_mutex_unlock(&pools_mutex);
-    restore_captures(mode);
+    restore_captures(capture_mode);
     return have_passed;
 }
 

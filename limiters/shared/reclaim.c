@@ -59,7 +59,7 @@ static event_t record_event(stream_t stream, context_t *context)
 
 void free_in_order(const struct entry *entry, stream_t stream)
 {
-    TYPE(streamCaptureMode) mode = relax_captures();
+    TYPE(streamCaptureMode) capture_mode = relax_captures();
     struct freed *freed = malloc(sizeof *freed);
     context_t context = NULL;
     event_t event = FREES_WAIT || freed == NULL ? NULL : record_event(stream, &context);
@@ -75,7 +75,7 @@ void free_in_order(const struct entry *entry, stream_t stream)
         atomic_fetch_add(&freed_count, 1);
         pthread_mutex_unlock(&freed_mutex);
     }
-    restore_captures(mode);
+    restore_captures(capture_mode);
 }
 
 uint64_t freed_in_order_bytes(int device)
@@ -98,7 +98,7 @@ static bool is_returned(const struct freed *freed)
 /* Take frees off the list: those of `ended_context`, or if it is NULL those whose event has passed. */
 static struct freed *take_returned(context_t ended_context)
 {
-    struct freed *taken = NULL;
+    struct freed *returned_list = NULL;
     pthread_mutex_lock(&freed_mutex);
     for (struct freed **link = &freed_list; *link != NULL;) {
         struct freed *freed = *link;
@@ -108,22 +108,22 @@ static struct freed *take_returned(context_t ended_context)
             continue;
         }
         *link = freed->next;
-        freed->next = taken;
-        taken = freed;
+        freed->next = returned_list;
+        returned_list = freed;
         atomic_fetch_sub(&freed_count, 1);
     }
     pthread_mutex_unlock(&freed_mutex);
-    return taken;
+    return returned_list;
 }
 
-static void give_back_list(struct freed *taken, bool destroys_events)
+static void give_back_list(struct freed *returned_list, bool destroys_events)
 {
-    for (struct freed *next; taken != NULL; taken = next) {
-        next = taken->next;
+    for (struct freed *next; returned_list != NULL; returned_list = next) {
+        next = returned_list->next;
         if (destroys_events)
-            DRIVER(EventDestroy_v2)(taken->event);
-        give_back(&taken->entry);
-        free(taken);
+            DRIVER(EventDestroy_v2)(returned_list->event);
+        give_back(&returned_list->entry);
+        free(returned_list);
     }
 }
 
@@ -134,12 +134,12 @@ void reclaim_settle(void)
     unsigned device_bits = 0;
     if (atomic_load_explicit(&freed_count, memory_order_relaxed) == 0)
         return;
-    TYPE(streamCaptureMode) mode = relax_captures();
-    struct freed *taken = take_returned(NULL);
-    for (const struct freed *freed = taken; freed != NULL; freed = freed->next)
+    TYPE(streamCaptureMode) capture_mode = relax_captures();
+    struct freed *returned_list = take_returned(NULL);
+    for (const struct freed *freed = returned_list; freed != NULL; freed = freed->next)
         device_bits |= freed->stream == NULL ? 1u << freed->entry.device : 0;
-    give_back_list(taken, true);
-    restore_captures(mode);
+    give_back_list(returned_list, true);
+    restore_captures(capture_mode);
     for (int device = 0; device_bits >> device != 0; device++)
         if (device_bits >> device & 1)
             uncounted_settle(device);
@@ -149,9 +149,9 @@ void reclaim_stream_ended(stream_t stream)
 {
     if (atomic_load_explicit(&freed_count, memory_order_relaxed) == 0)
         return;
-    TYPE(streamCaptureMode) mode = relax_captures();
+    TYPE(streamCaptureMode) capture_mode = relax_captures();
     bool has_passed = DRIVER(StreamQuery)(stream) == RESULT_OK && DRIVER(StreamSynchronize)(stream) == RESULT_OK;
-    restore_captures(mode);
+    restore_captures(capture_mode);
     pthread_mutex_lock(&freed_mutex);
     for (struct freed *freed = freed_list; freed != NULL && !has_passed; freed = freed->next)
         freed->stream = freed->stream == stream ? NULL : freed->stream;

@@ -230,9 +230,9 @@ static uint64_t uncounted_now(int device, int64_t beyond_bytes, bool is_alone)
 static bool measure_growth(int device, int64_t *growth_bytes)
 {
     int64_t beyond_bytes;
-    unsigned long begun_count;
-    bool is_alone = no_other_thread_calls(&begun_count);
-    uint64_t expected = expected_bytes(device), old_bytes = device_figures[device].uncounted_bytes;
+    unsigned long calls_before;
+    bool is_alone = no_other_thread_calls(&calls_before);
+    uint64_t expected_total_bytes = expected_bytes(device), old_bytes = device_figures[device].uncounted_bytes;
     if (device_figures[device].context_count == 0) { /* without a context there is no uncounted memory */
         device_figures[device].uncounted_bytes = 0;
         *growth_bytes = -(int64_t)old_bytes;
@@ -240,11 +240,11 @@ static bool measure_growth(int device, int64_t *growth_bytes)
     }
     if (!beyond_charges(device, &beyond_bytes))
         return false;
-    uint64_t positive_bytes = beyond_bytes > 0 ? (uint64_t)beyond_bytes : 0;
+    uint64_t beyond_or_zero_bytes = beyond_bytes > 0 ? (uint64_t)beyond_bytes : 0;
     device_figures[device].uncounted_bytes = uncounted_now(device, beyond_bytes,
-                                                           is_alone && atomic_load(&calls_begun) == begun_count);
+                                                           is_alone && atomic_load(&calls_begun) == calls_before);
     *growth_bytes = (int64_t)(device_figures[device].uncounted_bytes - old_bytes);
-    report_uncharged(device, positive_bytes < expected ? positive_bytes : expected);
+    report_uncharged(device, beyond_or_zero_bytes < expected_total_bytes ? beyond_or_zero_bytes : expected_total_bytes);
     return true;
 }
 

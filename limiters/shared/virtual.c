@@ -80,8 +80,8 @@ static struct vmm_block *change_handle_count(TYPE(memGenericAllocationHandle) ha
     struct entry entry = {0}, previous;
     pthread_mutex_lock(&handles_mutex);
     if (table_take(HELD_HANDLE, (uintptr_t)handle, &entry)) {
-        entry.bytes += (uint64_t)(int64_t)change;
-        if (entry.bytes > 0)
+        entry.count += (uint64_t)(int64_t)change;
+        if (entry.count > 0)
             table_put(&entry, &previous);
     }
     pthread_mutex_unlock(&handles_mutex);
@@ -90,7 +90,7 @@ static struct vmm_block *change_handle_count(TYPE(memGenericAllocationHandle) ha
 
 static void add_handle(TYPE(memGenericAllocationHandle) handle, struct vmm_block *block)
 {
-    struct entry previous, entry = {.key = (uintptr_t)handle, .kind = HELD_HANDLE, .bytes = 1, .link = block};
+    struct entry previous, entry = {.key = (uintptr_t)handle, .kind = HELD_HANDLE, .count = 1, .link = block};
     pthread_mutex_lock(&handles_mutex);
     table_put(&entry, &previous);
     pthread_mutex_unlock(&handles_mutex);

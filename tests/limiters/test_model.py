@@ -215,7 +215,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "a context's empty block is every context's": (
-        ("shared/blocks.c", "is_known && entry.bytes == 1 && entry.owner != context", "false"),
+        ("shared/blocks.c", "is_known && entry.count == 1 && entry.owner != context", "false"),
     ),
     "small arrays are given back one by one": (
         (
