@@ -3,29 +3,29 @@
 
 #include <string.h>
 
-/* Stands for the block of a context that an allocation's rest lies in. */
+/* Number of the context's block that the rest of a larger allocation is in. */
 #define WITH_CONTEXT UINT64_MAX
 
-static uint64_t rounded(uint64_t bytes, uint64_t to)
+static uint64_t rounded(uint64_t bytes, uint64_t unit_bytes)
 {
-    return (bytes + to - 1) / to * to;
+    return (bytes + unit_bytes - 1) / unit_bytes * unit_bytes;
 }
 
-/* Memory from 1 MiB on has blocks of its own. */
+/* Allocations from 1 MiB on have blocks of their own. */
 static uint64_t in_blocks(uint64_t bytes)
 {
-    return bytes < MIB ? 0 : rounded(bytes, BLOCK_);
+    return bytes < MIB ? 0 : rounded(bytes, BLOCK_BYTES);
 }
 
-#define EACH(thing, of)                                                                                                \
-    for (struct thing *thing = (struct thing *)(of)->things; thing < (of)->things + CELLS; thing++)                    \
+#define EACH(thing, process)                                                                                           \
+    for (struct thing *thing = (struct thing *)(process)->things; thing < (process)->things + CELLS; thing++)          \
         if (thing->kind != NOTHING)
 
-bool books_has_context(const struct books *books, uint32_t process, uint32_t device)
+bool books_has_context(const struct books *books, uint32_t process_index, uint32_t device)
 {
     for (unsigned c = 0; c < CONTEXTS; c++)
-        if (books->processes[process].contexts[c].attached > 0 &&
-            books->processes[process].contexts[c].device == device)
+        if (books->processes[process_index].contexts[c].attach_count > 0 &&
+            books->processes[process_index].contexts[c].device == device)
             return true;
     return false;
 }
@@ -33,206 +33,215 @@ bool books_has_context(const struct books *books, uint32_t process, uint32_t dev
 /* ----------------------------------------------------------------------------------------------------- what is charged
  */
 
-/* Whether an earlier piece of the process lies in the same block. */
-static bool counted_before(const struct process *of, const struct thing *piece)
+/* Whether an earlier sub-allocation of the process is in the same block. */
+static bool counted_before(const struct process *process, const struct thing *piece)
 {
-    for (const struct thing *thing = of->things; thing < piece; thing++)
-        if (thing->kind == PIECE && thing->block == piece->block)
+    for (const struct thing *thing = process->things; thing < piece; thing++)
+        if (thing->kind == SUBALLOCATION && thing->block_number == piece->block_number)
             return true;
     return false;
 }
 
-/* The block of pieces at this address, if somebody else may have it. */
-static struct share *shared_block(const struct books *books, uint32_t process, uint64_t block)
+/* The block of sub-allocations of this number, if another process may have it. */
+static struct share *shared_block(const struct books *books, uint32_t process_index, uint64_t block)
 {
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (share->used && share->maker == process && share->block == block && share->of_maker > 0)
+        if (share->is_used && share->maker_process == process_index && share->block_number == block &&
+            share->maker_references > 0)
             return (struct share *)share;
     return NULL;
 }
 
-bool books_may_stay(const struct books *books, uint32_t process, const struct thing *piece)
+bool books_may_stay(const struct books *books, uint32_t process_index, const struct thing *piece)
 {
-    const struct process *of = &books->processes[process];
-    bool small = false;
-    if (piece->kind != PIECE || shared_block(books, process, piece->block) == NULL)
+    const struct process *process = &books->processes[process_index];
+    bool has_small_array = false;
+    if (piece->kind != SUBALLOCATION || shared_block(books, process_index, piece->block_number) == NULL)
         return false;
-    EACH(thing, of)
+    EACH(thing, process)
     {
-        if (thing != piece && thing->kind == PIECE && thing->block == piece->block)
+        if (thing != piece && thing->kind == SUBALLOCATION && thing->block_number == piece->block_number)
             return false;
-        bool arrays = thing->kind == AN_ARRAY || thing->kind == A_MODULE || thing->kind == A_LIBRARY;
-        small = small ||
-                (arrays && thing->bytes <= MIB && (thing->device == piece->device || thing->kind == A_LIBRARY));
+        bool is_array = thing->kind == AN_ARRAY || thing->kind == A_MODULE || thing->kind == A_LIBRARY;
+        has_small_array = has_small_array || (is_array && thing->bytes <= MIB &&
+                                              (thing->device == piece->device || thing->kind == A_LIBRARY));
     }
-    return small;
+    return has_small_array;
 }
 
-static uint64_t managed(const struct process *of, uint32_t device, uint64_t more)
+static uint64_t managed(const struct process *process, uint32_t device, uint64_t added_bytes)
 {
-    uint64_t bytes = more;
-    EACH(thing, of)
+    uint64_t bytes = added_bytes;
+    EACH(thing, process)
     {
-        bytes += thing->kind == BY_MANAGED && thing->device == device ? thing->bytes : 0;
+        bytes += thing->kind == MANAGED_POINTER && thing->device == device ? thing->bytes : 0;
     }
-    return rounded(bytes, BATCH);
+    return rounded(bytes, BATCH_BYTES);
 }
 
-uint64_t books_managed(const struct books *books, uint32_t process, uint32_t device)
+uint64_t books_managed(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    return managed(&books->processes[process], device, 0);
+    return managed(&books->processes[process_index], device, 0);
 }
 
-static unsigned contexts_on(const struct process *of, uint32_t device)
+static unsigned contexts_on(const struct process *process, uint32_t device)
 {
     unsigned count = 0;
     for (unsigned c = 0; c < CONTEXTS; c++)
-        count += of->contexts[c].attached > 0 && of->contexts[c].device == device;
+        count += process->contexts[c].attach_count > 0 && process->contexts[c].device == device;
     return count;
 }
 
-uint64_t books_library(const struct books *books, uint32_t process, uint32_t device, uint64_t bytes)
+uint64_t books_library(const struct books *books, uint32_t process_index, uint32_t device, uint64_t bytes)
 {
-    return contexts_on(&books->processes[process], device) * in_blocks(bytes);
+    return contexts_on(&books->processes[process_index], device) * in_blocks(bytes);
 }
 
-/* What all libraries of the process count for in one context. */
-static uint64_t of_libraries(const struct process *of)
+/* Bytes of all libraries of the process in one context. */
+static uint64_t of_libraries(const struct process *process)
 {
     uint64_t bytes = 0;
-    EACH(thing, of)
+    EACH(thing, process)
     {
         bytes += thing->kind == A_LIBRARY ? in_blocks(thing->bytes) : 0;
     }
     return bytes;
 }
 
-static uint64_t of_things(const struct books *books, uint32_t process, uint32_t device)
+static uint64_t of_things(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    const struct process *of = &books->processes[process];
-    uint64_t bytes = of->small_charged[device] + managed(of, device, 0) + contexts_on(of, device) * of_libraries(of);
-    EACH(thing, of)
+    const struct process *process = &books->processes[process_index];
+    uint64_t bytes = process->small_array_charged_bytes[device] + managed(process, device, 0) +
+                     contexts_on(process, device) * of_libraries(process);
+    EACH(thing, process)
     {
         if (thing->device != device)
             continue;
-        if (thing->kind != PIECE)
-            bytes += thing->charged;
-        else if (of->contexts[thing->context].first != thing->block && !counted_before(of, thing) &&
-                 shared_block(books, process, thing->block) == NULL)
-            bytes += BLOCK_;
+        if (thing->kind != SUBALLOCATION)
+            bytes += thing->charged_bytes;
+        else if (process->contexts[thing->context].own_block != thing->block_number &&
+                 !counted_before(process, thing) && shared_block(books, process_index, thing->block_number) == NULL)
+            bytes += BLOCK_BYTES;
     }
-    for (unsigned c = 0; c < CONTEXTS; c++)
-        if (of->contexts[c].attached > 0 && of->contexts[c].device == device)
-            bytes += of->contexts[c].limits;
+    for (unsigned context = 0; context < CONTEXTS; context++)
+        if (process->contexts[context].attach_count > 0 && process->contexts[context].device == device)
+            bytes += process->contexts[context].limit_bytes;
     return bytes;
 }
 
-static uint64_t of_shares(const struct books *books, uint32_t process, uint32_t device)
+static uint64_t of_shares(const struct books *books, uint32_t process_index, uint32_t device)
 {
     uint64_t bytes = 0;
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (share->used && share->maker == process && share->device == device && (share->of_maker > 0 || share->stuck))
+        if (share->is_used && share->maker_process == process_index && share->device == device &&
+            (share->maker_references > 0 || share->is_stuck))
             bytes += share->bytes;
     return bytes;
 }
 
-struct range books_charged(const struct books *books, uint32_t process, uint32_t device)
+struct range books_charged(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    const struct process *of = &books->processes[process];
-    uint64_t exact = of_things(books, process, device) + of_shares(books, process, device);
-    struct range range = {exact + of->pools[device], exact + of->pools_most[device]};
-    for (const struct pending *it = of->pending; it < of->pending + PENDING; it++) {
-        if (!it->used || it->device != device)
+    const struct process *process = &books->processes[process_index];
+    uint64_t exact_bytes = of_things(books, process_index, device) + of_shares(books, process_index, device);
+    struct range range = {exact_bytes + process->pool_bytes[device], exact_bytes + process->pool_peak_bytes[device]};
+    for (const struct pending *pending = process->pending; pending < process->pending + PENDING; pending++) {
+        if (!pending->is_used || pending->device != device)
             continue;
-        range.least += it->stream != NONE ? it->charged : 0;
-        range.most += it->charged;
+        range.min_bytes += pending->stream_cell != NONE ? pending->charged_bytes : 0;
+        range.max_bytes += pending->charged_bytes;
     }
     return range;
 }
 
-uint64_t books_uncharged(const struct books *books, uint32_t process, uint32_t device)
+uint64_t books_uncharged(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    const struct process *of = &books->processes[process];
+    const struct process *process = &books->processes[process_index];
     uint64_t bytes = 0;
     for (unsigned c = 0; c < CONTEXTS; c++)
-        if (of->contexts[c].attached > 0 && of->contexts[c].device == device)
-            bytes += books->context_bytes + BLOCK_;
+        if (process->contexts[c].attach_count > 0 && process->contexts[c].device == device)
+            bytes += books->context_bytes + BLOCK_BYTES;
     return bytes;
 }
 
-uint64_t books_stuck(const struct books *books, uint32_t process, uint32_t device)
+uint64_t books_stuck(const struct books *books, uint32_t process_index, uint32_t device)
 {
     uint64_t bytes = 0;
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (share->used && share->maker == process && share->device == device && share->stuck)
+        if (share->is_used && share->maker_process == process_index && share->device == device && share->is_stuck)
             bytes += share->bytes;
     return bytes;
 }
 
-uint64_t books_streams(const struct books *books, uint32_t process, uint32_t device)
+uint64_t books_streams(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    const struct process *of = &books->processes[process];
+    const struct process *process = &books->processes[process_index];
     uint64_t bytes = 0;
     for (unsigned c = 0; c < CONTEXTS; c++)
-        bytes += of->contexts[c].attached > 0 && of->contexts[c].device == device ? BLOCK_ : 0;
+        bytes += process->contexts[c].attach_count > 0 && process->contexts[c].device == device ? BLOCK_BYTES : 0;
     return bytes;
 }
 
-uint64_t books_taken_over(const struct books *books, uint32_t process, uint32_t device)
+uint64_t books_taken_over(const struct books *books, uint32_t process_index, uint32_t device)
 {
     uint64_t bytes = 0;
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (share->used && share->device == device && share->of_maker == 0 && share->open[process] > 0)
+        if (share->is_used && share->device == device && share->maker_references == 0 &&
+            share->open_counts[process_index] > 0)
             bytes += share->bytes;
     return bytes;
 }
 
-uint64_t books_unseen(const struct books *books, uint32_t process, uint32_t device)
+uint64_t books_unseen(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    const struct process *of = &books->processes[process];
-    uint64_t bytes = of->small_charged[device] + of->pools_most[device] - of->pools[device] +
-                     contexts_on(of, device) * of_libraries(of);
-    EACH(thing, of)
+    const struct process *process = &books->processes[process_index];
+    uint64_t bytes = process->small_array_charged_bytes[device] + process->pool_peak_bytes[device] -
+                     process->pool_bytes[device] + contexts_on(process, device) * of_libraries(process);
+    EACH(thing, process)
     {
-        if (thing->device == device && (thing->prepaid || thing->kind == A_MODULE))
-            bytes += thing->charged;
+        if (thing->device == device && (thing->is_prepaid || thing->kind == A_MODULE))
+            bytes += thing->charged_bytes;
     }
     for (unsigned c = 0; c < CONTEXTS; c++)
-        if (of->contexts[c].attached > 0 && of->contexts[c].device == device)
-            bytes += of->contexts[c].rounded[0] + of->contexts[c].rounded[1] + of->contexts[c].rounded[2];
+        if (process->contexts[c].attach_count > 0 && process->contexts[c].device == device)
+            bytes += process->contexts[c].rounding_bytes[0] + process->contexts[c].rounding_bytes[1] +
+                     process->contexts[c].rounding_bytes[2];
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (share->used && share->pool && share->maker == process && share->device == device && share->of_maker > 0)
-            bytes += share->bytes - share->reserved;
-    for (const struct pending *it = of->pending; it < of->pending + PENDING; it++)
-        bytes += it->used && it->device == device ? it->charged : 0;
-    return bytes + books_stuck(books, process, device) + books_managed(books, process, device);
+        if (share->is_used && share->is_pool && share->maker_process == process_index && share->device == device &&
+            share->maker_references > 0)
+            bytes += share->bytes - share->reserved_bytes;
+    for (const struct pending *pending = process->pending; pending < process->pending + PENDING; pending++)
+        bytes += pending->is_used && pending->device == device ? pending->charged_bytes : 0;
+    return bytes + books_stuck(books, process_index, device) + books_managed(books, process_index, device);
 }
 
-uint64_t books_wanted(const struct books *books, uint32_t process, const struct call *call)
+uint64_t books_wanted(const struct books *books, uint32_t process_index, const struct call *call)
 {
-    const struct process *of = &books->processes[process];
+    const struct process *process = &books->processes[process_index];
     switch (call->kind) {
     case ALLOCATE:
-    case PITCHED: return call->bytes < MIB ? BLOCK_ : rounded(call->bytes, BLOCK_);
-    case MANAGED: return managed(of, call->device, call->bytes) - managed(of, call->device, 0);
+    case PITCHED: return call->bytes < MIB ? BLOCK_BYTES : rounded(call->bytes, BLOCK_BYTES);
+    case MANAGED: return managed(process, call->device, call->bytes) - managed(process, call->device, 0);
     case BLOCK: return call->bytes;
     case POOLED:
-    case GRAPH: return rounded(call->bytes, CHUNK);
-    case LAUNCH: return of->things[call->cell].prepaid ? 0 : rounded(of->things[call->cell].bytes, CHUNK);
-    case ARRAY: return call->bytes <= MIB ? 2 * BLOCK_ : rounded(call->bytes, BLOCK_);
-    case MODULE: return in_blocks(call->bytes) + BLOCK_;
-    case LIBRARY: return books_library(books, process, call->device, call->bytes) + BLOCK_;
-    case RETAIN: return of->contexts[call->device].attached == 0 ? of_libraries(of) : 0;
-    case CREATE: return of_libraries(of);
-    case GREEN: return GREEN_;
+    case GRAPH: return rounded(call->bytes, CHUNK_BYTES);
+    case LAUNCH:
+        return process->things[call->cell].is_prepaid ? 0 : rounded(process->things[call->cell].bytes, CHUNK_BYTES);
+    case ARRAY: return call->bytes <= MIB ? 2 * BLOCK_BYTES : rounded(call->bytes, BLOCK_BYTES);
+    case MODULE: return in_blocks(call->bytes) + BLOCK_BYTES;
+    case LIBRARY: return books_library(books, process_index, call->device, call->bytes) + BLOCK_BYTES;
+    case RETAIN: return process->contexts[call->device].attach_count == 0 ? of_libraries(process) : 0;
+    case CREATE: return of_libraries(process);
+    case GREEN: return GREEN_BYTES;
     case SPARSE: /* refused where the figure is beyond the limit */
-    case STREAM: return BLOCK_;
-    case SHARE: { /* what is part of its context is charged when others may have it */
-        const struct thing *thing = &of->things[call->cell];
-        bool first = thing->kind == PIECE && of->contexts[thing->context].first == thing->block;
-        return first && shared_block(books, process, thing->block) == NULL ? BLOCK_ : 0;
+    case STREAM: return BLOCK_BYTES;
+    case SHARE: { /* a block that is part of its context is charged once other processes may have it */
+        const struct thing *thing = &process->things[call->cell];
+        bool is_own_block = thing->kind == SUBALLOCATION &&
+                            process->contexts[thing->context].own_block == thing->block_number;
+        return is_own_block && shared_block(books, process_index, thing->block_number) == NULL ? BLOCK_BYTES : 0;
     }
-    case LIMIT: return call->choice == 0 ? call->bytes * books->threads : rounded(call->bytes, BLOCK_) + BLOCK_;
+    case LIMIT:
+        return call->choice == 0 ? call->bytes * books->thread_count : rounded(call->bytes, BLOCK_BYTES) + BLOCK_BYTES;
     default: return 0;
     }
 }
@@ -243,17 +252,17 @@ uint64_t books_wanted(const struct books *books, uint32_t process, const struct 
 bool books_opened(const struct books *books, uint32_t grant)
 {
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        for (uint32_t p = 0; share->used && p < PROCESSES; p++)
-            if (share->open[p] > 0 && books->processes[p].grant == grant)
+        for (uint32_t p = 0; share->is_used && p < PROCESSES; p++)
+            if (share->open_counts[p] > 0 && books->processes[p].grant == grant)
                 return true;
     return false;
 }
 
 static bool others_have(const struct share *share)
 {
-    unsigned count = share->files;
+    unsigned count = share->file_count;
     for (uint32_t p = 0; p < PROCESSES; p++)
-        count += share->open[p];
+        count += share->open_counts[p];
     return count > 0;
 }
 
@@ -261,382 +270,400 @@ uint64_t books_orphans(const struct books *books, uint32_t device)
 {
     uint64_t bytes = 0;
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (share->used && share->device == device && share->maker == NONE && others_have(share))
+        if (share->is_used && share->device == device && share->maker_process == NONE && others_have(share))
             bytes += share->bytes;
     return bytes;
 }
 
 static void forget(struct share *share)
 {
-    if (share->of_maker == 0 && !others_have(share) && (share->maker == NONE || !share->stuck))
-        share->used = false;
+    if (share->maker_references == 0 && !others_have(share) && (share->maker_process == NONE || !share->is_stuck))
+        share->is_used = false;
 }
 
-/* One reference of this process's is gone. */
-static void let_go(struct share *share, uint32_t process, bool imported)
+/* Removes one reference of this process. */
+static void let_go(struct share *share, uint32_t process_index, bool is_imported)
 {
-    if (imported)
-        share->open[process]--;
-    else if (--share->of_maker == 0)
-        share->stuck = share->late || others_have(share);
+    if (is_imported)
+        share->open_counts[process_index]--;
+    else if (--share->maker_references == 0)
+        share->is_stuck = share->is_late || others_have(share);
     forget(share);
 }
 
-void books_close_file(struct books *books, uint32_t share)
+void books_close_file(struct books *books, uint32_t share_index)
 {
-    books->shares[share].files--;
-    forget(&books->shares[share]);
+    books->shares[share_index].file_count--;
+    forget(&books->shares[share_index]);
 }
 
 static struct share *new_share(struct books *books, uint32_t device, uint32_t maker, uint64_t bytes)
 {
     struct share *share = books->shares;
-    while (share->used)
+    while (share->is_used)
         share++;
-    *share =
-        (struct share){.used = true, .device = device, .maker = maker, .context = NONE, .bytes = bytes, .of_maker = 1};
+    *share = (struct share){.is_used = true,
+                            .device = device,
+                            .maker_process = maker,
+                            .maker_context = NONE,
+                            .bytes = bytes,
+                            .maker_references = 1};
     return share;
 }
 
-static bool lies_in(const struct process *of, uint64_t block)
+static bool lies_in(const struct process *process, uint64_t block)
 {
-    EACH(thing, of)
+    EACH(thing, process)
     {
-        if (thing->kind == PIECE && thing->block == block)
+        if (thing->kind == SUBALLOCATION && thing->block_number == block)
             return true;
     }
     return false;
 }
 
-static void drop(struct books *books, uint32_t process, struct thing *thing)
+static void drop(struct books *books, uint32_t process_index, struct thing *thing)
 {
-    struct process *of = &books->processes[process];
-    if (thing->kind == AN_ARRAY && thing->bytes <= MIB && (of->small_live[thing->device] -= thing->bytes) == 0)
-        of->small_charged[thing->device] = 0;
-    for (unsigned t = 0; t < TILES; t++)
-        if (thing->tiles[t] != NULL)
-            let_go(thing->tiles[t], process, false);
+    struct process *process = &books->processes[process_index];
+    if (thing->kind == AN_ARRAY && thing->bytes <= MIB &&
+        (process->small_array_bytes[thing->device] -= thing->bytes) == 0)
+        process->small_array_charged_bytes[thing->device] = 0;
+    for (unsigned tile = 0; tile < TILES; tile++)
+        if (thing->tiles[tile] != NULL)
+            let_go(thing->tiles[tile], process_index, false);
     if (thing->share != NULL)
-        let_go(thing->share, process, thing->imported);
-    struct thing was = *thing;
+        let_go(thing->share, process_index, thing->is_imported);
+    struct thing dropped = *thing;
     *thing = (struct thing){0};
-    if (was.block == 0 || lies_in(of, was.block))
+    if (dropped.block_number == 0 || lies_in(process, dropped.block_number))
         return;
-    struct share *share = was.kind == PIECE ? shared_block(books, process, was.block) : NULL;
-    if (share != NULL && of->contexts[was.context].first == was.block) {
-        of->contexts[was.context].lent = true; /* the driver has another for it, which a piece may be in that is next */
-        return;                                /* charged until its context ends */
+    struct share *share = dropped.kind == SUBALLOCATION ? shared_block(books, process_index, dropped.block_number)
+                                                        : NULL;
+    if (share != NULL && process->contexts[dropped.context].own_block == dropped.block_number) {
+        process->contexts[dropped.context].is_own_block_unsure =
+            true; /* the driver gives the context another block, which the next sub-allocation may be in */
+        return;   /* the block stays charged until its context ends */
     }
     if (share != NULL)
-        let_go(share, process, false);
+        let_go(share, process_index, false);
     for (unsigned c = 0; c < CONTEXTS; c++)
-        if (of->contexts[c].first == was.block && (was.block != WITH_CONTEXT || c == was.context))
-            of->contexts[c].first = 0;
+        if (process->contexts[c].own_block == dropped.block_number &&
+            (dropped.block_number != WITH_CONTEXT || c == dropped.context))
+            process->contexts[c].own_block = 0;
 }
 
-static bool on_device(const struct books *books, uint32_t process, uint32_t device)
+static bool on_device(const struct books *books, uint32_t process_index, uint32_t device)
 {
-    EACH(thing, &books->processes[process])
+    EACH(thing, &books->processes[process_index])
     {
         if (thing->device == device && (thing->kind == A_HANDLE || thing->kind == A_MAPPING))
             return true;
     }
-    return books_has_context(books, process, device);
+    return books_has_context(books, process_index, device);
 }
 
-/* With the last context or block that a process has on a device its pools there end. */
-static void end_pools(struct books *books, uint32_t process, uint32_t device)
+/* With the last context or block of a process on a device its pools there end. */
+static void end_pools(struct books *books, uint32_t process_index, uint32_t device)
 {
-    if (on_device(books, process, device))
+    if (on_device(books, process_index, device))
         return;
-    EACH(thing, &books->processes[process])
+    EACH(thing, &books->processes[process_index])
     {
         if (thing->device != device || thing->kind != A_POOL)
             continue;
-        if (thing->share != NULL) /* nobody looks whether the card has it again */
-            thing->share->late = true;
-        drop(books, process, thing);
+        if (thing->share != NULL) /* its return is not observed */
+            thing->share->is_late = true;
+        drop(books, process_index, thing);
     }
 }
 
-static bool ends_with(const struct share *share, uint32_t process, uint32_t context)
+static bool ends_with(const struct share *share, uint32_t process_index, uint32_t context)
 {
-    return share->used && share->maker == process && share->context == context && share->of_maker > 0;
+    return share->is_used && share->maker_process == process_index && share->maker_context == context &&
+           share->maker_references > 0;
 }
 
-/* Of what others may have of a context that ends, all stays charged where they have any. */
-static void keep_shared(struct books *books, uint32_t process, uint32_t context)
+/* If other processes have a shared block of a context that ends, all its shared blocks stay charged. */
+static void keep_shared(struct books *books, uint32_t process_index, uint32_t context)
 {
-    bool open = false;
+    bool is_any_open = false;
     for (struct share *share = books->shares; share < books->shares + SHARES; share++)
-        open = open || (ends_with(share, process, context) && others_have(share));
+        is_any_open = is_any_open || (ends_with(share, process_index, context) && others_have(share));
     for (struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (ends_with(share, process, context))
-            share->late = share->late || open;
+        if (ends_with(share, process_index, context))
+            share->is_late = share->is_late || is_any_open;
 }
 
-bool books_may_move(const struct books *books, uint32_t process, uint32_t context)
+bool books_may_move(const struct books *books, uint32_t process_index, uint32_t context)
 {
-    bool shared = false, moves = false, of_pools = false;
+    bool is_shared = false, moves_memory = false, has_pool = false;
     for (const struct share *share = books->shares; share < books->shares + SHARES; share++)
-        shared = shared || ends_with(share, process, context);
-    EACH(thing, &books->processes[process])
+        is_shared = is_shared || ends_with(share, process_index, context);
+    EACH(thing, &books->processes[process_index])
     {
-        struct share others = thing->kind == OPENED && thing->context == context ? *thing->share : (struct share){0};
-        others.open[process] = 0;
-        moves = moves || (others.used && others.of_maker == 0 && others_have(&others));
-        of_pools = of_pools || ((thing->kind == POOL_OPENED || thing->kind == OPENED_IN_POOL) &&
-                                thing->device == books->processes[process].contexts[context].device);
+        struct share opened_share = thing->kind == IPC_POINTER && thing->context == context ? *thing->share
+                                                                                            : (struct share){0};
+        opened_share.open_counts[process_index] = 0;
+        moves_memory = moves_memory ||
+                       (opened_share.is_used && opened_share.maker_references == 0 && others_have(&opened_share));
+        has_pool = has_pool || ((thing->kind == IMPORTED_POOL || thing->kind == IMPORTED_POOL_POINTER) &&
+                                thing->device == books->processes[process_index].contexts[context].device);
     }
-    return of_pools || (shared && moves);
+    return has_pool || (is_shared && moves_memory);
 }
 
-/* What was in a context ends with it. */
-static void end_context(struct books *books, uint32_t process, uint32_t context)
+/* Ends what was in a context. */
+static void end_context(struct books *books, uint32_t process_index, uint32_t context)
 {
-    struct process *of = &books->processes[process];
-    uint32_t device = of->contexts[context].device;
-    keep_shared(books, process, context);
-    EACH(thing, of)
+    struct process *process = &books->processes[process_index];
+    uint32_t device = process->contexts[context].device;
+    keep_shared(books, process_index, context);
+    EACH(thing, process)
     {
         if (thing->kind == AN_EXEC && thing->owner_context == context)
-            thing->live = false, thing->owner_context = NONE;
+            thing->is_live = false, thing->owner_context = NONE;
         if (thing->context == context)
-            drop(books, process, thing);
+            drop(books, process_index, thing);
     }
     for (struct share *share = books->shares; share < books->shares + SHARES; share++)
-        if (ends_with(share, process, context)) /* the block that was part of it */
-            let_go(share, process, false);
-    for (struct pending *it = of->pending; it < of->pending + PENDING; it++) {
-        if (it->used && it->context == context)
-            it->used = false;
-        if (it->used && it->stream_context == context)
-            it->stream = NONE;
+        if (ends_with(share, process_index, context)) /* its own block */
+            let_go(share, process_index, false);
+    for (struct pending *pending = process->pending; pending < process->pending + PENDING; pending++) {
+        if (pending->is_used && pending->context == context)
+            pending->is_used = false;
+        if (pending->is_used && pending->stream_context == context)
+            pending->stream_cell = NONE;
     }
-    of->contexts[context] = (struct context){0};
-    end_pools(books, process, device);
+    process->contexts[context] = (struct context){0};
+    end_pools(books, process_index, device);
 }
 
-void books_end(struct books *books, uint32_t process)
+void books_end(struct books *books, uint32_t process_index)
 {
-    struct process *of = &books->processes[process];
-    uint64_t shared[DEVICES] = {0};
+    struct process *process = &books->processes[process_index];
+    uint64_t shared_bytes[DEVICES] = {0};
     for (struct share *share = books->shares; share < books->shares + SHARES; share++) {
-        if (!share->used)
+        if (!share->is_used)
             continue;
-        if (share->maker == process) {
-            shared[share->device] += share->exported ? share->bytes : 0;
-            share->maker = NONE;
-            share->of_maker = 0;
+        if (share->maker_process == process_index) {
+            shared_bytes[share->device] += share->is_exported ? share->bytes : 0;
+            share->maker_process = NONE;
+            share->maker_references = 0;
         }
-        share->open[process] = 0;
+        share->open_counts[process_index] = 0;
         forget(share);
     }
-    of->lives = false;
-    for (uint32_t d = 0; d < DEVICES; d++) {
-        books->left[of->grant][d] += books_opened(books, of->grant) ? shared[d] : 0;
-        books->most_left[of->grant][d] += shared[d];
+    process->is_alive = false;
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        books->left_bytes[process->grant][device] += books_opened(books, process->grant) ? shared_bytes[device] : 0;
+        books->max_left_bytes[process->grant][device] += shared_bytes[device];
     }
-    memset(of->things, 0, sizeof of->things);
-    memset(of->contexts, 0, sizeof of->contexts);
-    memset(of->pending, 0, sizeof of->pending);
-    memset(of->small_live, 0, sizeof of->small_live);
-    memset(of->small_charged, 0, sizeof of->small_charged);
-    memset(of->pools, 0, sizeof of->pools);
-    memset(of->pools_most, 0, sizeof of->pools_most);
-    memset(of->beyond, 0, sizeof of->beyond);
-    memset(of->unsure, 0, sizeof of->unsure);
-    of->code = 0;
+    memset(process->things, 0, sizeof process->things);
+    memset(process->contexts, 0, sizeof process->contexts);
+    memset(process->pending, 0, sizeof process->pending);
+    memset(process->small_array_bytes, 0, sizeof process->small_array_bytes);
+    memset(process->small_array_charged_bytes, 0, sizeof process->small_array_charged_bytes);
+    memset(process->pool_bytes, 0, sizeof process->pool_bytes);
+    memset(process->pool_peak_bytes, 0, sizeof process->pool_peak_bytes);
+    memset(process->measured_bytes, 0, sizeof process->measured_bytes);
+    memset(process->is_unsure, 0, sizeof process->is_unsure);
+    process->code_bytes = 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- calls
  */
 
-static void enter_piece(struct process *of, struct thing *thing, uint64_t block)
+static void enter_piece(struct process *process, struct thing *thing, uint64_t block)
 {
-    struct context *context = &of->contexts[thing->context];
-    if (context->first == 0 && !lies_in(of, block))
-        context->first = block;
-    thing->kind = PIECE;
-    thing->block = block;
+    struct context *context = &process->contexts[thing->context];
+    if (context->own_block == 0 && !lies_in(process, block))
+        context->own_block = block;
+    thing->kind = SUBALLOCATION;
+    thing->block_number = block;
 }
 
-/* So that a grant of 1 MiB can hold 1 MiB: where there is no room for whole blocks, what is beyond the bytes asked for
- * lies in the block that is part of the context. */
-static void enter_pointer(struct process *of, const struct call *call, struct thing *thing, uint64_t address,
-                          uint64_t room)
+/* A grant of 1 MiB can hold 1 MiB. If there is no room for whole blocks, the rest of the allocation is in the
+ * context's own block. */
+static void enter_pointer(struct process *process, const struct call *call, struct thing *thing, uint64_t address,
+                          uint64_t room_bytes)
 {
-    struct context *context = &of->contexts[call->context];
+    struct context *context = &process->contexts[call->context];
     thing->bytes = call->kind == PITCHED ? rounded(call->bytes, 512) : call->bytes;
     if (thing->bytes < MIB) {
-        enter_piece(of, thing, address / BLOCK_);
+        enter_piece(process, thing, address / BLOCK_BYTES);
         return;
     }
     thing->kind = POINTER;
-    thing->charged = rounded(thing->bytes, BLOCK_);
-    if (call->kind == ALLOCATE && context->first == 0 && room < thing->charged && room >= thing->bytes) {
-        context->first = thing->block = WITH_CONTEXT;
-        context->lent = true;
-        thing->charged = thing->bytes;
+    thing->charged_bytes = rounded(thing->bytes, BLOCK_BYTES);
+    if (call->kind == ALLOCATE && context->own_block == 0 && room_bytes < thing->charged_bytes &&
+        room_bytes >= thing->bytes) {
+        context->own_block = thing->block_number = WITH_CONTEXT;
+        context->is_own_block_unsure = true;
+        thing->charged_bytes = thing->bytes;
     }
 }
 
-static void enter_array(struct process *of, struct thing *thing)
+static void enter_array(struct process *process, struct thing *thing)
 {
-    uint64_t *charged = &of->small_charged[thing->device], *live = &of->small_live[thing->device];
+    uint64_t *charged_bytes = &process->small_array_charged_bytes[thing->device],
+             *live_bytes = &process->small_array_bytes[thing->device];
     thing->kind = AN_ARRAY;
     if (thing->bytes > MIB) {
-        thing->charged = rounded(thing->bytes, BLOCK_);
+        thing->charged_bytes = rounded(thing->bytes, BLOCK_BYTES);
         return;
     }
-    *live += thing->bytes;
-    while (*charged < *live)
-        *charged += BLOCK_;
+    *live_bytes += thing->bytes;
+    while (*charged_bytes < *live_bytes)
+        *charged_bytes += BLOCK_BYTES;
 }
 
-/* Stacks are taken for each thread that the device can hold, at once; the others when they are used. */
+/* Stacks are charged at once, for each thread that the device can hold; the other limits when they are used. */
 static void enter_limit(struct books *books, struct context *context, const struct call *call)
 {
-    static const uint64_t first[] = {1024, 8650752, 8388608};
-    uint64_t bytes = 0, taken = 0;
-    if (call->bytes > first[call->choice] && call->choice == 0) {
-        taken = (call->bytes - first[0]) * books->threads;
-        bytes = in_blocks(taken);
-    } else if (call->bytes > first[call->choice]) {
-        bytes = in_blocks(call->bytes) + BLOCK_;
+    static const uint64_t default_limits[] = {1024, 8650752, 8388608};
+    uint64_t bytes = 0, needed_bytes = 0;
+    if (call->bytes > default_limits[call->choice] && call->choice == 0) {
+        needed_bytes = (call->bytes - default_limits[0]) * books->thread_count;
+        bytes = in_blocks(needed_bytes);
+    } else if (call->bytes > default_limits[call->choice]) {
+        bytes = in_blocks(call->bytes) + BLOCK_BYTES;
     }
-    context->limits += bytes - context->limit[call->choice];
-    context->limit[call->choice] = bytes;
-    context->rounded[call->choice] = bytes > taken ? bytes - taken : 0;
+    context->limit_bytes += bytes - context->charged_limits[call->choice];
+    context->charged_limits[call->choice] = bytes;
+    context->rounding_bytes[call->choice] = bytes > needed_bytes ? bytes - needed_bytes : 0;
 }
 
-static void pend(struct process *of, const struct thing *thing, const struct call *call)
+static void pend(struct process *process, const struct thing *thing, const struct call *call)
 {
-    struct pending *it = of->pending;
-    while (it->used)
-        it++;
-    bool waits = call->other != NONE && of->things[call->other].blocked;
-    *it = (struct pending){.used = true,
-                           .device = thing->device,
-                           .context = thing->context,
-                           .stream_context = call->other != NONE ? of->things[call->other].context : NONE,
-                           .stream = waits ? call->other : NONE,
-                           .charged = thing->charged};
+    struct pending *pending = process->pending;
+    while (pending->is_used)
+        pending++;
+    bool is_waiting = call->other_cell != NONE && process->things[call->other_cell].is_blocked;
+    *pending = (struct pending){.is_used = true,
+                                .device = thing->device,
+                                .context = thing->context,
+                                .stream_context = call->other_cell != NONE ? process->things[call->other_cell].context
+                                                                           : NONE,
+                                .stream_cell = is_waiting ? call->other_cell : NONE,
+                                .charged_bytes = thing->charged_bytes};
 }
 
-static void enter_free(struct books *books, uint32_t process, const struct call *call)
+static void enter_free(struct books *books, uint32_t process_index, const struct call *call)
 {
-    struct process *of = &books->processes[process];
-    struct thing *thing = &of->things[call->cell];
+    struct process *process = &books->processes[process_index];
+    struct thing *thing = &process->things[call->cell];
     if (thing->kind == AN_EXEC) {
-        thing->live = false;
+        thing->is_live = false;
         return;
     }
     if (thing->kind == POINTER && thing->share == NULL && call->kind == FREE_ASYNC)
-        pend(of, thing, call);
-    struct share *pool = thing->kind == OF_POOL && thing->pool != NONE ? of->things[thing->pool].share : NULL;
-    if (pool != NULL && pool->address == call->cell)
-        pool->handle[0] = 0;
-    bool late = call->kind == FREE_ASYNC && call->other != NONE && of->things[call->other].blocked;
-    if (late && thing->share != NULL)
-        thing->share->late = true;
-    drop(books, process, thing);
+        pend(process, thing, call);
+    struct share *pool_share = thing->kind == POOL_POINTER && thing->pool_cell != NONE
+                                   ? process->things[thing->pool_cell].share
+                                   : NULL;
+    if (pool_share != NULL && pool_share->address_cell == call->cell)
+        pool_share->handle[0] = 0;
+    bool is_late = call->kind == FREE_ASYNC && call->other_cell != NONE && process->things[call->other_cell].is_blocked;
+    if (is_late && thing->share != NULL)
+        thing->share->is_late = true;
+    drop(books, process_index, thing);
 }
 
-/* A pointer that others may open is a block that is shared. */
-static void enter_share(struct books *books, uint32_t process, struct thing *thing, const struct answer *answer)
+/* A pointer that other processes may open is a shared block. */
+static void enter_share(struct books *books, uint32_t process_index, struct thing *thing, const struct answer *answer)
 {
-    struct share *share = thing->kind == PIECE ? shared_block(books, process, thing->block) : thing->share;
+    struct share *share = thing->kind == SUBALLOCATION ? shared_block(books, process_index, thing->block_number)
+                                                       : thing->share;
     if (share == NULL) {
-        share = new_share(books, thing->device, process, thing->kind == PIECE ? BLOCK_ : thing->charged);
-        share->exported = true;
-        share->context = thing->context;
-        share->block = thing->block;
-        thing->share = thing->kind == PIECE ? NULL : share;
-        thing->charged = 0;
+        share = new_share(books, thing->device, process_index,
+                          thing->kind == SUBALLOCATION ? BLOCK_BYTES : thing->charged_bytes);
+        share->is_exported = true;
+        share->maker_context = thing->context;
+        share->block_number = thing->block_number;
+        thing->share = thing->kind == SUBALLOCATION ? NULL : share;
+        thing->charged_bytes = 0;
     }
     memcpy(share->handle, answer->handle, sizeof answer->handle);
 }
 
-static void enter_pool_share(const struct process *of, const struct call *call, const struct answer *answer)
+static void enter_pool_share(const struct process *process, const struct call *call, const struct answer *answer)
 {
-    struct share *share = of->things[of->things[call->cell].pool].share;
-    share->address = call->cell;
+    struct share *share = process->things[process->things[call->cell].pool_cell].share;
+    share->address_cell = call->cell;
     memcpy(share->handle, answer->handle, sizeof answer->handle);
 }
 
-static void enter_block(struct books *books, uint32_t process, const struct call *call, struct thing *thing)
+static void enter_block(struct books *books, uint32_t process_index, const struct call *call, struct thing *thing)
 {
-    const struct thing *from = &books->processes[process].things[call->other];
+    const struct thing *source = &books->processes[process_index].things[call->other_cell];
     thing->kind = call->kind == MAP ? A_MAPPING : A_HANDLE;
     thing->context = NONE;
     if (call->kind == BLOCK) {
-        thing->share = new_share(books, thing->device, process, call->bytes);
-        thing->exportable = call->choice == 1;
+        thing->share = new_share(books, thing->device, process_index, call->bytes);
+        thing->is_exportable = call->choice == 1;
         return;
     }
-    thing->share = from->share;
-    thing->imported = from->imported;
-    thing->bytes = from->bytes;
-    thing->exportable = from->exportable;
-    *(thing->imported ? &thing->share->open[process] : &thing->share->of_maker) += 1;
+    thing->share = source->share;
+    thing->is_imported = source->is_imported;
+    thing->bytes = source->bytes;
+    thing->is_exportable = source->is_exportable;
+    *(thing->is_imported ? &thing->share->open_counts[process_index] : &thing->share->maker_references) += 1;
 }
 
-static void enter_import(struct books *books, uint32_t process, const struct call *call, struct thing *thing)
+static void enter_import(struct books *books, uint32_t process_index, const struct call *call, struct thing *thing)
 {
-    static const enum thing_kind made[] = {
-        [IMPORT] = A_HANDLE, [OPEN] = OPENED, [POOL_IMPORT] = POOL_OPENED, [POOL_OPEN] = OPENED_IN_POOL};
-    thing->kind = made[call->kind];
+    static const enum thing_kind made_kinds[] = {
+        [IMPORT] = A_HANDLE, [OPEN] = IPC_POINTER, [POOL_IMPORT] = IMPORTED_POOL, [POOL_OPEN] = IMPORTED_POOL_POINTER};
+    thing->kind = made_kinds[call->kind];
     thing->context = call->kind == OPEN || call->kind == POOL_OPEN ? call->context : NONE;
-    thing->share = &books->shares[call->other];
-    thing->share->open[process]++;
-    thing->imported = thing->exportable = true;
+    thing->share = &books->shares[call->other_cell];
+    thing->share->open_counts[process_index]++;
+    thing->is_imported = thing->is_exportable = true;
     thing->bytes = thing->share->bytes;
 }
 
-/* From then on it is charged with the most that it reserves, until it is destroyed. */
-static void enter_pool_export(struct books *books, uint32_t process, const struct call *call,
+/* An exported pool is charged its largest reservation until it is destroyed. */
+static void enter_pool_export(struct books *books, uint32_t process_index, const struct call *call,
                               const struct answer *answer)
 {
-    struct process *of = &books->processes[process];
-    struct thing *thing = &of->things[call->cell];
+    struct process *process = &books->processes[process_index];
+    struct thing *thing = &process->things[call->cell];
     if (thing->share == NULL) {
-        uint64_t bytes = answer->exported[call->cell];
-        thing->share = new_share(books, thing->device, process, bytes);
-        thing->share->pool = thing->share->exported = true;
-        thing->share->address = NONE;
-        of->pools[thing->device] -= bytes;
-        of->pools_most[thing->device] -= bytes;
+        uint64_t bytes = answer->exported_reserved_bytes[call->cell];
+        thing->share = new_share(books, thing->device, process_index, bytes);
+        thing->share->is_pool = thing->share->is_exported = true;
+        thing->share->address_cell = NONE;
+        process->pool_bytes[thing->device] -= bytes;
+        process->pool_peak_bytes[thing->device] -= bytes;
     }
-    thing->share->files++;
+    thing->share->file_count++;
 }
 
-/* One that was exported is given back where nobody has it open and the card has all again that it ever reserved. */
-static void enter_pool_end(struct books *books, uint32_t process, struct thing *pool)
+/* The charge of an exported pool is returned if no process has it open and the card has all of it back. */
+static void enter_pool_end(struct books *books, uint32_t process_index, struct thing *pool)
 {
-    struct process *of = &books->processes[process];
+    struct process *process = &books->processes[process_index];
     struct share *share = pool->kind == A_POOL ? pool->share : NULL;
-    uint32_t cell = (uint32_t)(pool - of->things);
-    EACH(thing, of)
+    uint32_t pool_cell = (uint32_t)(pool - process->things);
+    EACH(thing, process)
     {
-        thing->pool = thing->kind == OF_POOL && thing->pool == cell ? NONE : thing->pool;
+        thing->pool_cell = thing->kind == POOL_POINTER && thing->pool_cell == pool_cell ? NONE : thing->pool_cell;
     }
     for (uint32_t p = 0; share != NULL && p < PROCESSES; p++)
-        share->late = share->late || share->open[p] > 0;
-    if (share != NULL && share->reserved < share->bytes)
-        share->late = true;
-    else if (share != NULL && !share->late)
+        share->is_late = share->is_late || share->open_counts[p] > 0;
+    if (share != NULL && share->reserved_bytes < share->bytes)
+        share->is_late = true;
+    else if (share != NULL && !share->is_late)
         share->bytes = 0;
-    drop(books, process, pool);
+    drop(books, process_index, pool);
 }
 
-/* It ends with the context of the stream. */
-static void enter_pooled(const struct process *of, const struct call *call, struct thing *thing)
+/* The memory ends with the context of the stream. */
+static void enter_pooled(const struct process *process, const struct call *call, struct thing *thing)
 {
-    thing->kind = OF_POOL;
-    thing->pool = call->choice;
-    if (call->other != NONE)
-        thing->context = of->things[call->other].context;
+    thing->kind = POOL_POINTER;
+    thing->pool_cell = call->choice;
+    if (call->other_cell != NONE)
+        thing->context = process->things[call->other_cell].context;
 }
 
 static void enter_graph(struct thing *thing, const struct call *call)
@@ -644,141 +671,145 @@ static void enter_graph(struct thing *thing, const struct call *call)
     thing->kind = AN_EXEC;
     thing->owner_context = call->context;
     thing->context = NONE;
-    thing->charged = rounded(call->bytes, CHUNK);
-    thing->prepaid = true;
-    thing->frees = call->choice == 1;
+    thing->charged_bytes = rounded(call->bytes, CHUNK_BYTES);
+    thing->is_prepaid = true;
+    thing->frees_itself = call->choice == 1;
 }
 
-/* A green context keeps its card's primary context. */
-static void enter_green(struct process *of, struct thing *thing)
+/* A green context retains its card's primary context. */
+static void enter_green(struct process *process, struct thing *thing)
 {
-    thing->kind = A_GREEN;
+    thing->kind = A_GREEN_CONTEXT;
     thing->context = thing->device;
-    thing->charged = GREEN_;
-    of->contexts[thing->device].attached++;
+    thing->charged_bytes = GREEN_BYTES;
+    process->contexts[thing->device].attach_count++;
 }
 
-static void enter_made(struct books *books, uint32_t process, const struct call *call, const struct answer *answer,
-                       uint64_t room)
+static void enter_made(struct books *books, uint32_t process_index, const struct call *call,
+                       const struct answer *answer, uint64_t room_bytes)
 {
-    struct process *of = &books->processes[process];
-    struct thing *thing = &of->things[call->cell];
+    struct process *process = &books->processes[process_index];
+    struct thing *thing = &process->things[call->cell];
     *thing = (struct thing){.device = call->device, .context = call->context, .bytes = call->bytes};
     switch (call->kind) {
     case ALLOCATE:
-    case PITCHED: enter_pointer(of, call, thing, answer->value, room); break;
-    case MANAGED: thing->kind = BY_MANAGED; break;
-    case POOL: thing->kind = A_POOL, thing->context = NONE, thing->exportable = call->choice > 1; break;
-    case POOLED: enter_pooled(of, call, thing); break;
+    case PITCHED: enter_pointer(process, call, thing, answer->value, room_bytes); break;
+    case MANAGED: thing->kind = MANAGED_POINTER; break;
+    case POOL: thing->kind = A_POOL, thing->context = NONE, thing->is_exportable = call->choice > 1; break;
+    case POOLED: enter_pooled(process, call, thing); break;
     case STREAM: thing->kind = A_STREAM; break;
     case GRAPH: enter_graph(thing, call); break;
     case BLOCK:
     case HANDLE_RETAIN:
-    case MAP: enter_block(books, process, call, thing); break;
+    case MAP: enter_block(books, process_index, call, thing); break;
     case IMPORT:
     case POOL_IMPORT:
     case POOL_OPEN:
-    case OPEN: enter_import(books, process, call, thing); break;
-    case ARRAY: enter_array(of, thing); break;
-    case SPARSE: thing->kind = A_SPARSE; break;
-    case GREEN: enter_green(of, thing); break;
-    case LIBRARY: thing->kind = A_LIBRARY, thing->context = NONE, of->code += 8 * answer->value; break;
-    default: thing->kind = A_MODULE, thing->charged = in_blocks(call->bytes), of->code += 8 * answer->value;
+    case OPEN: enter_import(books, process_index, call, thing); break;
+    case ARRAY: enter_array(process, thing); break;
+    case SPARSE: thing->kind = A_SPARSE_ARRAY; break;
+    case GREEN: enter_green(process, thing); break;
+    case LIBRARY: thing->kind = A_LIBRARY, thing->context = NONE, process->code_bytes += 8 * answer->value; break;
+    default:
+        thing->kind = A_MODULE, thing->charged_bytes = in_blocks(call->bytes), process->code_bytes += 8 * answer->value;
     }
 }
 
 unsigned books_tile(const struct thing *array, const struct share *share)
 {
-    unsigned t = 0;
-    while (t < TILES - 1 && array->tiles[t] != NULL && array->tiles[t] != share)
-        t++;
-    return t;
+    unsigned tile = 0;
+    while (tile < TILES - 1 && array->tiles[tile] != NULL && array->tiles[tile] != share)
+        tile++;
+    return tile;
 }
 
-/* Tiles of a block count once for an array, until the array is gone. */
-static void enter_tile(struct process *of, struct thing *array, const struct call *call)
+/* An array counts a block once, for all its tiles, until it is destroyed. */
+static void enter_tile(struct process *process, struct thing *array, const struct call *call)
 {
-    struct share *share = of->things[call->other].share;
-    unsigned t = books_tile(array, share);
-    if (array->tiles[t] == NULL) {
-        array->tiles[t] = share;
-        share->of_maker++;
+    struct share *share = process->things[call->other_cell].share;
+    unsigned tile = books_tile(array, share);
+    if (array->tiles[tile] == NULL) {
+        array->tiles[tile] = share;
+        share->maker_references++;
     }
 }
 
-/* A launch is refused while the memory of the last one is there, and when the context of that memory ended. */
+/* A launch is refused while the memory of the last one is allocated, and when the context of that memory ended. */
 static void enter_launch(struct thing *exec, const struct answer *answer)
 {
-    if (exec->prepaid)
-        exec->charged = 0;
-    exec->prepaid = false;
-    exec->live = exec->live || (answer->code == 0 && !exec->frees);
+    if (exec->is_prepaid)
+        exec->charged_bytes = 0;
+    exec->is_prepaid = false;
+    exec->is_live = exec->is_live || (answer->code == 0 && !exec->frees_itself);
 }
 
 /* The memory of a graph outlives it. */
 static void enter_graph_end(struct thing *exec)
 {
-    if (!exec->live)
+    if (!exec->is_live)
         *exec = (struct thing){0};
-    exec->kind = exec->live ? OF_POOL : NOTHING;
-    exec->pool = NONE;
+    exec->kind = exec->is_live ? POOL_POINTER : NOTHING;
+    exec->pool_cell = NONE;
     exec->context = exec->owner_context;
-    exec->live = false;
+    exec->is_live = false;
 }
 
-static void enter_streams_word(struct process *of, const struct call *call)
+static void enter_streams_word(struct process *process, const struct call *call)
 {
-    of->things[call->cell].blocked = call->kind == BLOCK_STREAM;
-    for (struct pending *it = of->pending; call->kind == OPEN_STREAM && it < of->pending + PENDING; it++)
-        if (it->stream == call->cell)
-            it->stream = NONE;
+    process->things[call->cell].is_blocked = call->kind == BLOCK_STREAM;
+    for (struct pending *pending = process->pending; call->kind == OPEN_STREAM && pending < process->pending + PENDING;
+         pending++)
+        if (pending->stream_cell == call->cell)
+            pending->stream_cell = NONE;
 }
 
-static void enter_look(struct process *of, const struct call *call)
+static void enter_look(struct process *process, const struct call *call)
 {
-    for (struct pending *it = of->pending; it < of->pending + PENDING; it++)
-        if (it->stream == NONE)
-            it->used = false;
+    for (struct pending *pending = process->pending; pending < process->pending + PENDING; pending++)
+        if (pending->stream_cell == NONE)
+            pending->is_used = false;
     (void)call;
 }
 
-static void enter_green_end(struct books *books, uint32_t process, struct thing *thing)
+static void enter_green_end(struct books *books, uint32_t process_index, struct thing *thing)
 {
-    struct context *primary = &books->processes[process].contexts[thing->device];
+    struct context *primary = &books->processes[process_index].contexts[thing->device];
     uint32_t device = thing->device;
-    drop(books, process, thing);
-    if (--primary->attached == 0)
-        end_context(books, process, device);
+    drop(books, process_index, thing);
+    if (--primary->attach_count == 0)
+        end_context(books, process_index, device);
 }
 
-static void enter_context(struct books *books, uint32_t process, const struct call *call)
+static void enter_context(struct books *books, uint32_t process_index, const struct call *call)
 {
-    struct process *of = &books->processes[process];
-    uint32_t at = call->kind == CREATE ? call->other : call->kind == DESTROY ? call->context : call->device;
-    struct context *context = &of->contexts[at];
+    struct process *process = &books->processes[process_index];
+    uint32_t context_index = call->kind == CREATE    ? call->other_cell
+                             : call->kind == DESTROY ? call->context
+                                                     : call->device;
+    struct context *context = &process->contexts[context_index];
     context->device = call->device;
     if (call->kind == RETAIN || call->kind == CREATE)
-        context->attached++;
-    else if (call->kind != RELEASE || --context->attached == 0)
-        end_context(books, process, at);
+        context->attach_count++;
+    else if (call->kind != RELEASE || --context->attach_count == 0)
+        end_context(books, process_index, context_index);
 }
 
-void books_enter(struct books *books, uint32_t process, const struct call *call, const struct answer *answer,
-                 uint64_t room)
+void books_enter(struct books *books, uint32_t process_index, const struct call *call, const struct answer *answer,
+                 uint64_t room_bytes)
 {
-    struct process *of = &books->processes[process];
-    struct thing *thing = &of->things[call->cell == NONE ? 0 : call->cell];
+    struct process *process = &books->processes[process_index];
+    struct thing *thing = &process->things[call->cell == NONE ? 0 : call->cell];
     switch (call->kind) {
     case RETAIN:
     case RELEASE:
     case RESET:
     case CREATE:
-    case DESTROY: enter_context(books, process, call); break;
+    case DESTROY: enter_context(books, process_index, call); break;
     case FREE:
-    case FREE_ASYNC: enter_free(books, process, call); break;
-    case POOL_DESTROY: enter_pool_end(books, process, thing); break;
-    case POOL_EXPORT: enter_pool_export(books, process, call, answer); break;
-    case POOL_SHARE: enter_pool_share(of, call, answer); break;
+    case FREE_ASYNC: enter_free(books, process_index, call); break;
+    case POOL_DESTROY: enter_pool_end(books, process_index, thing); break;
+    case POOL_EXPORT: enter_pool_export(books, process_index, call, answer); break;
+    case POOL_SHARE: enter_pool_share(process, call, answer); break;
     case STREAM_DESTROY:
     case HANDLE_RELEASE:
     case UNMAP:
@@ -786,44 +817,47 @@ void books_enter(struct books *books, uint32_t process, const struct call *call,
     case ARRAY_DESTROY:
     case MODULE_UNLOAD:
     case LIBRARY_UNLOAD:
-        drop(books, process, thing);
-        end_pools(books, process, call->device);
+        drop(books, process_index, thing);
+        end_pools(books, process_index, call->device);
         break;
     case BLOCK_STREAM:
-    case OPEN_STREAM: enter_streams_word(of, call); break;
+    case OPEN_STREAM: enter_streams_word(process, call); break;
     case LAUNCH: enter_launch(thing, answer); break;
     case GRAPH_DESTROY: enter_graph_end(thing); break;
-    case EXPORT: thing->share->files++, thing->share->exported = true; break;
-    case SHARE: enter_share(books, process, thing, answer); break;
-    case TILE: enter_tile(of, thing, call); break;
-    case GREEN_DESTROY: enter_green_end(books, process, thing); break;
-    case LIMIT: enter_limit(books, &of->contexts[call->context], call); break;
-    case LOOK: enter_look(of, call); break;
+    case EXPORT: thing->share->file_count++, thing->share->is_exported = true; break;
+    case SHARE: enter_share(books, process_index, thing, answer); break;
+    case TILE: enter_tile(process, thing, call); break;
+    case GREEN_DESTROY: enter_green_end(books, process_index, thing); break;
+    case LIMIT: enter_limit(books, &process->contexts[call->context], call); break;
+    case LOOK: enter_look(process, call); break;
     case POOL_TRIM:
     case LIBRARY_USE:
     case SYNCHRONIZE: break;
-    default: enter_made(books, process, call, answer, room);
+    default: enter_made(books, process_index, call, answer, room_bytes);
     }
 }
 
-void books_pools(struct books *books, uint32_t process, const struct call *call, const struct answer *answer)
+void books_pools(struct books *books, uint32_t process_index, const struct call *call, const struct answer *answer)
 {
-    struct process *of = &books->processes[process];
-    for (uint32_t d = 0; d < DEVICES; d++) {
-        bool ends = call->kind == RELEASE || call->kind == RESET || call->kind == DESTROY;
-        bool looked = call->device == d && (call->kind == LOOK || (ends && !on_device(books, process, d)));
-        of->pools_most[d] += answer->reserved[d] > of->pools[d] ? answer->reserved[d] - of->pools[d] : 0;
-        of->pools[d] = answer->reserved[d];
-        of->pools_least[d] = answer->used[d];
-        if (looked)
-            of->pools_most[d] = of->pools[d];
+    struct process *process = &books->processes[process_index];
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        bool is_end = call->kind == RELEASE || call->kind == RESET || call->kind == DESTROY;
+        bool is_looked = call->device == device &&
+                         (call->kind == LOOK || (is_end && !on_device(books, process_index, device)));
+        process->pool_peak_bytes[device] += answer->reserved_bytes[device] > process->pool_bytes[device]
+                                                ? answer->reserved_bytes[device] - process->pool_bytes[device]
+                                                : 0;
+        process->pool_bytes[device] = answer->reserved_bytes[device];
+        process->pool_used_bytes[device] = answer->used_bytes[device];
+        if (is_looked)
+            process->pool_peak_bytes[device] = process->pool_bytes[device];
     }
-    for (uint32_t c = 0; c < CELLS; c++) {
-        struct share *share = of->things[c].kind == A_POOL ? of->things[c].share : NULL;
+    for (uint32_t cell = 0; cell < CELLS; cell++) {
+        struct share *share = process->things[cell].kind == A_POOL ? process->things[cell].share : NULL;
         if (share == NULL)
             continue;
-        share->reserved = answer->exported[c];
-        share->in_use = answer->in_use[c];
-        share->bytes = share->bytes > share->reserved ? share->bytes : share->reserved;
+        share->reserved_bytes = answer->exported_reserved_bytes[cell];
+        share->used_bytes = answer->exported_used_bytes[cell];
+        share->bytes = share->bytes > share->reserved_bytes ? share->bytes : share->reserved_bytes;
     }
 }

@@ -1,11 +1,11 @@
-/* What the model's program asks of the processes that it drives: one call of the driver at a time. */
+/* Calls that the model's program has its processes make, one call of the driver at a time. */
 #ifndef HETERO_MODEL_CALL_H
 #define HETERO_MODEL_CALL_H
 
 #include <stdint.h>
 
 #define DEVICES  2u
-#define CONTEXTS 4u /* of a process: each device's primary, and two of its own */
+#define CONTEXTS 4u /* of a process: the primary context of each device, and two others */
 #define CELLS    48u
 #define NONE     UINT32_MAX
 
@@ -22,10 +22,10 @@
 #define ENUM(name) name,
 enum { CALLS(ENUM) CALL_KINDS };
 
-/* A cell is where a process keeps what a call made. */
+/* A call, and the cell of the process that has the object of the call. */
 struct call {
-    uint32_t kind, device, context, cell, other, choice;
-    uint32_t thread; /* of the process, by which it is made: its first, or another */
+    uint32_t kind, device, context, cell, other_cell, choice;
+    uint32_t thread_number; /* of the process that makes the call: 0 its first, 1 another */
     uint32_t pad;
     uint64_t bytes;
     char handle[64]; /* of OPEN and POOL_OPEN */
@@ -34,13 +34,14 @@ struct call {
 struct answer {
     int32_t code;
     uint32_t pad;
-    uint64_t value;                            /* the address, or what is free */
-    uint64_t reserved[DEVICES], used[DEVICES]; /* of this process's pools, as the driver says */
-    uint64_t exported[CELLS], in_use[CELLS];   /* of its exported pools, which are not in those: by the pool's cell */
-    char handle[64];                           /* of SHARE and POOL_SHARE */
+    uint64_t value; /* the address, file descriptor, free bytes or bytes of text */
+    uint64_t reserved_bytes[DEVICES], used_bytes[DEVICES]; /* of this process's pools, as the driver reports */
+    uint64_t exported_reserved_bytes[CELLS],
+        exported_used_bytes[CELLS]; /* of its exported pools, which are not in those above: by the pool's cell */
+    char handle[64];                /* of SHARE and POOL_SHARE */
 };
 
-/* Make the calls that come through a socket until it ends. */
+/* Makes the calls that come through a socket until it ends. */
 int work(int socket);
 
 #endif

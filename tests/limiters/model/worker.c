@@ -1,4 +1,4 @@
-/* A process under the limiter: it makes the calls that it is told to make. */
+/* A process under the limiter: makes the calls that the model sends. */
 #include "call.h"
 
 #include "../../../limiters/cuda/abi.h"
@@ -16,22 +16,22 @@
 #define MIB   (UINT64_C(1) << 20)
 #define POOLS 256
 
-/* What a pool takes of a device at a time (docs/charges.md). */
-#define POOL_CHUNK (32 * MIB)
+/* Unit of a pool's reservations (docs/charges.md). */
+#define POOL_CHUNK_BYTES (32 * MIB)
 
-static void *driver;
+static void *driver_library;
 
 static void *driver_function(const char *name)
 {
-    void *found = dlsym(driver, name);
-    if (found == NULL) {
+    void *function = dlsym(driver_library, name);
+    if (function == NULL) {
         fprintf(stderr, "%s is not there\n", name);
         _exit(3);
     }
-    return found;
+    return function;
 }
 
-/* A function of the driver's, as the limiter lets the program have it. */
+/* A function of the driver, through the limiter. */
 #define CU(name)                                                                                                       \
     ({                                                                                                                 \
         static typeof(&name) found;                                                                                    \
@@ -42,15 +42,15 @@ static void *driver_function(const char *name)
 
 struct cell {
     uint64_t handle, address, bytes;
-    volatile uint32_t *word; /* that a stream waits for */
-    bool exported;           /* a pool that is, and that the driver knows */
+    volatile uint32_t *word; /* of host memory that the stream waits for */
+    bool is_exported;        /* an exported pool that the driver still knows */
 };
 static struct cell cells[CELLS];
 static CUcontext contexts[CONTEXTS];
 static struct {
     CUmemoryPool handle;
     uint32_t device;
-} pools[POOLS]; /* all that there ever were */
+} pools[POOLS]; /* of this process, until the driver no longer knows them */
 static unsigned pool_count;
 
 #define CALL(name)                                                                                                     \
@@ -78,7 +78,7 @@ CALL(call_reset)
 CALL(call_create)
 {
     CUcontext popped;
-    CUresult code = CU(cuCtxCreate_v2)(&contexts[call->other], 0, (CUdevice)call->device);
+    CUresult code = CU(cuCtxCreate_v2)(&contexts[call->other_cell], 0, (CUdevice)call->device);
     return code != CUDA_SUCCESS ? code : CU(cuCtxPopCurrent_v2)(&popped);
 }
 
@@ -102,7 +102,7 @@ CALL(call_stream_destroy)
     return CU(cuStreamDestroy_v2)((CUstream)cell->handle);
 }
 
-/* The stream waits for a word of the host until it is opened. */
+/* Has the stream wait for a word of host memory, until call_open_stream writes it. */
 CALL(call_block_stream)
 {
     CUdeviceptr address;
@@ -126,7 +126,7 @@ CALL(call_open_stream)
 /* -------------------------------------------------------------------------------------------------- memory by pointer
  */
 
-static CUresult at(struct cell *cell, struct answer *answer, CUresult code)
+static CUresult answer_address(struct cell *cell, struct answer *answer, CUresult code)
 {
     answer->value = cell->address;
     return code;
@@ -134,19 +134,20 @@ static CUresult at(struct cell *cell, struct answer *answer, CUresult code)
 
 CALL(call_allocate)
 {
-    return at(cell, answer, CU(cuMemAlloc_v2)((CUdeviceptr *)&cell->address, call->bytes));
+    return answer_address(cell, answer, CU(cuMemAlloc_v2)((CUdeviceptr *)&cell->address, call->bytes));
 }
 
 CALL(call_pitched)
 {
     size_t pitch;
     CUresult code = CU(cuMemAllocPitch_v2)((CUdeviceptr *)&cell->address, &pitch, 512, (call->bytes + 511) / 512, 4);
-    return at(cell, answer, code);
+    return answer_address(cell, answer, code);
 }
 
 CALL(call_managed)
 {
-    return at(cell, answer, CU(cuMemAllocManaged)((CUdeviceptr *)&cell->address, call->bytes, CU_MEM_ATTACH_GLOBAL));
+    return answer_address(cell, answer,
+                          CU(cuMemAllocManaged)((CUdeviceptr *)&cell->address, call->bytes, CU_MEM_ATTACH_GLOBAL));
 }
 
 CALL(call_free)
@@ -156,7 +157,7 @@ CALL(call_free)
 
 static CUstream stream_of(const struct call *call)
 {
-    return call->other == NONE ? NULL : (CUstream)cells[call->other].handle;
+    return call->other_cell == NONE ? NULL : (CUstream)cells[call->other_cell].handle;
 }
 
 CALL(call_free_async)
@@ -188,7 +189,7 @@ static void forget_pool(CUmemoryPool handle)
 
 CALL(call_pool)
 {
-    uint64_t keep = call->choice % 2 == 0 ? 0 : UINT64_MAX;
+    uint64_t threshold_bytes = call->choice % 2 == 0 ? 0 : UINT64_MAX;
     CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .handleTypes = call->choice < 2 ? 0 : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}};
@@ -196,12 +197,12 @@ CALL(call_pool)
     if (code != CUDA_SUCCESS)
         return code;
     remember((CUmemoryPool)cell->handle, call->device);
-    return CU(cuMemPoolSetAttribute)((CUmemoryPool)cell->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+    return CU(cuMemPoolSetAttribute)((CUmemoryPool)cell->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold_bytes);
 }
 
 CALL(call_pool_destroy)
 {
-    cell->exported = false;
+    cell->is_exported = false;
     return CU(cuMemPoolDestroy)((CUmemoryPool)cell->handle);
 }
 
@@ -210,7 +211,7 @@ CALL(call_pool_trim)
     return CU(cuMemPoolTrimTo)((CUmemoryPool)cell->handle, 0);
 }
 
-/* From a pool of the program's, which lies in cell `choice`, or from the device's own. */
+/* From the pool in cell `choice`, or from the device's current pool. */
 CALL(call_pooled)
 {
     CUdeviceptr *pointer = (CUdeviceptr *)&cell->address;
@@ -218,25 +219,26 @@ CALL(call_pooled)
                         ? CU(cuMemAllocAsync)(pointer, call->bytes, stream_of(call))
                         : CU(cuMemAllocFromPoolAsync)(pointer, call->bytes, (CUmemoryPool)cells[call->choice].handle,
                                                       stream_of(call));
-    return at(cell, answer, code);
+    return answer_address(cell, answer, code);
 }
 
-/* An executable graph that allocates, and frees again where `choice` is 1. */
+/* An executable graph that allocates, and that frees the memory if `choice` is 1. */
 CALL(call_graph)
 {
     CUgraph graph;
-    CUgraphNode made, freed;
-    CUDA_MEM_ALLOC_NODE_PARAMS node = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                                     .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}},
-                                       .bytesize = call->bytes};
+    CUgraphNode alloc_node, free_node;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)call->device}},
+        .bytesize = call->bytes};
     CUresult code = CU(cuGraphCreate)(&graph, 0);
     if (code == CUDA_SUCCESS)
-        code = CU(cuGraphAddMemAllocNode)(&made, graph, NULL, 0, &node);
+        code = CU(cuGraphAddMemAllocNode)(&alloc_node, graph, NULL, 0, &parameters);
     if (code == CUDA_SUCCESS && call->choice == 1)
-        code = CU(cuGraphAddMemFreeNode)(&freed, graph, &made, 1, node.dptr);
+        code = CU(cuGraphAddMemFreeNode)(&free_node, graph, &alloc_node, 1, parameters.dptr);
     if (code == CUDA_SUCCESS)
         code = CU(cuGraphInstantiateWithFlags)((CUgraphExec *)&cell->handle, graph, 0);
-    cell->address = node.dptr;
+    cell->address = parameters.dptr;
     CU(cuGraphDestroy)(graph);
     return code;
 }
@@ -264,12 +266,12 @@ CALL(call_block)
     return CU(cuMemCreate)((CUmemGenericAllocationHandle *)&cell->handle, call->bytes, &properties, 0);
 }
 
-/* `other` is a mapping of the block. */
+/* `other_cell` is a mapping of the block. */
 CALL(call_handle_retain)
 {
-    cell->bytes = cells[call->other].bytes;
+    cell->bytes = cells[call->other_cell].bytes;
     return CU(cuMemRetainAllocationHandle)((CUmemGenericAllocationHandle *)&cell->handle,
-                                           (void *)(uintptr_t)cells[call->other].address);
+                                           (void *)(uintptr_t)cells[call->other_cell].address);
 }
 
 CALL(call_handle_release)
@@ -277,12 +279,12 @@ CALL(call_handle_release)
     return CU(cuMemRelease)(cell->handle);
 }
 
-/* The block in cell `other`, mapped. */
+/* Maps the block in cell `other_cell`. */
 CALL(call_map)
 {
-    cell->bytes = cells[call->other].bytes;
+    cell->bytes = cells[call->other_cell].bytes;
     CUresult code = CU(cuMemAddressReserve)((CUdeviceptr *)&cell->address, cell->bytes, 0, 0, 0);
-    return code != CUDA_SUCCESS ? code : CU(cuMemMap)(cell->address, cell->bytes, 0, cells[call->other].handle, 0);
+    return code != CUDA_SUCCESS ? code : CU(cuMemMap)(cell->address, cell->bytes, 0, cells[call->other_cell].handle, 0);
 }
 
 CALL(call_unmap)
@@ -293,9 +295,9 @@ CALL(call_unmap)
 
 CALL(call_export)
 {
-    int file = -1;
-    CUresult code = CU(cuMemExportToShareableHandle)(&file, cell->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    answer->value = (uint64_t)(int64_t)file;
+    int fd = -1;
+    CUresult code = CU(cuMemExportToShareableHandle)(&fd, cell->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    answer->value = (uint64_t)(int64_t)fd;
     return code;
 }
 
@@ -327,16 +329,16 @@ CALL(call_close)
     return CU(cuIpcCloseMemHandle)(cell->address);
 }
 
-/* What it reserves is told of it alone from then on. */
+/* Afterwards the reservation of the pool is reported separately. */
 CALL(call_pool_export)
 {
-    int file = -1;
-    CUresult code = CU(cuMemPoolExportToShareableHandle)(&file, (CUmemoryPool)cell->handle,
+    int fd = -1;
+    CUresult code = CU(cuMemPoolExportToShareableHandle)(&fd, (CUmemoryPool)cell->handle,
                                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    answer->value = (uint64_t)(int64_t)file;
+    answer->value = (uint64_t)(int64_t)fd;
     if (code == CUDA_SUCCESS)
         forget_pool((CUmemoryPool)cell->handle);
-    cell->exported = cell->exported || code == CUDA_SUCCESS;
+    cell->is_exported = cell->is_exported || code == CUDA_SUCCESS;
     return code;
 }
 
@@ -353,7 +355,7 @@ CALL(call_pool_share)
     return CU(cuMemPoolExportPointer)((CUmemPoolPtrExportData *)answer->handle, cell->address);
 }
 
-/* `choice` is the cell of the pool as it was imported. */
+/* `choice` is the cell of the imported pool. */
 CALL(call_pool_open)
 {
     CUmemPoolPtrExportData address;
@@ -378,12 +380,12 @@ CALL(call_sparse)
     return CU(cuArray3DCreate_v2)((CUarray *)&cell->handle, &shape);
 }
 
-/* The block in cell `other`, in the array's tile of number `choice`. */
+/* Maps the block in cell `other_cell` into the array's tile number `choice`. */
 CALL(call_tile)
 {
     CUarrayMapInfo tile = {.resource = {.array = (CUarray)cell->handle},
                            .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
-                           .memHandle = {cells[call->other].handle},
+                           .memHandle = {cells[call->other_cell].handle},
                            .deviceBitMask = 1};
     tile.subresource.word[0] = call->choice;
     return CU(cuMemMapArrayAsync)(&tile, 1, NULL);
@@ -394,7 +396,7 @@ CALL(call_array_destroy)
     return CU(cuArrayDestroy)((CUarray)cell->handle);
 }
 
-/* PTX with an array, or a fat binary of it, compressed or not. */
+/* PTX with an array, or a fat binary of that, compressed if `choice` is 2. */
 static const void *image_of(const struct call *call, struct answer *answer)
 {
     static char text[256];
@@ -419,7 +421,7 @@ CALL(call_library)
     return CU(cuLibraryLoadData)((CUlibrary *)&cell->handle, image_of(call, answer), NULL, NULL, 0, NULL, NULL, 0);
 }
 
-/* In the current context it is loaded then. */
+/* Loads the library in the current context. */
 CALL(call_library_use)
 {
     size_t bytes;
@@ -447,14 +449,14 @@ struct resource { /* CUdevResource of cuda.h */
 
 CALL(call_green)
 {
-    CUresult (*of_card)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
+    CUresult (*get_resource)(CUdevice, struct resource *, int) = driver_function("cuDeviceGetDevResource");
     CUresult (*describe)(CUdevResourceDesc *, struct resource *,
                          unsigned) = driver_function("cuDevResourceGenerateDesc");
-    struct resource all;
+    struct resource resource;
     CUdevResourceDesc description;
-    CUresult code = of_card((CUdevice)call->device, &all, 1);
+    CUresult code = get_resource((CUdevice)call->device, &resource, 1);
     if (code == CUDA_SUCCESS)
-        code = describe(&description, &all, 1);
+        code = describe(&description, &resource, 1);
     return code != CUDA_SUCCESS
                ? code
                : CU(cuGreenCtxCreate)((CUgreenCtx *)&cell->handle, description, (CUdevice)call->device, 1);
@@ -467,9 +469,9 @@ CALL(call_green_destroy)
 
 CALL(call_look)
 {
-    size_t free = 0, total;
-    CUresult code = CU(cuMemGetInfo_v2)(&free, &total);
-    answer->value = free;
+    size_t free_bytes = 0, total_bytes;
+    CUresult code = CU(cuMemGetInfo_v2)(&free_bytes, &total_bytes);
+    answer->value = free_bytes;
     return code;
 }
 
@@ -478,43 +480,44 @@ CALL(call_look)
 
 static CUresult make(const struct call *call, struct answer *answer);
 
-/* Take and free without being told, until somebody kills this process: what it makes is nobody's to know. */
+/* Allocates and frees at random until the process is killed. The model does not know these calls. */
 static __attribute__((noreturn)) void *run(void *call_)
 {
     const struct call *call = call_;
     static const struct {
-        uint32_t take, give;
+        uint32_t take_kind, give_kind;
     } ways[] = {{ALLOCATE, FREE},       {ALLOCATE, FREE_ASYNC},  {MANAGED, FREE},        {POOLED, FREE_ASYNC},
                 {ARRAY, ARRAY_DESTROY}, {BLOCK, HANDLE_RELEASE}, {GRAPH, GRAPH_DESTROY}, {STREAM, STREAM_DESTROY}};
-    static struct call held[CELLS];
-    static bool taken[CELLS];
-    unsigned seed = call->choice + call->thread;
+    static struct call release_calls[CELLS];
+    static bool is_taken[CELLS];
+    unsigned seed = call->choice + call->thread_number;
     for (;;) {
-        uint32_t i = (uint32_t)rand_r(&seed) % (CELLS / 2) * 2 + call->thread, way = (uint32_t)rand_r(&seed) % 8;
-        struct answer ignored;
-        if (taken[i])
-            make(&held[i], &ignored);
-        struct call take = {.kind = ways[way].take,
+        uint32_t cell_index = (uint32_t)rand_r(&seed) % (CELLS / 2) * 2 + call->thread_number,
+                 way = (uint32_t)rand_r(&seed) % 8;
+        struct answer ignored_answer;
+        if (is_taken[cell_index])
+            make(&release_calls[cell_index], &ignored_answer);
+        struct call take = {.kind = ways[way].take_kind,
                             .device = call->device,
                             .context = call->context,
-                            .cell = i,
-                            .other = NONE,
+                            .cell = cell_index,
+                            .other_cell = NONE,
                             .choice = way == 3 ? NONE : 0,
                             .bytes = way == 5 ? 4 * MIB : (uint64_t)rand_r(&seed) % (6 * MIB) + 4};
-        held[i] = take;
-        held[i].kind = ways[way].give;
-        taken[i] = make(&take, &ignored) == CUDA_SUCCESS;
+        release_calls[cell_index] = take;
+        release_calls[cell_index].kind = ways[way].give_kind;
+        is_taken[cell_index] = make(&take, &ignored_answer) == CUDA_SUCCESS;
     }
 }
 
-/* Two threads do it, each with its own cells. */
+/* Two threads run, each with its own cells. */
 CALL(__attribute__((noreturn)) call_run)
 {
-    static struct call of_other;
+    static struct call other_call;
     pthread_t thread;
-    of_other = *call;
-    of_other.thread = 1;
-    pthread_create(&thread, NULL, run, &of_other);
+    other_call = *call;
+    other_call.thread_number = 1;
+    pthread_create(&thread, NULL, run, &other_call);
     run((void *)call);
 }
 
@@ -581,77 +584,80 @@ static CUresult make(const struct call *call, struct answer *answer)
     return makers[call->kind](call, call->cell == NONE ? NULL : &cells[call->cell], answer);
 }
 
-/* Another thread of the process, which makes a call while the first waits for it. */
+/* A second thread of the process, which makes a call while the first waits for it. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    const struct call *call; /* NULL: there is none to make */
+    const struct call *call; /* NULL: none to make */
     struct answer *answer;
-} other = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL};
+} other_thread = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL};
 
-static __attribute__((noreturn)) void *make_others(void *nothing)
+static __attribute__((noreturn)) void *make_other_calls(void *nothing)
 {
     (void)nothing;
-    pthread_mutex_lock(&other.lock);
+    pthread_mutex_lock(&other_thread.lock);
     for (;;) {
-        while (other.call == NULL)
-            pthread_cond_wait(&other.changed, &other.lock);
-        other.answer->code = (int32_t)make(other.call, other.answer);
-        other.call = NULL;
-        pthread_cond_signal(&other.changed);
+        while (other_thread.call == NULL)
+            pthread_cond_wait(&other_thread.changed, &other_thread.lock);
+        other_thread.answer->code = (int32_t)make(other_thread.call, other_thread.answer);
+        other_thread.call = NULL;
+        pthread_cond_signal(&other_thread.changed);
     }
 }
 
 static void make_in_another(const struct call *call, struct answer *answer)
 {
     static pthread_t thread;
-    static bool started;
-    if (!started && pthread_create(&thread, NULL, make_others, NULL) != 0)
+    static bool is_started;
+    if (!is_started && pthread_create(&thread, NULL, make_other_calls, NULL) != 0)
         _exit(5);
-    started = true;
-    pthread_mutex_lock(&other.lock);
-    other.answer = answer;
-    other.call = call;
-    pthread_cond_signal(&other.changed);
-    while (other.call != NULL)
-        pthread_cond_wait(&other.changed, &other.lock);
-    pthread_mutex_unlock(&other.lock);
+    is_started = true;
+    pthread_mutex_lock(&other_thread.lock);
+    other_thread.answer = answer;
+    other_thread.call = call;
+    pthread_cond_signal(&other_thread.changed);
+    while (other_thread.call != NULL)
+        pthread_cond_wait(&other_thread.changed, &other_thread.lock);
+    pthread_mutex_unlock(&other_thread.lock);
 }
 
 static uint64_t in_chunks(uint64_t bytes)
 {
-    return (bytes + POOL_CHUNK - 1) / POOL_CHUNK * POOL_CHUNK;
+    return (bytes + POOL_CHUNK_BYTES - 1) / POOL_CHUNK_BYTES * POOL_CHUNK_BYTES;
 }
 
-static bool pool_has(CUmemoryPool pool, uint64_t *reserved, uint64_t *used)
+static bool pool_has(CUmemoryPool pool, uint64_t *reserved_bytes, uint64_t *used_bytes)
 {
-    return CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved) == CUDA_SUCCESS &&
-           CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used) == CUDA_SUCCESS;
+    return CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved_bytes) == CUDA_SUCCESS &&
+           CU(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, used_bytes) == CUDA_SUCCESS;
 }
 
-/* What the driver says of the pools that it still knows. */
-static void say_pools(struct answer *answer)
+/* Reports the driver's figures of the pools that it still knows. */
+static void report_pools(struct answer *answer)
 {
-    CUmemoryPool own;
-    uint64_t reserved, used;
-    for (uint32_t d = 0; d < DEVICES; d++) {
-        if (CU(cuDeviceGetDefaultMemPool)(&own, (CUdevice)d) != CUDA_SUCCESS)
+    CUmemoryPool default_pool;
+    uint64_t reserved_bytes, used_bytes;
+    for (uint32_t device = 0; device < DEVICES; device++) {
+        if (CU(cuDeviceGetDefaultMemPool)(&default_pool, (CUdevice)device) != CUDA_SUCCESS)
             continue;
-        remember(own, d);
-        CU(cuDeviceGetGraphMemAttribute)((CUdevice)d, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &answer->reserved[d]);
-        CU(cuDeviceGetGraphMemAttribute)((CUdevice)d, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &answer->used[d]);
-        answer->used[d] = in_chunks(answer->used[d]);
+        remember(default_pool, device);
+        CU(cuDeviceGetGraphMemAttribute)((CUdevice)device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                         &answer->reserved_bytes[device]);
+        CU(cuDeviceGetGraphMemAttribute)((CUdevice)device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+                                         &answer->used_bytes[device]);
+        answer->used_bytes[device] = in_chunks(answer->used_bytes[device]);
     }
-    for (uint32_t c = 0; c < CELLS; c++)
-        cells[c].exported = cells[c].exported &&
-                            pool_has((CUmemoryPool)cells[c].handle, &answer->exported[c], &answer->in_use[c]);
+    for (uint32_t cell = 0; cell < CELLS; cell++)
+        cells[cell].is_exported = cells[cell].is_exported &&
+                                  pool_has((CUmemoryPool)cells[cell].handle, &answer->exported_reserved_bytes[cell],
+                                           &answer->exported_used_bytes[cell]);
     for (unsigned i = 0; i < pool_count; i++) {
-        if (!pool_has(pools[i].handle, &reserved, &used)) {
+        if (!pool_has(pools[i].handle, &reserved_bytes, &used_bytes)) {
             pools[i--] = pools[--pool_count];
             continue;
         }
-        answer->reserved[pools[i].device] += reserved;
-        answer->used[pools[i].device] += in_chunks(used);
+        answer->reserved_bytes[pools[i].device] += reserved_bytes;
+        answer->used_bytes[pools[i].device] += in_chunks(used_bytes);
     }
 }
 
@@ -661,56 +667,56 @@ static bool receive(int socket, struct call *call)
         struct cmsghdr head;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control;
-    int file;
-    struct iovec whole = {call, sizeof *call};
+    int fd;
+    struct iovec vector = {call, sizeof *call};
     struct msghdr message = {
-        .msg_iov = &whole, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+        .msg_iov = &vector, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
     if (recvmsg(socket, &message, 0) != sizeof *call)
         return false;
     if (message.msg_controllen > 0) {
-        memcpy(&file, CMSG_DATA(&control.head), sizeof file);
-        call->choice = (uint32_t)file;
+        memcpy(&fd, CMSG_DATA(&control.head), sizeof fd);
+        call->choice = (uint32_t)fd;
     }
     return true;
 }
 
-/* An answer, and the descriptor that it is about. */
-static bool reply(int socket, const struct answer *answer, bool exported)
+/* Sends an answer, and the file descriptor in it. */
+static bool reply(int socket, const struct answer *answer, bool has_fd)
 {
     union {
         struct cmsghdr head;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-    int file = (int)answer->value;
-    struct iovec whole = {(void *)answer, sizeof *answer};
-    struct msghdr message = {.msg_iov = &whole, .msg_iovlen = 1};
-    if (exported) {
-        memcpy(CMSG_DATA(&control.head), &file, sizeof file);
+    int fd = (int)answer->value;
+    struct iovec vector = {(void *)answer, sizeof *answer};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    if (has_fd) {
+        memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
         message.msg_control = &control;
         message.msg_controllen = sizeof control.bytes;
     }
-    bool sent = sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof *answer;
-    if (exported)
-        close(file);
-    return sent;
+    bool is_sent = sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof *answer;
+    if (has_fd)
+        close(fd);
+    return is_sent;
 }
 
 int work(int socket)
 {
     struct call call = {0};
     struct answer answer = {0};
-    driver = dlopen("libcuda.so.1", RTLD_NOW);
-    if (driver == NULL || CU(cuInit)(0) != CUDA_SUCCESS)
+    driver_library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver_library == NULL || CU(cuInit)(0) != CUDA_SUCCESS)
         return 3;
-    bool goes_on = reply(socket, &answer, false);
-    while (goes_on && receive(socket, &call)) {
+    bool is_connected = reply(socket, &answer, false);
+    while (is_connected && receive(socket, &call)) {
         answer = (struct answer){0};
-        if (call.thread == 0)
+        if (call.thread_number == 0)
             answer.code = (int32_t)make(&call, &answer);
         else
             make_in_another(&call, &answer);
-        say_pools(&answer);
-        goes_on = reply(socket, &answer, (call.kind == EXPORT || call.kind == POOL_EXPORT) && answer.code == 0);
+        report_pools(&answer);
+        is_connected = reply(socket, &answer, (call.kind == EXPORT || call.kind == POOL_EXPORT) && answer.code == 0);
     }
     return 0;
 }
