@@ -8,7 +8,7 @@
 
 struct descriptor {
     int number;   /* of the descriptor; -1: none */
-    dev_t device; /* of the file, as inode is: they tell whether the number still is that file's */
+    dev_t device; /* of the file, like inode: whether the descriptor still names this file */
     ino_t inode;
 };
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* The bits of the lock word. A counter of thefts keeps two waiters from both taking the lock from one dead holder. */
-#define OWNER       UINT32_C(0x0000ffff) /* slot + 1; 0: nobody */
+#define OWNER       UINT32_C(0x0000ffff) /* slot index + 1; 0: the lock is free */
 #define THEFT       UINT32_C(0x00010000)
 #define THEFTS      UINT32_C(0x7fff0000)
 #define HAS_WAITERS UINT32_C(0x80000000)
@@ -48,8 +48,8 @@ static int open_region_file(const struct region *region)
     return fd;
 }
 
-/* Whether a live process has locked the byte. `fd` is of a description of its own, for which this process's lock counts
- * as another's, too. */
+/* Whether a live process has locked the byte. `fd` is of another open file description than this process's lock,
+ * which so counts, too. */
 static bool is_byte_locked(int fd, int byte)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -59,7 +59,7 @@ static bool is_byte_locked(int fd, int byte)
 
 static struct hetero_region *map_region(const char *path)
 {
-    /* A description of its own: a mapping keeps its description open, and with it any lock, in children too. */
+    /* Another open file description: a mapping keeps its description open, and with it any lock, in children too. */
     int fd = open(path, O_RDWR | O_CLOEXEC);
     off_t file_bytes = fd < 0 ? -1 : lseek(fd, 0, SEEK_END);
     void *mapping = MAP_FAILED;
@@ -192,7 +192,7 @@ static bool lock_shared(struct region *region)
  * end. */
 static bool map_slot_keeper(struct region *region, int fd, int slot_index)
 {
-    size_t page_bytes = 1; /* rounded up to a page, which nobody reads */
+    size_t page_bytes = 1; /* rounded up to a page, which is never accessed */
     region->slot_mapping = mmap(NULL, page_bytes, PROT_NONE, MAP_SHARED, fd,
                                 (off_t)slot_index * HETERO_REGION_SLOT_OFFSET);
     return region->slot_mapping != MAP_FAILED && madvise(region->slot_mapping, page_bytes, MADV_DONTFORK) == 0;

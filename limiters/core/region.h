@@ -53,7 +53,7 @@ struct hetero_region_device {
 
 /* What a process reports of itself, beside what it is charged. */
 enum hetero_report {
-    HETERO_REPORT_UNCHARGED, /* bytes that the driver counts for it and nobody is charged for: contexts and code */
+    HETERO_REPORT_UNCHARGED, /* bytes that the driver counts for it and that are not charged: contexts and code */
     HETERO_REPORT_SHARED,    /* charged bytes that other processes may have open, too */
     HETERO_REPORT_OPENED,    /* count: openings of other processes' memory that it has not closed */
     HETERO_REPORT_KINDS,
@@ -145,7 +145,7 @@ struct region {
     _Atomic int slot_index;           /* of this process's slot; -1: it has none */
     void *slot_mapping;               /* the mapping that keeps the slot's byte locked */
     uint32_t pid;                     /* this process's, only shown to users; known with the slot */
-    /* The process's private copies: unlike the slot, nobody else can write them. */
+    /* The process's private copies: unlike the slot, no other process can write them. */
     uint64_t own_bytes[HETERO_MAX_DEVICES];                    /* that it holds */
     uint64_t returned_bytes[HETERO_MAX_DEVICES];               /* that it has given back so far */
     uint64_t reports[HETERO_REPORT_KINDS][HETERO_MAX_DEVICES]; /* as in the slot */

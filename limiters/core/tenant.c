@@ -133,7 +133,7 @@ static void run_child_handlers(void)
 
 /* -------------------------------------------------------------------------------------------------------- the grant */
 
-/* A notice, since nothing else tells the program's user why all driver calls fail. */
+/* A notice, since otherwise the program's user does not learn why all driver calls fail. */
 static enum tenancy refuse(const char *path, const char *problem)
 {
     log_line(LOG_NOTICE, "grant %s: %s: everything is refused; start the container, or the command, anew", path,

@@ -45,7 +45,7 @@ struct fatbin_entry {
     uint64_t expanded_bytes; /* of the image, if it is compressed */
 };
 
-/* The compiler's options for PTX: a text with a NUL, at so many bytes from the entry's start. */
+/* The compiler's options for PTX: a text with a NUL, and its offset in bytes from the entry's start. */
 struct fatbin_options {
     uint32_t text_offset, text_bytes;
 };

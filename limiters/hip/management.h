@@ -1,4 +1,4 @@
-/* HIP tells neither a power limit nor a process's memory. */
+/* HIP reports neither a power limit nor a process's memory. */
 #ifndef HETERO_HIP_MANAGEMENT_H
 #define HETERO_HIP_MANAGEMENT_H
 

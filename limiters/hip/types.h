@@ -68,7 +68,7 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define HIP_MEMPOOL_ATTR_USED_MEM_CURRENT     hipMemPoolAttrUsedMemCurrent
 #define HIP_ERROR_OUT_OF_MEMORY               hipErrorOutOfMemory
 #define HIP_ERROR_INVALID_VALUE               hipErrorInvalidValue
-#define HIP_ERROR_NOT_FOUND                   hipErrorInvalidValue /* what it answers to a name that is unknown */
+#define HIP_ERROR_NOT_FOUND                   hipErrorInvalidValue /* the error code for an unknown name */
 #define HIP_ERROR_NOT_PERMITTED               hipErrorNotSupported
 #define HIP_ERROR_NOT_SUPPORTED               hipErrorNotSupported
 #define HIP_ERROR_NOT_READY                   hipErrorNotReady

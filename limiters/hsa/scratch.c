@@ -125,7 +125,7 @@ static int scratch_device(const struct kfd_ioctl_alloc_memory_of_gpu_args *argum
 }
 
 /* The program becomes slower. If not even one group of threads for each of the card's units fits, it ends. A notice
- * tells its user once. */
+ * says so once. */
 static void log_scratch_refused(int device, uint64_t bytes)
 {
     static atomic_flag is_noticed = ATOMIC_FLAG_INIT;

@@ -17,7 +17,7 @@ typedef struct nvmlGpmSample_st *nvmlGpmSample_t;
 #define NVML_DEVICE_UUID_ASCII_LEN            41
 #define NVML_DEVICE_UUID_BINARY_LEN           16
 #define NVML_NVLINK_MAX_LINKS                 36
-#define NVML_VALUE_NOT_AVAILABLE              (~0ULL) /* an unsigned long long that the driver cannot say */
+#define NVML_VALUE_NOT_AVAILABLE              (~0ULL) /* an unsigned long long without a value */
 
 typedef enum {
     NVML_SUCCESS = 0,
@@ -92,7 +92,7 @@ typedef struct {
 
 typedef struct {
     unsigned pid;
-    unsigned long long usedGpuMemory; /* NVML_VALUE_NOT_AVAILABLE where the driver cannot say */
+    unsigned long long usedGpuMemory; /* NVML_VALUE_NOT_AVAILABLE: the driver has no value */
 } nvmlProcessInfo_v1_t;
 
 typedef struct { /* also what the _v3 functions fill */

@@ -1,6 +1,5 @@
-/* Hides cards that are not granted: no function returns a handle of one, so functions that take a handle only tell of
- * granted cards. A card is shown, too, if a MIG instance of it is granted.
- */
+/* Hides cards that are not granted: no function returns a handle of one, so functions that take a handle report only
+ * granted cards. A card is shown, too, if a MIG instance of it is granted. */
 #include "device.h"
 
 #include "bodies.h"

@@ -1,6 +1,5 @@
-/* NVML lists the grant's own processes only, as the region has them. If the driver does not tell a process's memory, or
- * lists it under a pid of another namespace, the charged bytes are shown.
- */
+/* NVML lists the grant's own processes only, as the region has them. If the driver does not report a process's
+ * memory, or lists it under a pid of another namespace, the charged bytes are shown. */
 #include "processes.h"
 
 #include "bodies.h"

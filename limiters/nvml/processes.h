@@ -1,4 +1,4 @@
-/* NVML's lists of processes, of which a grant is shown its own. */
+/* NVML's lists of processes: a grant is shown its own. */
 #ifndef HETERO_NVML_PROCESSES_H
 #define HETERO_NVML_PROCESSES_H
 

@@ -44,7 +44,7 @@ result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes,
                                : settle(answer, HELD_ARRAY, key, device, bytes, (void *)(uintptr_t)table_count);
 }
 
-/* Whether an array lies in a block that may outlive it. One that is charged two blocks may have two of its own. */
+/* Whether an array is in a block that may outlive it. One that is charged two blocks may have two to itself. */
 static bool is_in_kept_block(int device, uint64_t bytes)
 {
     return BLOCKS_ARE_KEPT && counted(device) && bytes > 0 && bytes <= 2 * BLOCK;

@@ -30,10 +30,11 @@
 
 #define BLOCK (UINT64_C(2) << 20)
 
-/* nvidia-uvm takes managed memory of a device in batches of so many bytes: on the same card 64 MiB took 128 MiB. */
+/* Unit in which nvidia-uvm allocates managed memory: on the same card 64 MiB took 128 MiB. */
 #define MANAGED_BATCH (UINT64_C(128) << 20)
 
-/* The whole blocks that an allocation takes, in bytes. 0: it is a sub-allocation, whose address tells its block. */
+/* The bytes of the whole blocks that an allocation takes. 0: it is a sub-allocation, whose block follows from its
+ * address. */
 uint64_t block_bytes_of(uint64_t bytes);
 
 /* After the driver's answer for a sub-allocation: charge its block. If that does not fit, free the sub-allocation and

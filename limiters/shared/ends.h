@@ -14,8 +14,8 @@ void after_context_ended(context_t context, struct card_use use_before);
 /* Of the third, what is no memory: the context's streams, their captures, and frees that wait for them. */
 void streams_ended(context_t context);
 
-/* A context takes a block for so many streams, and keeps it when they are destroyed (measured on an NVIDIA H100, driver
- * 580.159.04, 2026-11-23). */
+/* Number of streams for which a context takes a block, which it keeps when they are destroyed (measured on an NVIDIA
+ * H100, driver 580.159.04, 2026-11-23). */
 #define STREAMS_PER_BLOCK 4
 
 /* A stream was made on a device. Whether the context may take a block for one more. */

@@ -131,8 +131,8 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
     return answer;
 }
 
-/* No call tells how much device memory the driver keeps for a graph's nodes. If that exceeds the charge and the limit,
- * the executable graph is destroyed. */
+/* No call reports how much device memory the driver keeps for a graph's nodes. If that exceeds the charge and the
+ * limit, the executable graph is destroyed. */
 static result_t settle_instantiated(result_t answer, const TYPE(graphExec) *exec, const struct graph_bill *bill,
                                     uint64_t node_bytes)
 {
@@ -156,7 +156,7 @@ static result_t charge_before(TYPE(graph) graph, struct graph_bill *bill, uint64
     return answer;
 }
 
-/* The driver made the executable graph: charge nodes that were added meanwhile. */
+/* The driver has made the executable graph: charge nodes that were added during the call. */
 static result_t charge_again(TYPE(graph) graph, struct graph_bill *bill, uint64_t *node_bytes)
 {
     result_t answer = charge_graph(graph, bill);

@@ -1,4 +1,4 @@
-/* Device memory that the driver keeps for the nodes of executable graphs. No driver call tells how much. */
+/* Device memory that the driver keeps for the nodes of executable graphs. No driver call reports it. */
 #ifndef HETERO_SHARED_GRAPH_NODES_H
 #define HETERO_SHARED_GRAPH_NODES_H
 

@@ -1,4 +1,4 @@
-/* Nodes of executable graphs are not charged, for an API for which nobody measured what they take. */
+/* Nodes of executable graphs are not charged, for an API for which their memory is not measured. */
 #include "graph_nodes.h"
 
 result_t nodes_charge(TYPE(graph) graph, uint64_t *bytes)

@@ -8,8 +8,7 @@
 #include "driver.h"
 #include "uncounted.h"
 
-/* The memory of a green context, if the driver's figure does not tell: measured on an NVIDIA H100, driver 580.159.04,
- * 2026-11-23. */
+/* Bytes of a green context, if the driver has no figure: measured on an NVIDIA H100, driver 580.159.04, 2026-11-23. */
 #define GREEN_BYTES (UINT64_C(16) << 20)
 
 /* After the driver's answer: a green context took `bytes`, of which GREEN_BYTES are charged. */
@@ -69,8 +68,8 @@ static result_t destroy_and_forget(result_t (*real)(TYPE(greenCtx)), TYPE(greenC
     return answer;
 }
 
-/* Memory that the driver keeps after the end is told by its figure for the process. The primary context is retained
- * until that is read, as the green context may be the last to hold it. */
+/* Memory that the driver keeps after the end is in its figure for the process. The primary context is retained until
+ * that is read, as the green context may be the last to hold it. */
 result_t destroy_green(result_t (*real)(TYPE(greenCtx)), TYPE(greenCtx) green_context)
 {
     struct entry green_entry, previous;

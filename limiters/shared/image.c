@@ -1,5 +1,5 @@
-/* Reads images of device code (image.h). What cannot be read counts as no bytes and sets has_unread: then the driver's
- * figure after the load tells what it took. */
+/* Reads images of device code (image.h). A part that cannot be read counts as no bytes and sets has_unread. Then the
+ * driver's figure after the load is what it took. */
 #include "image.h"
 
 #include "../core/fault.h"

@@ -1,4 +1,4 @@
-/* What an image of device code tells of the memory that it will take, before the driver loads it. */
+/* The memory that an image of device code will take, as read before the driver loads it. */
 #ifndef HETERO_SHARED_IMAGE_H
 #define HETERO_SHARED_IMAGE_H
 

@@ -1,4 +1,4 @@
-/* Tells which driver functions the limiter knows (known.h). */
+/* Which driver functions the limiter knows (known.h). */
 #include "known.h"
 
 #include "types.h"
@@ -30,7 +30,7 @@ static const char *const answered_functions[] = {
 
 #define LOOKUP_FLAGS 256u /* a power of two */
 
-/* Whether a name is looked up for the first time. Names are told apart by a hash, so a few may be missed. */
+/* Whether a name is looked up for the first time. Names are compared by a hash, so a few may be missed. */
 static bool is_first_lookup(const char *name)
 {
     static _Atomic bool is_seen[LOOKUP_FLAGS];

@@ -6,7 +6,7 @@
 
 #include "../core/fault.h"
 
-/* The address of this tells threads apart, each of which has a per-thread default stream. */
+/* The address of this variable identifies the thread, which has a per-thread default stream. */
 static __thread char thread_identity;
 
 struct stream_key stream_key(stream_t stream)

@@ -38,7 +38,7 @@ static inline __attribute__((always_inline)) bool launch_is_free(void)
 /* Set process.launch_devices if possible, then return launch_is_free(). */
 bool launch_count_devices(void);
 
-/* Wait until a launch into this stream may go ahead; say what the driver answered. */
+/* Wait until a launch into this stream may go ahead; pass on the driver's answer. */
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream);
 void launch_leave(const struct launch_ticket *ticket, result_t answer);
 

@@ -23,7 +23,8 @@ static pthread_mutex_t local_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t peak_bytes[HETERO_MAX_DEVICES]; /* by device: the largest local memory of a launched kernel */
 static unsigned waiting_kernels;                /* how many kernels were not launched on some device yet */
 
-/* A Bloom filter of the waiting kernels' keys: a kernel without its bit does not wait, which is told without a lock. */
+/* A Bloom filter of the waiting kernels' keys. A kernel without its bit does not wait, which is known without the
+ * lock. */
 static _Atomic uint64_t waiting_bits;
 
 static uint64_t bit_of(uint64_t key)

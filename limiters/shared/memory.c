@@ -180,8 +180,8 @@ static result_t wait_if_passed(result_t answer, stream_t stream)
     return answer;
 }
 
-/* Whether shared memory is back is told by the card only, right after the call. If the stream has not passed the free
- * yet, the memory stays charged. */
+/* Whether shared memory is back is known from the card only, right after the call. If the stream has not passed the
+ * free yet, the memory stays charged. */
 result_t release_async(result_t (*real)(pointer_t, stream_t), stream_t null_stream, pointer_t pointer, stream_t stream)
 {
     stream_t actual_stream = stream == NULL ? null_stream : stream;

@@ -1,7 +1,6 @@
 /* Charges modules and libraries. The arrays that an image declares are charged before it is loaded. Other memory is
- * told by the driver's figure afterwards (uncounted.h). If part of the image could not be read, all of the figure's
- * growth is charged.
- */
+ * in the driver's figure afterwards (uncounted.h). If part of the image could not be read, all of the figure's
+ * growth is charged. */
 #include "module.h"
 
 #include "blocks.h"

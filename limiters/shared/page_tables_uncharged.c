@@ -1,4 +1,4 @@
-/* Page tables are not charged, for an API for which nobody measured them. */
+/* Page tables are not charged, for an API for which they are not measured. */
 #include "page_tables.h"
 
 bool tables_enter(int device)

@@ -82,7 +82,7 @@ result_t allocate_from_pool(result_t (*real)(pointer_t *, size_t, TYPE(memoryPoo
                      real(pointer, bytes, pool, stream));
 }
 
-/* A pool of managed memory has no device of its own: it is charged to the current one. */
+/* A pool of managed memory has no device: it is charged to the current one. */
 result_t create_pool(result_t (*real)(TYPE(memoryPool) *, const TYPE(memPoolProps) *), TYPE(memoryPool) *pool,
                      const TYPE(memPoolProps) *properties)
 {

@@ -15,7 +15,7 @@
 
 struct pool;
 
-/* A pool grows by chunks of so many bytes: measured on an NVIDIA H100, driver 580.159.04. */
+/* Unit by which a pool grows: measured on an NVIDIA H100, driver 580.159.04. */
 #define POOL_CHUNK (UINT64_C(32) << 20)
 
 /* Stands for a device's pool of graphs, for which the driver has no handle. */
@@ -89,7 +89,7 @@ void pool_destroy(struct pool *pool);
 /* The pool was exported: other processes may have its memory open when it is freed here. Unpins it. */
 void pool_exported(struct pool *pool);
 
-/* The chunks, in bytes, that a pool reserves for allocations of so many bytes at most. */
+/* The bytes of chunks that a pool reserves for allocations of so many bytes at most. */
 uint64_t pool_chunk_bytes(uint64_t bytes);
 
 void pools_after_fork(void);

@@ -182,8 +182,8 @@ static result_t undo_async(pointer_t pointer)
     return DRIVER(MemFreeAsync)(pointer, NULL);
 }
 
-/* An allocation reuses a freed chunk. If the address tells no chunk, all chunks that the pool may keep count as used.
- */
+/* An allocation reuses a freed chunk. If the chunk is not known by its address, all chunks that the pool may keep
+ * count as used. */
 static void reuse_chunk(pointer_t pointer, TYPE(memoryPool) pool)
 {
     struct entry chunk;

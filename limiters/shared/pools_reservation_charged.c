@@ -364,7 +364,7 @@ uint64_t pools_idle_bytes(int device, bool only_exported)
 
 void pools_context_ended(context_t context)
 {
-    (void)context; /* the driver's errors tell which pools are gone */
+    (void)context; /* the driver's errors show which pools are gone */
     for (int device = 0; pools_known() && device < (int)HETERO_MAX_DEVICES; device++)
         pools_settle(device);
 }

@@ -19,7 +19,7 @@ static void remember_tiles(void *array, struct vmm_block *block)
             drop_reference(block);
             return;
         }
-    table_put(&entry, &existing); /* an entry that another thread put there meanwhile stays charged */
+    table_put(&entry, &existing); /* an entry that another thread has put there stays charged */
 }
 
 static void remember_all(const TYPE(arrayMapInfo) *tiles, unsigned tile_count)

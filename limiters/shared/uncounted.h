@@ -29,7 +29,7 @@ void context_grew(const struct driver_baseline *baseline, uint64_t *bytes);
 /* A context ended. */
 void context_over(context_t context);
 
-/* An image is loaded whose code may take so many bytes of the device. */
+/* An image is loaded whose code may take the bytes on the device. */
 void code_loaded(uint64_t bytes);
 
 /* The bytes of stacks that a context takes with the first image whose kernels call malloc or vprintf. They are charged

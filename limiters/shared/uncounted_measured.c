@@ -26,7 +26,7 @@
 
 #define CHECK_INTERVAL_MS 10
 
-/* How often the figure is read again because other threads changed the charges meanwhile. */
+/* How often the figure is read again if other threads changed the charges in between. */
 #define MAX_RETRIES 8
 
 /* Guards what follows. Held around reports in the region, never around a charge. */
@@ -111,7 +111,7 @@ struct driver_baseline context_begins(int device)
     return baseline;
 }
 
-/* With `figures_mutex` held: report the bytes in the region that the driver counts and that nobody is charged for. */
+/* With `figures_mutex` held: report the bytes in the region that the driver counts and that are not charged. */
 static void report_uncharged(int device, uint64_t bytes)
 {
     int64_t change = (int64_t)(bytes - device_figures[device].reported_bytes);

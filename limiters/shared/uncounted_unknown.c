@@ -1,4 +1,4 @@
-/* Without a management library that tells a process's memory, no uncounted memory is charged (uncounted.h). */
+/* Without a management library that reports a process's memory, no uncounted memory is charged (uncounted.h). */
 #include "early.h"
 #include "uncounted.h"
 
