@@ -156,14 +156,14 @@ static void lock(void)
         real.sched_yield();
 }
 
-/* Then wakes the chosen task. Earlier it would find the lock held. */
+/* Releases the lock, then wakes the chosen task, which would find the lock held before. */
 static void unlock(void)
 {
-    uint32_t *round = has_woken_other ? &shared->tasks[shared->running_task].run_count : NULL;
+    uint32_t *run_count = has_woken_other ? &shared->tasks[shared->running_task].run_count : NULL;
     has_woken_other = false;
     __atomic_store_n(&shared->lock_word, 0, __ATOMIC_RELEASE);
-    if (round != NULL)
-        real.syscall(SYS_futex, round, FUTEX_WAKE, 1, NULL, NULL, 0);
+    if (run_count != NULL)
+        real.syscall(SYS_futex, run_count, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 static uint64_t wake_latency(void)

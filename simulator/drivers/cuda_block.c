@@ -54,14 +54,14 @@ static struct block *block_new(struct context *context, uint64_t size_bytes)
 }
 
 /* Index of the first of slot_count free slots in a row. SLOTS: there are none. */
-static unsigned free_slots(const struct block *block, unsigned count)
+static unsigned free_slots(const struct block *block, unsigned slot_count)
 {
-    if (SLOTS - block->live_slots < count)
+    if (SLOTS - block->live_slots < slot_count)
         return SLOTS;
     for (unsigned slot = 0, free_run = 0; slot < SLOTS; slot++) {
         free_run = block->is_taken[slot] ? 0 : free_run + 1;
-        if (free_run == count)
-            return slot + 1 - count;
+        if (free_run == slot_count)
+            return slot + 1 - slot_count;
     }
     return SLOTS;
 }

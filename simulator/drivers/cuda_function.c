@@ -150,7 +150,7 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attri
 }
 
 /* A launch as work of a stream. Its duration is the kernel's base time, and a time for each unit of its first
- * parameter. dims: grid, block, shared memory. */
+ * parameter. dimensions: grid, block, bytes of shared memory. */
 CUresult launch_work(struct work *work, CUfunction handle, const unsigned dimensions[7], void **params, void **extra)
 {
     struct function *function = object_find(handle, OBJECT_FUNCTION);

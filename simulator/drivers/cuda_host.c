@@ -64,12 +64,12 @@ EXPORT CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
     return pointer ? host_new(pointer, NULL, size, flags) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult host_end(void *pointer, enum memory_kind kind, CUresult absent)
+static CUresult host_end(void *pointer, enum memory_kind kind, CUresult absent_result)
 {
     LOCKED;
     struct memory *memory = memory_find((uintptr_t)pointer);
     if (!memory || memory->kind != kind || memory->start != (uintptr_t)pointer)
-        return absent;
+        return absent_result;
     CHECK(capture_guard());
     memory_free_host(memory);
     return CUDA_SUCCESS;
@@ -112,13 +112,15 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
     const struct memory *memory = memory_find(pointer);
     if (!memory)
         return CUDA_ERROR_INVALID_VALUE;
-    bool host = memory->kind >= MEMORY_HOST;
+    bool is_host = memory->kind >= MEMORY_HOST;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)value = (CUcontext)memory->context; break;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)value = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE; break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value = is_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+        break;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)value = pointer; break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!host && memory->kind != MEMORY_MANAGED)
+        if (!is_host && memory->kind != MEMORY_MANAGED)
             return CUDA_ERROR_INVALID_VALUE;
         *(void **)value = (void *)(uintptr_t)pointer;
         break;

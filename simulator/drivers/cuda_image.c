@@ -327,11 +327,11 @@ uint64_t image_parameters(const struct module *module, const char *name)
 {
     const char *cursor = module->ptx ? entry(module->ptx, name) : NULL;
     uint64_t bytes = 0;
-    for (const char *end = cursor ? cursor + strcspn(cursor, ")") : NULL;
-         cursor && (cursor = strstr(cursor, ".param")) && cursor < end;) {
-        const char *size = cursor + strcspn(cursor, "[,)");
-        bytes += *size == '[' ? strtoull(size + 1, NULL, 10) : 8;
-        cursor = size;
+    for (const char *list_end = cursor ? cursor + strcspn(cursor, ")") : NULL;
+         cursor && (cursor = strstr(cursor, ".param")) && cursor < list_end;) {
+        const char *size_text = cursor + strcspn(cursor, "[,)");
+        bytes += *size_text == '[' ? strtoull(size_text + 1, NULL, 10) : 8;
+        cursor = size_text;
     }
     return bytes;
 }

@@ -258,7 +258,7 @@ EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 struct link {
     struct object object;
     char *text;
-    size_t size; /* with the zero behind it */
+    size_t text_bytes; /* with the zero behind it */
 };
 
 EXPORT CUresult cuLinkCreate_v2(unsigned count, CUjit_option *options, void **values, void **handle)
@@ -268,7 +268,7 @@ EXPORT CUresult cuLinkCreate_v2(unsigned count, CUjit_option *options, void **va
     (void)context, (void)count, (void)options, (void)values;
     NEEDS(handle);
     struct link *link = object_new(OBJECT_LINK);
-    link->text = calloc(1, link->size = 1);
+    link->text = calloc(1, link->text_bytes = 1);
     *handle = link;
     return CUDA_SUCCESS;
 }
@@ -287,10 +287,10 @@ EXPORT CUresult cuLinkAddData_v2(void *handle, unsigned type, const void *data, 
     if (!data || !size || type != LINK_PTX)
         return data && size ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     size = strnlen(data, size);
-    link->text = realloc(link->text, link->size + size + 1);
-    memcpy(link->text + link->size - 1, data, size);
-    link->size += size + 1;
-    memcpy(link->text + link->size - 2, "\n", 2);
+    link->text = realloc(link->text, link->text_bytes + size + 1);
+    memcpy(link->text + link->text_bytes - 1, data, size);
+    link->text_bytes += size + 1;
+    memcpy(link->text + link->text_bytes - 2, "\n", 2);
     return CUDA_SUCCESS;
 }
 
@@ -310,7 +310,7 @@ EXPORT CUresult cuLinkComplete(void *handle, void **image, size_t *size)
     NEEDS(image);
     *image = link->text;
     if (size)
-        *size = link->size;
+        *size = link->text_bytes;
     return CUDA_SUCCESS;
 }
 

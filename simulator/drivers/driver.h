@@ -363,7 +363,7 @@ bool reached(struct device *device, struct position position);
 bool condition_met(uint64_t number);
 uint64_t condition_both(uint64_t first_number, uint64_t second_number); /* met when both are */
 CUresult host_call(struct stream *stream, const struct work *work);
-CUresult launch_work(struct work *work, CUfunction function, const unsigned dims[7], void **params, void **extra);
+CUresult launch_work(struct work *work, CUfunction function, const unsigned dimensions[7], void **params, void **extra);
 
 /* Captures and graphs. */
 #define WITH_GRAPH(name, handle)                                                                                       \

@@ -79,25 +79,25 @@ EXPORT HSAKMT_STATUS hsaKmtSetEvent(HsaEvent *event)
 }
 
 /* Whether enough of the events are set. Then those that reset themselves are reset. Lock held. */
-static bool take(HsaEvent *const awaited[], uint32_t count, bool waits_for_all)
+static bool take(HsaEvent *const events[], uint32_t event_count, bool waits_for_all)
 {
     uint32_t set_count = 0;
-    for (uint32_t i = 0; i < count; i++)
-        set_count += ((struct event *)awaited[i])->is_set;
-    if (waits_for_all ? set_count < count : !set_count)
+    for (uint32_t i = 0; i < event_count; i++)
+        set_count += ((struct event *)events[i])->is_set;
+    if (waits_for_all ? set_count < event_count : !set_count)
         return false;
-    for (uint32_t i = 0; i < count; i++)
-        ((struct event *)awaited[i])->is_set &= ((struct event *)awaited[i])->is_manual;
+    for (uint32_t i = 0; i < event_count; i++)
+        ((struct event *)events[i])->is_set &= ((struct event *)events[i])->is_manual;
     return true;
 }
 
-EXPORT HSAKMT_STATUS hsaKmtWaitOnMultipleEvents(HsaEvent *awaited[], uint32_t count, bool waits_for_all,
+EXPORT HSAKMT_STATUS hsaKmtWaitOnMultipleEvents(HsaEvent *events[], uint32_t event_count, bool waits_for_all,
                                                 uint32_t timeout_ms)
 {
     LOCKED;
     uint64_t end_ns = engine_now() + (timeout_ms < 3600000 ? timeout_ms : 3600000) * UINT64_C(1000000);
     struct timespec deadline = {(time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000)};
-    while (!take(awaited, count, waits_for_all))
+    while (!take(events, event_count, waits_for_all))
         if (pthread_cond_timedwait(&kfd.changed, &kfd.lock, &deadline) == ETIMEDOUT)
             return HSAKMT_STATUS_WAIT_TIMEOUT;
     return OK;

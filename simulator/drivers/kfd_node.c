@@ -136,18 +136,20 @@ EXPORT HSAKMT_STATUS hsaKmtGetNodeProperties(uint32_t node, HsaNodeProperties *p
 /* The bases of local and scratch memory are unused addresses: the runtime only compares with them. */
 EXPORT HSAKMT_STATUS hsaKmtGetNodeMemoryProperties(uint32_t node, uint32_t count, HsaMemoryProperties *properties)
 {
-    static uint32_t flush[1024]; /* registers that the runtime writes to */
+    static uint32_t flush_registers[1024]; /* registers that the runtime writes to */
     const struct nvidia_device *card = card_of(node);
-    HsaMemoryProperties of_processor[1] = {{.HeapType = HSA_HEAPTYPE_SYSTEM, .SizeInBytes = UINT64_C(64) << 30}};
-    HsaMemoryProperties of_card[4] = {
+    HsaMemoryProperties processor_memory[1] = {{.HeapType = HSA_HEAPTYPE_SYSTEM, .SizeInBytes = UINT64_C(64) << 30}};
+    HsaMemoryProperties card_memory[4] = {
         {.HeapType = HSA_HEAPTYPE_FRAME_BUFFER_PRIVATE, .SizeInBytes = card ? card->memory_bytes : 0, .Width = 4096},
         {.HeapType = HSA_HEAPTYPE_GPU_LDS, .SizeInBytes = 64 << 10, .VirtualBaseAddress = UINT64_C(1) << 48},
         {.HeapType = HSA_HEAPTYPE_GPU_SCRATCH,
          .SizeInBytes = UINT64_C(4) << 30,
          .VirtualBaseAddress = UINT64_C(2) << 48},
-        {.HeapType = HSA_HEAPTYPE_MMIO_REMAP, .SizeInBytes = sizeof flush, .VirtualBaseAddress = (uintptr_t)flush}};
+        {.HeapType = HSA_HEAPTYPE_MMIO_REMAP,
+         .SizeInBytes = sizeof flush_registers,
+         .VirtualBaseAddress = (uintptr_t)flush_registers}};
     for (uint32_t i = 0; i < count && i < (card ? 4u : 1u); i++)
-        properties[i] = card ? of_card[i] : of_processor[i];
+        properties[i] = card ? card_memory[i] : processor_memory[i];
     return OK;
 }
 

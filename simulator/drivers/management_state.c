@@ -15,7 +15,7 @@
 #define FAULTS_COUNTED 32u
 
 struct state { /* the file, shared by all processes and read and changed under its lock: zeroes, but for its name */
-    char rack[512];                       /* path of the rack, for people who read the file */
+    char rack_path[512];                  /* for people who read the file */
     uint32_t call_counts[FAULTS_COUNTED]; /* how often the call of each [fault] was made, for vanish */
     struct {
         uint64_t card_key;
@@ -33,21 +33,21 @@ static char state_path[64];
 static struct fake_cards *_Atomic opened; /* NULL: the library is not open */
 
 /* The state is named by the rack's path, since its text may be edited between two reads. */
-static void map_state(const char *rack)
+static void map_state(const char *rack_path)
 {
     snprintf(state_path, sizeof state_path, "/dev/shm/hetero-%s-%u-%016llx", fake_vendor, (unsigned)getuid(),
-             (unsigned long long)rack_hash(LAYOUT, rack, strlen(rack)));
+             (unsigned long long)rack_hash(LAYOUT, rack_path, strlen(rack_path)));
     state_file = open(state_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    void *mapped = MAP_FAILED;
+    void *mapping = MAP_FAILED;
     if (state_file >= 0 && !ftruncate(state_file, sizeof(struct state)))
-        mapped = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, state_file, 0);
-    if (mapped == MAP_FAILED) {
+        mapping = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, state_file, 0);
+    if (mapping == MAP_FAILED) {
         fprintf(stderr, "%s: cannot keep the rack's slices there, no other process will see them: %s\n", state_path,
                 strerror(errno));
-        mapped = calloc(1, sizeof(struct state));
+        mapping = calloc(1, sizeof(struct state));
     }
-    state = mapped;
-    snprintf(state->rack, sizeof state->rack, "%s", rack);
+    state = mapping;
+    snprintf(state->rack_path, sizeof state->rack_path, "%s", rack_path);
 }
 
 static bool file_lock(short type)
@@ -67,7 +67,7 @@ void fake_lock(void)
         map_state(fake_cards->rack->path);
     while (state_file >= 0 && !file_lock(F_WRLCK)) {
         close(state_file);
-        map_state(state->rack);
+        map_state(state->rack_path);
     }
 }
 
@@ -81,7 +81,7 @@ void fake_unlock(void)
 __attribute__((destructor)) static void remove_empty(void)
 {
     static const struct state empty;
-    size_t name = sizeof empty.rack;
+    size_t name = sizeof empty.rack_path;
     if (!state || state_file < 0)
         return;
     /* Of a program that crashed in a call and ends by exit(): what it locked, its end unlocks. */

@@ -5,11 +5,11 @@
 #include <pthread.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;       /* guards the rest */
-struct nvidia *rack;                                           /* read once, kept when the library is shut down */
-static unsigned initialized;                                   /* calls of init not yet shut down */
-static pid_t owner;                                            /* a forked child starts again */
-struct nvmlDevice_st whole[ENGINE_CARDS], parts[ENGINE_CARDS]; /* set with the rack */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+struct nvidia *rack;                                     /* read once, kept when the library is shut down */
+static unsigned open_count;                              /* calls of init not yet shut down */
+static pid_t owner;                                      /* a forked child starts again */
+struct nvmlDevice_st device_handles[ENGINE_CARDS], instance_handles[ENGINE_CARDS]; /* set with the rack */
 
 static nvmlReturn_t init(void)
 {
@@ -17,23 +17,23 @@ static nvmlReturn_t init(void)
     if (rack && owner != getpid()) {
         engine_forget(rack->engine);
         rack = NULL;
-        initialized = 0;
+        open_count = 0;
     }
     if (!rack) {
         rack = nvidia_open();
         owner = getpid();
         for (unsigned i = 0; rack && i < rack->device_count; i++) {
             const struct nvidia_device *device = &rack->devices[i];
-            whole[i] = (struct nvmlDevice_st){i, -1};
+            device_handles[i] = (struct nvmlDevice_st){i, -1};
             for (unsigned j = 0; j < device->card_count; j++)
-                parts[device->first_card + j] = (struct nvmlDevice_st){i, (int)j};
+                instance_handles[device->first_card + j] = (struct nvmlDevice_st){i, (int)j};
         }
     }
     if (rack)
         nvidia_refresh(rack);
     if (rack && !fake_opened())
         fake_open();
-    initialized += rack != NULL;
+    open_count += rack != NULL;
     pthread_mutex_unlock(&lock);
     return rack ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
@@ -60,8 +60,8 @@ EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 EXPORT nvmlReturn_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&lock);
-    bool was_open = initialized > 0;
-    initialized -= was_open;
+    bool was_open = open_count > 0;
+    open_count -= was_open;
     pthread_mutex_unlock(&lock);
     return was_open ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 }
@@ -86,13 +86,14 @@ EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 
 bool nvml_started(void)
 {
-    return initialized > 0;
+    return open_count > 0;
 }
 
 bool valid(nvmlDevice_t handle)
 {
-    return (handle >= whole && handle < whole + rack->device_count) ||
-           (handle >= parts && handle < parts + rack->card_count && rack->cards[handle - parts].mig_slices);
+    return (handle >= device_handles && handle < device_handles + rack->device_count) ||
+           (handle >= instance_handles && handle < instance_handles + rack->card_count &&
+            rack->cards[handle - instance_handles].mig_slices);
 }
 
 const struct nvidia_card *card_of(nvmlDevice_t handle)
@@ -175,7 +176,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *
 {
     STARTED;
     NEEDS(handle && index < rack->device_count);
-    *handle = &whole[index];
+    *handle = &device_handles[index];
     return faults_spare(fake_at(index)) ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
 }
 
@@ -190,12 +191,12 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *ha
     NEEDS(uuid && handle);
     for (unsigned i = 0; i < rack->device_count; i++)
         if (!strcmp(rack->devices[i].uuid, uuid)) {
-            *handle = &whole[i];
+            *handle = &device_handles[i];
             return NVML_SUCCESS;
         }
     for (unsigned i = 0; i < rack->card_count; i++)
         if (rack->cards[i].mig_slices && !strcmp(rack->cards[i].uuid, uuid)) {
-            *handle = &parts[i];
+            *handle = &instance_handles[i];
             return NVML_SUCCESS;
         }
     return NVML_ERROR_NOT_FOUND;
@@ -210,7 +211,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *address, nvmlDe
         const struct nvidia_device *nvidia_device = &rack->devices[i];
         if (nvidia_device->pci_domain == domain && nvidia_device->pci_bus == bus &&
             nvidia_device->pci_device == device) {
-            *handle = &whole[i];
+            *handle = &device_handles[i];
             return NVML_SUCCESS;
         }
     }

@@ -79,7 +79,8 @@ bool nvml_lost(const char *health);
 
 /* nvml.c: NULL until the library is initialised; then, like the handles, read only. */
 extern struct nvidia *rack;
-extern struct nvmlDevice_st whole[ENGINE_CARDS], parts[ENGINE_CARDS]; /* parts: by card */
+extern struct nvmlDevice_st device_handles[ENGINE_CARDS],
+    instance_handles[ENGINE_CARDS]; /* instance_handles: by card */
 bool nvml_started(void);
 bool valid(nvmlDevice_t handle);
 const struct nvidia_card *card_of(nvmlDevice_t handle);

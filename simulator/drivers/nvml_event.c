@@ -22,8 +22,8 @@ typedef struct {
 
 /* The cards of a set, and by card the last Xid that was reported or that was there before. */
 typedef struct nvmlEventSet_st {
-    bool of[ENGINE_CARDS];
-    unsigned past[ENGINE_CARDS];
+    bool has_device[ENGINE_CARDS];
+    unsigned last_xids[ENGINE_CARDS];
 } *nvmlEventSet_t;
 
 EXPORT nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t handle, unsigned long long *types)
@@ -58,8 +58,8 @@ EXPORT nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long 
     NEEDS(set);
     if (types & ~XID_EVENT)
         return NVML_ERROR_NOT_SUPPORTED;
-    set->of[handle->device] = true;
-    set->past[handle->device] = device->last_xid;
+    set->has_device[handle->device] = true;
+    set->last_xids[handle->device] = device->last_xid;
     return NVML_SUCCESS;
 }
 
@@ -67,12 +67,12 @@ static bool happened(nvmlEventSet_t set, nvmlEventData_t *data)
 {
     for (unsigned i = 0; i < rack->device_count; i++) {
         unsigned xid = rack->devices[i].last_xid;
-        if (!set->of[i] || set->past[i] == xid)
+        if (!set->has_device[i] || set->last_xids[i] == xid)
             continue;
-        set->past[i] = xid;
+        set->last_xids[i] = xid;
         if (!xid)
             continue;
-        *data = (nvmlEventData_t){&whole[i], XID_EVENT, xid, WITHOUT_INSTANCE, WITHOUT_INSTANCE};
+        *data = (nvmlEventData_t){&device_handles[i], XID_EVENT, xid, WITHOUT_INSTANCE, WITHOUT_INSTANCE};
         return true;
     }
     return false;

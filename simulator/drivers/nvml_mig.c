@@ -27,7 +27,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, uns
     NEEDS(instance && index < 7);
     if (!device->is_mig || index >= device->card_count)
         return NVML_ERROR_NOT_FOUND;
-    *instance = &parts[device->first_card + index];
+    *instance = &instance_handles[device->first_card + index];
     return NVML_SUCCESS;
 }
 
@@ -36,7 +36,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t in
     KNOWN(device, instance);
     (void)device;
     NEEDS(handle && instance->instance >= 0);
-    *handle = &whole[instance->device];
+    *handle = &device_handles[instance->device];
     return NVML_SUCCESS;
 }
 
@@ -101,7 +101,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t handle, unsigned i
     NEEDS(instance);
     if (!device->is_mig || !id || id > device->card_count)
         return NVML_ERROR_NOT_FOUND;
-    *instance = &parts[device->first_card + id - 1];
+    *instance = &instance_handles[device->first_card + id - 1];
     return NVML_SUCCESS;
 }
 
@@ -125,7 +125,7 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t handle, nvmlGpuInst
     for (unsigned i = 0; i < (unsigned)handle->instance; i++)
         start += rack->cards[device->first_card + i].mig_slices;
     *info = (nvmlGpuInstanceInfo_t){
-        &whole[handle->device], (unsigned)handle->instance + 1, profile_ids[slices], {start, slices}};
+        &device_handles[handle->device], (unsigned)handle->instance + 1, profile_ids[slices], {start, slices}};
     return NVML_SUCCESS;
 }
 
@@ -133,8 +133,9 @@ EXPORT nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t handle, 
 {
     INSTANCE(handle, info);
     (void)device;
-    *info = (nvmlComputeInstanceInfo_t){
-        .device = &whole[handle->device], .gpuInstance = handle, .placement = {0, card_of(handle)->mig_slices}};
+    *info = (nvmlComputeInstanceInfo_t){.device = &device_handles[handle->device],
+                                        .gpuInstance = handle,
+                                        .placement = {0, card_of(handle)->mig_slices}};
     return NVML_SUCCESS;
 }
 

@@ -251,13 +251,13 @@ EXPORT rsmi_status_t rsmi_topo_get_link_type(uint32_t dv_ind_src, uint32_t dv_in
 {
     const uint32_t dv_ind = dv_ind_src;
     const struct fake_card *peer = fake_card(dv_ind_dst);
-    char word[16];
+    char link_name[16];
     CARD(type);
     if (!hops || !peer || peer == card)
         return RSMI_STATUS_INVALID_ARGS;
-    fake_link(card, peer, word);
-    *type = !strcmp(word, "XGMI") ? RSMI_IOLINK_TYPE_XGMI : RSMI_IOLINK_TYPE_PCIEXPRESS;
-    *hops = *type == RSMI_IOLINK_TYPE_XGMI ? 1 : strcmp(word, "SYS") ? 2 : 3;
+    fake_link(card, peer, link_name);
+    *type = !strcmp(link_name, "XGMI") ? RSMI_IOLINK_TYPE_XGMI : RSMI_IOLINK_TYPE_PCIEXPRESS;
+    *hops = *type == RSMI_IOLINK_TYPE_XGMI ? 1 : strcmp(link_name, "SYS") ? 2 : 3;
     return RSMI_STATUS_SUCCESS;
 }
 
