@@ -266,7 +266,7 @@ class PodGroups:
     async def gather(self, pod: Pod) -> None:
         """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
         group, uid = self.group(pod), pod.metadata.uid
-        record = self._known(pod)
+        record = self._groups.get(group) if group else None
         plan = record.plan if record else None
         if record is None or plan is None or uid not in plan.nodes:
             return
@@ -294,7 +294,7 @@ class PodGroups:
         Or if the pod, that came later, shares a device with another group of that row.
         """
         group, held = self.group(pod), self.cache.standing.get(pod.metadata.uid)
-        record = self._known(pod)
+        record = self._groups.get(group) if group else None
         row = record.row if record else None
         if row is None or held is None:
             return row
@@ -307,7 +307,8 @@ class PodGroups:
 
         A group that is no more than a name is no gang; one that is not known here may be.
         """
-        record, uid = self._known(pod), pod.metadata.uid
+        group, uid = self.group(pod), pod.metadata.uid
+        record = self._groups.get(group) if group else None
         if record is None or (record.least or 2) < 2:
             return frozenset({uid})
         return frozenset(
@@ -322,11 +323,6 @@ class PodGroups:
         """Return whether a pod is bound, or is being bound with its group."""
         uid = pod.metadata.uid
         return bool(pod.spec.node_name) or (uid in self._going and uid in self.cache.standing)
-
-    def _known(self, pod: Pod) -> _GroupRecord | None:
-        """Return what is known of a pod's group."""
-        group = self.group(pod)
-        return self._groups.get(group) if group else None
 
     def _no(self, group: Group, why: str) -> Refusal:
         self._groups[group].refused = True

@@ -21,7 +21,7 @@ from hetero.placement.cluster import Placement
 MOST_FILTERED = 1024
 
 
-class PodState(Enum):
+class PodState(str, Enum):
     """What became of a pod, as far as the scheduler goes."""
 
     #: There is no record: the pod is gone, or nothing was asked or heard of it yet.
@@ -113,11 +113,12 @@ class PodTable:
 
     def ask(self, pod: Pod, request: PodRequest) -> None:
         """Note what a pod wants that kube-scheduler asks about, whatever it holds already."""
-        record = self.get(pod.metadata.uid)
-        if record.state not in (HELD, RESERVED):
-            record = self.transition(record.uid, FILTERED)
+        uid = pod.metadata.uid
+        record = self._records.get(uid)
+        if record is None or record.state not in (HELD, RESERVED):
+            record = self.transition(uid, FILTERED)
         record.pod, record.request = pod, request
-        self._waiting[record.uid] = record
+        self._waiting[uid] = record
         if len(self._waiting) > MOST_FILTERED:
             oldest = self._waiting.pop(next(iter(self._waiting)))
             oldest.request = None
@@ -152,7 +153,7 @@ class PodTable:
 
     def transition(self, uid: str, state: PodState) -> PodRecord:
         """Have a pod be in a state from now on. Raises `HeteroError` where no edge leads there."""
-        record = self.get(uid)
+        record = self._records.get(uid) or PodRecord(uid)
         if state not in (record.state, UNKNOWN) and state not in EDGES[record.state]:
             raise HeteroError(f"pod {uid} is {record.state.value}: it cannot be {state.value} next")
         if record.state in self._by_state:

@@ -70,8 +70,9 @@ class Placer:
 
     def hold(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
-        self.pods.release(uid, self.pods.get(uid).placement)
-        weights = self.weights(pod_request)
+        record, weights = self.pods.get(uid), self.weights(pod_request)
+        if record.placement is not None:
+            self.pods.release(uid, record.placement)
         node = self.pods.cache.best(pod_request.pod, names, weights=weights, uid=uid)
         if node is None:
             return None
@@ -195,7 +196,7 @@ class NodeVerbs:
         if pod_request is None:
             return {"NodeNameToMetaVictims": offered}
         uid = pod.metadata.uid
-        held = self.preemption.node(uid)
+        held, standing = self.preemption.node(uid), self.pods.cache.standing
         answer = {}
         for node, kind in offered.items():
             if held not in (None, node):
@@ -205,7 +206,8 @@ class NodeVerbs:
             victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
             # A node without victims is an error to kube-scheduler, and so is a victim on another
             # node: a gang on several is evicted by us alone.
-            if victims and victims.uids and not self.pods.cache.elsewhere(victims.uids, node):
+            places = filter(None, map(standing.get, victims.uids if victims else ()))
+            if victims and victims.uids and all(place.node == node for place in places):
                 answer[node] = {
                     "Pods": [{"UID": uid} for uid in victims.uids],
                     "NumPDBViolations": fields.get("numpdbviolations", 0),
@@ -245,7 +247,6 @@ class Binding:
             pod_request = self.vocabulary.pod_request(pod)
         notes: dict[str, str] = {}
         if pod_request is not None:
-            self.pods.ask(pod, pod_request)
             await self.groups.gather(pod)
             notes = self._give(pod, pod_request, node)
         place = self.pods.cache.standing.get(uid)
@@ -268,11 +269,19 @@ class Binding:
     def _give(self, pod: Pod, pod_request: PodRequest, node: str) -> dict[str, str]:
         """Return the annotations that give a pod its share, which is taken from now on."""
         uid = pod.metadata.uid
-        held = self.pods.get(uid).placement
+        record = self.pods.get(uid)
+        held = record.placement
+        if record.state is PodState.UNKNOWN:  # filter's question was forgotten
+            self.pods.ask(pod, pod_request)
         stands = held is not None and self.pods.cache.standing.get(uid) is held
         self.pods.transition(uid, PodState.RESERVED).pod = pod if pod_request.devices else None
         answer: Placement | Refusal
-        if held is not None and stands and held.node == node and not self._is_cordoned(node):
+        if (
+            held is not None
+            and stands
+            and held.node == node
+            and not self.pods.cache.inventory.is_cordoned(node)
+        ):
             answer = held
         else:
             answer = self.placer.reserve(uid, pod_request, node)
@@ -303,13 +312,10 @@ class Binding:
         )
         return {**variable_notes, **self.signatures.sign(assignment)}
 
-    def _is_cordoned(self, node: str) -> bool:
-        return self.pods.cache.inventory.is_cordoned(node)
-
     async def _until_watched(self, pod: Pod, node: str) -> None:
         """Wait until a node's kubelet takes up pods. Raises `HeteroError` if it is shut by then."""
         await self.kubelet_watches.until_watched(node, pod.metadata.uid)
-        if self.agents and self._is_cordoned(node):
+        if self.agents and self.pods.cache.inventory.is_cordoned(node):
             raise self.waker.refuse(pod, f"node {node}: {self.agents.why_shut(node)}")
 
     async def _bound(self, pod: Pod, node: str) -> bool:

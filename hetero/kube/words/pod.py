@@ -119,10 +119,10 @@ def expect_unhidden(container: Container) -> None:
 
 def container_names(pod: Pod) -> list[str]:
     """Return the containers' names in a placement's order: sidecars, containers, init."""
-    ends = ending(pod)
-    first = [container.name for container in pod.spec.init_containers]
-    sidecars, init = [n for n in first if n not in ends], [n for n in first if n in ends]
-    return [*sidecars, *(container.name for container in pod.spec.containers), *init]
+    first = pod.spec.init_containers
+    sidecars = [container for container in first if container.is_sidecar]
+    init = [container for container in first if not container.is_sidecar]
+    return [container.name for container in (*sidecars, *pod.spec.containers, *init)]
 
 
 def asking(pod: Pod, resource: str) -> Iterator[str]:
