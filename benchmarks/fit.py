@@ -110,7 +110,7 @@ def measure(nodes: int, placements: int, *, clock: Clock) -> dict[str, Any]:
     pods, times = workload(rng)
     held = _held(machines, pods, names)
     cache = cache_of(machines)
-    cluster = cache.cluster()
+    cluster = cache.rows().cluster
     room = sum(cluster.free_milli)
     standing: list[str] = []
     numbers = itertools.count()
@@ -189,7 +189,7 @@ def _scan(
 ) -> float:
     """Return the seconds that the first question about a shape takes, which prices every node."""
     cache = cache_of(machines)
-    cache.cluster()
+    cache.rows()
     began = clock()
     for pod in pods:
         cache.best(pod, names)

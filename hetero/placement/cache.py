@@ -34,7 +34,7 @@ from hetero.model import (
     Shortage,
 )
 from hetero.placement.cluster import DeviceUsage, PlacedNode, PlacedPod, Placement
-from hetero.placement.demand import MOST_CLASSES, Demand, RequestClass
+from hetero.placement.demand import MOST_CLASSES, Demand
 from hetero.placement.inventory import ClusterInventory, NodeChange
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import DeviceVerdict
@@ -42,7 +42,7 @@ from hetero.placement.node_reservations import NODES as RESERVED_NODES
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES, place_pod
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
-from hetero.placement.price import DEAREST, NEVER, Prices, Want
+from hetero.placement.price import DEAREST, NEVER, Prices
 from hetero.placement.price_rows import RESERVED, PriceRow, PriceRows, is_exact
 from hetero.placement.state import Cluster
 from hetero.placement.victims import NO_GANGS, Gang, Victims, choose_victims
@@ -123,7 +123,7 @@ class SchedulerCache:
 
     def free(self, name: str) -> dict[str, dict[str, int]]:
         """Return what is left of each counter of a node's devices, by UUID."""
-        cluster = self.cluster()
+        cluster = self.rows().cluster
         return cluster.free(cluster.number[name])
 
     # --- what arrives ---------------------------------------------------------------------------
@@ -136,16 +136,9 @@ class SchedulerCache:
         want = self._priced(None).shape(pod).want.wanted
         due = self.demand.arrive(want, pod.host(), now)
         if len(self.demand.weights) > MOST_CLASSES:  # it takes long: the next need no join at once
-            self.demand.join(self.size, most=MOST_CLASSES * 3 // 4)
+            self.demand.join(self._priced(None).mean_size, most=MOST_CLASSES * 3 // 4)
         if due or self.rows().has_stale_states:
             self._learn()
-
-    def size(self, want: RequestClass) -> int:
-        """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
-        prices, unpriced = self._priced(None), Want(want)
-        kinds = prices.cluster.card_states.kinds
-        sizes = [size for kind in kinds if (size := prices.size(unpriced, kind))]
-        return sum(sizes) // len(sizes) if sizes else 0
 
     def forget(self, uid: str, *, ran: bool = True) -> None:
         """Give back what a pod held that will not ask again, and count that it ended if it ran."""
@@ -353,17 +346,12 @@ class SchedulerCache:
         """Return the UIDs of those that stand on a node."""
         return frozenset(self._on.get(node, ()))
 
-    def elsewhere(self, uids: Iterable[str], node: str) -> list[str]:
-        """Return those of the UIDs that stand on another node."""
-        standing = ((uid, self.standing.get(uid)) for uid in uids)
-        return [uid for uid, placement in standing if placement and placement.node != node]
-
     def preemptible(self, pod: PlacedPod, names: Iterable[str]) -> list[str]:
         """Return the nodes with anybody less important than the pod, the best to look at first.
 
         Those are the nodes with the least important, and of these the emptiest.
         """
-        cluster, standing, ranked = self.cluster(), self.standing, list[tuple[int, int, str]]()
+        cluster, standing, ranked = self.rows().cluster, self.standing, list[tuple[int, int, str]]()
         for name in names:
             least = min(
                 (standing[uid].pod.priority for uid in self._on.get(name, ())), default=None
@@ -425,7 +413,7 @@ class SchedulerCache:
         why = self.inventory.unusable(node)
         if why is not None:
             return Refusal(wanted=1, verdicts={}, missing=why)
-        cluster = self.cluster()
+        cluster = self.rows().cluster
         number = cluster.number.get(node)
         if number is None:
             return Refusal(wanted=1, verdicts={node: NO_DEVICE}, of="node")
@@ -453,7 +441,7 @@ class SchedulerCache:
 
         The search would find it too. This is the common case, and the node's cost counts on it.
         """
-        cluster, shape = self.cluster(), prices.shape(pod)
+        cluster, shape = self.rows().cluster, prices.shape(pod)
         node, want = cluster.nodes[number], shape.want
         if not is_exact(shape, number, cluster) or prices.cost(number, shape) == NEVER:
             return None
@@ -522,12 +510,11 @@ class SchedulerCache:
 
     # --- what follows from it ---------------------------------------------------------------------
 
-    def cluster(self) -> Cluster:
-        """Return what is left of every node."""
-        return self.rows().cluster
-
     def rows(self) -> PriceRows:
-        """Return what pods cost, worked out anew after it could not follow a change."""
+        """Return what pods cost and what is left of every node.
+
+        It is worked out anew after it could not follow a change.
+        """
         rows = self._rows
         if rows is None:
             cluster = Cluster(self.inventory.nodes.values())

@@ -325,7 +325,13 @@ class Prices:
 
     def demand(self, pod: PlacedPod) -> int:
         """Return the thousandths of cards the pod asks for, averaged over the kinds that serve."""
-        want = self.shape(pod).want
+        return self._mean_size(self.shape(pod).want)
+
+    def mean_size(self, wanted: RequestClass) -> int:
+        """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
+        return self._mean_size(Want(wanted))
+
+    def _mean_size(self, want: Want) -> int:
         sizes = [size for kind in self.cluster.card_states.kinds if (size := self.size(want, kind))]
         return sum(sizes) // len(sizes) if sizes else 0
 

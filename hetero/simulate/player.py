@@ -26,7 +26,7 @@ class Player:
         for node in nodes:
             self.cache.update_node(node)
         self._names = frozenset(self.cache.inventory.nodes)
-        self.cluster = self.cache.cluster()
+        self.cluster = self.cache.rows().cluster
         declared = list(pods)
         self._baseline = None if known else Baseline(placement, self.cluster, declared, seed)
         self._mix: tuple[Mix, Room] | None = None

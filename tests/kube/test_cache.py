@@ -110,10 +110,10 @@ def test_a_card_that_falls_ill_is_noted_without_starting_anew() -> None:
     for name in NAMES:
         cache.update_node(entered(name, 1, gib=16, ill=False))
     assert (NAMES, {}) == cache.serving(asking(0), NAMES)
-    cluster = cache.cluster()
+    cluster = cache.rows().cluster
     cache.update_node(entered("n1", 1, gib=16, ill=True))
     cache.update_node(entered("n9", 2, gib=16, ill=False))
 
     refused = {"n1": "unhealthy (ill)"}
     assert (["n0", "n2", "n3", "n9"], refused) == cache.serving(asking(0), [*NAMES, "n9"])
-    assert cluster is cache.cluster()
+    assert cluster is cache.rows().cluster

@@ -138,7 +138,7 @@ class Asked:
 
     @property
     def cluster(self) -> Cluster:
-        return self.cache.cluster()
+        return self.cache.rows().cluster
 
     def place(self, some: PlacedPod) -> Placement | Refusal:
         """Return the pod's place, taken from now on, or how many nodes say what."""

@@ -126,7 +126,7 @@ def test_of_five_thousand_shapes_512_classes_pack_as_well() -> None:
                 best = asked.cache.best(shape, names)
                 if best is not None:
                     asked.cache.reserve(f"uid-{number}", shape, best)
-            left = sum(asked.cache.cluster().free_milli)
+            left = sum(asked.cache.rows().cluster.free_milli)
             return 100 - left / (12 * 8 * 10)
 
     joined, apart = allocated(512), allocated(10_000)

@@ -151,9 +151,9 @@ def arrive(
 
 def written(cache: SchedulerCache, now: float) -> str:
     """Return the mix as it is written; of classes that are too many, the nearest are joined."""
-    demand = cache.demand.copy()
+    demand, mean_size = cache.demand.copy(), cache.rows().prices(cache.weights).mean_size
     while len(text := _text(demand, now)) > MOST_BYTES:
-        demand.join(cache.size, most=len(demand.weights) * 7 // 8)
+        demand.join(mean_size, most=len(demand.weights) * 7 // 8)
     return text
 
 

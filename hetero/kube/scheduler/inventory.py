@@ -60,7 +60,7 @@ class ClusterNodes:
         # Of two that publish one card it is the older's.
         for node in sorted(nodes, key=lambda node: node.created):
             self.changed("ADDED", node)
-        self.cache.cluster()  # no pod waits for it
+        self.cache.rows()  # no pod waits for it
         # Thousands of nodes' devices live as long as this process: walking them at every full
         # collection would hold up one decision in a hundred for tens of milliseconds.
         gc.collect()

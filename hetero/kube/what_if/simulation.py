@@ -216,7 +216,7 @@ def _keys(snapshot: ClusterSnapshot) -> tuple[SigningKey, PublicKeys]:
 
 
 def _totals(cache: SchedulerCache) -> Totals:
-    cluster = cache.cluster()
+    cluster = cache.rows().cluster
     usable = sum(device.usable for node in cluster.nodes for device in node.devices)
     return Totals(
         nodes=sum(map(bool, cluster.cards)),
