@@ -57,7 +57,7 @@ EDGES: Mapping[PodState, frozenset[PodState]] = {
 }
 
 
-@define(eq=False)
+@define(eq=False, weakref_slot=False)
 class PodRecord:
     """One pod. `PodTable.transition` alone changes its state."""
 
@@ -67,7 +67,6 @@ class PodRecord:
     request: PodRequest | None = None  # of one that may be bound next
     placement: Placement | None = None  # of one that is held: what filter took
     deadline: float = 0.0  # of one that is held, in seconds of the monotonic clock
-    grants: frozenset[str] = frozenset()  # of one that is unconfirmed: their names on its node
 
 
 @define(eq=False)

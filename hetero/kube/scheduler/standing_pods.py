@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from attrs import define, evolve, field
 
@@ -54,7 +54,7 @@ class Orphans:
         cache, before = self.pods.cache, self._by_node.pop(node, set())
         names = {f"{node}/{grant}": of for grant, of in held.items()}
         for record in self.pods.within(PodState.UNCONFIRMED):
-            if record.grants & names.keys():
+            if record.pod and not names.keys().isdisjoint(_grants_of(record.pod)):
                 self.pods.forget(record.uid, ran=False)
         for name in before - names.keys():
             namespace = cache.standing[name].pod.namespace
@@ -80,9 +80,7 @@ class Orphans:
         A kubelet waits no longer for containers to end than their pod said.
         """
         uid, grace = pod.metadata.uid, pod.spec.termination_grace_period_seconds
-        self.pods.transition(uid, PodState.UNCONFIRMED).grants = frozenset(
-            f"{held.node}/{identity_of(uid, container.name)}" for container in pod.containers
-        )
+        self.pods.transition(uid, PodState.UNCONFIRMED).pod = pod
         over = evolve(WITHOUT_DEVICES, namespace=held.pod.namespace)
         self.pods.cache.restore(uid, evolve(held, pod=over, allocations=(None,)))
         seconds = UNCONFIRMED if grace is None else min(UNCONFIRMED, grace)
@@ -202,6 +200,12 @@ class StandingPods:
             node=node, pod=WITHOUT_DEVICES, allocations=(None,), holds=(), host=host
         )
         self.pods.cache.restore(pod.metadata.uid, placement)
+
+
+def _grants_of(pod: Pod) -> Iterator[str]:
+    """Yield the names that grants of a pod's containers have in the cache if they run on."""
+    for container in pod.containers:
+        yield f"{pod.spec.node_name}/{identity_of(pod.metadata.uid, container.name)}"
 
 
 def _taken_of(left: dict[str, int], takes: Counters) -> Counters:
