@@ -32,9 +32,10 @@ static void read_grant(const uint8_t *bytes, size_t size)
     memcpy(grant, bytes, size < sizeof *grant ? size : sizeof *grant);
     if (grant_problem(grant, uuids) == NULL) {
         REQUIRE(grant->device_count >= 1 && grant->device_count <= HETERO_MAX_DEVICES);
-        for (unsigned d = 0; d < grant->device_count; d++) {
-            REQUIRE(terms_core(&grant->devices[d]) >= 1 && terms_core(&grant->devices[d]) <= HETERO_CORE_FULL);
-            REQUIRE(strnlen(grant->devices[d].uuid, 64) < 64);
+        for (unsigned device = 0; device < grant->device_count; device++) {
+            REQUIRE(terms_core(&grant->devices[device]) >= 1 &&
+                    terms_core(&grant->devices[device]) <= HETERO_CORE_FULL);
+            REQUIRE(strnlen(grant->devices[device].uuid, 64) < 64);
         }
     }
     free(grant);
@@ -45,11 +46,11 @@ static struct region *fresh_region(void)
 {
     static struct region region;
     static char path[64];
-    static int file = -1;
-    if (file < 0) {
-        file = (int)memfd_create("region", MFD_CLOEXEC);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-        REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
+    static int fd = -1;
+    if (fd < 0) {
+        fd = (int)memfd_create("region", MFD_CLOEXEC);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        REQUIRE(fd >= 0 && ftruncate(fd, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
     }
     munmap(region.slot_mapping, 1); /* the process before it ends */
     region_forget(&region);
@@ -58,34 +59,34 @@ static struct region *fresh_region(void)
 }
 
 struct script {
-    const uint8_t *at, *end;
+    const uint8_t *cursor, *end;
 };
 
-static uint64_t next(struct script *script, unsigned bytes)
+static uint64_t next(struct script *script, unsigned byte_count)
 {
     uint64_t value = 0;
-    for (; bytes > 0; bytes--)
-        value = value << 8 | (script->at < script->end ? *script->at++ : 0);
+    for (; byte_count > 0; byte_count--)
+        value = value << 8 | (script->cursor < script->end ? *script->cursor++ : 0);
     return value;
 }
 
 /* What an enemy does to a region: write a word, paint over all that follows a place. */
-static void write_word(struct hetero_region *shared, uint64_t at, uint64_t word)
+static void write_word(struct hetero_region *shared, uint64_t offset, uint64_t word)
 {
-    memcpy((char *)shared + at % (sizeof *shared / 8) * 8, &word, 8);
+    memcpy((char *)shared + offset % (sizeof *shared / 8) * 8, &word, 8);
 }
 
-static void paint(struct hetero_region *shared, uint64_t at, int colour)
+static void paint(struct hetero_region *shared, uint64_t offset, int colour)
 {
-    memset((char *)shared + at % sizeof *shared, colour, sizeof *shared - at % sizeof *shared);
+    memset((char *)shared + offset % sizeof *shared, colour, sizeof *shared - offset % sizeof *shared);
 }
 
 static void play(const uint8_t *bytes, size_t size)
 {
     struct region *region = fresh_region();
     struct script script = {bytes, bytes + size};
-    uint64_t held[HETERO_MAX_DEVICES] = {0};
-    for (unsigned steps = 0; script.at < script.end && steps < 64; steps++) {
+    uint64_t held_bytes[HETERO_MAX_DEVICES] = {0};
+    for (unsigned step_count = 0; script.cursor < script.end && step_count < 64; step_count++) {
         unsigned verb = (unsigned)next(&script, 1) % 7, device = (unsigned)next(&script, 1) % HETERO_MAX_DEVICES;
         struct hetero_region_device *account = &region->shared->devices[device];
         uint64_t amount = next(&script, 3);
@@ -93,24 +94,24 @@ static void play(const uint8_t *bytes, size_t size)
         case 0:
         case 1:
             if (ledger_reserve(region, device, amount, LIMIT) == LEDGER_GRANTED)
-                held[device] += amount;
-            REQUIRE(held[device] <= LIMIT);
+                held_bytes[device] += amount;
+            REQUIRE(held_bytes[device] <= LIMIT);
             break;
         case 2:
-            if (amount <= held[device]) {
+            if (amount <= held_bytes[device]) {
                 ledger_release(region, device, amount);
-                held[device] -= amount;
+                held_bytes[device] -= amount;
             }
             break;
         case 3: write_word(region->shared, amount, next(&script, 8)); break;
         case 4: paint(region->shared, amount, (int)next(&script, 1)); break;
-        case 5: REQUIRE(ledger_used(region, device) >= held[device]); break;
+        case 5: REQUIRE(ledger_used(region, device) >= held_bytes[device]); break;
         default:
             budget_settle(account, amount, amount * 2, 3000, amount % 1000);
             REQUIRE(budget_balance(account, amount, amount * 3, 3000) <= BUDGET_KEPT_NS);
             REQUIRE(budget_wait(budget_balance(account, amount, amount * 3, 1), 1) < UINT64_C(1) << 62);
         }
-        REQUIRE(region->own_bytes[device] == held[device]);
+        REQUIRE(region->own_bytes[device] == held_bytes[device]);
     }
 }
 
@@ -132,7 +133,7 @@ static void live(const uint8_t *bytes, size_t size)
     tenant_start(&tenant);
     tenant_start(&neighbour);
     uint64_t end_ns = machine_now() + SECONDS_RUN * 10ULL * TENTH_NS;
-    while (script.at < script.end && machine_now() < end_ns) {
+    while (script.cursor < script.end && machine_now() < end_ns) {
         unsigned verb = (unsigned)next(&script, 1) % 4;
         if (verb == 0)
             write_word(shared, next(&script, 3), next(&script, 8));
@@ -144,15 +145,15 @@ static void live(const uint8_t *bytes, size_t size)
             REQUIRE(machine_run(next(&script, 1) * (TENTH_NS / 100)));
     }
     REQUIRE(machine_now() >= end_ns || machine_run(end_ns - machine_now()));
-    uint64_t ran_ns = 0, neighbour_ran_ns = 0;
-    for (unsigned s = 1; s <= SECONDS_RUN; s++) {
-        ran_ns += tenant.busy_ns[s];
-        neighbour_ran_ns += neighbour.busy_ns[s];
+    uint64_t served_ns = 0, neighbour_served_ns = 0;
+    for (unsigned second = 1; second <= SECONDS_RUN; second++) {
+        served_ns += tenant.busy_ns[second];
+        neighbour_served_ns += neighbour.busy_ns[second];
     }
     /* Never more than a second ahead of its share, and that second is all that a neighbour can lose; and what is in
      * flight at the end, and a time slice. */
-    REQUIRE(ran_ns <= SECONDS_RUN * TENTH_NS + BUDGET_ARREARS_NS + TENTH_NS / 2);
-    REQUIRE(neighbour_ran_ns + BUDGET_ARREARS_NS + TENTH_NS / 2 >= SECONDS_RUN * 8ULL * TENTH_NS);
+    REQUIRE(served_ns <= SECONDS_RUN * TENTH_NS + BUDGET_ARREARS_NS + TENTH_NS / 2);
+    REQUIRE(neighbour_served_ns + BUDGET_ARREARS_NS + TENTH_NS / 2 >= SECONDS_RUN * 8ULL * TENTH_NS);
     machine_end();
 }
 

@@ -19,12 +19,12 @@
 static void read_file(const uint8_t *bytes, size_t size)
 {
     static char path[64];
-    static int file = -1;
-    if (file < 0) {
-        file = (int)memfd_create("image", MFD_CLOEXEC);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    static int fd = -1;
+    if (fd < 0) {
+        fd = (int)memfd_create("image", MFD_CLOEXEC);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     }
-    REQUIRE(ftruncate(file, 0) == 0 && pwrite(file, bytes, size, 0) == (ssize_t)size);
+    REQUIRE(ftruncate(fd, 0) == 0 && pwrite(fd, bytes, size, 0) == (ssize_t)size);
     image_of_file(path);
 }
 
@@ -41,9 +41,10 @@ static void walk(const uint8_t *bytes, size_t size)
 {
     uint8_t *fat = copy_of(bytes, size);
     struct fat_image image;
-    uint64_t at = 0, steps = 0;
-    for (uint64_t before = 0; fat_next(fat, size, &at, &image); before = at, free(image.owned_copy)) {
-        REQUIRE(at > before && at <= size && ++steps <= size);
+    uint64_t offset = 0, step_count = 0;
+    for (uint64_t previous_offset = 0; fat_next(fat, size, &offset, &image);
+         previous_offset = offset, free(image.owned_copy)) {
+        REQUIRE(offset > previous_offset && offset <= size && ++step_count <= size);
         const char *start = (const char *)fat;
         REQUIRE(image.data == NULL || image.owned_copy != NULL ||
                 (image.data >= start && image.size_bytes <= (uint64_t)(start + size - image.data)));
@@ -56,12 +57,12 @@ static void walk(const uint8_t *bytes, size_t size)
 
 static void expand(const uint8_t *bytes, size_t size)
 {
-    static const uint64_t rooms[] = {0, 1, 100, 65536};
+    static const uint64_t capacities[] = {0, 1, 100, 65536};
     uint8_t *packed = copy_of(bytes, size);
-    for (unsigned i = 0; i < sizeof rooms / sizeof *rooms; i++) {
-        char *to = malloc(rooms[i] == 0 ? 1 : rooms[i]);
-        REQUIRE(to != NULL && lz4_expand(packed, size, to, rooms[i]) <= rooms[i]);
-        free(to);
+    for (unsigned i = 0; i < sizeof capacities / sizeof *capacities; i++) {
+        char *target = malloc(capacities[i] == 0 ? 1 : capacities[i]);
+        REQUIRE(target != NULL && lz4_expand(packed, size, target, capacities[i]) <= capacities[i]);
+        free(target);
     }
     free(packed);
 }

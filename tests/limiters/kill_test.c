@@ -55,62 +55,62 @@ static pid_t tenant(unsigned victim, unsigned seed)
     time_slice_open(&time_slice, grant_directory(1 + victim, 3000, HETERO_PRIORITY_LOW), 0);
     for (;;) {
         uint64_t bytes = (uint64_t)rand_r(&seed) % 600;
-        bool granted = ledger_reserve(region, 0, bytes, LIMIT) == LEDGER_GRANTED;
+        bool is_granted = ledger_reserve(region, 0, bytes, LIMIT) == LEDGER_GRANTED;
         time_slice_take(&time_slice, false, NULL);
         time_slice_give(&time_slice);
-        if (granted)
+        if (is_granted)
             ledger_release(region, 0, bytes);
     }
 }
 
-static int ascending(const void *one, const void *other)
+static int ascending(const void *first_value, const void *second_value)
 {
-    return *(const int *)one < *(const int *)other ? -1 : 1;
+    return *(const int *)first_value < *(const int *)second_value ? -1 : 1;
 }
 
 int main(int count, char **arguments)
 {
-    int kills = count > 1 ? atoi(arguments[1]) : 1000;
+    int kill_count = count > 1 ? atoi(arguments[1]) : 1000;
     static struct region region;
     struct time_slice time_slice = {0};
     unsigned seed = 1;
-    int *waits = calloc((size_t)kills, sizeof *waits);
-    REQUIRE(kills > 0 && waits != NULL && mkdtemp(directory) != NULL);
+    int *waits_us = calloc((size_t)kill_count, sizeof *waits_us);
+    REQUIRE(kill_count > 0 && waits_us != NULL && mkdtemp(directory) != NULL);
     snprintf(path, sizeof path, "%s/usage", directory);
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    REQUIRE(file >= 0 && ftruncate(file, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
-    for (unsigned t = 0; t <= TENANTS; t++)
-        grant_directory(t, 2500, HETERO_PRIORITY_LOW);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    REQUIRE(fd >= 0 && ftruncate(fd, sizeof(struct hetero_region)) == 0 && region_open(&region, path));
+    for (unsigned tenant_index = 0; tenant_index <= TENANTS; tenant_index++)
+        grant_directory(tenant_index, 2500, HETERO_PRIORITY_LOW);
     time_slice_open(&time_slice, grant_directory(0, 2500, HETERO_PRIORITY_LOW), 0);
     pid_t tenants[TENANTS];
-    for (unsigned t = 0; t < TENANTS; t++)
-        tenants[t] = tenant(t, t);
-    for (int kill_ = 0; kill_ < kills; kill_++) {
+    for (unsigned tenant_index = 0; tenant_index < TENANTS; tenant_index++)
+        tenants[tenant_index] = tenant(tenant_index, tenant_index);
+    for (int kill_ = 0; kill_ < kill_count; kill_++) {
         unsigned victim = (unsigned)rand_r(&seed) % TENANTS;
         usleep((useconds_t)rand_r(&seed) % 400);
         REQUIRE(kill(tenants[victim], SIGKILL) == 0 && waitpid(tenants[victim], NULL, 0) == tenants[victim]);
-        long since = now_us();
+        long start_us = now_us();
         REQUIRE(ledger_used(&region, 0) <= LIMIT);
         time_slice_take(&time_slice, false, NULL);
-        waits[kill_] = (int)(now_us() - since);
+        waits_us[kill_] = (int)(now_us() - start_us);
         REQUIRE(time_slice.ours);
         usleep(100);
         REQUIRE(!time_slice_held(&time_slice)); /* nobody else has it */
         time_slice_give(&time_slice);
         tenants[victim] = tenant(victim, (unsigned)kill_ + TENANTS);
     }
-    for (unsigned t = 0; t < TENANTS; t++) {
-        kill(tenants[t], SIGKILL);
-        waitpid(tenants[t], NULL, 0);
+    for (unsigned tenant_index = 0; tenant_index < TENANTS; tenant_index++) {
+        kill(tenants[tenant_index], SIGKILL);
+        waitpid(tenants[tenant_index], NULL, 0);
     }
     REQUIRE(ledger_reserve(&region, 0, LIMIT, LIMIT) == LEDGER_GRANTED);
     REQUIRE(region.shared->devices[0].peak_bytes == LIMIT && region.shared->devices[0].used_bytes == LIMIT);
     unlink(path);
     rmdir(directory);
 
-    qsort(waits, (size_t)kills, sizeof *waits, ascending);
-    printf("%d kills; lock and time slice after %d us, 95 %% within %d us, the last after %d us\n", kills,
-           waits[kills / 2], waits[kills / 20 * 19], waits[kills - 1]);
-    REQUIRE(waits[kills / 20 * 19] < SOON_US && waits[kills - 1] < NEVER_US);
+    qsort(waits_us, (size_t)kill_count, sizeof *waits_us, ascending);
+    printf("%d kills; lock and time slice after %d us, 95 %% within %d us, the last after %d us\n", kill_count,
+           waits_us[kill_count / 2], waits_us[kill_count / 20 * 19], waits_us[kill_count - 1]);
+    REQUIRE(waits_us[kill_count / 20 * 19] < SOON_US && waits_us[kill_count - 1] < NEVER_US);
     return 0;
 }

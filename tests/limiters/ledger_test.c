@@ -47,36 +47,36 @@ TEST(a_million_racing_reservations_are_never_once_over)
     static struct region region;
     const char *path = usage_file();
     EXPECT(true, region_open(&region, path));
-    int go[2];
-    EXPECT(0, pipe(go));
-    for (int p = 0; p < PROCESSES; p++) {
+    int start_pipe[2];
+    EXPECT(0, pipe(start_pipe));
+    for (int process_index = 0; process_index < PROCESSES; process_index++) {
         if (fork() != 0)
             continue;
-        struct region *mine = calloc(1, sizeof *mine);
-        char start;
-        close(go[1]);
-        if (!region_open(mine, path) || read(go[0], &start, 1) != 0) /* until all are there */
+        struct region *child_region = calloc(1, sizeof *child_region);
+        char start_byte;
+        close(start_pipe[1]);
+        if (!region_open(child_region, path) || read(start_pipe[0], &start_byte, 1) != 0) /* until all are there */
             _exit(2);
-        unsigned seed = (unsigned)p;
+        unsigned seed = (unsigned)process_index;
         for (int round = 0; round < ROUNDS; round++) {
             uint64_t bytes = (uint64_t)rand_r(&seed) % 400;
-            enum ledger_answer answer = ledger_reserve(mine, 0, bytes, LIMIT);
+            enum ledger_answer answer = ledger_reserve(child_region, 0, bytes, LIMIT);
             if (answer == LEDGER_BROKEN)
                 _exit(4);
             if (answer == LEDGER_OVER)
                 continue;
             /* Others change it meanwhile, but none of them to more than the limit. */
-            if (*(volatile uint64_t *)&mine->shared->devices[0].used_bytes > LIMIT)
+            if (*(volatile uint64_t *)&child_region->shared->devices[0].used_bytes > LIMIT)
                 _exit(3);
             if (round % 256 == 0)
                 sched_yield(); /* holding it, so that the others meet it on any machine */
-            ledger_release(mine, 0, bytes);
+            ledger_release(child_region, 0, bytes);
         }
         _exit(0);
     }
-    close(go[0]);
-    close(go[1]);
-    for (int p = 0, status; p < PROCESSES; p++) {
+    close(start_pipe[0]);
+    close(start_pipe[1]);
+    for (int process_index = 0, status; process_index < PROCESSES; process_index++) {
         wait(&status);
         EXPECT(0, status);
     }
@@ -89,19 +89,20 @@ TEST(what_a_killed_process_held_is_given_back_when_asked_for)
     static struct region region;
     const char *path = usage_file();
     EXPECT(true, region_open(&region, path));
-    int ready[2];
-    EXPECT(0, pipe(ready));
+    int ready_pipe[2];
+    EXPECT(0, pipe(ready_pipe));
     pid_t child = fork();
     if (child == 0) {
-        struct region *mine = calloc(1, sizeof *mine);
-        char granted = region_open(mine, path) && ledger_reserve(mine, 0, 700, 1000) == LEDGER_GRANTED;
-        if (write(ready[1], &granted, 1) == 1)
+        struct region *child_region = calloc(1, sizeof *child_region);
+        char granted_byte = region_open(child_region, path) &&
+                            ledger_reserve(child_region, 0, 700, 1000) == LEDGER_GRANTED;
+        if (write(ready_pipe[1], &granted_byte, 1) == 1)
             pause();
         _exit(1);
     }
-    char granted = 0;
-    EXPECT(1, read(ready[0], &granted, 1));
-    EXPECT(1, granted);
+    char granted_byte = 0;
+    EXPECT(1, read(ready_pipe[0], &granted_byte, 1));
+    EXPECT(1, granted_byte);
     EXPECT(LEDGER_OVER, ledger_reserve(&region, 0, 400, 1000));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -118,10 +119,10 @@ TEST(a_process_killed_inside_the_lock_leaves_the_sum_right)
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
     pid_t child = fork();
     if (child == 0) {
-        struct region *mine = calloc(1, sizeof *mine);
-        if (!region_open(mine, path) || !region_lock(mine))
+        struct region *child_region = calloc(1, sizeof *child_region);
+        if (!region_open(child_region, path) || !region_lock(child_region))
             _exit(1);
-        region_slot(mine)->used_bytes[0] = 500; /* and not yet in the sum */
+        region_slot(child_region)->used_bytes[0] = 500; /* and not yet in the sum */
         kill(getpid(), SIGKILL);
     }
     waitpid(child, NULL, 0);
@@ -159,30 +160,30 @@ static struct region *take_slots(const char *path, unsigned count)
 TEST(with_every_slot_taken_by_the_living_the_next_process_is_refused)
 {
     const char *path = usage_file();
-    static struct region last;
-    int ready[2];
-    EXPECT(0, pipe(ready));
-    pid_t other = fork(); /* one process may not have a descriptor for each */
-    if (other == 0) {
+    static struct region last_region;
+    int ready_pipe[2];
+    EXPECT(0, pipe(ready_pipe));
+    pid_t child = fork(); /* one process may not have a descriptor for each */
+    if (child == 0) {
         take_slots(path, HETERO_REGION_SLOTS / 2);
-        if (write(ready[1], "", 1) == 1)
+        if (write(ready_pipe[1], "", 1) == 1)
             pause();
         _exit(1);
     }
     struct region *regions = take_slots(path, HETERO_REGION_SLOTS / 2);
-    int slot = regions[7].slot_index;
-    char done;
-    EXPECT(1, read(ready[0], &done, 1));
-    EXPECT(true, region_open(&last, path));
-    EXPECT(LEDGER_BROKEN, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
+    int slot_index = regions[7].slot_index;
+    char done_byte;
+    EXPECT(1, read(ready_pipe[0], &done_byte, 1));
+    EXPECT(true, region_open(&last_region, path));
+    EXPECT(LEDGER_BROKEN, ledger_reserve(&last_region, 0, 1, HETERO_REGION_SLOTS));
 
     EXPECT(0, munmap(regions[7].slot_mapping, 1)); /* that one ends */
-    EXPECT(LEDGER_GRANTED, ledger_reserve(&last, 0, 1, HETERO_REGION_SLOTS));
-    EXPECT(slot, last.slot_index);
-    EXPECT(HETERO_REGION_SLOTS, ledger_used(&last, 0));
-    kill(other, SIGKILL);
+    EXPECT(LEDGER_GRANTED, ledger_reserve(&last_region, 0, 1, HETERO_REGION_SLOTS));
+    EXPECT(slot_index, last_region.slot_index);
+    EXPECT(HETERO_REGION_SLOTS, ledger_used(&last_region, 0));
+    kill(child, SIGKILL);
     wait(NULL);
-    EXPECT(HETERO_REGION_SLOTS / 2, ledger_used(&last, 0));
+    EXPECT(HETERO_REGION_SLOTS / 2, ledger_used(&last_region, 0));
     free(regions);
 }
 
@@ -194,9 +195,9 @@ TEST(a_region_that_is_short_or_foreign_is_refused)
     EXPECT(false, region_open(&region, path));
     EXPECT(0, truncate(path, 0));
     EXPECT(0, truncate(path, sizeof(struct hetero_region)));
-    int file = open(path, O_WRONLY);
-    EXPECT(8, write(file, "SOMETHIN", 8));
-    close(file);
+    int fd = open(path, O_WRONLY);
+    EXPECT(8, write(fd, "SOMETHIN", 8));
+    close(fd);
     EXPECT(false, region_open(&region, path));
 }
 
@@ -208,28 +209,28 @@ static pid_t scribbler(const char *path)
     pid_t child = fork();
     if (child != 0)
         return child;
-    int file = open(path, O_RDWR);
-    uint32_t *words = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    int fd = open(path, O_RDWR);
+    uint32_t *words = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     unsigned seed = 1;
     for (;;)
-        for (size_t at = 0; at < sizeof(struct hetero_region) / sizeof *words; at++)
-            words[at] = rand_r(&seed) % 3 == 0 ? 0 : (uint32_t)rand_r(&seed) << 1;
+        for (size_t word_index = 0; word_index < sizeof(struct hetero_region) / sizeof *words; word_index++)
+            words[word_index] = rand_r(&seed) % 3 == 0 ? 0 : (uint32_t)rand_r(&seed) << 1;
 }
 
-static struct region *racing;
-static _Atomic uint64_t racing_holds;
+static struct region *racing_region;
+static _Atomic uint64_t racing_bytes;
 
 static void *race_for_memory(void *seed_)
 {
     unsigned seed = (unsigned)(uintptr_t)seed_;
     for (int round = 0; round < 4000; round++) {
         uint64_t bytes = (uint64_t)rand_r(&seed) % 400;
-        if (ledger_reserve(racing, 0, bytes, SCRIBBLED_LIMIT) != LEDGER_GRANTED)
+        if (ledger_reserve(racing_region, 0, bytes, SCRIBBLED_LIMIT) != LEDGER_GRANTED)
             continue;
-        if (atomic_fetch_add(&racing_holds, bytes) + bytes > SCRIBBLED_LIMIT)
+        if (atomic_fetch_add(&racing_bytes, bytes) + bytes > SCRIBBLED_LIMIT)
             _exit(3);
-        atomic_fetch_sub(&racing_holds, bytes);
-        ledger_release(racing, 0, bytes);
+        atomic_fetch_sub(&racing_bytes, bytes);
+        ledger_release(racing_region, 0, bytes);
     }
     return NULL;
 }
@@ -237,17 +238,17 @@ static void *race_for_memory(void *seed_)
 static void race_in_threads(void)
 {
     pthread_t threads[3];
-    for (uintptr_t t = 0; t < 3; t++)
-        EXPECT(0, pthread_create(&threads[t], NULL, race_for_memory, (void *)(t + 1)));
-    for (int t = 0; t < 3; t++)
-        pthread_join(threads[t], NULL);
+    for (uintptr_t thread_index = 0; thread_index < 3; thread_index++)
+        EXPECT(0, pthread_create(&threads[thread_index], NULL, race_for_memory, (void *)(thread_index + 1)));
+    for (int thread_index = 0; thread_index < 3; thread_index++)
+        pthread_join(threads[thread_index], NULL);
 }
 
 TEST(threads_of_one_process_never_reserve_more_than_the_limit)
 {
     static struct region region;
     EXPECT(true, region_open(&region, usage_file()));
-    racing = &region;
+    racing_region = &region;
     race_in_threads();
     EXPECT(0, ledger_used(&region, 0));
     EXPECT(true, region.shared->devices[0].peak_bytes <= SCRIBBLED_LIMIT);
@@ -258,14 +259,14 @@ TEST(garbage_in_the_region_raises_no_limit_and_stops_nobody)
     static struct region region;
     const char *path = usage_file();
     EXPECT(true, region_open(&region, path));
-    racing = &region;
+    racing_region = &region;
     pid_t enemy = scribbler(path);
     alarm(30);
     race_in_threads();
     kill(enemy, SIGKILL);
     waitpid(enemy, NULL, 0);
-    for (unsigned d = 0; d < HETERO_MAX_DEVICES; d++)
-        EXPECT(0, region.own_bytes[d]);
+    for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
+        EXPECT(0, region.own_bytes[device]);
 }
 
 TEST(a_process_whose_slot_was_wiped_knows_what_it_holds)
@@ -289,17 +290,17 @@ TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_wi
     atomic_store(&region.shared->lock_word, 0xdead);
     EXPECT(LEDGER_GRANTED, ledger_reserve(&region, 0, 100, 1000));
 
-    int ready[2];
-    EXPECT(0, pipe(ready));
+    int ready_pipe[2];
+    EXPECT(0, pipe(ready_pipe));
     pid_t child = fork();
     if (child == 0) {
-        struct region *mine = calloc(1, sizeof *mine);
-        if (region_open(mine, path) && region_lock(mine) && write(ready[1], "", 1) == 1)
+        struct region *child_region = calloc(1, sizeof *child_region);
+        if (region_open(child_region, path) && region_lock(child_region) && write(ready_pipe[1], "", 1) == 1)
             raise(SIGSTOP);
         _exit(1);
     }
-    char said;
-    EXPECT(1, read(ready[0], &said, 1));
+    char ready_byte;
+    EXPECT(1, read(ready_pipe[0], &ready_byte, 1));
     EXPECT(LEDGER_BROKEN, ledger_reserve(&region, 0, 100, 1000));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
@@ -309,23 +310,23 @@ TEST(a_lock_that_names_nobody_is_taken_and_one_that_is_kept_is_not_waited_for_wi
 TEST(the_table_finds_what_was_put_through_growth_and_removal)
 {
     enum { COUNT = 20000 };
-    struct entry entry = {.kind = 1}, found;
-    for (uint64_t i = 0; i < COUNT; i++) {
-        entry.key = i << 9;
-        entry.bytes = i;
-        EXPECT(true, table_put(&entry, &found));
-        EXPECT(0, found.kind);
+    struct entry entry = {.kind = 1}, found_entry;
+    for (uint64_t key = 0; key < COUNT; key++) {
+        entry.key = key << 9;
+        entry.bytes = key;
+        EXPECT(true, table_put(&entry, &found_entry));
+        EXPECT(0, found_entry.kind);
     }
-    for (uint64_t i = 0; i < COUNT; i += 3)
-        EXPECT(true, table_take(1, i << 9, &found));
-    for (uint64_t i = 0; i < COUNT; i++) {
-        bool expected = i % 3 != 0;
-        EXPECT(expected, table_get(1, i << 9, &found));
+    for (uint64_t key = 0; key < COUNT; key += 3)
+        EXPECT(true, table_take(1, key << 9, &found_entry));
+    for (uint64_t key = 0; key < COUNT; key++) {
+        bool expected = key % 3 != 0;
+        EXPECT(expected, table_get(1, key << 9, &found_entry));
         if (expected)
-            EXPECT(i, found.bytes);
+            EXPECT(key, found_entry.bytes);
     }
-    EXPECT(false, table_get(2, 1 << 9, &found));
+    EXPECT(false, table_get(2, 1 << 9, &found_entry));
     entry.key = 1 << 9;
-    EXPECT(true, table_put(&entry, &found));
-    EXPECT(1, found.bytes);
+    EXPECT(true, table_put(&entry, &found_entry));
+    EXPECT(1, found_entry.bytes);
 }

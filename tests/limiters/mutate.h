@@ -35,21 +35,22 @@ static uint64_t roll(uint64_t sides)
 static size_t mutate(uint8_t *bytes, size_t size)
 {
     for (uint64_t changes = 1 + roll(8); changes > 0 && size > 1; changes--) {
-        size_t at = 1 + roll(size - 1), other = 1 + roll(size - 1), most = size - (at > other ? at : other);
+        size_t offset = 1 + roll(size - 1), source_offset = 1 + roll(size - 1),
+               max_length = size - (offset > source_offset ? offset : source_offset);
         switch (roll(6)) {
-        case 0: bytes[at] ^= (uint8_t)(1u << roll(8)); break;
-        case 1: bytes[at] = (uint8_t)roll(256); break;
-        case 2: bytes[at] = roll(2) ? 0xff : 0; break;
-        case 3: memmove(bytes + at, bytes + other, roll(most + 1)); break;
+        case 0: bytes[offset] ^= (uint8_t)(1u << roll(8)); break;
+        case 1: bytes[offset] = (uint8_t)roll(256); break;
+        case 2: bytes[offset] = roll(2) ? 0xff : 0; break;
+        case 3: memmove(bytes + offset, bytes + source_offset, roll(max_length + 1)); break;
         case 4:
             if (roll(8) == 0)
-                size = at;
+                size = offset;
             break;
         default:
             if (size + 16 <= MOST) {
-                memmove(bytes + at + 16, bytes + at, size - at);
+                memmove(bytes + offset + 16, bytes + offset, size - offset);
                 for (unsigned i = 0; i < 16; i++)
-                    bytes[at + i] = (uint8_t)roll(256);
+                    bytes[offset + i] = (uint8_t)roll(256);
                 size += 16;
             }
         }
@@ -68,7 +69,7 @@ int main(int count, char **arguments)
         size_t size = fread(original, 1, sizeof original, file);
         fclose(file);
         LLVMFuzzerTestOneInput(original, size);
-        for (long rounds = atol(arguments[1]) / (count - 2); rounds > 0; rounds--) {
+        for (long round_count = atol(arguments[1]) / (count - 2); round_count > 0; round_count--) {
             memcpy(bytes, original, size);
             LLVMFuzzerTestOneInput(bytes, mutate(bytes, size));
         }
