@@ -31,7 +31,7 @@ def _of_hetero(text: str) -> Request:
     if "=" in text.partition(":")[0]:
         known = {**SHARES, "count": "count"}
         texts = pairs(
-            text, source=f"{HETERO}={text!r}", known=known, example="write count=1,mem=3Gi"
+            text, source=f"{HETERO}={text!r}", names=known, example="write count=1,mem=3Gi"
         )
         count = parse_count(texts.get("count", "1"), of=f"{HETERO}={text!r}: count")
         each = ask_from(memory=texts.get("memory"), core=texts.get("core"))
@@ -49,14 +49,14 @@ def _of_egpu(text: str) -> Request:
     example = "write POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
     head, *parts = text.split(":")
     words = {name: name for name in ("POLICY", "ONLINE", "TYPE")}
-    policy = pairs(head, source=source, known=words, example=example).get("POLICY", "0")
+    policy = pairs(head, source=source, names=words, example=example).get("POLICY", "0")
     policies = {"0": Policy.FIXED, "1": Policy.ELASTIC}
     if policy not in policies or not parts:
         raise BadInput(f"{source}: {example}")
     asks = []
     for part in parts:
         words = {name: name for name in ("PGPU", "MEM", "WEIGHT")}
-        texts = pairs(part, source=source, known=words, example=example)
+        texts = pairs(part, source=source, names=words, example=example)
         memory = texts.get("MEM", "")
         if not texts.get("PGPU", "").isdecimal() or not memory.isdecimal() or int(memory) < 1:
             raise BadInput(f"{source}: {part!r} lacks PGPU or MEM (in MiB): {example}")

@@ -33,7 +33,9 @@ class DeviceAllocation:
 
     def is_whole(self, device: Device) -> bool:
         """Whether it holds all of the device, so that nothing is to be cut from it."""
-        return all(self.takes.get(name, 0) >= of for name, of in device.capacity.items())
+        return all(
+            self.takes.get(counter, 0) >= total for counter, total in device.capacity.items()
+        )
 
 
 @frozen(kw_only=True)
@@ -85,8 +87,12 @@ class Shortage:
     def largest(self) -> str:
         """What a sentence over several devices or nodes says: `24 GiB wanted, largest free 6`."""
         if self.counter == CORE:
-            asked, free, unit = -(-self.asked * 100 // self.of), self.free * 100 // self.of, " %"
-            return f"{asked}{unit} wanted, largest free {free}"
+            asked_percent, free_percent, unit = (
+                -(-self.asked * 100 // self.of),
+                self.free * 100 // self.of,
+                " %",
+            )
+            return f"{asked_percent}{unit} wanted, largest free {free_percent}"
         if self.counter == DEVICES:
             return f"{self.asked} wanted, most on a node {self.free}"
         if self.counter != MEMORY:
@@ -100,10 +106,10 @@ class Shortage:
         """What a sentence about this one device says: `20 of 100 core free, 50 asked`."""
         if self.counter != MEMORY:
             return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
-        of, free = format_memories(self.of, self.free)
+        total_text, free_number = format_memories(self.of, self.free)
         if self.free == self.of:  # not more of it than is free, by rounding
-            of = f"{free} {of.split()[1]}"
-        return f"{free} of {of} memory free, {format_memory(self.asked)} asked"
+            total_text = f"{free_number} {total_text.split()[1]}"
+        return f"{free_number} of {total_text} memory free, {format_memory(self.asked)} asked"
 
     def nearer(self, other: Shortage | None) -> Shortage:
         """Return that of the two which lacks the smaller part of what was asked."""
@@ -139,23 +145,30 @@ class Refusal:
         if self.missing:
             return self.missing
         if self.group:
-            most = max(self.fitting.values(), default=0)
-            names = ", ".join(name for name, count in self.fitting.items() if count == most)
-            return (
-                f"{self.wanted} {self.of}s of one {self.group} needed; most here: {most} ({names})"
+            most_fitting = max(self.fitting.values(), default=0)
+            best_names = ", ".join(
+                name for name, count in self.fitting.items() if count == most_fitting
             )
-        counts = Counter(self.counts or {})
-        counts.update(self.verdicts.values())
-        total, fitting = counts.total(), counts.pop(FITS, 0)
-        ranked = sorted(
-            counts.items(),
-            key=lambda counted: (counted[0] in _LEAST_TELLING, -counted[1], counted[0]),
+            most_text = f"{most_fitting} ({best_names})"
+            return f"{self.wanted} {self.of}s of one {self.group} needed; most here: {most_text}"
+        count_by_reason = Counter(self.counts or {})
+        count_by_reason.update(self.verdicts.values())
+        device_count, fitting_count = count_by_reason.total(), count_by_reason.pop(FITS, 0)
+        ranked_reasons = sorted(
+            count_by_reason.items(),
+            key=lambda reason_and_count: (
+                reason_and_count[0] in _LEAST_TELLING,
+                -reason_and_count[1],
+                reason_and_count[0],
+            ),
         )
-        reasons = ", ".join(f"{count} {self._with_numbers(reason)}" for reason, count in ranked)
-        noun = self.of if total == 1 else f"{self.of}s"
+        reasons = ", ".join(
+            f"{count} {self._with_numbers(reason)}" for reason, count in ranked_reasons
+        )
+        noun = self.of if device_count == 1 else f"{self.of}s"
         if self.wanted > 1:
-            noun += f" fit{'s' if fitting == 1 else ''} ({self.wanted} needed)"
-        return f"{fitting} of {total} {noun}" + (f": {reasons}" if reasons else "")
+            noun += f" fit{'s' if fitting_count == 1 else ''} ({self.wanted} needed)"
+        return f"{fitting_count} of {device_count} {noun}" + (f": {reasons}" if reasons else "")
 
     def _with_numbers(self, reason: str) -> str:
         shortage = self.shortages.get(reason)
@@ -171,12 +184,12 @@ class Inventory:
 
     def free(self) -> dict[str, dict[str, int]]:
         """Return what is left of each counter of each device, by UUID."""
-        left = {device.uuid: dict(device.capacity) for device in self.devices}
+        free_by_uuid = {device.uuid: dict(device.capacity) for device in self.devices}
         for allocation in self.standing:
             for piece in allocation.pieces:
-                counters = left.get(piece.device)
-                if counters is None:
+                free_counters = free_by_uuid.get(piece.device)
+                if free_counters is None:
                     continue  # the card is gone; its grants end with their owners
-                for name, amount in piece.takes.items():
-                    counters[name] = counters.get(name, 0) - amount
-        return left
+                for counter, amount in piece.takes.items():
+                    free_counters[counter] = free_counters.get(counter, 0) - amount
+        return free_by_uuid

@@ -39,9 +39,9 @@ def to_plain(value: object) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value  # what most are; to ask attrs takes longer than all the rest
     if isinstance(value, Mapping):
-        return {key: to_plain(each) for key, each in value.items()}
+        return {key: to_plain(element) for key, element in value.items()}
     if isinstance(value, tuple | list | frozenset | set):
-        return [to_plain(each) for each in value]
+        return [to_plain(element) for element in value]
     cls = type(value)
     if not has(cls):
         return value
@@ -74,11 +74,11 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
     except BadInput:
         raise
     except Exception as error:  # cattrs and json raise many kinds; all mean the same here
-        why = str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
         title = getattr(cls, "TITLE", cls.__name__)
         if isinstance(error, cattrs.BaseValidationError):
-            why = "; ".join(cattrs.transform_error(error))
-        raise BadInput(f"{source}: not a valid {title}: {why}") from None
+            message = "; ".join(cattrs.transform_error(error))
+        raise BadInput(f"{source}: not a valid {title}: {message}") from None
 
 
 def _no_number(name: str) -> float:
@@ -95,11 +95,11 @@ def _quick() -> BaseConverter:
     """
     from cattrs import BaseConverter
 
-    made = BaseConverter()
-    made.register_structure_hook_factory(
-        has, lambda cls: resolve_types(cls) and made.structure_attrs_fromdict
+    converter = BaseConverter()
+    converter.register_structure_hook_factory(
+        has, lambda cls: resolve_types(cls) and converter.structure_attrs_fromdict
     )
-    return _taught(made)
+    return _taught(converter)
 
 
 @cache
@@ -120,8 +120,9 @@ def _taught(converter: BaseConverter) -> BaseConverter:
 
     converter.register_structure_hook_func(
         is_mapping,
-        lambda value, t: {
-            t.__args__[0](k): converter.structure(v, t.__args__[1]) for k, v in value.items()
+        lambda value, mapping_type: {
+            mapping_type.__args__[0](key): converter.structure(element, mapping_type.__args__[1])
+            for key, element in value.items()
         },
     )
     for union, tag in _UNIONS.items():

@@ -22,7 +22,7 @@ class Enforcement(str, Enum):
 
     @property
     def by_limiter(self) -> bool:
-        """Whether our limiter holds the device's programs, alone or beside a service."""
+        """Whether our limiter holds the device's programs, alone or together with a service."""
         return self in (Enforcement.PRELOAD, Enforcement.SERVICE)
 
 
@@ -41,8 +41,9 @@ class Device:
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
     `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
-    one `group` are parts of one module: whoever takes one of them whole takes them all. `card` is
-    what the card itself has where a node's scaling makes it promise a `capacity` above that.
+    one `group` are parts of one module: a grant that takes one of them whole takes them all.
+    `card` is what the card itself has where a node's scaling makes it promise a `capacity` above
+    that.
     """
 
     uuid: str
@@ -73,8 +74,8 @@ class Device:
     @property
     def short_model(self) -> str:
         """The model's name without its vendor's."""
-        first, _, rest = self.model.partition(" ")
-        return rest if rest and first.lower() == self.vendor.lower() else self.model
+        first_word, _, rest = self.model.partition(" ")
+        return rest if rest and first_word.lower() == self.vendor.lower() else self.model
 
     @property
     def usable(self) -> bool:

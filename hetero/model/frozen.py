@@ -18,20 +18,20 @@ else:
     from operator import attrgetter
     from reprlib import recursive_repr
 
-    def frozen(cls=None, **how):
+    def frozen(cls=None, **attrs_options):
         """Return the class as `attrs.frozen` makes it, which keeps what a class has already."""
         if cls is None:
-            return partial(frozen, **how)
+            return partial(frozen, **attrs_options)
         cls.__repr__, cls.__eq__, cls.__hash__ = _repr, _eq, _hash
-        made = attrs.frozen(cls, **how)
-        made._parts = attrgetter("__class__", *(field.name for field in attrs.fields(made)))
-        return made
+        result = attrs.frozen(cls, **attrs_options)
+        result._parts = attrgetter("__class__", *(field.name for field in attrs.fields(result)))
+        return result
 
     @recursive_repr()
     def _repr(self) -> str:
-        shown = (field.name for field in attrs.fields(type(self)) if field.repr)
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
-        return f"{type(self).__qualname__.rpartition('>.')[2]}({fields})"
+        field_names = (field.name for field in attrs.fields(type(self)) if field.repr)
+        fields_text = ", ".join(f"{name}={getattr(self, name)!r}" for name in field_names)
+        return f"{type(self).__qualname__.rpartition('>.')[2]}({fields_text})"
 
     def _eq(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -10,7 +10,7 @@ from hetero.model.errors import BadInput
 _NONE: Mapping[str, str] = {}
 
 
-def did_you_mean(word: str, known: Iterable[str], *, aliases: Mapping[str, str] = _NONE) -> str:
+def did_you_mean(word: str, names: Iterable[str], *, aliases: Mapping[str, str] = _NONE) -> str:
     """Return `: did you mean NAME?` with one of the known names, or nothing where none is near.
 
     `aliases` are further names, each with the known one that it means. A word of a name counts as
@@ -18,12 +18,12 @@ def did_you_mean(word: str, known: Iterable[str], *, aliases: Mapping[str, str] 
     """
     from difflib import get_close_matches  # only here: nobody else waits for it
 
-    spelled: dict[str, str] = {}
-    for spelling, name in (*((name, name) for name in known), *aliases.items()):
-        for part in (spelling, *re.split(r"[\s_-]+", spelling)):
-            spelled.setdefault(_plain(part), name)
-    near = get_close_matches(_plain(word), spelled, n=1)
-    return f": did you mean {spelled[near[0]]}?" if near else ""
+    name_by_spelling: dict[str, str] = {}
+    for spelling, name in (*((name, name) for name in names), *aliases.items()):
+        for spelling_part in (spelling, *re.split(r"[\s_-]+", spelling)):
+            name_by_spelling.setdefault(_plain(spelling_part), name)
+    near_spellings = get_close_matches(_plain(word), name_by_spelling, n=1)
+    return f": did you mean {name_by_spelling[near_spellings[0]]}?" if near_spellings else ""
 
 
 def _plain(word: str) -> str:

@@ -94,9 +94,11 @@ class Ask:
             raise BadInput("core and sm are both given: sm is instead of a share of the time")
         if self.sm is not None and not 1 <= self.sm < 100:
             raise BadInput(f"sm {self.sm} is out of range: it is 1 to 99 percent, all by default")
-        for name, value in (("memory", self.memory_percent), ("core", self.core)):
-            if value is not None and not 1 <= value <= 100:
-                raise BadInput(f"{name} {value} is out of range: it is 1 to 100 percent of a card")
+        for noun, percent in (("memory", self.memory_percent), ("core", self.core)):
+            if percent is not None and not 1 <= percent <= 100:
+                raise BadInput(
+                    f"{noun} {percent} is out of range: it is 1 to 100 percent of a card"
+                )
 
 
 @frozen
@@ -109,12 +111,16 @@ class Selector:
     def allows(self, name: str, *, all_of_it: bool = False) -> bool:
         """Return whether a name may be taken: it has one of these as a part, or is one of them."""
 
-        def hit(part: str) -> bool:
-            return part.lower() == name.lower() if all_of_it else part.lower() in name.lower()
+        def matches(name_part: str) -> bool:
+            return (
+                name_part.lower() == name.lower()
+                if all_of_it
+                else name_part.lower() in name.lower()
+            )
 
-        if any(hit(part) for part in self.exclude):
+        if any(matches(name_part) for name_part in self.exclude):
             return False
-        return not self.include or any(hit(part) for part in self.include)
+        return not self.include or any(matches(name_part) for name_part in self.include)
 
 
 @frozen(kw_only=True)

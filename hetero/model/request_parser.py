@@ -19,58 +19,65 @@ _EXAMPLE = "write 0:mem=3276Mi,core=10"
 
 def ask_from(*, memory: str | None, core: str | None, device: str | None = None) -> Ask:
     """Return what is asked of one device. Raises `BadInput`."""
-    percent = None
-    size = None
+    memory_percent = None
+    memory_bytes = None
     if memory is not None and memory.strip().endswith("%"):
-        percent = parse_percent(memory, of="memory")
+        memory_percent = parse_percent(memory, of="memory")
     elif memory is not None:
-        size = parse_memory(memory)
+        memory_bytes = parse_memory(memory)
     return Ask(
-        memory=size,
-        memory_percent=percent,
+        memory=memory_bytes,
+        memory_percent=memory_percent,
         core=None if core in (None, OPEN) else parse_percent(core, of="core"),
         device=device,
         open=core == OPEN,
     )
 
 
-def ask_of_device(text: str, each: Ask, *, source: str) -> Ask:
-    """Return the ask in `0:mem=3276Mi,core=10`; what it leaves out is as `each` says.
+def ask_of_device(text: str, default: Ask, *, source: str) -> Ask:
+    """Return the ask in `0:mem=3276Mi,core=10`; what it leaves out is as `default` says.
 
     `source` is how the text is introduced in an error. Raises `BadInput`.
     """
-    name, _, shares = text.partition(":")
-    if not name.strip():
+    device_name, _, sizes_text = text.partition(":")
+    if not device_name.strip():
         raise BadInput(f"{source} {text!r} names no device: write 0, or 0:mem=3276Mi,core=10")
-    asked = pairs(shares, source=f"{source} {text!r}", known=SHARES, example=_EXAMPLE)
-    own = ask_from(memory=asked.get("memory"), core=asked.get("core"), device=name.strip())
-    if "memory" not in asked:
-        own = evolve(own, memory=each.memory, memory_percent=each.memory_percent)
-    if "core" not in asked:
-        own = evolve(own, core=each.core, open=each.open, sm=each.sm)
-    return own
+    sizes = pairs(sizes_text, source=f"{source} {text!r}", names=SHARES, example=_EXAMPLE)
+    device_ask = ask_from(
+        memory=sizes.get("memory"), core=sizes.get("core"), device=device_name.strip()
+    )
+    if "memory" not in sizes:
+        device_ask = evolve(
+            device_ask, memory=default.memory, memory_percent=default.memory_percent
+        )
+    if "core" not in sizes:
+        device_ask = evolve(device_ask, core=default.core, open=default.open, sm=default.sm)
+    return device_ask
 
 
-def choice_of(names: Mapping[str, tuple[str, ...]], name: str) -> Selector:
-    """Return what is chosen by the options `name` and `exclude_name`. Raises `BadInput`."""
-    for option in (name, f"exclude_{name}"):
-        if any(not value.strip() for value in names[option]):
+def choice_of(values_by_option: Mapping[str, tuple[str, ...]], include_option: str) -> Selector:
+    """Return what an option and its `exclude_…` choose together. Raises `BadInput`."""
+    for option in (include_option, f"exclude_{include_option}"):
+        if any(not value.strip() for value in values_by_option[option]):
             raise BadInput(
-                f"--{option.replace('_', '-')} is empty: write a {name}, or leave it out"
+                f"--{option.replace('_', '-')} is empty: write a {include_option}, or leave it out"
             )
-    return Selector(include=names[name], exclude=names[f"exclude_{name}"])
+    return Selector(
+        include=values_by_option[include_option],
+        exclude=values_by_option[f"exclude_{include_option}"],
+    )
 
 
-def pairs(text: str, *, source: str, known: Mapping[str, str], example: str) -> dict[str, str]:
-    """Return `name=value,name=value` by what `known` calls each name."""
-    texts: dict[str, str] = {}
-    for share in filter(None, (part.strip() for part in text.split(","))):
-        word, equals, value = share.partition("=")
-        name = known.get(word.strip())
-        if name in texts:
+def pairs(text: str, *, source: str, names: Mapping[str, str], example: str) -> dict[str, str]:
+    """Return `name=value,name=value` by what `names` calls each name."""
+    value_texts: dict[str, str] = {}
+    for pair_text in filter(None, (pair_text.strip() for pair_text in text.split(","))):
+        word, equals, value_text = pair_text.partition("=")
+        name = names.get(word.strip())
+        if name in value_texts:
             raise BadInput(f"{source}: {word.strip()} is given twice: {example}")
         if not equals or name is None:
-            names = " or ".join(f"{word}=…" for word in known if word != "memory")
-            raise BadInput(f"{source}: {share!r} is not {names}: {example}")
-        texts[name] = value.strip()
-    return texts
+            word_list = " or ".join(f"{word}=…" for word in names if word != "memory")
+            raise BadInput(f"{source}: {pair_text!r} is not {word_list}: {example}")
+        value_texts[name] = value_text.strip()
+    return value_texts

@@ -29,7 +29,7 @@ from hetero.model.frozen import frozen
 class Portion:
     """What one ask becomes on one device: the counters it takes and the core limit it implies.
 
-    `conceded` is how far that is from the share that was asked for (`placement.offer.cut_of`).
+    `downgrade` is the level by which it falls short of the share asked (`placement.offer.cut_of`).
     `sm` is as asked: it takes as much core as a share of the time would, and there is no limit.
     """
 
@@ -37,40 +37,47 @@ class Portion:
     core: int | None = None
     template: str | None = None
     part: str | None = None
-    conceded: int = 0
+    downgrade: int = 0
     sm: int | None = None
 
     def is_whole(self, device: Device) -> bool:
         """Whether it takes all of the device."""
-        return all(self.takes.get(name, 0) >= of for name, of in device.capacity.items())
+        return all(
+            self.takes.get(counter, 0) >= total for counter, total in device.capacity.items()
+        )
 
 
-def round_up(size: int, grain: Grain) -> int | None:
-    """Return the smallest size of `grain` that covers `size`, None above a ladder's top."""
+def round_up(amount: int, grain: Grain) -> int | None:
+    """Return the smallest size of `grain` that covers `amount`, None above a ladder's top."""
     match grain:
-        case Step(of):
-            return -(-size // of) * of
+        case Step(step):
+            return -(-amount // step) * step
         case Ladder(sizes):
-            return next((listed for listed in sizes if listed >= size), None)
+            return next((ladder_size for ladder_size in sizes if ladder_size >= amount), None)
 
 
 def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) -> Portion | None:
-    """Return what `ask`, one of `count` in its request, takes of `device`; None if it never can.
+    """Return what `ask` takes of `device`, None if that can never be.
 
-    A portion is never less than asked. `free` only chooses between template entries of equal
-    right; whether the portion fits into it is the caller's question.
+    Its request is for `count` devices. A portion is never less than asked. `free` only
+    chooses between template entries of equal right; whether the portion fits into it is the
+    caller's question.
     """
     if ask.shape is not None:
         return _shape(device, _named(device.granularity, ask.shape), memory=0, core=0, free=free)
     memory, core = asked(device, ask)
-    made = cut(device, memory=memory, core=core, count=count, free=free)
-    return made if made is None or ask.sm is None else evolve(made, core=None, sm=ask.sm)
+    portion_cut = cut(device, memory=memory, core=core, count=count, free=free)
+    return (
+        portion_cut
+        if portion_cut is None or ask.sm is None
+        else evolve(portion_cut, core=None, sm=ask.sm)
+    )
 
 
 def _named(granularity: Granularity, shape: str) -> Templated:
     """Return a menu of the one shape, an empty one where there is none of that name."""
     menu = granularity.menu if isinstance(granularity, Templated) else ()
-    return Templated(tuple(one for one in menu if one.name == shape), whole=False)
+    return Templated(tuple(template for template in menu if template.name == shape), whole=False)
 
 
 def cut(
@@ -100,8 +107,8 @@ def cut(
 
 def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
-    percent = ask.core if ask.sm is None else ask.sm
-    core = None if percent is None else -(-device.of_card(CORE) * percent // 100)
+    core_percent = ask.core if ask.sm is None else ask.sm
+    core = None if core_percent is None else -(-device.of_card(CORE) * core_percent // 100)
     if ask.memory_percent is not None:
         return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core
     return _all_memory(device, core or 0) if ask.memory is None else ask.memory, core
@@ -109,12 +116,14 @@ def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
 
 def _all_memory(device: Device, core: int) -> int:
     """Return the bytes a request means that names no size: the card's, or its largest part's."""
-    total = device.capacity[MEMORY]
+    total_bytes = device.capacity[MEMORY]
     match device.granularity:
         case Templated(menu, whole=False):
-            parts = (t.takes[MEMORY] for t in menu if t.takes[CORE] >= core)
-            return max(parts, default=total)
-    return total
+            part_bytes = (
+                template.takes[MEMORY] for template in menu if template.takes[CORE] >= core
+            )
+            return max(part_bytes, default=total_bytes)
+    return total_bytes
 
 
 def whole(device: Device) -> Portion:
@@ -124,17 +133,17 @@ def whole(device: Device) -> Portion:
 
 def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portion:
     """Return a cut of a fractional device; all its memory or a card's core makes it exclusive."""
-    total_memory, total_core = device.capacity[MEMORY], device.of_card(CORE)
+    card_bytes, card_core_units = device.capacity[MEMORY], device.of_card(CORE)
     # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
-    memory = total_memory if memory is None else min(memory, total_memory)
-    core = None if core is None else min(core, total_core)
-    exclusive = memory == total_memory or core == total_core
+    memory = card_bytes if memory is None else min(memory, card_bytes)
+    core = None if core is None else min(core, card_core_units)
+    exclusive = memory == card_bytes or core == card_core_units
     takes = {
         MEMORY: memory,
         CORE: core if core is not None else device.capacity[CORE] if exclusive else 0,
         SLOTS: device.capacity[SLOTS] if exclusive else 1,
     }
-    return Portion(takes=takes, core=None if core == total_core else core)
+    return Portion(takes=takes, core=None if core == card_core_units else core)
 
 
 def _shape(
@@ -142,15 +151,20 @@ def _shape(
 ) -> Portion | None:
     """Return the first menu entry that covers the ask, one whose counters are free if any is."""
     # All of the core is the whole card, whatever the menu is ordered by.
-    measured = core if CORE in templated.measured_by or core == device.of_card(CORE) else 0
-    covering = [
+    least_core_units = core if CORE in templated.measured_by or core == device.of_card(CORE) else 0
+    covering_templates = [
         template
         for template in templated.menu
-        if template.takes[MEMORY] >= memory and template.takes[CORE] >= measured
+        if template.takes[MEMORY] >= memory and template.takes[CORE] >= least_core_units
     ]
-    if not covering:
+    if not covering_templates:
         return whole(device) if templated.whole else None
     template = next(
-        (t for t in covering if all(free.get(k, 0) >= v for k, v in t.takes.items())), covering[0]
+        (
+            candidate
+            for candidate in covering_templates
+            if all(free.get(counter, 0) >= amount for counter, amount in candidate.takes.items())
+        ),
+        covering_templates[0],
     )
     return Portion(takes={**template.takes, SLOTS: 1}, template=template.name, part=template.part)

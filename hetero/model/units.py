@@ -47,20 +47,24 @@ def parse_memory(text: str) -> int:
     since a bare number means MiB elsewhere. A part of a byte counts as one: `22.4Gi` is what tables
     show. Raises `BadInput`.
     """
-    match = _QUANTITY.fullmatch(text.strip())
-    factor = _FACTORS.get(match[2].upper()) if match else None
-    if match is None or factor is None:
+    quantity = _QUANTITY.fullmatch(text.strip())
+    unit_bytes = _FACTORS.get(quantity[2].upper()) if quantity else None
+    if quantity is None or unit_bytes is None:
         raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
-    if match[2] == "m":  # thousandths, as Kubernetes has it
-        raise BadInput(f"memory {text!r}: m is a thousandth: write {match[1]}Mi or {match[1]}M")
-    amount = Decimal(match[1]) * factor
-    size = amount.to_integral_value(ROUND_CEILING) if factor > 1 else amount
-    if amount < 1 or size != int(size):
+    if quantity[2] == "m":  # thousandths, as Kubernetes has it
+        raise BadInput(
+            f"memory {text!r}: m is a thousandth: write {quantity[1]}Mi or {quantity[1]}M"
+        )
+    exact_bytes = Decimal(quantity[1]) * unit_bytes
+    size_bytes = exact_bytes.to_integral_value(ROUND_CEILING) if unit_bytes > 1 else exact_bytes
+    if exact_bytes < 1 or size_bytes != int(size_bytes):
         raise BadInput(f"memory {text!r} is not a whole, positive number of bytes")
-    if not match[2]:
-        unit = "Mi" if size < MiB else "B"
-        raise BadInput(f"memory {text!r} has no unit: {size} bytes? write {size}{unit}")
-    return int(size)
+    if not quantity[2]:
+        example = "Mi" if size_bytes < MiB else "B"
+        raise BadInput(
+            f"memory {text!r} has no unit: {size_bytes} bytes? write {size_bytes}{example}"
+        )
+    return int(size_bytes)
 
 
 def parse_percent(text: str, *, of: str) -> int:
@@ -81,31 +85,31 @@ def parse_count(text: str, *, of: str) -> int:
     return int(text)
 
 
-def format_memory(size: int) -> str:
-    """Return `size` bytes in the largest binary unit that stays readable: `3000 MiB`."""
-    for factor, unit in ((1024 * GiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
-        if size >= factor and size % factor == 0:
-            return f"{size // factor} {unit}"
-    for factor, unit in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} B"
+def format_memory(size_bytes: int) -> str:
+    """Return `size_bytes` bytes in the largest binary unit that stays readable: `3000 MiB`."""
+    for unit_bytes, unit in ((1024 * GiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        if size_bytes >= unit_bytes and size_bytes % unit_bytes == 0:
+            return f"{size_bytes // unit_bytes} {unit}"
+    for unit_bytes, unit in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
+    return f"{size_bytes} B"
 
 
-def format_memories(asked: int, free: int) -> tuple[str, str]:
+def format_memories(asked_bytes: int, free_bytes: int) -> tuple[str, str]:
     """Return more and less bytes in one unit, the second without it: `24 GiB`, `6`.
 
     The first is rounded up and the second down, in the largest unit in which they differ.
     """
-    for factor, unit in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
-        tenths = -(-asked * 10 // factor), free * 10 // factor
-        if asked >= factor and (tenths[0] != tenths[1] or asked == free):
-            shown = [f"{tenth / 10:.1f}".removesuffix(".0") for tenth in tenths]
-            return f"{shown[0]} {unit}", shown[1]
-    return f"{asked} B", str(free)
+    for unit_bytes, unit in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        tenths = -(-asked_bytes * 10 // unit_bytes), free_bytes * 10 // unit_bytes
+        if asked_bytes >= unit_bytes and (tenths[0] != tenths[1] or asked_bytes == free_bytes):
+            numbers = [f"{tenth / 10:.1f}".removesuffix(".0") for tenth in tenths]
+            return f"{numbers[0]} {unit}", numbers[1]
+    return f"{asked_bytes} B", str(free_bytes)
 
 
-def format_both(more: int, less: int) -> tuple[str, str]:
+def format_both(larger_bytes: int, smaller_bytes: int) -> tuple[str, str]:
     """Do as `format_memories` does, with the unit behind both: `24 GiB`, `6 GiB`."""
-    shown, least = format_memories(more, less)
-    return shown, f"{least} {shown.split()[1]}"
+    larger_text, smaller_number = format_memories(larger_bytes, smaller_bytes)
+    return larger_text, f"{smaller_number} {larger_text.split()[1]}"

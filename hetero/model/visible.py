@@ -13,13 +13,14 @@ def visible(text: str, *, keep: str = "") -> str:
     if text.translate(str.maketrans("", "", keep)).isprintable():
         return text  # what most is: to look at each character takes long
     return "".join(
-        each if each.isprintable() or each in keep else _escape(ord(each)) for each in text
+        character if character.isprintable() or character in keep else _escape(ord(character))
+        for character in text
     )
 
 
-def _escape(code: int) -> str:
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def _escape(code_point: int) -> str:
+    if 0xDC80 <= code_point <= 0xDCFF:
+        code_point -= 0xDC00
+    if code_point < 0x100:
+        return f"\\x{code_point:02x}"
+    return f"\\u{code_point:04x}" if code_point < 0x10000 else f"\\U{code_point:08x}"

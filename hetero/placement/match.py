@@ -104,10 +104,10 @@ def fit_into(
 def shares_first(offers: list[Offers]) -> Iterator[list[Offers]]:
     """Yield the offers that concede least, then also those that concede more, at last all."""
     every = [cut for offered in offers for cut in offered.values() if isinstance(cut, Portion)]
-    for most in sorted({cut.conceded for cut in every}):
+    for most in sorted({cut.downgrade for cut in every}):
         yield [
             {
-                uuid: NOT_CHOSEN if isinstance(cut, Portion) and cut.conceded > most else cut
+                uuid: NOT_CHOSEN if isinstance(cut, Portion) and cut.downgrade > most else cut
                 for uuid, cut in offered.items()
             }
             for offered in offers
@@ -140,7 +140,7 @@ def _cheapest(
 
 def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> tuple[int, ...]:
     """Return what taking the cut costs: first what it concedes, then the policy's cost."""
-    return (cut.conceded, *policy(device, free[device.uuid], cut))
+    return (cut.downgrade, *policy(device, free[device.uuid], cut))
 
 
 def _refusal(

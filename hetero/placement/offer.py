@@ -63,7 +63,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     if followers in device.capacity:
         cut = evolve(cut, takes={followers: 1, **cut.takes})
     conceded = 0 if _asks_for_all(device, ask) else _conceded(device, cut)
-    return evolve(cut, conceded=conceded) if conceded else cut
+    return evolve(cut, downgrade=conceded) if conceded else cut
 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:

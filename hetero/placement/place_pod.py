@@ -212,7 +212,7 @@ def _levels(devices: Sequence[Device], free: _Free, request: Request) -> list[in
         for ask in dict.fromkeys(request.asks)
         for device in devices
     )
-    return sorted({cut.conceded for cut in cuts if isinstance(cut, Portion)})
+    return sorted({cut.downgrade for cut in cuts if isinstance(cut, Portion)})
 
 
 def _ways(
@@ -236,9 +236,9 @@ def _ways(
         cut = offer(device, ask, request, left)
         alike = (device.vendor, device.model, device.group, *left.values())
         alike = (device.uuid,) if told_apart else alike
-        if isinstance(cut, Portion) and cut.conceded <= most and alike not in tried:
+        if isinstance(cut, Portion) and cut.downgrade <= most and alike not in tried:
             tried.add(alike)
-            ranked.append(((cut.conceded, *policy(device, left, cut)), position, device, cut))
+            ranked.append(((cut.downgrade, *policy(device, left, cut)), position, device, cut))
     return [(device, cut) for _, _, device, cut in sorted(ranked, key=lambda option: option[:2])]
 
 

@@ -274,7 +274,7 @@ class Prices:
                 left.append(None)
                 continue
             free = {name: have - cut.takes.get(name, 0) for name, have in state.free.items()}
-            left.append((cut.conceded * _CONCEDED, state.kind.free_milli(free)))
+            left.append((cut.downgrade * _CONCEDED, state.kind.free_milli(free)))
         losses = {}
         for card in set(cards):
             after = left[card]
@@ -295,7 +295,7 @@ class Prices:
                 costs.append(NEVER)
             else:
                 cost, *_ = self.policy(state.kind.device, free, cut)
-                costs.append(cut.conceded * _CONCEDED + cost)
+                costs.append(cut.downgrade * _CONCEDED + cost)
         return costs
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:

@@ -48,19 +48,19 @@ class Binding:
         finally:
             self.stop()
 
-    def get(self, ask: Callable[..., Any], *of: Any) -> Any:
+    def get(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the answer of one of the binding's functions. Raises `DriverError`."""
         try:
-            return ask(*of)
+            return function(*arguments)
         except self.error as error:
-            code = getattr(error, "value", None)
-            message = f"{ask.__name__}: error {code} ({error}; {self.hint})"
-            raise DriverError(message, code) from None
+            error_code = getattr(error, "value", None)
+            message = f"{function.__name__}: error {error_code} ({error}; {self.hint})"
+            raise DriverError(message, error_code) from None
 
-    def find(self, ask: Callable[..., Any], *of: Any) -> Any:
+    def find(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what `get` would, or None where this driver or card has no answer."""
         try:
-            return self.get(ask, *of)
+            return self.get(function, *arguments)
         except DriverError as error:
             if error.code in self.unsupported:
                 return None

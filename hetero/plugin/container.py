@@ -7,7 +7,7 @@ from hetero.model.frozen import frozen
 
 @frozen(kw_only=True)
 class ContainerEdits:
-    """What a container needs of each device that it was granted, beside variables.
+    """What a container needs of each device that it was granted, in addition to variables.
 
     `{index}` and any `{attribute}` of the device are filled in. What names an attribute that a
     device lacks, or is not on the machine, is left out.

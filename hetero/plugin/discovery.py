@@ -33,10 +33,10 @@ class Lingering:
 
     def holds(self, card: str, *, seen: bool) -> bool:
         """Note whether a card is in this state now, and return whether that counts."""
-        now = monotonic()
+        now_s = monotonic()
         if seen:
-            self._seen[card] = now
-        return seen or (card in self._seen and now - self._seen[card] < self.seconds)
+            self._seen[card] = now_s
+        return seen or (card in self._seen and now_s - self._seen[card] < self.seconds)
 
 
 def counted(cards: int) -> range:
@@ -79,9 +79,9 @@ def _links(
     card: Device, others: Iterable[Device], between: InjectionWay, weights: Mapping[str, int]
 ) -> Iterator[Link]:
     for other in others:
-        way = between(card, other) if other is not card else None
-        if way is not None and way in weights:
-            yield Link(other.uuid, way, weights[way])
+        link_kind = between(card, other) if other is not card else None
+        if link_kind is not None and link_kind in weights:
+            yield Link(other.uuid, link_kind, weights[link_kind])
 
 
 #: What two cards share on the way over PCIe, nearest first; the nearer, the heavier.
@@ -98,11 +98,13 @@ def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
-def pci_of(at: Any) -> str | None:
+def pci_of(pci_struct: Any) -> str | None:
     """Return the address in a driver's struct of that, None where the driver gave none."""
-    if not at:
+    if not pci_struct:
         return None
-    return pci_address(at.domain, at.bus, at.device, getattr(at, "function", 0))
+    return pci_address(
+        pci_struct.domain, pci_struct.bus, pci_struct.device, getattr(pci_struct, "function", 0)
+    )
 
 
 #: Where the kernel says what it knows of each PCI device.
@@ -128,8 +130,8 @@ def drm_of(pci: str | None) -> dict[str, str]:
 
     They are the nodes that the kernel's graphics subsystem made for it, as far as it did.
     """
-    nodes = {
+    drm_nodes = {
         name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)
         for name, pattern in (("card", "card*"), ("render", "renderD*"))
     }
-    return {name: f"/dev/dri/{node.name}" for name, node in nodes.items() if node}
+    return {name: f"/dev/dri/{drm_node.name}" for name, drm_node in drm_nodes.items() if drm_node}

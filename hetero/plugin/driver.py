@@ -55,12 +55,14 @@ class Driver:
 
     def open(self) -> Library:
         """Return the library, started. Raises `DriverAbsent` when none of the names is there."""
-        for name in self.names:
+        for library_name in self.names:
             try:
-                library = Library(ctypes.CDLL(name), name, self)
+                library = Library(ctypes.CDLL(library_name), library_name, self)
             except OSError as error:
-                if "cannot open shared object" not in str(error) or f"{name}:" not in str(error):
-                    raise DriverError(f"{name} cannot be loaded: {error}") from None
+                if "cannot open shared object" not in str(error) or f"{library_name}:" not in str(
+                    error
+                ):
+                    raise DriverError(f"{library_name} cannot be loaded: {error}") from None
                 continue
             try:
                 if self.start is not None:
@@ -95,22 +97,28 @@ class Library:
         Raises `DriverError` when the function is missing or returns a code other than 0.
         """
         try:
-            entry = getattr(self.handle, function)
+            function_pointer = getattr(self.handle, function)
         except AttributeError:
             raise DriverError(
                 f"{self.name} has no {function}: the driver is older than this vendor supports"
             ) from None
-        code = self._answer(entry, arguments)
-        if code == 0:
+        return_code = self._answer(function_pointer, arguments)
+        if return_code == 0:
             return
-        if self.driver.versions and code == self.driver.other_version:
+        if self.driver.versions and return_code == self.driver.other_version:
             raise DriverError(
-                f"{self.name} speaks none of the interface versions {self.driver.versions}", code
+                f"{self.name} speaks none of the interface versions {self.driver.versions}",
+                return_code,
             )
-        shown = ", ".join(
-            str(a) for a in arguments if isinstance(a, int) and abs(a) < _LARGEST_SHOWN
+        shown_arguments = ", ".join(
+            str(argument)
+            for argument in arguments
+            if isinstance(argument, int) and abs(argument) < _LARGEST_SHOWN
         )
-        raise DriverError(f"{function}({shown}): error {code}{self._meaning(code)}", code)
+        raise DriverError(
+            f"{function}({shown_arguments}): error {return_code}{self._meaning(return_code)}",
+            return_code,
+        )
 
     def get(self, function: str, *arguments: Any) -> Any:
         """Call `function` and return what it fills in: the argument that is a ctypes type.
@@ -118,10 +126,16 @@ class Library:
         `get("zephyr_busy", index, c_uint)` is a number, an array of characters comes as bytes.
         Anything that makes a ctypes object may stand for a type. Raises `DriverError` as `call`.
         """
-        given = [argument() if callable(argument) else argument for argument in arguments]
-        self.call(function, *given)
-        filled = next(made for made, was in zip(given, arguments, strict=True) if callable(was))
-        return getattr(filled, "value", filled)
+        passed_arguments = [
+            argument() if callable(argument) else argument for argument in arguments
+        ]
+        self.call(function, *passed_arguments)
+        filled_argument = next(
+            passed
+            for passed, declared in zip(passed_arguments, arguments, strict=True)
+            if callable(declared)
+        )
+        return getattr(filled_argument, "value", filled_argument)
 
     def find(self, function: str, *arguments: Any) -> Any:
         """Return what `get` would, or None where the library cannot say.
@@ -149,27 +163,29 @@ class Library:
 
     def value(self, function: str, *arguments: Any, kind: Any) -> Any:
         """Call a function whose result is not a code but the answer, of the ctypes type `kind`."""
-        entry = self.handle[function]  # a fresh object each time: its result type is ours to set
-        entry.restype = kind
-        return entry(*map(_passed, arguments))
+        function_pointer = self.handle[
+            function
+        ]  # a fresh object each time: its result type is ours to set
+        function_pointer.restype = kind
+        return function_pointer(*map(_passed, arguments))
 
-    def _answer(self, entry: Any, arguments: tuple[Any, ...]) -> Any:
+    def _answer(self, function_pointer: Any, arguments: tuple[Any, ...]) -> Any:
         """Call a function with the newest version of its structs that both sides know."""
         structs = [struct for argument in arguments for struct in _structs(argument)]
-        code = None
+        return_code = None
         for version in self.driver.versions or (None,):
             for struct in structs if version else ():
                 struct.version = version
-            code = entry(*map(_passed, arguments))
-            if code != self.driver.other_version:
+            return_code = function_pointer(*map(_passed, arguments))
+            if return_code != self.driver.other_version:
                 break
-        return code
+        return return_code
 
-    def _meaning(self, code: int) -> str:
-        explain, meaning = self.driver.explain, self.driver.meanings.get(code)
-        if meaning is None and explain is not None and self.has(explain):
-            text = self.value(explain, code, kind=ctypes.c_char_p)
-            meaning = text.decode(errors="replace") if text else None
+    def _meaning(self, return_code: int) -> str:
+        explain_function, meaning = self.driver.explain, self.driver.meanings.get(return_code)
+        if meaning is None and explain_function is not None and self.has(explain_function):
+            explanation = self.value(explain_function, return_code, kind=ctypes.c_char_p)
+            meaning = explanation.decode(errors="replace") if explanation else None
         return f" ({meaning})" if meaning else ""
 
 
@@ -207,10 +223,12 @@ def struct(name: str, fields: str) -> Any:
     """
     declared: list[tuple[str, Any]] = []
     for group in fields.split(";"):
-        kind, *names = group.split()
-        for field_name in names:
-            bare, _, count = field_name.rstrip("]").partition("[")
-            declared.append((bare, _TYPES[kind] * int(count) if count else _TYPES[kind]))
+        type_name, *declarators = group.split()
+        for declarator in declarators:
+            field_name, _, length = declarator.rstrip("]").partition("[")
+            declared.append(
+                (field_name, _TYPES[type_name] * int(length) if length else _TYPES[type_name])
+            )
     return type(name, (ctypes.Structure,), {"_fields_": declared})
 
 

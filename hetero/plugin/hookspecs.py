@@ -114,8 +114,8 @@ def hetero_serve(device: Device, directory: Path) -> ServiceDriver | None:
     """Return what drives the service by which programs share `device`.
 
     Asked where the node's settings have the device shared so, each time before one thing is asked
-    of what is returned. The service keeps its files in `directory`, by which it is found again: it
-    outlives whoever started it.
+    of what is returned. The service outlives the process that started it. It keeps its files in
+    `directory`, by which it is found again.
     """
 
 

@@ -31,9 +31,9 @@ class MeantDevices:
 
     def mean(self, device: Device) -> bool:
         """Return whether the device is one of them."""
-        shaped = self.shape is None or self.shape in device.shapes
-        shared = self.enforcements.allows(device.enforcement.value, all_of_it=True)
-        return shaped and shared and self.models.allows(device.model)
+        has_shape = self.shape is None or self.shape in device.shapes
+        has_enforcement = self.enforcements.allows(device.enforcement.value, all_of_it=True)
+        return has_shape and has_enforcement and self.models.allows(device.model)
 
 
 @frozen(kw_only=True)
@@ -70,7 +70,7 @@ class QosClasses:
 
     #: Its name.
     name: str | None = None
-    #: Beside which classes each may be on a card; "" is to have none.
+    #: By class, the classes it may share a card with; "" is to have none.
     compatible: Mapping[str, tuple[str, ...]] = field(factory=dict)
     #: The classes that go first on their card.
     first: tuple[str, ...] = ()
@@ -126,14 +126,20 @@ class ResourceNames:
         """
 
         def named(model: str) -> ResourceNames:
-            longer = tuple(other for other in models if model in other and other != model)
+            longer_models = tuple(
+                other_model
+                for other_model in models
+                if model in other_model and other_model != model
+            )
             choice = self.choice
             return evolve(
                 self,
                 count=self.count.format(model=model),
-                memory=tuple(name.format(model=model) for name in self.memory),
-                core=tuple(name.format(model=model) for name in self.core),
-                devices=evolve(self.devices, models=Selector((model,), longer), module=module),
+                memory=tuple(pattern.format(model=model) for pattern in self.memory),
+                core=tuple(pattern.format(model=model) for pattern in self.core),
+                devices=evolve(
+                    self.devices, models=Selector((model,), longer_models), module=module
+                ),
                 choice=evolve(
                     choice,
                     include_uuid=choice.include_uuid and choice.include_uuid.format(model=model),
@@ -157,5 +163,5 @@ class ResourceNames:
     @property
     def resources(self) -> tuple[str, ...]:
         """All resource names; all but `count` exist for the scheduler alone."""
-        some = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
-        return tuple(name for name in some if name is not None)
+        resource_names = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
+        return tuple(name for name in resource_names if name is not None)

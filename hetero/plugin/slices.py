@@ -44,9 +44,9 @@ def note(path: Path, text: str = "") -> None:
 
 def free_number(numbers: Iterable[int], taken: Iterable[int], what: str) -> int:
     """Return the first number that is not taken. Raises `DriverError` where all are."""
-    used = set(taken)
+    used_numbers = set(taken)
     for number in numbers:
-        if number not in used:
+        if number not in used_numbers:
             return number
     raise DriverError(f"no {what} is free")
 
@@ -56,11 +56,13 @@ def free_mask(device: Device, units: int, taken: Iterable[int]) -> int:
 
     A mask has a bit for each unit of the device's core. Raises `DriverError` where fewer are free.
     """
-    used = reduce(or_, taken, 0)
-    free = [unit for unit in range(device.capacity[CORE]) if not used >> unit & 1]
-    if len(free) < units:
-        raise DriverError(f"card {device.index}: {len(free)} of {units} compute units are free")
-    return sum(1 << unit for unit in free[:units])
+    used_mask = reduce(or_, taken, 0)
+    free_units = [unit for unit in range(device.capacity[CORE]) if not used_mask >> unit & 1]
+    if len(free_units) < units:
+        raise DriverError(
+            f"card {device.index}: {len(free_units)} of {units} compute units are free"
+        )
+    return sum(1 << unit for unit in free_units[:units])
 
 
 def _mark(directory: Path) -> str:

@@ -67,20 +67,23 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
         return dict(zip(counters, map(int, text.split("/")), strict=False))
 
     def template(text: str) -> Template:
-        name, size = text.split()
-        memory, _, rest = size.partition("/")
-        return Template(name, {MEMORY: int(memory) * MiB, **amounts(rest)})
+        template_name, amounts_text = text.split()
+        memory_text, _, other_amounts = amounts_text.partition("/")
+        return Template(template_name, {MEMORY: int(memory_text) * MiB, **amounts(other_amounts)})
 
     def model(row: str) -> Model:
-        match, has, entries = row.split(maxsplit=2)
-        menu, whole = tuple(map(template, entries.split(", "))), amounts(has)
-        slots = min(amount // menu[0].takes[name] for name, amount in whole.items())
+        model_part, capacity_text, templates_text = row.split(maxsplit=2)
+        menu, card_capacity = (
+            tuple(map(template, templates_text.split(", "))),
+            amounts(capacity_text),
+        )
+        slots = min(amount // menu[0].takes[counter] for counter, amount in card_capacity.items())
         return Model(
-            match=match,
+            match=model_part,
             granularity=Templated(menu, measured_by=tuple(measured_by)),
-            core=whole.pop(CORE),
+            core=card_capacity.pop(CORE),
             slots=slots,
-            extra=whole,
+            extra=card_capacity,
         )
 
     return tuple(map(model, table.strip().splitlines()))
@@ -110,11 +113,12 @@ class Vendor:
     limiter: str | None = None
     #: The same where its cards are cut and a node's settings have them shared without cuts.
     soft_limiter: str | None = None
-    #: What a pod asks by. Resources of their domains are for its cards, whoever offers them.
+    #: What a pod asks by. Resources of their domains are for its cards, also when another device
+    #: plugin offers them.
     resource_names: tuple[ResourceNames, ...] = ()
     #: Further such domains.
     resource_domains: tuple[str, ...] = ()
-    #: Executables that watch cards beside everybody's programs: never ended for what they hold.
+    #: Executables that watch cards which programs use: never ended for what they hold.
     monitors: tuple[str, ...] = ()
 
     def __new__(cls, **declared: object) -> Vendor:
@@ -169,7 +173,7 @@ class Vendor:
             raise ValueError(f"the driver gave {memory} bytes of memory")
         model = model or "unknown"
         declaration = self.declared(model)
-        declared = {
+        declared_fields = {
             CORE: declaration.core,
             MEMORY: memory,
             SLOTS: declaration.slots,
@@ -177,21 +181,25 @@ class Vendor:
         }
         granularity = granularity or declaration.granularity
         if isinstance(granularity, Templated) and not granularity.whole:
-            granularity, parts = _parts(granularity)
-            declared.update(parts)
+            granularity, part_counters = _parts(granularity)
+            declared_fields.update(part_counters)
         return Device(
             uuid=uuid,
             vendor=self.name,
             model=model,
             index=index,
-            capacity={**declared, **(capacity or {})},
+            capacity={**declared_fields, **(capacity or {})},
             granularity=granularity,
             enforcement=enforcement,
             health=health,
             numa=numa,
             pci=pci,
             links=links,
-            attributes={n: str(v) for n, v in (attributes or {}).items() if v is not None},
+            attributes={
+                attribute: str(value)
+                for attribute, value in (attributes or {}).items()
+                if value is not None
+            },
             group=group,
         )
 
@@ -205,26 +213,30 @@ class Vendor:
     ) -> Edits:
         """Return what the declaration implies: the granted devices or parts are seen and opened."""
         if self.visible_by == "uuid":
-            names = [g.part or device.uuid for g, device in zip(pieces, devices, strict=True)]
-            seen = names
+            names = [
+                piece.part or device.uuid for piece, device in zip(pieces, devices, strict=True)
+            ]
+            visible_names = names
         else:
             devices = sorted(devices, key=lambda device: device.index)
             names = [str(device.index) for device in devices]
-            seen = [str(place) for place in range(len(devices))] if container else names
+            visible_names = (
+                [str(position) for position in range(len(devices))] if container else names
+            )
 
         def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
             # What the driver has for itself is the same for every device.
-            values = (_filled_in(text, device) for text in texts for device in devices)
-            return tuple(dict.fromkeys(filter(None, values)))
+            filled_texts = (_filled_in(text, device) for text in texts for device in devices)
+            return tuple(dict.fromkeys(filter(None, filled_texts)))
 
         runtime, cdi = self.runtime, self.container.cdi
-        called = filled_in((runtime.name,)) if runtime.name else names
-        templates = {piece.template for piece in pieces if piece.template}
-        cut = (runtime.template,) if runtime.template and container and templates else ()
+        device_names = filled_in((runtime.name,)) if runtime.name else names
+        template_names = {piece.template for piece in pieces if piece.template}
+        variables = (runtime.template,) if runtime.template and container and template_names else ()
         return Edits(
-            env=dict.fromkeys(runtime.variables, ",".join(called))
-            | dict.fromkeys(self.visible, ",".join(seen))
-            | dict.fromkeys(cut, ",".join(templates)),
+            env=dict.fromkeys(runtime.variables, ",".join(device_names))
+            | dict.fromkeys(self.visible, ",".join(visible_names))
+            | dict.fromkeys(variables, ",".join(template_names)),
             device_nodes=filled_in(self.container.device_nodes),
             cdi=tuple(f"{cdi}={piece.part or piece.device}" for piece in pieces if cdi),
             files=filled_in(self.container.files),
@@ -243,16 +255,28 @@ def shared_softly(device: Device) -> Device:
     )
 
 
-def _parts(card: Templated) -> tuple[Templated, Counters]:
+def _parts(templated: Templated) -> tuple[Templated, Counters]:
     """Return the parts of a card, smallest first, and counters by which each is given once.
 
     There is one for each part, and one for each kind: it says in a refusal what ran out.
     """
-    sized = sorted(card.menu, key=lambda cut: (cut.takes[MEMORY], cut.takes[CORE], cut.part or ""))
-    kinds = Counter(one.name for one in sized)
-    single = {one.part: 1 for one in sized if one.part}
-    menu = (evolve(one, takes={**one.takes, one.name: 1, one.part or one.name: 1}) for one in sized)
-    return evolve(card, menu=tuple(menu)), {**kinds, **single, SLOTS: len(sized)}
+    sorted_menu = sorted(
+        templated.menu,
+        key=lambda template: (template.takes[MEMORY], template.takes[CORE], template.part or ""),
+    )
+    template_counts = Counter(template.name for template in sorted_menu)
+    part_counts = {template.part: 1 for template in sorted_menu if template.part}
+    menu = (
+        evolve(
+            template, takes={**template.takes, template.name: 1, template.part or template.name: 1}
+        )
+        for template in sorted_menu
+    )
+    return evolve(templated, menu=tuple(menu)), {
+        **template_counts,
+        **part_counts,
+        SLOTS: len(sorted_menu),
+    }
 
 
 def _filled_in(text: str, device: Device) -> str | None:

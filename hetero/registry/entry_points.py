@@ -39,27 +39,29 @@ class Entry:
     def load(self) -> object:
         """Import the module the entry names, and return it or what it names in there."""
         module, _, attributes = self.value.partition(":")
-        loaded: object = import_module(module.strip())
+        target: object = import_module(module.strip())
         for attribute in filter(None, attributes.strip().split(".")):
-            loaded = getattr(loaded, attribute)
-        return loaded
+            target = getattr(target, attribute)
+        return target
 
 
 def entries(group: str) -> list[Entry]:
     """Return the entry points of a group, by name; of two distributions of one name, the first."""
-    listed: list[Entry] = []
-    seen: set[str] = set()
-    for place in sys.path:
+    found_entries: list[Entry] = []
+    seen_distributions: set[str] = set()
+    for path_entry in sys.path:
         with suppress(OSError):
-            for name in sorted(os.listdir(place or ".")):
-                stem, kind = os.path.splitext(name)
-                if kind not in dict(_KINDS):
+            for directory_name in sorted(os.listdir(path_entry or ".")):
+                stem, suffix = os.path.splitext(directory_name)
+                if suffix not in dict(_KINDS):
                     continue
                 distribution = normalised(stem.partition("-")[0])
-                if distribution not in seen:
-                    seen.add(distribution)
-                    listed += _in(os.path.join(place, name), group, dict(_KINDS)[kind])
-    return sorted(listed, key=lambda entry: entry.name)
+                if distribution not in seen_distributions:
+                    seen_distributions.add(distribution)
+                    found_entries += _in(
+                        os.path.join(path_entry, directory_name), group, dict(_KINDS)[suffix]
+                    )
+    return sorted(found_entries, key=lambda entry: entry.name)
 
 
 def normalised(name: str) -> str:
@@ -68,13 +70,17 @@ def normalised(name: str) -> str:
 
 
 def _in(directory: str, group: str, metadata: str) -> Iterator[Entry]:
-    text = _text(os.path.join(directory, "entry_points.txt"))
-    _, header, rest = f"\n{text}".partition(f"\n[{group}]\n")
+    listing = _text(os.path.join(directory, "entry_points.txt"))
+    _, header, section_and_rest = f"\n{listing}".partition(f"\n[{group}]\n")
     if not header:
         return
-    fields = dict(re.findall(r"^(Name|Version):\s*(.+)$", _text(f"{directory}/{metadata}"), re.M))
-    source = " ".join(fields[word].strip() for word in ("Name", "Version") if word in fields)
-    for line in rest.partition("\n[")[0].splitlines():
+    metadata_fields = dict(
+        re.findall(r"^(Name|Version):\s*(.+)$", _text(f"{directory}/{metadata}"), re.M)
+    )
+    source = " ".join(
+        metadata_fields[field].strip() for field in ("Name", "Version") if field in metadata_fields
+    )
+    for line in section_and_rest.partition("\n[")[0].splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
             yield Entry(name.strip(), value.partition("[")[0].strip(), source)

@@ -45,26 +45,30 @@ class ForkServer:
     _connection: socket.socket | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
-    def start(self, plugin: Plugin, questions: int, answers: int) -> int:
+    def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
         """Start a process that answers what it reads; return its PID. Raises `Failure`."""
         if not isinstance(plugin, Entry):
             raise Failure(f"{plugin.name} is an object of this program: no other can load it")
-        pid = self._asked({"start": codec.to_plain(plugin), "path": sys.path}, questions, answers)
+        pid = self._asked(
+            {"start": codec.to_plain(plugin), "path": sys.path}, question_pipe, answer_pipe
+        )
         if not isinstance(pid, int):
             raise Failure("the server that starts vendors' processes ended")
         return pid
 
     def reap(self, pid: int) -> int | None:
         """Return the wait status of a process that ended; None: not known, or it runs."""
-        status = self._asked({"reap": pid}, patience=_BURIED)
+        status = self._asked({"reap": pid}, patience_s=_BURIED)
         return status if isinstance(status, int) else None
 
-    def _asked(self, request: Mapping[str, object], *descriptors: int, patience: float = -1) -> Any:
+    def _asked(
+        self, request: Mapping[str, object], *descriptors: int, patience_s: float = -1
+    ) -> Any:
         """Return what the server answers, None where it ended; then the next request starts one.
 
-        None, too, where another request is being answered for more than `patience` seconds.
+        None, too, where another request is being answered for more than `patience_s` seconds.
         """
-        if not self._lock.acquire(timeout=patience):
+        if not self._lock.acquire(timeout=patience_s):
             return None
         try:
             if self._connection is None:
@@ -113,19 +117,19 @@ def serve(connection: socket.socket) -> None:
     """Start and bury processes until the client is gone."""
     starter = Forks()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)
-        if not message:
+        message_bytes, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)
+        if not message_bytes:
             return
-        request = json.loads(message)
-        answer: int | None
+        request = json.loads(message_bytes)
+        answer_value: int | None
         if "start" in request:
             sys.path[:] = request["path"]
-            answer = starter.start(Entry(**request["start"]), *descriptors)
+            answer_value = starter.start(Entry(**request["start"]), *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
         else:
-            answer = starter.reap(request["reap"])
-        connection.send(json.dumps(answer).encode())
+            answer_value = starter.reap(request["reap"])
+        connection.send(json.dumps(answer_value).encode())
 
 
 if __name__ == "__main__":

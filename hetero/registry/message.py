@@ -104,9 +104,9 @@ class WorkerReply:
     health: Mapping[str, str] | None = None
 
 
-def is_last(question: WorkerRequest, answer: WorkerReply) -> bool:
+def is_last(request: WorkerRequest, reply: WorkerReply) -> bool:
     """Whether a process ends after an answer: only a vendor whose library is there keeps one."""
-    return answer.absent or not answer.loaded or question.ask == "vendor"
+    return reply.absent or not reply.loaded or request.ask == "vendor"
 
 
 def written(message: WorkerRequest | WorkerReply) -> bytes:
@@ -117,9 +117,9 @@ def written(message: WorkerRequest | WorkerReply) -> bytes:
     return text
 
 
-def framed(text: bytes, number: int) -> bytes:
+def framed(text: bytes, request_number: int) -> bytes:
     """Return a message's text as it goes through a pipe."""
-    return HEADER.pack(len(text), number) + text
+    return HEADER.pack(len(text), request_number) + text
 
 
 def read(text: bytes, cls: type[T], *, source: str) -> T:
@@ -140,26 +140,26 @@ def _read_again(text: bytes, cls: type[T], source: str) -> T:
     return _read(text, cls, source)
 
 
-def expect_sound(question: WorkerRequest, answer: WorkerReply) -> None:
+def expect_sound(request: WorkerRequest, reply: WorkerReply) -> None:
     """Raise `BadInput` for what has the right types and can be no device, edit or figure."""
-    if answer.vendor is not None:
-        _expect_vendor(answer.vendor)
-    if len(answer.devices) > MOST_DEVICES:
-        raise BadInput(f"gave {len(answer.devices)} devices: {MOST_DEVICES} at most")
-    for device in answer.devices:
+    if reply.vendor is not None:
+        _expect_vendor(reply.vendor)
+    if len(reply.devices) > MOST_DEVICES:
+        raise BadInput(f"gave {len(reply.devices)} devices: {MOST_DEVICES} at most")
+    for device in reply.devices:
         expect_sound_device(device)
-    if answer.edits is not None:
-        _expect_edits(answer.edits, {device.uuid for device in question.devices})
-    if answer.service is not None:
-        _expect_edits(answer.service.edits, ())
-        if any(pid <= 0 for pid in (*answer.service.processes, *answer.service.clients)):
+    if reply.edits is not None:
+        _expect_edits(reply.edits, {device.uuid for device in request.devices})
+    if reply.service is not None:
+        _expect_edits(reply.service.edits, ())
+        if any(pid <= 0 for pid in (*reply.service.processes, *reply.service.clients)):
             raise BadInput("gave a process of its service that is none")
-    if answer.usage is not None:
-        usage = answer.usage
+    if reply.usage is not None:
+        usage = reply.usage
         per_process = (*(usage.processes or {}).values(), *(usage.busy or {}).values())
-        for amount in (usage.memory, usage.core, usage.power, *per_process):
-            if amount is not None and not 0 <= amount < _TOO_MANY:
-                raise BadInput(f"gave {amount} where a figure of what is used was due")
+        for figure in (usage.memory, usage.core, usage.power, *per_process):
+            if figure is not None and not 0 <= figure < _TOO_MANY:
+                raise BadInput(f"gave {figure} where a figure of what is used was due")
 
 
 def _expect_vendor(vendor: Vendor) -> None:
@@ -167,12 +167,12 @@ def _expect_vendor(vendor: Vendor) -> None:
         if not _WORD.fullmatch(word):
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
     runtime, container = vendor.runtime, vendor.container
-    read = (*runtime.variables, *runtime.options, runtime.template)
-    for name in filter(None, (*vendor.visible, *read)):
+    runtime_words = (*runtime.variables, *runtime.options, runtime.template)
+    for name in filter(None, (*vendor.visible, *runtime_words)):
         if not _VARIABLE.fullmatch(name) or _NOT_ITS_OWN.fullmatch(name):
             raise BadInput(f"gave {name[:_NAME]!r} as a variable that names its devices")
-    of_runtime = filter(None, (runtime.mounts, runtime.name))
-    for text in (*container.device_nodes, *container.files, *of_runtime):
+    runtime_texts = filter(None, (runtime.mounts, runtime.name))
+    for text in (*container.device_nodes, *container.files, *runtime_texts):
         if not _TEMPLATE.fullmatch(text):
             raise BadInput(f"gave {text[:_NAME]!r} as a path: braces have names of attributes")
     for text in runtime.none:
@@ -184,27 +184,35 @@ def expect_sound_device(device: Device) -> None:
     """Raise `BadInput` for what has the right types and can be no device."""
     if not _is_name(device.uuid):
         raise BadInput(f"gave {device.uuid!r} as a UUID: at most {_NAME} bytes, all printable")
-    missing = {CORE, MEMORY, SLOTS} - device.capacity.keys()
-    if missing:
-        raise BadInput(f"device {device.uuid}: no {' or '.join(sorted(missing))} in its capacity")
-    for name, amount in (*device.capacity.items(), ("index", device.index)):
+    missing_counters = {CORE, MEMORY, SLOTS} - device.capacity.keys()
+    if missing_counters:
+        raise BadInput(
+            f"device {device.uuid}: no {' or '.join(sorted(missing_counters))} in its capacity"
+        )
+    for noun, amount in (*device.capacity.items(), ("index", device.index)):
         if not 0 <= amount < _TOO_MANY:
-            raise BadInput(f"device {device.uuid}: {name} {amount}")
+            raise BadInput(f"device {device.uuid}: {noun} {amount}")
     if len(device.health or "") > SHOWN:
         raise BadInput(f"device {device.uuid}: its health has more than {SHOWN} characters")
 
 
 def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:
-    for device, part in edits.parts.items():
-        if device not in devices or not _is_name(part):
-            raise BadInput(f"gave {part!r} as the name of a slice of {device!r}")
-    mounted = (path for mount in edits.mounts for path in (mount.source, mount.target))
-    for text in (*edits.env.values(), *edits.device_nodes, *edits.cdi, *edits.files, *mounted):
+    for device, part_name in edits.parts.items():
+        if device not in devices or not _is_name(part_name):
+            raise BadInput(f"gave {part_name!r} as the name of a slice of {device!r}")
+    mounted_paths = (path for mount in edits.mounts for path in (mount.source, mount.target))
+    for text in (
+        *edits.env.values(),
+        *edits.device_nodes,
+        *edits.cdi,
+        *edits.files,
+        *mounted_paths,
+    ):
         if not _is_string(text):
             raise BadInput(f"gave {text[:_NAME]!r} in its edits")
-    for name in edits.env:
-        if not name or "=" in name or not _is_string(name):
-            raise BadInput(f"gave {name[:_NAME]!r} as a variable")
+    for variable in edits.env:
+        if not variable or "=" in variable or not _is_string(variable):
+            raise BadInput(f"gave {variable[:_NAME]!r} as a variable")
 
 
 def _is_name(text: str) -> bool:
@@ -213,8 +221,8 @@ def _is_name(text: str) -> bool:
 
 def _is_string(text: str) -> bool:
     """Whether the kernel takes a text: without NUL, and no half of a character."""
-    sound = text.encode(errors="replace").decode() == text
-    return sound and "\0" not in text and len(text) < _STRING
+    without_halves = text.encode(errors="replace").decode() == text
+    return without_halves and "\0" not in text and len(text) < _STRING
 
 
 @cache

@@ -33,34 +33,34 @@ class Pauses:
     path: Path
     prepare: Callable[[], None]
 
-    def why_not(self, plugin: Plugin, ask: str) -> str | None:
+    def why_not(self, plugin: Plugin, hook: str) -> str | None:
         """Return why a vendor is not to be asked something yet, if it is not."""
-        noted = self._read().get(_key(plugin, ask), {})
-        left = noted.get("until", 0.0) - _now()
-        if not 0 < left <= LONGEST_PAUSE:  # another boot's clock says nothing
+        pause = self._read().get(_key(plugin, hook), {})
+        left_s = pause.get("until", 0.0) - _now()
+        if not 0 < left_s <= LONGEST_PAUSE:  # another boot's clock says nothing
             return None
-        return f"{noted['why']}: not asked again for {left:.0f} s"
+        return f"{pause['why']}: not asked again for {left_s:.0f} s"
 
-    def failure(self, plugin: Plugin, ask: str) -> str | None:
+    def failure(self, plugin: Plugin, hook: str) -> str | None:
         """Return what was noted of a vendor last, be it asked again or not."""
-        why = self._read().get(_key(plugin, ask), {}).get("why")
-        return None if why is None else str(why)
+        reason = self._read().get(_key(plugin, hook), {}).get("why")
+        return None if reason is None else str(reason)
 
-    def fail(self, plugin: Plugin, ask: str, why: str) -> None:
+    def fail(self, plugin: Plugin, hook: str, reason: str) -> None:
         """Note that a vendor failed in what is asked again at any time."""
-        self._write({**self._read(), _key(plugin, ask): {"why": why}})
+        self._write({**self._read(), _key(plugin, hook): {"why": reason}})
 
-    def add(self, plugin: Plugin, ask: str, why: str) -> None:
+    def add(self, plugin: Plugin, hook: str, reason: str) -> None:
         """Note that a vendor gave no answer."""
-        notes, key = self._read(), _key(plugin, ask)
-        times = notes.get(key, {}).get("times", 0)
-        until = _now() + doubled(PAUSE, times, most=LONGEST_PAUSE)
-        self._write({**notes, key: {"until": until, "why": why, "times": times + 1}})
+        notes, key = self._read(), _key(plugin, hook)
+        failure_count = notes.get(key, {}).get("times", 0)
+        until_s = _now() + doubled(PAUSE, failure_count, most_s=LONGEST_PAUSE)
+        self._write({**notes, key: {"until": until_s, "why": reason, "times": failure_count + 1}})
 
-    def remove(self, plugin: Plugin, ask: str) -> None:
+    def remove(self, plugin: Plugin, hook: str) -> None:
         """Note that it gave one."""
         notes = self._read()
-        if notes.pop(_key(plugin, ask), None):
+        if notes.pop(_key(plugin, hook), None):
             self._write(notes)
 
     def _read(self) -> dict[str, Any]:
@@ -70,21 +70,21 @@ class Pauses:
             return {}
 
     def _write(self, notes: dict[str, Any]) -> None:
-        draft = self.path.with_name(f".{self.path.name}.{threading.get_native_id()}")
+        draft_path = self.path.with_name(f".{self.path.name}.{threading.get_native_id()}")
         with suppress(OSError, HeteroError):
             self.prepare()
-            draft.write_text(json.dumps(notes))
-            draft.replace(self.path)
+            draft_path.write_text(json.dumps(notes))
+            draft_path.replace(self.path)
 
 
-def doubled(first: float, times: int, *, most: float) -> float:
-    """Return `first`, doubled so many times, and at most `most`."""
+def doubled(first_s: float, doublings: int, *, most_s: float) -> float:
+    """Return `first_s`, doubled so many times, and at most `most_s`."""
     # After 1024 failures, a day of them, the product alone would be too large for a float.
-    return min(first * 2.0 ** min(times, 64), most)
+    return min(first_s * 2.0 ** min(doublings, 64), most_s)
 
 
-def _key(plugin: Plugin, ask: str) -> str:
-    return f"{plugin.name} of {plugin.source}: {ask}"
+def _key(plugin: Plugin, hook: str) -> str:
+    return f"{plugin.name} of {plugin.source}: {hook}"
 
 
 def _now() -> float:

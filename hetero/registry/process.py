@@ -54,7 +54,7 @@ class WorkerEnded(Exception):
 class Starter(Protocol):
     """What starts processes, and buries those that ended."""
 
-    def start(self, plugin: Plugin, questions: int, answers: int) -> int:
+    def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
         """Start a process that answers what it reads; return its PID. Raises `Failure`."""
 
     def reap(self, pid: int) -> int | None:
@@ -64,19 +64,19 @@ class Starter(Protocol):
 class Forks:
     """Starts processes by forking this one, which must have a single thread."""
 
-    def start(self, plugin: Plugin, questions: int, answers: int) -> int:
+    def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
         """Start a process that answers what it reads; return its PID."""
         prepare()  # else half of what the process computes is an import that all of them share
         pid = os.fork()
         if pid == 0:
-            become(plugin, questions, answers)
+            become(plugin, question_pipe, answer_pipe)
         return pid
 
     def reap(self, pid: int) -> int | None:
         """Return the wait status of a process that ended; None: not known, or it runs."""
-        with suppress(ChildProcessError):  # whoever started us may have SIGCHLD ignored
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            return status if ended else None
+        with suppress(ChildProcessError):  # our parent may have had SIGCHLD ignored
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            return status if ended_pid else None
         return None
 
 
@@ -84,16 +84,16 @@ class VendorProcess:
     """A process that was started for a vendor. It ends with this object, at the latest."""
 
     def __init__(self, plugin: Plugin, starter: Starter) -> None:
-        asked, self._questions = os.pipe()
+        question_end, self._questions = os.pipe()
         self._answers, answer_end = os.pipe()
         try:
-            self.pid = starter.start(plugin, asked, answer_end)
+            self.pid = starter.start(plugin, question_end, answer_end)
         except BaseException:
             os.close(self._questions)
             os.close(self._answers)
             raise
         finally:
-            os.close(asked)
+            os.close(question_end)
             os.close(answer_end)
         os.set_blocking(self._questions, False)
         self._pidfd = None
@@ -102,48 +102,48 @@ class VendorProcess:
         self._starter, self._maker = starter, os.getpid()
         self._asked = 0  # questions
         self._texts: dict[tuple[str, str], tuple[WorkerRequest, bytes]] = {}  # of each, the last
-        descriptors = [self._questions, self._answers, self._pidfd]
+        open_descriptors = [self._questions, self._answers, self._pidfd]
         self._finish = weakref.finalize(
             self,
             _dismiss,
             self._maker,
             self.pid,
-            [d for d in descriptors if d is not None],
+            [descriptor for descriptor in open_descriptors if descriptor is not None],
             starter,
         )
 
-    def send(self, question: WorkerRequest, until: float) -> None:
-        """Ask, by `until` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
+    def send(self, request: WorkerRequest, deadline_s: float) -> None:
+        """Ask, by `deadline_s` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
         self._asked += 1
-        rest = framed(self._text(question), self._asked)
-        while rest:
+        unsent = framed(self._text(request), self._asked)
+        while unsent:
             try:
-                rest = rest[os.write(self._questions, rest) :]
+                unsent = unsent[os.write(self._questions, unsent) :]
             except BlockingIOError:
-                self._wait(self._questions, select.POLLOUT, until)
+                self._wait(self._questions, select.POLLOUT, deadline_s)
             except BrokenPipeError:
                 raise WorkerEnded from None
 
-    def _text(self, question: WorkerRequest) -> bytes:
+    def _text(self, request: WorkerRequest) -> bytes:
         """Return the question's text: each device is asked of again and again."""
-        key = question.ask, question.device.uuid if question.device else ""
-        before, text = self._texts.get(key, (None, b""))
-        if question != before:
-            text = written(question)
-            self._texts[key] = question, text
-        return text
+        text_key = request.ask, request.device.uuid if request.device else ""
+        request_before, message_text = self._texts.get(text_key, (None, b""))
+        if request != request_before:
+            message_text = written(request)
+            self._texts[text_key] = request, message_text
+        return message_text
 
-    def receive(self, until: float | None) -> WorkerReply:
+    def receive(self, deadline_s: float | None) -> WorkerReply:
         """Return the answer to what was sent; None waits for ever.
 
         Raises `WorkerEnded`, `Overdue`, `BadInput`.
         """
-        length, number = HEADER.unpack(self._read(HEADER.size, until))
-        if length > MOST:
-            raise BadInput(f"an answer of {length} bytes")
-        if number != self._asked:
+        length_bytes, request_number = HEADER.unpack(self._read(HEADER.size, deadline_s))
+        if length_bytes > MOST:
+            raise BadInput(f"an answer of {length_bytes} bytes")
+        if request_number != self._asked:
             raise BadInput("an answer to another question")
-        return read(self._read(length, until), WorkerReply, source="an answer")
+        return read(self._read(length_bytes, deadline_s), WorkerReply, source="an answer")
 
     @property
     def is_ours(self) -> bool:
@@ -158,12 +158,12 @@ class VendorProcess:
     def kill(self) -> tuple[bool, int | None]:
         """End it and what it started; return whether it is gone, and its wait status."""
         _kill(self.pid)
-        gone, status = _awaited(self.pid, self._pidfd, self._starter, PATIENCE)
+        is_gone, wait_status = _awaited(self.pid, self._pidfd, self._starter, PATIENCE)
         self._finish.detach()
         for descriptor in (self._questions, self._answers, self._pidfd):
             if descriptor is not None:
                 os.close(descriptor)
-        return gone, status
+        return is_gone, wait_status
 
     def stop(self) -> None:
         """Have it end while another thread waits for its answer, which is to `kill` it then."""
@@ -177,151 +177,151 @@ class VendorProcess:
         """Have a process that has answered all it was asked end."""
         self._finish()
 
-    def _read(self, size: int, until: float | None) -> bytes:
+    def _read(self, size_bytes: int, deadline_s: float | None) -> bytes:
         contents = b""
-        while len(contents) < size:
-            self._wait(self._answers, select.POLLIN, until)
-            part = os.read(self._answers, size - len(contents))
-            if not part:
+        while len(contents) < size_bytes:
+            self._wait(self._answers, select.POLLIN, deadline_s)
+            chunk = os.read(self._answers, size_bytes - len(contents))
+            if not chunk:
                 raise WorkerEnded
-            contents += part
+            contents += chunk
         return contents
 
-    def _wait(self, descriptor: int, event: int, until: float | None) -> None:
+    def _wait(self, descriptor: int, poll_event: int, deadline_s: float | None) -> None:
         """Wait until the pipe is ready. A grandchild may hold it, so its end is not enough."""
-        poll = select.poll()
-        poll.register(descriptor, event)
+        poller = select.poll()
+        poller.register(descriptor, poll_event)
         if self._pidfd is not None:
-            poll.register(self._pidfd, select.POLLIN)
-        left = None if until is None else max(until - time.monotonic(), 0.0) * 1000
-        ready = dict(poll.poll(left))
-        if not ready:
+            poller.register(self._pidfd, select.POLLIN)
+        left_ms = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0) * 1000
+        ready_events = dict(poller.poll(left_ms))
+        if not ready_events:
             raise Overdue
-        if descriptor not in ready:
+        if descriptor not in ready_events:
             raise WorkerEnded
 
 
-def _ready(descriptor: int, event: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, event)
-    return bool(poll.poll(seconds * 1000))
+def _ready(descriptor: int, poll_event: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, poll_event)
+    return bool(poller.poll(timeout_s * 1000))
 
 
 def _awaited(
-    pid: int, pidfd: int | None, starter: Starter, seconds: float
+    pid: int, pidfd: int | None, starter: Starter, timeout_s: float
 ) -> tuple[bool, int | None]:
     """Wait for the end of a process; return whether it came, and the wait status if known."""
     if pidfd is not None:
-        return _ready(pidfd, select.POLLIN, seconds), starter.reap(pid)
-    until = time.monotonic() + seconds
-    while (status := starter.reap(pid)) is None and time.monotonic() < until:
+        return _ready(pidfd, select.POLLIN, timeout_s), starter.reap(pid)
+    deadline_s = time.monotonic() + timeout_s
+    while (wait_status := starter.reap(pid)) is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    return status is not None, status
+    return wait_status is not None, wait_status
 
 
 def _kill(pid: int) -> None:
-    for end in (os.killpg, os.kill):  # it may have no session of its own yet
+    for send_kill in (os.killpg, os.kill):  # it may have no session of its own yet
         with suppress(ProcessLookupError, PermissionError):
-            end(pid, signal.SIGKILL)
+            send_kill(pid, signal.SIGKILL)
 
 
-def _dismiss(maker: int, pid: int, descriptors: list[int], starter: Starter) -> None:
+def _dismiss(maker_pid: int, pid: int, descriptors: list[int], starter: Starter) -> None:
     """End a process that has answered: the end of its pipe tells it. Runs at exit, too."""
-    if os.getpid() != maker:
+    if os.getpid() != maker_pid:
         return  # a fork of who started it
-    questions, answers, *pidfd = descriptors
-    os.close(questions)
-    os.close(answers)
+    question_pipe, answer_pipe, *pidfd = descriptors
+    os.close(question_pipe)
+    os.close(answer_pipe)
     if pidfd:
         _ready(pidfd[0], select.POLLIN, PATIENCE)
     elif _awaited(pid, None, starter, PATIENCE)[0]:
         return
     _kill(pid)  # what it started, too, as long as nobody else has its number
     starter.reap(pid)
-    for descriptor in pidfd:
-        os.close(descriptor)
+    for pidfd_left in pidfd:
+        os.close(pidfd_left)
 
 
-def how_it_ended(status: int | None) -> str:
+def how_it_ended(wait_status: int | None) -> str:
     """Return what became of a process that gave no answer, as a part of a sentence."""
-    if status is None:
+    if wait_status is None:
         return "its process ended without an answer"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
+    if os.WIFSIGNALED(wait_status):
+        signal_number = os.WTERMSIG(wait_status)
         with suppress(ValueError):
-            return f"its process was ended by {signal.Signals(number).name}"
-        return f"its process was ended by signal {number}"
-    return f"its process exited with code {os.WEXITSTATUS(status)} without an answer"
+            return f"its process was ended by {signal.Signals(signal_number).name}"
+        return f"its process was ended by signal {signal_number}"
+    return f"its process exited with code {os.WEXITSTATUS(wait_status)} without an answer"
 
 
 # --- in the process of the vendor -----------------------------------------------------------------
 
 
-def become(plugin: Plugin, questions: int, answers: int) -> NoReturn:
+def become(plugin: Plugin, question_pipe: int, answer_pipe: int) -> NoReturn:
     """Be the process of a vendor, which was just forked, until nobody asks any more."""
-    code = 1
+    exit_code = 1
     gc.freeze()  # a search of the parent's objects for garbage would copy their pages
     try:
-        questions, answers = _alone(questions, answers)
-        _serve(plugin, questions, answers)
-        code = 0
+        question_pipe, answer_pipe = _alone(question_pipe, answer_pipe)
+        _serve(plugin, question_pipe, answer_pipe)
+        exit_code = 0
     finally:
-        os._exit(code)  # what the vendor and its library registered for an exit is not run
+        os._exit(exit_code)  # what the vendor and its library registered for an exit is not run
 
 
 def _alone(*pipes: int) -> tuple[int, ...]:
     """Leave everything of the parent's but two pipes; return them under their new numbers."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    high = tuple(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _CLEAR) for each in pipes)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
+    high_descriptors = tuple(fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _CLEAR) for pipe in pipes)
+    null_descriptor = os.open(os.devnull, os.O_RDWR)
+    for stream_number in (0, 1, 2):
+        os.dup2(null_descriptor, stream_number)
     # What these held back is the parent's to print.
-    sys.stdout, sys.stderr = (open(each, "w", closefd=False) for each in (1, 2))  # noqa: SIM115
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in high:
+    sys.stdout, sys.stderr = (open(stream_number, "w", closefd=False) for stream_number in (1, 2))  # noqa: SIM115
+    for descriptor_text in os.listdir("/proc/self/fd"):
+        if int(descriptor_text) > 2 and int(descriptor_text) not in high_descriptors:
             with suppress(OSError):
-                os.close(int(name))
+                os.close(int(descriptor_text))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-    return high
+    return high_descriptors
 
 
-def _serve(plugin: Plugin, questions: int, answers: int) -> None:
+def _serve(plugin: Plugin, question_pipe: int, answer_pipe: int) -> None:
     respondent = Respondent(plugin)
-    while (received := _received(questions)) is not None:
-        number, text = received
-        question = read(text, WorkerRequest, source="a question")
-        _bound_processor_time(question.within)
-        answer = respondent.answer(question)
+    while (number_and_text := _received(question_pipe)) is not None:
+        request_number, request_text = number_and_text
+        request = read(request_text, WorkerRequest, source="a question")
+        _bound_processor_time(request.within)
+        reply = respondent.answer(request)
         try:
-            message = framed(written(answer), number)
+            message = framed(written(reply), request_number)
         except Exception as error:  # what it gave has no JSON
-            failed = WorkerReply(failure=f"{plugin.name}: {question.ask}: {error}")
-            message = framed(written(failed), number)
+            failure_reply = WorkerReply(failure=f"{plugin.name}: {request.ask}: {error}")
+            message = framed(written(failure_reply), request_number)
         while message:
-            message = message[os.write(answers, message) :]
-        if is_last(question, answer):
+            message = message[os.write(answer_pipe, message) :]
+        if is_last(request, reply):
             return
 
 
 def _received(descriptor: int) -> tuple[int, bytes] | None:
     """Return the next message with its number, None at the end of the pipe."""
-    contents, wanted = b"", HEADER.size
-    while len(contents) < wanted:
-        part = os.read(descriptor, wanted - len(contents))
-        if not part:
+    contents, wanted_bytes = b"", HEADER.size
+    while len(contents) < wanted_bytes:
+        chunk = os.read(descriptor, wanted_bytes - len(contents))
+        if not chunk:
             return None
-        contents += part
-        if wanted == HEADER.size == len(contents):
-            wanted += HEADER.unpack(contents)[0]
+        contents += chunk
+        if wanted_bytes == HEADER.size == len(contents):
+            wanted_bytes += HEADER.unpack(contents)[0]
     return HEADER.unpack_from(contents)[1], contents[HEADER.size :]
 
 
-def _bound_processor_time(seconds: float) -> None:
+def _bound_processor_time(limit_s: float) -> None:
     """Have the kernel end this process where it computes for longer than its answer may take."""
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = int(time.process_time() + 2 * seconds) + 1
+    _, hard_limit_s = resource.getrlimit(resource.RLIMIT_CPU)
+    soft_limit_s = int(time.process_time() + 2 * limit_s) + 1
     with suppress(ValueError):  # less is allowed already
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (soft_limit_s, hard_limit_s))

@@ -95,27 +95,32 @@ class _Member:
 
     def current_devices(self) -> list[Device]:
         """Return the devices of its last good answer, with the news of their health."""
-        news = self.watch.health if self.watch else {}
-        return [evolve(d, health=news[d.uuid]) if d.uuid in news else d for d in self.last]
+        health_by_uuid = self.watch.health if self.watch else {}
+        return [
+            evolve(device, health=health_by_uuid[device.uuid])
+            if device.uuid in health_by_uuid
+            else device
+            for device in self.last
+        ]
 
-    def row(self, answer: WorkerReply) -> VendorRow:
+    def row(self, reply: WorkerReply) -> VendorRow:
         """Return its row, but for what `addressable` finds."""
-        known = None if self.refused else self.vendor
-        reason = self.refused or answer.failure
-        states = (
+        declaration = None if self.refused else self.vendor
+        reason = self.refused or reply.failure
+        state_and_holds = (
             ("untrusted", not self.trusted),
             ("ok", reason is None),
             ("broken", self.refused is not None),
-            ("absent", answer.absent),
+            ("absent", reply.absent),
             ("stale", bool(self.last)),
             ("broken", True),
         )
         return VendorRow(
-            name=known.name if known else self.plugin.name,
+            name=declaration.name if declaration else self.plugin.name,
             source=self.plugin.source,
-            state=next(state for state, holds in states if holds),
+            state=next(state for state, is_so in state_and_holds if is_so),
             reason=reason,
-            title=known.title if known else None,
+            title=declaration.title if declaration else None,
             file=self.plugin.file,
             trusted=self.trusted,
         )
@@ -158,29 +163,35 @@ class Registry:
 
     def _new(self, plugin: Plugin) -> _Member:
         """Return a plugin with what asks it, if its code may be run."""
-        name = plugin.source.partition(" ")[0]
-        allowed = self._allowed
-        if allowed is not None and normalised(name) not in map(normalised, allowed):
-            why = f"{name or plugin.name} is not among the vendors that the settings allow"
-            nobody = InProcess(lambda _: WorkerReply(failure=why))
-            return _Member(plugin, nobody, nobody, trusted=False)
+        distribution = plugin.source.partition(" ")[0]
+        allowed_names = self._allowed
+        if allowed_names is not None and normalised(distribution) not in map(
+            normalised, allowed_names
+        ):
+            refusal = (
+                f"{distribution or plugin.name} is not among the vendors that the settings allow"
+            )
+            refusing = InProcess(lambda _: WorkerReply(failure=refusal))
+            return _Member(plugin, refusing, refusing, trusted=False)
         if not self._apart:
-            in_process = InProcess(Respondent(plugin).answer)
-            return _Member(plugin, in_process, in_process)
-        acting = Supervisor(plugin, self._starter, self._pauses)
+            asker = InProcess(Respondent(plugin).answer)
+            return _Member(plugin, asker, asker)
+        acting_supervisor = Supervisor(plugin, self._starter, self._pauses)
         if not self._watch:
-            return _Member(plugin, acting, acting)
-        looking = Supervisor(plugin, self._starter)
-        return _Member(plugin, looking, acting, watch=Watch(plugin, self._starter))
+            return _Member(plugin, acting_supervisor, acting_supervisor)
+        looking_supervisor = Supervisor(plugin, self._starter)
+        return _Member(
+            plugin, looking_supervisor, acting_supervisor, watch=Watch(plugin, self._starter)
+        )
 
     def vendor(self, name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         member = self._member(name)
         if not member.whole:
-            question = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
-            (answer,) = self._ask_all([member], question)
-            if answer.failure is not None:
-                raise NotFound(answer.failure)
+            request = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
+            (reply,) = self._ask_all([member], request)
+            if reply.failure is not None:
+                raise NotFound(reply.failure)
         assert member.vendor is not None  # noqa: S101 - `_member` saw to it
         return member.vendor
 
@@ -189,8 +200,10 @@ class Registry:
         for member in self._members:
             if member.plugin.name == name and member.trusted:
                 return member.plugin
-        names = ", ".join(member.plugin.name for member in self._members if member.trusted)
-        raise NotFound(f"no vendor {name!r} is installed and trusted here (there is: {names})")
+        vendor_names = ", ".join(member.plugin.name for member in self._members if member.trusted)
+        raise NotFound(
+            f"no vendor {name!r} is installed and trusted here (there is: {vendor_names})"
+        )
 
     def declarations(self) -> tuple[Vendor, ...]:
         """Return the declarations of all working vendors."""
@@ -198,57 +211,66 @@ class Registry:
 
     def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
         """Return the declarations of all working vendors, and why each other one has none."""
-        unknown = [member for member in self._members if not member.whole]
-        question = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
-        answers = dict(zip(unknown, self._ask_all(unknown, question), strict=True))
-        whole = [member.vendor for member in self._members if member.vendor and member.whole]
+        unknown_members = [member for member in self._members if not member.whole]
+        request = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
+        reply_by_member = dict(
+            zip(unknown_members, self._ask_all(unknown_members, request), strict=True)
+        )
+        declarations = [member.vendor for member in self._members if member.vendor and member.whole]
         failures = [member.refused for member in self._members if member.refused]
         failures += [
-            answer.failure or f"{member.plugin.name}: no declaration"
-            for member, answer in answers.items()
+            reply.failure or f"{member.plugin.name}: no declaration"
+            for member, reply in reply_by_member.items()
             if not member.whole
         ]
-        return tuple(whole), tuple(failures)
+        return tuple(declarations), tuple(failures)
 
     def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Look at the node once through every vendor, or those named, all at the same time."""
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
-        by_vendor: dict[str, list[Device]] = {}
+        devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
-        answers = self._ask_all(
+        replies = self._ask_all(
             members, WorkerRequest(ask="discover", within=self._seconds or LOOK)
         )
-        for member, answer in zip(members, answers, strict=True):
+        for member, reply in zip(members, replies, strict=True):
             if member.acting is not member.asked:
                 member.acting.rest(RESTS)
-            row = member.row(answer)
+            row = member.row(reply)
             rows.append(row)
             if row.state == "ok":
-                member.last = answer.devices
-                by_vendor[row.name], faults[row.name] = member.current_devices(), answer.faults
+                member.last = reply.devices
+                devices_by_vendor[row.name], faults[row.name] = (
+                    member.current_devices(),
+                    reply.faults,
+                )
             elif row.state == "stale":
                 # A driver that does not answer has not lost its cards: what stands on them does.
-                by_vendor[row.name] = [evolve(one, health=row.reason) for one in member.last]
+                devices_by_vendor[row.name] = [
+                    evolve(device, health=row.reason) for device in member.last
+                ]
                 faults[row.name] = ()
-        count = Counter(device.uuid for devices in by_vendor.values() for device in devices)
-        for place, row in enumerate(rows):
-            if row.name in by_vendor and row.state in ("ok", "stale"):
-                by_vendor[row.name], rows[place] = addressable(
-                    row, by_vendor[row.name], faults[row.name], count
+        count_by_uuid = Counter(
+            device.uuid for devices in devices_by_vendor.values() for device in devices
+        )
+        for position, row in enumerate(rows):
+            if row.name in devices_by_vendor and row.state in ("ok", "stale"):
+                devices_by_vendor[row.name], rows[position] = addressable(
+                    row, devices_by_vendor[row.name], faults[row.name], count_by_uuid
                 )
-        known = [member for member in members if member.vendor and not member.refused]
+        known_members = [member for member in members if member.vendor and not member.refused]
         return Discovery(
-            devices=tuple(device for devices in by_vendor.values() for device in devices),
+            devices=tuple(device for devices in devices_by_vendor.values() for device in devices),
             rows=tuple(rows),
-            vendors=tuple(member.vendor for member in known if member.vendor),
+            vendors=tuple(member.vendor for member in known_members if member.vendor),
             cutting=frozenset(
-                member.vendor.name for member in known if member.vendor and member.cuts
+                member.vendor.name for member in known_members if member.vendor and member.cuts
             ),
             serving=frozenset(
-                member.vendor.name for member in known if member.vendor and member.serves
+                member.vendor.name for member in known_members if member.vendor and member.serves
             ),
         )
 
@@ -266,28 +288,28 @@ class Registry:
         when a vendor fails: what cannot be confined is not started. What the others have made by
         then is an orphan, for `reconcile` to remove.
         """
-        by_uuid = {device.uuid: device for device in devices}
+        device_by_uuid = {device.uuid: device for device in devices}
         edits = Edits()
-        for name in dict.fromkeys(piece.vendor for piece in allocation.pieces):
-            vendor = self._member(name).vendor
+        for vendor_name in dict.fromkeys(piece.vendor for piece in allocation.pieces):
+            vendor = self._member(vendor_name).vendor
             assert vendor is not None  # noqa: S101 - `_member` saw to it
-            pieces = tuple(piece for piece in allocation.pieces if piece.vendor == name)
-            granted = tuple(by_uuid[piece.device] for piece in pieces)
-            answer = self._act(
-                name,
+            pieces = tuple(piece for piece in allocation.pieces if piece.vendor == vendor_name)
+            granted_devices = tuple(device_by_uuid[piece.device] for piece in pieces)
+            reply = self._act(
+                vendor_name,
                 WorkerRequest(
                     ask="enforce",
                     within=self._seconds or CUT,
                     allocation=evolve(allocation, pieces=pieces),
-                    devices=granted,
-                    directory=str(directory / name),
+                    devices=granted_devices,
+                    directory=str(directory / vendor_name),
                     container=container,
                 ),
             )
-            if answer.failure is not None:
-                raise Refused(answer.failure)
-            implied = vendor.implied(pieces, granted, container=container)
-            edits = edits.merged(implied).merged(answer.edits or Edits())
+            if reply.failure is not None:
+                raise Refused(reply.failure)
+            implied_edits = vendor.implied(pieces, granted_devices, container=container)
+            edits = edits.merged(implied_edits).merged(reply.edits or Edits())
         return edits
 
     def cuts(self, name: str) -> bool:
@@ -295,26 +317,30 @@ class Registry:
         return self._member(name).cuts
 
     def reconcile(
-        self, devices: Iterable[Device], standing: Iterable[Allocation], *, directory: Path
+        self,
+        devices: Iterable[Device],
+        standing_allocations: Iterable[Allocation],
+        *,
+        directory: Path,
     ) -> tuple[str, ...]:
         """Destroy the slices no standing grant holds; return a sentence about each failure."""
-        parts: dict[str, set[str]] = {}
-        for allocation in standing:
+        parts_by_device: dict[str, set[str]] = {}
+        for allocation in standing_allocations:
             for piece in allocation.pieces:
                 if piece.part is not None:
-                    parts.setdefault(piece.device, set()).add(piece.part)
+                    parts_by_device.setdefault(piece.device, set()).add(piece.part)
         faults: list[str] = []
         for device in devices:
             if not self.cuts(device.vendor):
                 continue
-            question = WorkerRequest(
+            request = WorkerRequest(
                 ask="reconcile",
                 within=self._seconds or CUT,
                 device=device,
-                parts=tuple(sorted(parts.get(device.uuid, ()))),
+                parts=tuple(sorted(parts_by_device.get(device.uuid, ()))),
                 directory=str(directory / device.vendor),
             )
-            failure = self._act(device.vendor, question).failure
+            failure = self._act(device.vendor, request).failure
             faults += [failure] if failure is not None else []
         return tuple(dict.fromkeys(faults))
 
@@ -322,7 +348,7 @@ class Registry:
         self, device: Device, do: Serve, *, directory: Path, memory: int = 0, process: int = 0
     ) -> Service:
         """Bring a device's service to what is wanted. Raises `Refused` when its vendor fails."""
-        question = WorkerRequest(
+        request = WorkerRequest(
             ask="serve",
             within=self._seconds or CUT,
             device=device,
@@ -331,15 +357,20 @@ class Registry:
             memory=memory,
             process=process,
         )
-        answer = self._act(device.vendor, question)
-        if answer.failure is not None or answer.service is None:
-            raise Refused(answer.failure or f"{device.vendor}: no service shares its cards")
-        return answer.service
+        reply = self._act(device.vendor, request)
+        if reply.failure is not None or reply.service is None:
+            raise Refused(reply.failure or f"{device.vendor}: no service shares its cards")
+        return reply.service
 
     def failures(self) -> tuple[str, ...]:
         """Return what each vendor said whose last enforce failed, here or in another command."""
-        notes, asked = self._pauses, [one.plugin for one in self._members if one.trusted]
-        return tuple(filter(None, (notes.failure(one, "enforce") for one in asked if notes)))
+        pauses, plugins = (
+            self._pauses,
+            [member.plugin for member in self._members if member.trusted],
+        )
+        return tuple(
+            filter(None, (pauses.failure(plugin, "enforce") for plugin in plugins if pauses))
+        )
 
     def observe(self, device: Device) -> Usage:
         """Return the device's usage now; everything unknown when its vendor fails."""
@@ -353,28 +384,30 @@ class Registry:
 
         Vendors are asked at the same time, each about one device after the other.
         """
-        given = tuple(devices)
-        vendors = {device.vendor: self._member(device.vendor) for device in given}
-        waiting = {
-            member: [device for device in given if vendors[device.vendor] is member]
-            for member in self._members  # whoever asks several asks them in this order
-            if member in vendors.values()
+        device_list = tuple(devices)
+        member_by_vendor = {device.vendor: self._member(device.vendor) for device in device_list}
+        waiting_devices = {
+            member: [device for device in device_list if member_by_vendor[device.vendor] is member]
+            for member in self._members  # several are always asked in this order
+            if member in member_by_vendor.values()
         }
-        usages: dict[str, Usage] = {}
+        usage_by_uuid: dict[str, Usage] = {}
         faults: list[str] = []
-        while waiting:
-            asked = [(member, left.pop(0)) for member, left in waiting.items()]
-            within = self._seconds or LOOK
-            answers = self._ask_each(
-                (member, WorkerRequest(ask="observe", within=within, device=device))
-                for member, device in asked
+        while waiting_devices:
+            members_and_devices = [
+                (member, queue.pop(0)) for member, queue in waiting_devices.items()
+            ]
+            timeout_s = self._seconds or LOOK
+            replies = self._ask_each(
+                (member, WorkerRequest(ask="observe", within=timeout_s, device=device))
+                for member, device in members_and_devices
             )
-            for (_, device), answer in zip(asked, answers, strict=True):
-                usages[device.uuid] = answer.usage or Usage()
-                faults += [answer.failure] if answer.failure is not None else []
-            waiting = {member: left for member, left in waiting.items() if left}
-        pairs = tuple((device, usages[device.uuid]) for device in given)
-        return pairs, tuple(dict.fromkeys(faults))
+            for (_, device), reply in zip(members_and_devices, replies, strict=True):
+                usage_by_uuid[device.uuid] = reply.usage or Usage()
+                faults += [reply.failure] if reply.failure is not None else []
+            waiting_devices = {member: queue for member, queue in waiting_devices.items() if queue}
+        devices_and_usages = tuple((device, usage_by_uuid[device.uuid]) for device in device_list)
+        return devices_and_usages, tuple(dict.fromkeys(faults))
 
     def close(self) -> None:
         """End the processes of all vendors; who is asked again is started again."""
@@ -386,50 +419,60 @@ class Registry:
 
     def _member(self, name: str) -> _Member:
         """Return the working vendor of this name. Raises `NotFound`."""
-        likely = [member for member in self._members if member.plugin.name == name] or self._members
-        unknown = [member for member in likely if member.vendor is None and member.refused is None]
-        answers = self._ask_all(unknown, WorkerRequest(ask="vendor", within=self._seconds or LOOK))
-        for member in likely:
+        candidates = [
+            member for member in self._members if member.plugin.name == name
+        ] or self._members
+        unknown_members = [
+            member for member in candidates if member.vendor is None and member.refused is None
+        ]
+        replies = self._ask_all(
+            unknown_members, WorkerRequest(ask="vendor", within=self._seconds or LOOK)
+        )
+        for member in candidates:
             if member.vendor and member.vendor.name == name and not member.refused:
                 return member
-        for member, answer in zip(unknown, answers, strict=True):
-            if member.plugin.name == name and answer.failure is not None:
-                raise NotFound(answer.failure)
-        refused = (member.refused for member in likely if member.plugin.name == name)
-        raise NotFound(next(filter(None, refused), f"no vendor {name!r} is installed"))
+        for member, reply in zip(unknown_members, replies, strict=True):
+            if member.plugin.name == name and reply.failure is not None:
+                raise NotFound(reply.failure)
+        refusals = (member.refused for member in candidates if member.plugin.name == name)
+        raise NotFound(next(filter(None, refusals), f"no vendor {name!r} is installed"))
 
-    def _act(self, name: str, question: WorkerRequest) -> WorkerReply:
+    def _act(self, name: str, request: WorkerRequest) -> WorkerReply:
         """Have a vendor make or destroy something."""
-        return self._member(name).acting.ask(question)()
+        return self._member(name).acting.ask(request)()
 
-    def _ask_all(self, members: Iterable[_Member], question: WorkerRequest) -> list[WorkerReply]:
+    def _ask_all(self, members: Iterable[_Member], request: WorkerRequest) -> list[WorkerReply]:
         """Ask all of them the same at the same time."""
-        return self._ask_each((member, question) for member in members)
+        return self._ask_each((member, request) for member in members)
 
-    def _ask_each(self, questions: Iterable[tuple[_Member, WorkerRequest]]) -> list[WorkerReply]:
+    def _ask_each(self, requests: Iterable[tuple[_Member, WorkerRequest]]) -> list[WorkerReply]:
         """Ask at the same time. A process's first answer says who its vendor is."""
-        waiting = [(member, asked.ask, member.asked.ask(asked)) for member, asked in questions]
-        answers = []
-        for member, ask, answer_of in waiting:
-            answer = answer_of()
-            answers.append(answer)
-            if answer.vendor and not member.whole and member.refused is None:
-                member.whole = ask == "vendor"
-                self._meet(member, answer.vendor, answer)
+        waiting_replies = [
+            (member, request.ask, member.asked.ask(request)) for member, request in requests
+        ]
+        replies = []
+        for member, hook, wait_reply in waiting_replies:
+            reply = wait_reply()
+            replies.append(reply)
+            if reply.vendor and not member.whole and member.refused is None:
+                member.whole = hook == "vendor"
+                self._meet(member, reply.vendor, reply)
             # Where there are no cards there is nothing to wait for.
-            if member.watch and member.watches and answer.devices and member.refused is None:
+            if member.watch and member.watches and reply.devices and member.refused is None:
                 member.watch.start()
-        return answers
+        return replies
 
-    def _meet(self, member: _Member, vendor: Vendor, answer: WorkerReply) -> None:
+    def _meet(self, member: _Member, vendor: Vendor, reply: WorkerReply) -> None:
         """Note who a plugin says it is, unless that is another one already."""
         name = member.plugin.name
-        others = (other.vendor for other in self._members if other is not member)
-        if any(other and other.name == vendor.name for other in others):
+        other_vendors = (
+            other_member.vendor for other_member in self._members if other_member is not member
+        )
+        if any(other_vendor and other_vendor.name == vendor.name for other_vendor in other_vendors):
             member.refused = f"{name}: another plugin is the vendor {vendor.name!r} already"
         elif isinstance(member.plugin, Entry) and vendor.name != name:
             member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
         else:
             member.vendor = vendor.soft if vendor.name in self._soft else vendor
-            member.cuts, member.serves = answer.cuts, answer.serves
-            member.watches = answer.watches
+            member.cuts, member.serves = reply.cuts, reply.serves
+            member.watches = reply.watches

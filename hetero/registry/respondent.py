@@ -48,65 +48,67 @@ class Respondent:
         self._hooks: pluggy.HookRelay | None = None
         self._vendor: Vendor | None = None
 
-    def answer(self, question: WorkerRequest) -> WorkerReply:
+    def answer(self, request: WorkerRequest) -> WorkerReply:
         """Return what the vendor says to a question, or the sentence why it says nothing."""
-        first = self._vendor is None
+        is_first = self._vendor is None
         try:
-            reply = self._asked(question)
+            reply = self._asked(request)
         except DriverAbsent as absent:
             reply = WorkerReply(failure=_line(str(absent)), absent=True)
         except Failure as failure:
             reply = WorkerReply(failure=_line(str(failure)))
         if self._vendor is None or self._hooks is None:
             return evolve(reply, loaded=False, absent=False)
-        if question.ask == "vendor":
+        if request.ask == "vendor":
             return _introduced(reply, self._vendor, self._hooks)
-        if first:
+        if is_first:
             # Only a cluster's services need the rest, and it is most of it.
-            lean = evolve(self._vendor, models=(), resource_names=())
-            return _introduced(reply, lean, self._hooks)
+            lean_vendor = evolve(self._vendor, models=(), resource_names=())
+            return _introduced(reply, lean_vendor, self._hooks)
         return reply
 
-    def _asked(self, question: WorkerRequest) -> WorkerReply:
+    def _asked(self, request: WorkerRequest) -> WorkerReply:
         if self._hooks is None or self._vendor is None:
             self._hooks, self._vendor = _loaded(self._name, self._load)
             self._name = self._vendor.name
         hooks, name = self._hooks, self._name
-        directory = Path(question.directory)
+        directory = Path(request.directory)
 
-        def ask(do: Callable[[], T]) -> T:
-            return guarded(name, question.ask, do)
+        def guarded_call(call: Callable[[], T]) -> T:
+            return guarded(name, request.ask, call)
 
-        match question:
+        match request:
             case WorkerRequest(ask="vendor"):
                 return WorkerReply()
             case WorkerRequest(ask="discover"):
-                return ask(lambda: _discovered(name, hooks.hetero_discover()))
+                return guarded_call(lambda: _discovered(name, hooks.hetero_discover()))
             case WorkerRequest(ask="enforce", allocation=allocation) if allocation is not None:
-                edits = ask(
+                edits = guarded_call(
                     lambda: _expect(
                         Edits,
                         hooks.hetero_enforce(
                             allocation=allocation,
-                            devices=list(question.devices),
+                            devices=list(request.devices),
                             directory=directory,
-                            container=question.container,
+                            container=request.container,
                         ),
                     )
                 )
                 return WorkerReply(edits=edits)
             case WorkerRequest(ask="reconcile", device=device) if device is not None:
-                parts = frozenset(question.parts)
-                ask(lambda: hooks.hetero_reconcile(device=device, parts=parts, directory=directory))
+                parts = frozenset(request.parts)
+                guarded_call(
+                    lambda: hooks.hetero_reconcile(device=device, parts=parts, directory=directory)
+                )
                 return WorkerReply()
             case WorkerRequest(ask="observe", device=device) if device is not None:
-                usage = ask(lambda: _expect(Usage, hooks.hetero_observe(device=device)))
+                usage = guarded_call(lambda: _expect(Usage, hooks.hetero_observe(device=device)))
                 return WorkerReply(usage=usage)
             case WorkerRequest(ask="serve"):
-                return WorkerReply(service=ask(lambda: _served(hooks, question)))
+                return WorkerReply(service=guarded_call(lambda: _served(hooks, request)))
             case WorkerRequest(ask="watch"):
-                return _news(ask(lambda: _expect(dict, hooks.hetero_watch())))
-        raise Failure(f"{name}: {question.ask} is not asked of a vendor")
+                return _news(guarded_call(lambda: _expect(dict, hooks.hetero_watch())))
+        raise Failure(f"{name}: {request.ask} is not asked of a vendor")
 
 
 def _introduced(reply: WorkerReply, vendor: Vendor, hooks: pluggy.HookRelay) -> WorkerReply:
@@ -120,10 +122,10 @@ def _introduced(reply: WorkerReply, vendor: Vendor, hooks: pluggy.HookRelay) -> 
     )
 
 
-def guarded(name: str, stage: str, ask: Callable[[], T]) -> T:
+def guarded(name: str, stage: str, call: Callable[[], T]) -> T:
     """Call into a vendor, and turn whatever it raises, even an exit, into a `Failure`."""
     try:
-        return ask()
+        return call()
     except (DriverAbsent, Failure):
         raise
     except BaseException as error:  # an exit or an interrupt of the vendor's own
@@ -155,38 +157,38 @@ def _discovered(name: str, cards: Iterable[object] | None) -> WorkerReply:
         if isinstance(card, DriverError):
             faults.append(_line(str(card)))
         elif isinstance(card, Device) and card.vendor == name:
-            long = card.health is not None and len(card.health) > SHOWN
-            devices.append(evolve(card, health=_line(card.health or "")) if long else card)
+            is_long = card.health is not None and len(card.health) > SHOWN
+            devices.append(evolve(card, health=_line(card.health or "")) if is_long else card)
         else:
             raise TypeError(f"gave {card!r}, not a Device of its own")
     return WorkerReply(devices=tuple(devices), faults=tuple(faults))
 
 
-def _news(news: dict[str, str] | None) -> WorkerReply:
-    if news is None:
+def _news(health_by_uuid: dict[str, str] | None) -> WorkerReply:
+    if health_by_uuid is None:
         return WorkerReply()
-    return WorkerReply(health={uuid: _line(why) for uuid, why in news.items()})
+    return WorkerReply(health={uuid: _line(health) for uuid, health in health_by_uuid.items()})
 
 
-def _served(hooks: pluggy.HookRelay, question: WorkerRequest) -> Service | None:
-    directory = Path(question.directory)
-    driver = hooks.hetero_serve(device=question.device, directory=directory)
+def _served(hooks: pluggy.HookRelay, request: WorkerRequest) -> Service | None:
+    directory = Path(request.directory)
+    driver = hooks.hetero_serve(device=request.device, directory=directory)
     if driver is None:
         return None
-    match question.do:
+    match request.do:
         case Serve.START:
-            return _expect(Service, driver.start(question.memory))
+            return _expect(Service, driver.start(request.memory))
         case Serve.END:
-            return _expect(Service, driver.end(question.process))
+            return _expect(Service, driver.end(request.process))
         case Serve.STOP:
             return _expect(Service, driver.stop())
     return _expect(Service, driver.look())
 
 
-def _expect(kind: type[T], returned: object) -> T | None:
-    """Return what a hook said, if anything. Raises `TypeError` unless it is a `kind`."""
-    if returned is not None and not isinstance(returned, kind):
-        raise TypeError(f"gave {returned!r}, not {kind.__name__}")
+def _expect(expected_type: type[T], returned: object) -> T | None:
+    """Return what a hook said, if anything. Raises `TypeError` unless it is an `expected_type`."""
+    if returned is not None and not isinstance(returned, expected_type):
+        raise TypeError(f"gave {returned!r}, not {expected_type.__name__}")
     return returned
 
 

@@ -46,7 +46,7 @@ class Supervisor:
     _used: float = field(default=0.0, init=False)  # monotonic seconds, when it answered last
     _why: WorkerReply = field(factory=WorkerReply, init=False)
 
-    def ask(self, question: WorkerRequest) -> Callable[[], WorkerReply]:
+    def ask(self, request: WorkerRequest) -> Callable[[], WorkerReply]:
         """Put a question; what is returned waits for the answer, and must be called once.
 
         An answer that never comes is one with a `failure`, too.
@@ -55,26 +55,28 @@ class Supervisor:
         if self._process and not self._process.is_ours:
             self._process = None
         if self._process and not self._process.runs:
-            self._failed(question, WorkerEnded())
-        paused = time.monotonic() < self._asked_again
-        if paused and self._to_undo and question.ask == "reconcile":
-            paused = self._to_undo = False
-        if paused and self._why.absent and question.ask == "vendor":
-            paused = False  # which needs no driver
-        if paused or self._abandoned >= ABANDONED:
+            self._failed(request, WorkerEnded())
+        is_paused = time.monotonic() < self._asked_again
+        if is_paused and self._to_undo and request.ask == "reconcile":
+            is_paused = self._to_undo = False
+        if is_paused and self._why.absent and request.ask == "vendor":
+            is_paused = False  # which needs no driver
+        if is_paused or self._abandoned >= ABANDONED:
             return self._answer_at_once
-        if why := self.pauses and self.pauses.why_not(self.plugin, question.ask):
-            self._why = WorkerReply(failure=why)
+        if reason := self.pauses and self.pauses.why_not(self.plugin, request.ask):
+            self._why = WorkerReply(failure=reason)
             return self._answer_at_once
         try:
             if self._process is None:
                 self._process = VendorProcess(self.plugin, self.starter)
-            until = time.monotonic() + question.within  # to start a server is not the vendor's time
-            self._process.send(question, until)
+            deadline_s = (
+                time.monotonic() + request.within
+            )  # to start a server is not the vendor's time
+            self._process.send(request, deadline_s)
         except (WorkerEnded, Overdue, Failure, ValueError, OSError) as error:
-            self._failed(question, error)
+            self._failed(request, error)
             return self._answer_at_once
-        return lambda: self._answer(question, until)
+        return lambda: self._answer(request, deadline_s)
 
     def close(self) -> None:
         """End the process, if there is one; the next question starts another."""
@@ -83,14 +85,14 @@ class Supervisor:
                 self._process.close()
                 self._process = None
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, idle_s: float) -> None:
         """End a process that was asked nothing for so long, unless somebody asks it right now."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            process = self._process
-            if process and process.is_ours and time.monotonic() - self._used > seconds:
-                process.close()
+            worker = self._process
+            if worker and worker.is_ours and time.monotonic() - self._used > idle_s:
+                worker.close()
                 self._process = None
         finally:
             self._lock.release()
@@ -99,66 +101,66 @@ class Supervisor:
         self._lock.release()
         return self._why
 
-    def _answer(self, question: WorkerRequest, until: float) -> WorkerReply:
+    def _answer(self, request: WorkerRequest, deadline_s: float) -> WorkerReply:
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
-            answer = self._process.receive(until)
+            reply = self._process.receive(deadline_s)
             self._used = time.monotonic()
-            expect_sound(question, answer)
+            expect_sound(request, reply)
         except (WorkerEnded, Overdue, BadInput) as error:
-            self._failed(question, error)
+            self._failed(request, error)
             return self._why
         else:
-            if is_last(question, answer):
+            if is_last(request, reply):
                 self._process.close()
                 self._process = None
-            if answer.absent or not answer.loaded:
-                self._pause(answer)
-            elif question.ask != "vendor":
+            if reply.absent or not reply.loaded:
+                self._pause(reply)
+            elif request.ask != "vendor":
                 self._failures = 0
-            if answer.failure is not None and question.ask in _KEPT:
-                self._keep(question, answer.failure)
+            if reply.failure is not None and request.ask in _KEPT:
+                self._keep(request, reply.failure)
             elif self.pauses:
-                self.pauses.remove(self.plugin, question.ask)
-            return answer
+                self.pauses.remove(self.plugin, request.ask)
+            return reply
         finally:
             self._lock.release()
 
-    def _failed(self, question: WorkerRequest, error: Exception) -> None:
+    def _failed(self, request: WorkerRequest, error: Exception) -> None:
         """End the process, and note why the vendor has no answer."""
-        why, gone = str(error), True
+        reason, is_gone = str(error), True
         if self._process:
-            gone, status = self._process.kill()
+            is_gone, wait_status = self._process.kill()
             self._process = None
             match error:
                 case Overdue():
-                    why = f"no answer within {question.within:g} s"
+                    reason = f"no answer within {request.within:g} s"
                 case WorkerEnded():
-                    why = how_it_ended(status)
-        if not gone:
+                    reason = how_it_ended(wait_status)
+        if not is_gone:
             self._abandoned += 1
-            why += f"; its process does not end ({self._abandoned} so far)"
+            reason += f"; its process does not end ({self._abandoned} so far)"
         if self._abandoned >= ABANDONED:
-            why += ": not asked again by this program"
-        why = f"{self.plugin.name}: {question.ask}: {why}"
-        if self.pauses and isinstance(error, Overdue) and question.ask in _REMEMBERED:
-            self.pauses.add(self.plugin, question.ask, why)
-        self._keep(question, why)
-        self._pause(WorkerReply(failure=why))
+            reason += ": not asked again by this program"
+        reason = f"{self.plugin.name}: {request.ask}: {reason}"
+        if self.pauses and isinstance(error, Overdue) and request.ask in _REMEMBERED:
+            self.pauses.add(self.plugin, request.ask, reason)
+        self._keep(request, reason)
+        self._pause(WorkerReply(failure=reason))
         if not isinstance(error, Overdue) and self._failures == 1:
             self._asked_again = 0.0  # nobody waited, and what was begun can be undone
-        self._to_undo = question.ask == "enforce"
+        self._to_undo = request.ask == "enforce"
 
-    def _keep(self, question: WorkerRequest, why: str) -> None:
+    def _keep(self, request: WorkerRequest, reason: str) -> None:
         """Note what a failed enforce said, until one succeeds."""
-        if self.pauses and question.ask in _KEPT:
-            self.pauses.fail(self.plugin, question.ask, why)
+        if self.pauses and request.ask in _KEPT:
+            self.pauses.fail(self.plugin, request.ask, reason)
 
-    def _pause(self, why: WorkerReply) -> None:
-        self._why = why
-        pause = doubled(PAUSE, self._failures, most=LONGEST_PAUSE)
+    def _pause(self, failure_reply: WorkerReply) -> None:
+        self._why = failure_reply
+        pause_s = doubled(PAUSE, self._failures, most_s=LONGEST_PAUSE)
         self._failures += 1
-        self._asked_again = time.monotonic() + pause
+        self._asked_again = time.monotonic() + pause_s
 
 
 @define(eq=False)
@@ -167,12 +169,12 @@ class InProcess:
 
     respondent: Callable[[WorkerRequest], WorkerReply]
 
-    def ask(self, question: WorkerRequest) -> Callable[[], WorkerReply]:
+    def ask(self, request: WorkerRequest) -> Callable[[], WorkerReply]:
         """Put a question; what is returned gives the answer."""
-        answer = self.respondent(question)
-        return lambda: answer
+        reply = self.respondent(request)
+        return lambda: reply
 
-    def rest(self, seconds: float) -> None:
+    def rest(self, idle_s: float) -> None:
         """Nothing is kept."""
 
     def close(self) -> None:

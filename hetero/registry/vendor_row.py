@@ -37,17 +37,17 @@ class VendorRow:
 
 
 def addressable(
-    row: VendorRow, devices: list[Device], faults: Iterable[str], count: Mapping[str, int]
+    row: VendorRow, devices: list[Device], faults: Iterable[str], count_by_uuid: Mapping[str, int]
 ) -> tuple[list[Device], VendorRow]:
     """Return a vendor's devices but for those whose UUID counts twice, and its row."""
-    shared = sorted({device.uuid for device in devices if count[device.uuid] > 1})
-    why = [*faults] + [
-        f"{count[uuid]} cards have the UUID {uuid}: none of them can be addressed"
-        for uuid in shared
+    shared_uuids = sorted({device.uuid for device in devices if count_by_uuid[device.uuid] > 1})
+    reasons = [*faults] + [
+        f"{count_by_uuid[uuid]} cards have the UUID {uuid}: none of them can be addressed"
+        for uuid in shared_uuids
     ]
-    left = [device for device in devices if device.uuid not in shared]
+    unique_devices = [device for device in devices if device.uuid not in shared_uuids]
     if row.state == "stale":
-        return left, evolve(row, devices=len(left))
-    state = "ok" if not why else "partial" if left else "broken"
-    reason = f"{row.name}: discover: {'; '.join(why)}" if why else None
-    return left, evolve(row, state=state, reason=reason, devices=len(left))
+        return unique_devices, evolve(row, devices=len(unique_devices))
+    state = "ok" if not reasons else "partial" if unique_devices else "broken"
+    reason = f"{row.name}: discover: {'; '.join(reasons)}" if reasons else None
+    return unique_devices, evolve(row, state=state, reason=reason, devices=len(unique_devices))

@@ -57,38 +57,38 @@ class Watch:
             if self._process:
                 self._process.stop()
 
-    def _ask(self, ended: threading.Event) -> None:
-        pause, fruitless = 0.0, 0
-        while not ended.wait(pause):
-            process = None
+    def _ask(self, end_event: threading.Event) -> None:
+        pause_s, fruitless_count = 0.0, 0
+        while not end_event.wait(pause_s):
+            worker = None
             # Its end is no failure: the next one is started later.
             with suppress(WorkerEnded, Overdue, BadInput, Failure, OSError):
-                process = self._started(ended)
-                while process and self._heard(process) and not ended.wait(_INTERVAL):
-                    fruitless = 0
-            self._bury(process)
-            pause = doubled(PAUSE, fruitless, most=LONGEST_PAUSE)
-            fruitless += 1
+                worker = self._started(end_event)
+                while worker and self._heard(worker) and not end_event.wait(_INTERVAL):
+                    fruitless_count = 0
+            self._bury(worker)
+            pause_s = doubled(PAUSE, fruitless_count, most_s=LONGEST_PAUSE)
+            fruitless_count += 1
 
-    def _started(self, ended: threading.Event) -> VendorProcess | None:
+    def _started(self, end_event: threading.Event) -> VendorProcess | None:
         with self._lock:
-            if ended.is_set():
+            if end_event.is_set():
                 return None
             self._process = VendorProcess(self.plugin, self.starter)
             self._process.leave_to_its_parent()
             return self._process
 
-    def _heard(self, process: VendorProcess) -> bool:
+    def _heard(self, worker: VendorProcess) -> bool:
         """Ask, and note what comes of it, whenever that is; return whether it was news."""
-        process.send(WorkerRequest(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
-        answer = process.receive(None)
-        if answer.health is not None:
-            self.health = answer.health
-        return answer.health is not None
+        worker.send(WorkerRequest(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
+        reply = worker.receive(None)
+        if reply.health is not None:
+            self.health = reply.health
+        return reply.health is not None
 
-    def _bury(self, process: VendorProcess | None) -> None:
+    def _bury(self, worker: VendorProcess | None) -> None:
         with self._lock:
-            if self._process is process:
+            if self._process is worker:
                 self._process = None
-        if process:
-            process.kill()
+        if worker:
+            worker.kill()

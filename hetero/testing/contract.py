@@ -76,12 +76,12 @@ def check(plugin: Plugin) -> Iterator[Clause]:
             continue
         clause, failure = getattr(contract, name), None
         with TemporaryDirectory(prefix="hetero-") as directory:
-            more = {"tmp_path": Path(directory)} if signature(clause).parameters else {}
+            fixtures = {"tmp_path": Path(directory)} if signature(clause).parameters else {}
             try:
-                clause(**more)
+                clause(**fixtures)
             except Exception as error:
-                where = traceback.extract_tb(error.__traceback__)[-1].line
-                failure = f"{type(error).__name__}: {str(error) or where}"
+                failed_line = traceback.extract_tb(error.__traceback__)[-1].line
+                failure = f"{type(error).__name__}: {str(error) or failed_line}"
         yield Clause(name.removeprefix("test_").replace("_", " "), failure)
 
 
@@ -102,12 +102,14 @@ class VendorContract:
 
     def test_the_declaration_is_pure_and_complete(self) -> None:
         """In two processes the same answer; every model has a positive core and a slot."""
-        (first,), (second,) = (self._registry().declarations() for _ in range(2))
+        (first_declaration,), (second_declaration,) = (
+            self._registry().declarations() for _ in range(2)
+        )
 
-        assert first == second
-        assert first.name == first.name.lower()
-        assert first.models
-        for model in first.models:
+        assert first_declaration == second_declaration
+        assert first_declaration.name == first_declaration.name.lower()
+        assert first_declaration.models
+        for model in first_declaration.models:
             assert model.core >= 1
             assert model.slots >= 1
 
@@ -129,17 +131,18 @@ class VendorContract:
         assert self._usable(registry)
         discoveries = [registry.discover(), registry.discover(), self._registry().discover()]
 
-        first, *others = (
-            [(d.uuid, d.index, d.model) for d in each.devices] for each in discoveries
+        first_cards, *other_cards = (
+            [(device.uuid, device.index, device.model) for device in discovery.devices]
+            for discovery in discoveries
         )
-        assert [first, first] == others
-        assert len({uuid for uuid, *_ in first}) == len(first)
+        assert [first_cards, first_cards] == other_cards
+        assert len({card_uuid for card_uuid, *_ in first_cards}) == len(first_cards)
 
     def test_a_uuid_stays_with_its_card_when_another_one_is_gone(self) -> None:
         """Where a driver numbers its cards anew, none has another's UUID."""
-        known = {device.uuid: _place(device) for device in self._usable(self._registry())}
+        place_by_uuid = {device.uuid: _place(device) for device in self._usable(self._registry())}
         for device in self._registry(injection.renumber).discover().devices:
-            assert known.get(device.uuid, _place(device)) == _place(device), (
+            assert place_by_uuid.get(device.uuid, _place(device)) == _place(device), (
                 f"{device.uuid} is another card when the first one is gone: it names a position"
             )
 
@@ -150,12 +153,12 @@ class VendorContract:
             assert device.capacity[MEMORY] >= _LEAST_MEMORY, "memory is in bytes"
             usage = registry.observe(device)
             assert usage.memory is None or 0 <= usage.memory <= device.capacity[MEMORY]
-            for part in (usage.core, *(usage.busy or {}).values()):
-                assert part is None or 0 <= part <= 1
+            for used_part in (usage.core, *(usage.busy or {}).values()):
+                assert used_part is None or 0 <= used_part <= 1
             assert usage.temperature is None or -50 <= usage.temperature <= _HOTTEST
             assert usage.power is None or 0 <= usage.power <= _MOST_POWER
-            for pid, held in (usage.processes or {}).items():
-                assert pid > 0 <= held <= device.capacity[MEMORY]
+            for pid, held_bytes in (usage.processes or {}).items():
+                assert pid > 0 <= held_bytes <= device.capacity[MEMORY]
 
     def test_usage_is_unknown_of_a_device_that_is_not_there(self) -> None:
         """None, or an error; never a figure, and never 0."""
@@ -173,10 +176,10 @@ class VendorContract:
         assert discoveries[0].devices == discoveries[1].devices
         assert self._usable(first)
         for device in self._usable(first):
-            unknown = [
+            are_unknown = [
                 usage == Usage() for usage in (first.observe(device), second.observe(device))
             ]
-            assert unknown[0] == unknown[1]
+            assert are_unknown[0] == are_unknown[1]
 
     # --- how its devices divide -------------------------------------------------------------------
 
@@ -190,9 +193,12 @@ class VendorContract:
             assert min(device.capacity.values()) >= 0
             vendor.declared(device.model)
             if device.usable:
-                whole = portion(device, Ask(), count=1, free=device.capacity)
-                assert whole is not None
-                assert all(n <= device.capacity[name] for name, n in whole.takes.items())
+                whole_portion = portion(device, Ask(), count=1, free=device.capacity)
+                assert whole_portion is not None
+                assert all(
+                    amount <= device.capacity[counter]
+                    for counter, amount in whole_portion.takes.items()
+                )
 
     def test_a_portion_is_of_the_granularity_and_never_less_than_asked(self) -> None:
         """Whatever was asked, what is taken is a size that the card can be cut to."""
@@ -208,10 +214,10 @@ class VendorContract:
     def test_a_device_that_is_full_is_not_overfull(self) -> None:
         """Shares are given until nothing is left, and never more than there is."""
         for device in self._usable(self._registry()):
-            taken = [cut.takes for cut in _filling(device)]
-            assert taken
-            for name, amount in device.capacity.items():
-                assert sum(one.get(name, 0) for one in taken) <= amount
+            takes_of_cuts = [cut.takes for cut in _filling(device)]
+            assert takes_of_cuts
+            for counter, amount in device.capacity.items():
+                assert sum(takes.get(counter, 0) for takes in takes_of_cuts) <= amount
 
     def test_devices_survive_the_codec(self) -> None:
         """What a node publishes is what the scheduler reads."""
@@ -243,12 +249,12 @@ class VendorContract:
         registry = self._registry()
         visible = self._vendor(registry).visible
         assert visible, "no variable tells a program its cards, or that it has none (`visible`)"
-        visible_cards = []
+        values_by_card = []
         for device in self._usable(registry):
             env = _enforced(registry, device, _whole(device), tmp_path).env
-            visible_cards.append([env[name] for name in visible])
-            assert visible_cards[-1] not in visible_cards[:-1], (
-                f"two cards are both {visible_cards[-1]}"
+            values_by_card.append([env[name] for name in visible])
+            assert values_by_card[-1] not in values_by_card[:-1], (
+                f"two cards are both {values_by_card[-1]}"
             )
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
@@ -258,8 +264,8 @@ class VendorContract:
             for device in devices:
                 pieces = _filled(registry, device, tmp_path)
                 assert registry.reconcile([device], _standing(pieces), directory=tmp_path) == ()
-                again = _enforced(registry, device, pieces[0], tmp_path)
-                assert again.parts.get(device.uuid, pieces[0].part) == pieces[0].part
+                edits_again = _enforced(registry, device, pieces[0], tmp_path)
+                assert edits_again.parts.get(device.uuid, pieces[0].part) == pieces[0].part
                 assert registry.reconcile([device], (), directory=tmp_path) == ()
                 assert registry.reconcile([device], (), directory=tmp_path) == ()
                 assert len(_filled(registry, device, tmp_path)) == len(pieces)
@@ -299,42 +305,44 @@ class VendorContract:
         """The others are destroyed; codes of its driver say that a slice is in use (`in_use`)."""
         with self._cutting(tmp_path) as (registry, devices):
             for device in devices:
-                room, calls = len(_filled(registry, device, tmp_path)), Calls()
-                used = self._registry(calls.keep_first)
-                faults = used.reconcile([device], (), directory=tmp_path)
-                used.close()
+                slice_count, calls = len(_filled(registry, device, tmp_path)), Calls()
+                registry_in_use = self._registry(calls.keep_first)
+                faults = registry_in_use.reconcile([device], (), directory=tmp_path)
+                registry_in_use.close()
                 assert not faults, "; ".join(faults)
-                assert calls.count == 0 or calls.count >= room  # 0: no library destroys them
+                assert calls.count == 0 or calls.count >= slice_count  # 0: no library destroys them
                 assert registry.reconcile([device], (), directory=tmp_path) == ()
-                assert len(_filled(registry, device, tmp_path)) == room
+                assert len(_filled(registry, device, tmp_path)) == slice_count
 
     def test_what_confines_a_program_names_its_slice(self, tmp_path: Path) -> None:
         """No two slices of a card confine alike, and none as the whole card does."""
         with self._cutting(tmp_path) as (registry, devices):
             for device in devices:
-                whole = evolve(_enforced(registry, device, _whole(device), tmp_path), parts={})
+                whole_edits = evolve(
+                    _enforced(registry, device, _whole(device), tmp_path), parts={}
+                )
                 assert registry.reconcile([device], (), directory=tmp_path) == ()
-                seen = [whole]
+                seen_edits = [whole_edits]
                 for cut in _filling(device):
                     edits = _enforced(registry, device, _piece(device, cut), tmp_path)
-                    seen.append(evolve(edits, parts={}))
-                    assert seen[-1] not in seen[:-1], (
+                    seen_edits.append(evolve(edits, parts={}))
+                    assert seen_edits[-1] not in seen_edits[:-1], (
                         f"{device.model}: a program in a slice is confined as one in another slice "
-                        f"or on the whole card: {seen[-1]}"
+                        f"or on the whole card: {seen_edits[-1]}"
                     )
 
     def test_a_slice_whose_maker_is_killed_at_any_call_leaves_nothing(self, tmp_path: Path) -> None:
         """Killed before or after each call of its library, while it makes and while it unmakes."""
-        with self._cutting(tmp_path) as (whole, devices):
+        with self._cutting(tmp_path) as (whole_registry, devices):
             for device in devices:
-                room = len(_filled(whole, device, tmp_path))
-                assert whole.reconcile([device], (), directory=tmp_path) == ()
-                for unmade in (False, True):
+                slice_count = len(_filled(whole_registry, device, tmp_path))
+                assert whole_registry.reconcile([device], (), directory=tmp_path) == ()
+                for is_unmade in (False, True):
                     step = 0
-                    while self._killed(step := step + 1, device, tmp_path, unmade=unmade):
-                        assert whole.reconcile([device], (), directory=tmp_path) == ()
-                assert whole.reconcile([device], (), directory=tmp_path) == ()
-                assert len(_filled(whole, device, tmp_path)) == room
+                    while self._killed(step := step + 1, device, tmp_path, is_unmade=is_unmade):
+                        assert whole_registry.reconcile([device], (), directory=tmp_path) == ()
+                assert whole_registry.reconcile([device], (), directory=tmp_path) == ()
+                assert len(_filled(whole_registry, device, tmp_path)) == slice_count
 
     # --- what its library may do ------------------------------------------------------------------
 
@@ -346,37 +354,46 @@ class VendorContract:
 
     def test_a_library_that_misbehaves_harms_nobody(self) -> None:
         """It crashes, exits or hangs at its first call, and is a line; what it prints is lost."""
-        first = 1 if self._calls() else 0
-        deeds: tuple[Callable[[], int | None], ...]
-        deeds = (injection.crash, injection.leave, injection.hang)
-        for deed in deeds if first else ():
-            calls = Calls()
-            (row,) = self._registry(lambda c=calls, d=deed: c.inject(1, d)).discover().rows  # type: ignore[misc]
-            assert "broken" == row.state, f"{deed.__name__}: {row.reason}"
+        first_step = 1 if self._calls() else 0
+        misdeeds: tuple[Callable[[], int | None], ...]
+        misdeeds = (injection.crash, injection.leave, injection.hang)
+        for misdeed in misdeeds if first_step else ():
+            library_calls = Calls()
+            registry = self._registry(
+                lambda calls=library_calls, deed=misdeed: calls.inject(1, deed)  # type: ignore[misc]
+            )
+            (row,) = registry.discover().rows
+            assert "broken" == row.state, f"{misdeed.__name__}: {row.reason}"
             assert row.reason
             assert "\n" not in row.reason
-        calls = Calls()
-        (row,) = self._registry(lambda: calls.inject(first, injection.chatter)).discover().rows
+        library_calls = Calls()
+        (row,) = (
+            self._registry(lambda: library_calls.inject(first_step, injection.chatter))
+            .discover()
+            .rows
+        )
         assert "ok" == row.state, row.reason
 
     def test_a_call_that_fails_costs_at_most_one_card(self) -> None:
         """Each call answers with an error in turn; one at least costs one card and no other."""
         if not self._calls():
             return
-        cards = len(self._usable(self._registry()))
-        if cards < 2:
+        card_count = len(self._usable(self._registry()))
+        if card_count < 2:
             raise LookupError("the contract needs two usable devices to see one of them fail")
-        left = set()
+        usable_counts = set()
         for step in range(1, self._calls() + 1, 2):
-            calls = Calls()
+            library_calls = Calls()
             registry = self._registry(
-                lambda c=calls, n=step: c.inject(n, injection.fail)  # type: ignore[misc]
+                lambda calls=library_calls, number=step: calls.inject(number, injection.fail)  # type: ignore[misc]
             ).discover()
             (row,) = registry.rows
             assert row.state in ("ok", "partial", "broken", "absent")
             assert row.state == "ok" or (row.reason and "\n" not in row.reason)
-            left.add(sum(device.usable for device in registry.devices))
-        assert cards - 1 in left, f"of {cards} cards, {left} were left after one call failed"
+            usable_counts.add(sum(device.usable for device in registry.devices))
+        assert card_count - 1 in usable_counts, (
+            f"of {card_count} cards, {usable_counts} were left after one call failed"
+        )
 
     # --- how it is shown --------------------------------------------------------------------------
 
@@ -408,9 +425,11 @@ class VendorContract:
         """Return the devices discovered here. Raises `LookupError` when none can be used."""
         discovery = registry.discover()
         if not any(device.usable for device in discovery.devices):
-            states = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in discovery.rows)
+            state_list = "; ".join(
+                f"{row.name} is {row.state}: {row.reason}" for row in discovery.rows
+            )
             raise LookupError(
-                f"the contract has no usable device to check ({states}): "
+                f"the contract has no usable device to check ({state_list}): "
                 "give it a machine with a card, or a fake driver library"
             )
         return discovery.devices
@@ -425,27 +444,29 @@ class VendorContract:
         Of a vendor that cuts there is one at least. Raises `LookupError` where there is none.
         """
         registry = self._registry()
-        usable = self._usable(registry)
+        usable_devices = self._usable(registry)
         if not registry.cuts(self._vendor(registry).name):
             yield registry, ()
             return
         try:
-            devices = tuple(d for d in usable if _is_cut(registry, d, directory))
+            devices = tuple(
+                device for device in usable_devices if _is_cut(registry, device, directory)
+            )
             if not devices:
                 raise LookupError("the contract needs a device that slices are made of")
             yield registry, devices
         finally:
-            faults = registry.reconcile(usable, (), directory=directory)
+            faults = registry.reconcile(usable_devices, (), directory=directory)
         assert faults == ()
 
-    def _killed(self, step: int, device: Device, directory: Path, *, unmade: bool) -> bool:
+    def _killed(self, step: int, device: Device, directory: Path, *, is_unmade: bool) -> bool:
         """Make a slice, or unmake one, in a process killed at a step; False if it has fewer."""
         calls = Calls()
         piece = next(_piece(device, cut) for cut in _filling(device))
-        if unmade:
+        if is_unmade:
             _enforced(self._registry(), device, piece, directory)
         registry = self._registry(lambda: calls.inject(step, injection.die))
-        if unmade:
+        if is_unmade:
             registry.reconcile([device], (), directory=directory)
         else:
             with suppress(Refused):
@@ -463,15 +484,15 @@ def _cut(device: Device, percent: int, free: Any) -> Portion | None:
     return portion(device, Ask(memory_percent=percent, core=percent), count=1, free=free)
 
 
-def _filling(device: Device, ask: Ask = _TENTH) -> Iterator[Portion]:
+def _filling(device: Device, slice_ask: Ask = _TENTH) -> Iterator[Portion]:
     """Yield portions of a device until it is full; all of one that is not shared."""
-    free = dict(device.capacity)
-    while (cut := portion(device, ask, count=1, free=free)) is not None:
-        if any(amount > free[name] for name, amount in cut.takes.items()):
+    free_counters = dict(device.capacity)
+    while (cut := portion(device, slice_ask, count=1, free=free_counters)) is not None:
+        if any(amount > free_counters[counter] for counter, amount in cut.takes.items()):
             return
         yield cut
-        for name, amount in cut.takes.items():
-            free[name] -= amount
+        for counter, amount in cut.takes.items():
+            free_counters[counter] -= amount
 
 
 def _sizes(device: Device) -> list[Ask]:
@@ -481,16 +502,22 @@ def _sizes(device: Device) -> list[Ask]:
     """
     match device.granularity:
         case Templated(menu):
-            asks = [Ask(shape=name) for name in dict.fromkeys(one.name for one in menu)]
+            asks = [Ask(shape=name) for name in dict.fromkeys(template.name for template in menu)]
         case _:
             asks = [Ask(memory_percent=50, core=50)]
     filling_asks = []
     for ask in asks:
         cuts = list(_filling(device, ask))
         if cuts and not cuts[0].is_whole(device):
-            needs = {name: (len(cuts) + 1) * cuts[0].takes[name] for name in (CORE, MEMORY)}
+            needed_amounts = {
+                counter: (len(cuts) + 1) * cuts[0].takes[counter] for counter in (CORE, MEMORY)
+            }
             filling_asks += (
-                [ask] if any(n > device.capacity[name] for name, n in needs.items()) else []
+                [ask]
+                if any(
+                    amount > device.capacity[counter] for counter, amount in needed_amounts.items()
+                )
+                else []
             )
     if not filling_asks:
         raise LookupError(f"{device.model}: as many slices as its slots allow never fill it")
@@ -500,22 +527,22 @@ def _sizes(device: Device) -> list[Ask]:
 def _is_cut(registry: Registry, device: Device, directory: Path) -> bool:
     """Return whether a share of a device is a slice, and leave none behind."""
     piece = next((_piece(device, cut) for cut in _filling(device)), None)
-    parts = _enforced(registry, device, piece, directory).parts if piece else {}
+    part_by_device = _enforced(registry, device, piece, directory).parts if piece else {}
     assert registry.reconcile([device], (), directory=directory) == ()
-    return bool(parts)
+    return bool(part_by_device)
 
 
 def _filled(
     registry: Registry, device: Device, directory: Path, ask: Ask = _TENTH
 ) -> list[DeviceAllocation]:
     """Fill a device with slices, and return the grants that hold them."""
-    made: list[DeviceAllocation] = []
+    pieces: list[DeviceAllocation] = []
     for cut in _filling(device, ask):
         piece = _piece(device, cut)
-        part = _enforced(registry, device, piece, directory).parts[device.uuid]
-        assert part not in [other.part for other in made]
-        made.append(evolve(piece, part=part))
-    return made
+        part_name = _enforced(registry, device, piece, directory).parts[device.uuid]
+        assert part_name not in [other_piece.part for other_piece in pieces]
+        pieces.append(evolve(piece, part=part_name))
+    return pieces
 
 
 def _assert_full(
@@ -526,9 +553,9 @@ def _assert_full(
         _enforced(registry, device, evolve(pieces[0], part=None), directory)
     except Refused:
         return
-    size = pieces[0].template or f"{pieces[0].takes[MEMORY] // MiB} MiB"
+    size_text = pieces[0].template or f"{pieces[0].takes[MEMORY] // MiB} MiB"
     raise AssertionError(
-        f"{device.model}: filled with {len(pieces)} slices of {size}, it gave one more: "
+        f"{device.model}: filled with {len(pieces)} slices of {size_text}, it gave one more: "
         "some were not made, made too small, or destroyed while a grant held them"
     )
 
@@ -539,17 +566,17 @@ def _standing(pieces: list[DeviceAllocation]) -> list[Allocation]:
 
 def _is_legal(device: Device, cut: Portion) -> bool:
     """Return whether a device's granularity has this size, or it is the whole device."""
-    if all(cut.takes[name] == device.capacity[name] for name in (CORE, MEMORY)):
+    if all(cut.takes[counter] == device.capacity[counter] for counter in (CORE, MEMORY)):
         return True
     match device.granularity:
         case Whole():
             return False
-        case Fractional(memory=Step(of)):
-            return cut.takes[MEMORY] % of == 0
-        case Fractional(memory=Ladder(sizes)):
-            return cut.takes[MEMORY] in sizes
+        case Fractional(memory=Step(step_bytes)):
+            return cut.takes[MEMORY] % step_bytes == 0
+        case Fractional(memory=Ladder(ladder_bytes)):
+            return cut.takes[MEMORY] in ladder_bytes
         case Templated(menu):
-            return any(dict(one.takes).items() <= dict(cut.takes).items() for one in menu)
+            return any(dict(template.takes).items() <= dict(cut.takes).items() for template in menu)
     return False
 
 

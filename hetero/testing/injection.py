@@ -61,20 +61,20 @@ class Calls:
         """How many there were."""
         return int.from_bytes(self._count[:8], "little")
 
-    def inject(self, at: int = 0, does: Callable[[], int | None] = lambda: None) -> None:
+    def inject(self, step_number: int = 0, deed: Callable[[], int | None] = lambda: None) -> None:
         """Count from now on, and do something at the nth step; a call has one before and one after.
 
         What is done may return the code that the call answers with in place of the library.
         """
 
         def step() -> int | None:
-            return does() if self._next() == at else None
+            return deed() if self._next() == step_number else None
 
         def call(function: Any, arguments: tuple[Any, ...]) -> Any:
-            instead = step()
-            answer = function(*arguments) if instead is None else instead
-            instead = step()
-            return answer if instead is None else instead
+            injected_code = step()
+            return_code = function(*arguments) if injected_code is None else injected_code
+            injected_code = step()
+            return return_code if injected_code is None else injected_code
 
         _interpose(call)
 
@@ -152,10 +152,10 @@ def fail() -> int:
 
 
 def _interpose(call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
-    original = ctypes.CDLL.__getitem__
+    original_lookup = ctypes.CDLL.__getitem__
 
     def function_of(self: ctypes.CDLL, name: Any) -> Any:
-        return _Function(original(self, name), call)
+        return _Function(original_lookup(self, name), call)
 
     ctypes.CDLL.__getitem__ = function_of  # type: ignore[method-assign]
 

@@ -58,27 +58,35 @@ class IsolationContract:
 
     def __init_subclass__(cls) -> None:
         """Have each promise that is said to be broken fail where it is kept."""
-        for name, why in cls.lacks.items():
-            setattr(cls, name, _broken(getattr(cls, name), why))
+        for name, reason in cls.lacks.items():
+            setattr(cls, name, _broken(getattr(cls, name), reason))
 
     def test_memory_is_refused_at_the_limit_and_not_below(self) -> None:
         """Also, programs are told what the grant has, and what of it is free."""
-        size = self.memory * MiB
-        want = {"held": True, "full": [0, size], "over": 0, "freed": [size // 4, size]}
-        self._assert(want, self._run("limit", size))
+        size_bytes = self.memory * MiB
+        expected = {
+            "held": True,
+            "full": [0, size_bytes],
+            "over": 0,
+            "freed": [size_bytes // 4, size_bytes],
+        }
+        self._assert(expected, self._run("limit", size_bytes))
 
     def test_memory_that_is_freed_is_the_grants_again(self) -> None:
         """Many times over."""
-        size = self.memory * MiB
-        self._assert([True, [size, size], [size, size]], self._run("refund", size))
+        size_bytes = self.memory * MiB
+        self._assert(
+            [True, [size_bytes, size_bytes], [size_bytes, size_bytes]],
+            self._run("refund", size_bytes),
+        )
 
     def test_a_fork_shares_the_limit_and_gives_nothing_back(self) -> None:
         """A child that was forked before the driver was used is limited, together with its parent.
 
         One that was forked after and ends leaves its parent's charge as it was.
         """
-        size = self.memory * MiB
-        self._assert([True, size // 4, size], self._run("fork", size))
+        size_bytes = self.memory * MiB
+        self._assert([True, size_bytes // 4, size_bytes], self._run("fork", size_bytes))
 
     def test_memory_of_a_killed_process_is_the_grants_again(self) -> None:
         """No process outlives the kill that could give it back."""
@@ -86,57 +94,64 @@ class IsolationContract:
 
     def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
         """In percent of what a program does alone on the card."""
-        with TemporaryDirectory() as state:
-            alone = self._alone(state)
-            jobs = [
-                self._start(state, core, "busy", *self._periods(), together=2) for core in (30, 60)
+        with TemporaryDirectory() as state_dir:
+            rate_alone = self._alone(state_dir)
+            programs = [
+                self._start(state_dir, core_percent, "busy", *self._periods(), measured_count=2)
+                for core_percent in (30, 60)
             ]
-            self._assert_shares([100 * self._said(job) / alone for job in jobs])
+            self._assert_shares([100 * self._said(process) / rate_alone for process in programs])
 
     def test_a_grant_can_be_resized_while_its_program_runs(self) -> None:
         """Alone on the card the program has its share, before and after, and no more."""
-        size = self.memory * MiB
-        more = ("--memory", f"{2 * self.memory}Mi", "--core", "60")
-        with TemporaryDirectory() as state:
-            alone = self._alone(state)
-            arguments = (size, *self._periods())
-            with self._start(state, 30, "resized", *arguments, together=1, label="contract") as job:
-                first, *before = self._line(job)
-                self._ended(self._hetero(state, "resize", "-q", "contract", *more))
-                assert job.stdin is not None
-                job.stdin.write("\n")
-                job.stdin.flush()
-                second, *after = self._line(job)
-        self._assert([[True, [0, size]], [True, [0, 2 * size]]], [before, after])
-        self._assert_shares([100 * each / alone for each in (first, second)])
+        size_bytes = self.memory * MiB
+        larger_share = ("--memory", f"{2 * self.memory}Mi", "--core", "60")
+        with TemporaryDirectory() as state_dir:
+            rate_alone = self._alone(state_dir)
+            program_arguments = (size_bytes, *self._periods())
+            with self._start(
+                state_dir, 30, "resized", *program_arguments, measured_count=1, label="contract"
+            ) as process:
+                first_rate, *answers_before = self._line(process)
+                self._ended(self._hetero(state_dir, "resize", "-q", "contract", *larger_share))
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                second_rate, *answers_after = self._line(process)
+        self._assert(
+            [[True, [0, size_bytes]], [True, [0, 2 * size_bytes]]], [answers_before, answers_after]
+        )
+        self._assert_shares([100 * rate / rate_alone for rate in (first_rate, second_rate)])
 
     def test_every_way_to_the_driver_leads_to_the_limiter(self) -> None:
         """Linked, dlsym of a handle that was there before, of the whole program, and RTLD_NEXT."""
-        answers = self._run("ways", 2 * self.memory * MiB)
-        assert len(answers) == 5
-        assert len({*answers.values()}) == 1, answers
-        assert 0 not in answers.values()
-        assert -1 not in answers.values()
+        code_by_way = self._run("ways", 2 * self.memory * MiB)
+        assert len(code_by_way) == 5
+        assert len({*code_by_way.values()}) == 1, code_by_way
+        assert 0 not in code_by_way.values()
+        assert -1 not in code_by_way.values()
 
     def test_memory_of_another_process_is_charged_once(self) -> None:
         """To the process that allocated it."""
-        size = self.memory * MiB // 2
-        self._assert([size, size, True, False], self._run("export", size))
+        size_bytes = self.memory * MiB // 2
+        self._assert([size_bytes, size_bytes, True, False], self._run("export", size_bytes))
 
     def test_a_function_that_is_not_known_is_passed_on_and_logged(self) -> None:
         """With HETERO_LOG=info, once."""
-        with TemporaryDirectory() as state:
-            job = self._start(state, 100, "unknown", log="info")
-            out, errors = job.communicate(timeout=60)
-        assert (0, "true") == (job.returncode, out.strip()), errors
+        with TemporaryDirectory() as state_dir:
+            process = self._start(state_dir, 100, "unknown", log="info")
+            output, errors = process.communicate(timeout=60)
+        assert (0, "true") == (process.returncode, output.strip()), errors
         assert errors.count("is not known") == 1, errors
 
     def test_a_program_that_ends_with_work_in_flight_ends(self) -> None:
         """With its own exit status."""
-        with TemporaryDirectory() as state:
-            job = self._start(state, 30, "leave")
-            out, errors = job.communicate(timeout=60)
-        assert (isolation_programs.LEFT, 1) == (job.returncode, len(out.splitlines())), errors
+        with TemporaryDirectory() as state_dir:
+            process = self._start(state_dir, 30, "leave")
+            output, errors = process.communicate(timeout=60)
+        assert (isolation_programs.LEFT, 1) == (process.returncode, len(output.splitlines())), (
+            errors
+        )
 
     def test_without_a_grant_nothing_is_limited(self) -> None:
         """The limiter may be loaded into programs that have none."""
@@ -145,14 +160,14 @@ class IsolationContract:
 
     # --- how programs are run ---
 
-    def _run(self, name: str, *arguments: Any, core: int = 100) -> Any:
-        with TemporaryDirectory() as state:
-            return self._said(self._start(state, core, name, *arguments))
+    def _run(self, name: str, *arguments: Any, core_percent: int = 100) -> Any:
+        with TemporaryDirectory() as state_dir:
+            return self._said(self._start(state_dir, core_percent, name, *arguments))
 
-    def _alone(self, state: str) -> float:
+    def _alone(self, state_dir: str) -> float:
         """Return the kernels per second of a program that has the card."""
-        rate = self._said(self._start(state, 100, "alone", together=1))
-        return float(rate)
+        kernels_per_s = self._said(self._start(state_dir, 100, "alone", measured_count=1))
+        return float(kernels_per_s)
 
     def _periods(self) -> tuple[float, float]:
         """Return the seconds for which a program warms up, and then is measured."""
@@ -160,64 +175,82 @@ class IsolationContract:
 
     def _start(
         self,
-        state: str,
-        core: int,
+        state_dir: str,
+        core_percent: int,
         name: str,
         *arguments: Any,
         label: str = "",
         log: str = "",
-        together: int = 0,
+        measured_count: int = 0,
     ) -> subprocess.Popen[str]:
         """Start a program of a grant, which is measured together with others: so many in all.
 
         That is in virtual time where there is a `clock` for it.
         """
-        share = ("--memory", f"{self.memory}Mi", "--core", str(core))
-        options = ("--vendor", self.vendor, *share, *(("--label", label) if label else ()))
-        program = (isolation_programs.__file__, str(self.driver), name)
-        job = (sys.executable, *program, *map(json.dumps, arguments))
-        if together and self.clock is not None:
-            job = ("sh", "-c", _PRELOADED, str(self.clock), f"{together}:{state}/clock", *job)
-        level = {"HETERO_LOG": log} if log else {}
-        return self._hetero(state, "run", "-q", *options, *self.options, "--", *job, **level)
+        share_options = ("--memory", f"{self.memory}Mi", "--core", str(core_percent))
+        run_options = (
+            "--vendor",
+            self.vendor,
+            *share_options,
+            *(("--label", label) if label else ()),
+        )
+        program_command = (isolation_programs.__file__, str(self.driver), name)
+        command = (sys.executable, *program_command, *map(json.dumps, arguments))
+        if measured_count and self.clock is not None:
+            command = (
+                "sh",
+                "-c",
+                _PRELOADED,
+                str(self.clock),
+                f"{measured_count}:{state_dir}/clock",
+                *command,
+            )
+        log_variable = {"HETERO_LOG": log} if log else {}
+        return self._hetero(
+            state_dir, "run", "-q", *run_options, *self.options, "--", *command, **log_variable
+        )
 
-    def _hetero(self, state: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def _hetero(self, state_dir: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", "hetero.cli", *arguments],
-            env={**os.environ, **self.environ, "HETERO_STATE": state, **environment},
+            env={**os.environ, **self.environ, "HETERO_STATE": state_dir, **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def _line(self, job: subprocess.Popen[str]) -> Any:
+    def _line(self, process: subprocess.Popen[str]) -> Any:
         """Return the next line that a program says."""
-        assert job.stdout is not None
-        line = job.stdout.readline()
-        assert line, job.communicate()[1]
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
         return json.loads(line)
 
-    def _said(self, job: subprocess.Popen[str]) -> Any:
+    def _said(self, process: subprocess.Popen[str]) -> Any:
         """Return what a program said last, once it is over."""
-        return json.loads(self._ended(job).splitlines()[-1])
+        return json.loads(self._ended(process).splitlines()[-1])
 
-    def _ended(self, job: subprocess.Popen[str]) -> str:
-        out, errors = job.communicate(timeout=100)  # virtual time is slow where others work, too
-        assert job.returncode == 0, f"exit {job.returncode}\n{out}\n{errors}"
-        return out
+    def _ended(self, process: subprocess.Popen[str]) -> str:
+        output, errors = process.communicate(
+            timeout=100
+        )  # virtual time is slow where others work, too
+        assert process.returncode == 0, f"exit {process.returncode}\n{output}\n{errors}"
+        return output
 
-    def _assert(self, want: Any, actual: Any) -> None:
-        assert want == actual, f"expected {want}, and there was {actual}"
+    def _assert(self, expected: Any, actual: Any) -> None:
+        assert expected == actual, f"expected {expected}, and there was {actual}"
 
-    def _assert_shares(self, shares: Sequence[float]) -> None:
-        print(f"of 30 and 60: {', '.join(f'{share:.2f}' for share in shares)}")
-        most = self.points if self.clock is None else self.virtual_points
-        assert abs(shares[0] - 30) <= most, shares
-        assert abs(shares[1] - 60) <= most, shares
+    def _assert_shares(self, shares_percent: Sequence[float]) -> None:
+        print(
+            f"of 30 and 60: {', '.join(f'{share_percent:.2f}' for share_percent in shares_percent)}"
+        )
+        most_points = self.points if self.clock is None else self.virtual_points
+        assert abs(shares_percent[0] - 30) <= most_points, shares_percent
+        assert abs(shares_percent[1] - 60) <= most_points, shares_percent
 
 
-def _broken(promise: Any, why: str) -> Any:
+def _broken(promise: Any, reason: str) -> Any:
     """Return a promise's stand-in that fails where the promise is kept."""
 
     @wraps(promise)
@@ -226,6 +259,6 @@ def _broken(promise: Any, why: str) -> Any:
             promise(self)
         except AssertionError:
             return
-        raise AssertionError(f"it is kept, though it is said that {why}")
+        raise AssertionError(f"it is kept, though it is said that {reason}")
 
     return stated

@@ -1,7 +1,7 @@
 """The programs of IsolationContract: what a tenant does with a driver, and what it saw.
 
-Run as a file, beside nothing of hetero's: `isolation_programs.py DRIVER PROGRAM ARGUMENT...`, where
-DRIVER is a file with the names of `DriverCalls`. Prints one JSON value.
+Run as a file, without anything of hetero's: `isolation_programs.py DRIVER PROGRAM ARGUMENT...`,
+where DRIVER is a file with the names of `DriverCalls`. Prints one JSON value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DriverCalls(Protocol):
     #: A name as the driver's next version may have, which no limiter knows.
     FUTURE: str
 
-    def allocate(self, size: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         """Return the address of so many bytes; 0: out of memory. Raise for any other answer."""
 
     def release(self, address: int) -> None:
@@ -75,67 +75,72 @@ def program(run: Program) -> Program:
 
 
 @program
-def limit(driver: DriverCalls, size: int) -> dict[str, Any]:
+def limit(driver: DriverCalls, size_bytes: int) -> dict[str, Any]:
     """Allocate all there is in four parts, and a little more; free one, and take it again."""
-    held = [driver.allocate(size // 4) for _ in range(4)]
-    full, over = driver.memory(), driver.allocate(_LITTLE)
-    driver.release(held.pop())
-    freed, again = driver.memory(), driver.allocate(size // 4)
-    return {"held": all([*held, again]), "full": full, "over": over, "freed": freed}
+    addresses = [driver.allocate(size_bytes // 4) for _ in range(4)]
+    memory_when_full, address_over = driver.memory(), driver.allocate(_LITTLE)
+    driver.release(addresses.pop())
+    memory_when_freed, address_again = driver.memory(), driver.allocate(size_bytes // 4)
+    return {
+        "held": all([*addresses, address_again]),
+        "full": memory_when_full,
+        "over": address_over,
+        "freed": memory_when_freed,
+    }
 
 
 @program
-def refund(driver: DriverCalls, size: int) -> list[Any]:
+def refund(driver: DriverCalls, size_bytes: int) -> list[Any]:
     """Allocate and free all there is, many times; return what is free before and after."""
-    before = driver.memory()
-    got = [_taken_and_freed(driver, size) for _ in range(50)]
-    return [all(got), before, driver.memory()]
+    memory_before = driver.memory()
+    has_all = [_taken_and_freed(driver, size_bytes) for _ in range(50)]
+    return [all(has_all), memory_before, driver.memory()]
 
 
 @program
-def fork(driver: DriverCalls, size: int) -> list[Any]:
+def fork(driver: DriverCalls, size_bytes: int) -> list[Any]:
     """Fork before the driver is used, and after; return what each side got."""
-    begin, done = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.read(begin[0], 1)
-        shared = driver.allocate(size // 2) == 0 and driver.allocate(size // 4) > 0
-        os.write(done[1], b"1" if shared else b"0")
+    begin_pipe, done_pipe = os.pipe(), os.pipe()
+    child_pid = os.fork()
+    if child_pid == 0:
+        os.read(begin_pipe[0], 1)
+        is_shared = driver.allocate(size_bytes // 2) == 0 and driver.allocate(size_bytes // 4) > 0
+        os.write(done_pipe[1], b"1" if is_shared else b"0")
         os._exit(0)
-    address = driver.allocate(3 * size // 4)
-    os.write(begin[1], b".")
-    shared = os.read(done[0], 1) == b"1"
-    os.waitpid(child, 0)
-    late = os.fork()
-    if late == 0:
+    address = driver.allocate(3 * size_bytes // 4)
+    os.write(begin_pipe[1], b".")
+    is_shared = os.read(done_pipe[0], 1) == b"1"
+    os.waitpid(child_pid, 0)
+    late_pid = os.fork()
+    if late_pid == 0:
         os._exit(0)
-    os.waitpid(late, 0)
-    left = driver.memory()[0]
+    os.waitpid(late_pid, 0)
+    free_bytes = driver.memory()[0]
     driver.release(address)
-    return [shared, left, driver.memory()[0]]
+    return [is_shared, free_bytes, driver.memory()[0]]
 
 
 @program
-def kill(driver: DriverCalls, size: int) -> bool:
+def kill(driver: DriverCalls, size_bytes: int) -> bool:
     """Kill processes of the same grant that hold all of it; return whether it is there again."""
     for _ in range(3):
-        with _again("hold", size) as other:
-            _expect(other, True)
-            other.kill()
-    return driver.allocate(size) > 0
+        with _again("hold", size_bytes) as other_process:
+            _expect(other_process, True)
+            other_process.kill()
+    return driver.allocate(size_bytes) > 0
 
 
 @program
-def hold(driver: DriverCalls, size: int) -> None:
+def hold(driver: DriverCalls, size_bytes: int) -> None:
     """Allocate, say whether that went well, and stay."""
-    _say(driver.allocate(size) > 0)
+    _say(driver.allocate(size_bytes) > 0)
     signal.pause()
 
 
 @program
-def busy(driver: DriverCalls, warm_up: float, seconds: float) -> float:
+def busy(driver: DriverCalls, warm_up_s: float, seconds: float) -> float:
     """Keep the device busy; return the kernels per second after the warm-up."""
-    return _rate(driver, warm_up, seconds)
+    return _rate(driver, warm_up_s, seconds)
 
 
 @program
@@ -145,49 +150,59 @@ def alone(driver: DriverCalls) -> float:
 
 
 @program
-def resized(driver: DriverCalls, size: int, warm_up: float, seconds: float) -> None:
+def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, seconds: float) -> None:
     """Measure and allocate; do it again when a line of input says that the grant was changed."""
     for _ in range(2):
-        rate = _rate(driver, warm_up, seconds)
-        _say([rate, driver.allocate(size) > 0, driver.memory()])
+        rate = _rate(driver, warm_up_s, seconds)
+        _say([rate, driver.allocate(size_bytes) > 0, driver.memory()])
         sys.stdin.readline()
 
 
 @program
-def ways(driver: DriverCalls, size: int) -> dict[str, int]:
+def ways(driver: DriverCalls, size_bytes: int) -> dict[str, int]:
     """Ask for too much by each way to get at the function that allocates; return the answers."""
     # The handle is local; the others find the name only where the whole program has it.
     driver.memory()
-    name = driver.ALLOCATE.encode()
-    opened = ctypes.CDLL(driver.LIBRARY, mode=os.RTLD_LAZY | os.RTLD_LOCAL | _NOLOAD)
-    everywhere = ctypes.CDLL(driver.LIBRARY, mode=os.RTLD_LAZY | os.RTLD_GLOBAL)
+    function_name = driver.ALLOCATE.encode()
+    noload_library = ctypes.CDLL(driver.LIBRARY, mode=os.RTLD_LAZY | os.RTLD_LOCAL | _NOLOAD)
+    global_library = ctypes.CDLL(driver.LIBRARY, mode=os.RTLD_LAZY | os.RTLD_GLOBAL)
     libc = ctypes.CDLL(None)
     libc.dlsym.restype = ctypes.c_void_p
     libc.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-    handles = {"NOLOAD": opened._handle, "GLOBAL": everywhere._handle, "NEXT": -1, "DEFAULT": 0}
-    functions = {way: libc.dlsym(handle, name) for way, handle in handles.items()}
+    handle_by_way = {
+        "NOLOAD": noload_library._handle,
+        "GLOBAL": global_library._handle,
+        "NEXT": -1,
+        "DEFAULT": 0,
+    }
+    address_by_way = {
+        way: libc.dlsym(handle, function_name) for way, handle in handle_by_way.items()
+    }
     with TemporaryDirectory() as folder:
-        linked = _built(Path(folder) / "linked.so", _LINKED.format(name=driver.ALLOCATE))
-        functions["linked"] = ctypes.cast(linked.ask, ctypes.c_void_p).value
-    return {way: _asked(function, size) for way, function in functions.items()}
+        linked_library = _built(Path(folder) / "linked.so", _LINKED.format(name=driver.ALLOCATE))
+        address_by_way["linked"] = ctypes.cast(linked_library.ask, ctypes.c_void_p).value
+    return {
+        way: _asked(function_address, size_bytes)
+        for way, function_address in address_by_way.items()
+    }
 
 
 @program
-def export(driver: DriverCalls, size: int) -> list[Any]:
+def export(driver: DriverCalls, size_bytes: int) -> list[Any]:
     """Have another process open memory; return what was free with and without it."""
-    address = driver.allocate(size)
-    alone = driver.memory()[0]
-    with _again("opens", json.dumps(driver.export(address).hex())) as other:
-        _expect(other, True)
-        results = [
-            alone,
+    address = driver.allocate(size_bytes)
+    free_bytes_alone = driver.memory()[0]
+    with _again("opens", json.dumps(driver.export(address).hex())) as other_process:
+        _expect(other_process, True)
+        answers = [
+            free_bytes_alone,
             driver.memory()[0],
-            driver.allocate(size) > 0,
+            driver.allocate(size_bytes) > 0,
             driver.allocate(_LITTLE) > 0,
         ]
-        other.communicate("\n")
+        other_process.communicate("\n")
     driver.release(address)
-    return results
+    return answers
 
 
 @program
@@ -201,8 +216,8 @@ def opens(driver: DriverCalls, exported: str) -> None:
 def unknown(driver: DriverCalls) -> bool:
     """Ask for a function that a driver of the same name has and no limiter knows."""
     with TemporaryDirectory() as folder:
-        source = f"void {driver.FUTURE}(void) {{}}\n"
-        return hasattr(_built(Path(folder) / driver.LIBRARY, source), driver.FUTURE)
+        source_text = f"void {driver.FUTURE}(void) {{}}\n"
+        return hasattr(_built(Path(folder) / driver.LIBRARY, source_text), driver.FUTURE)
 
 
 @program
@@ -215,11 +230,11 @@ def leave(driver: DriverCalls) -> None:
 
 
 @program
-def free(_: DriverCalls, size: int) -> Any:
+def free(_: DriverCalls, size_bytes: int) -> Any:
     """Say what a process with the limiter and without a grant gets."""
     environment = {key: text for key, text in os.environ.items() if key != "HETERO_GRANT"}
-    with _again("limit", size, environment=environment) as other:
-        return json.loads(other.communicate()[0])
+    with _again("limit", size_bytes, environment=environment) as other_process:
+        return json.loads(other_process.communicate()[0])
 
 
 def main() -> None:
@@ -239,15 +254,15 @@ def _again(
     name: str, *arguments: Any, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start another program of this file, with the same driver."""
-    command = map(str, (sys.executable, __file__, sys.argv[1], name, *arguments))
+    command_line = map(str, (sys.executable, __file__, sys.argv[1], name, *arguments))
     return subprocess.Popen(
-        [*command], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*command_line], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-def _expect(other: subprocess.Popen[str], value: Any) -> None:
-    assert other.stdout is not None
-    line = other.stdout.readline()
+def _expect(other_process: subprocess.Popen[str], value: Any) -> None:
+    assert other_process.stdout is not None
+    line = other_process.stdout.readline()
     assert json.loads(line or "null") == value, line
 
 
@@ -258,36 +273,38 @@ def _built(path: Path, source: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _taken_and_freed(driver: DriverCalls, size: int) -> bool:
-    address = driver.allocate(size)
+def _taken_and_freed(driver: DriverCalls, size_bytes: int) -> bool:
+    address = driver.allocate(size_bytes)
     if address:
         driver.release(address)
     return address > 0
 
 
-def _rate(driver: DriverCalls, warm_up: float, seconds: float) -> float:
+def _rate(driver: DriverCalls, warm_up_s: float, seconds: float) -> float:
     """Return the kernels per second; the last batch counts with the time it took."""
-    _batches(driver, warm_up)
-    since = time.monotonic()
-    return _batches(driver, seconds) / (time.monotonic() - since)
+    _batches(driver, warm_up_s)
+    since_s = time.monotonic()
+    return _batches(driver, seconds) / (time.monotonic() - since_s)
 
 
 def _batches(driver: DriverCalls, seconds: float) -> int:
-    count, until = 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+    batch_count, until_s = 0, time.monotonic() + seconds
+    while time.monotonic() < until_s:
         for _ in range(_BATCH):
             driver.launch()
         driver.wait()
-        count += _BATCH
-    return count
+        batch_count += _BATCH
+    return batch_count
 
 
-def _asked(function: int | None, size: int) -> int:
-    if not function:
+def _asked(function_address: int | None, size_bytes: int) -> int:
+    if not function_address:
         return -1
     pointer = ctypes.c_void_p()
-    allocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(function)
-    return int(allocate(ctypes.addressof(pointer), size))
+    allocate_function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)(
+        function_address
+    )
+    return int(allocate_function(ctypes.addressof(pointer), size_bytes))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from hetero.plugin.vendor import Model, Vendor
 
 
 def rack(
-    *memory: int,
+    *sizes_bytes: int,
     vendor: str = "memory",
     model: str = "M1",
     granularity: Granularity | None = None,
@@ -29,7 +29,7 @@ def rack(
     slots: int = 10,
     **facts: Any,
 ) -> tuple[Device, ...]:
-    """Return one device per size in `memory` (bytes): `rack(80 * GiB, 80 * GiB)`.
+    """Return one device per size in `sizes_bytes`: `rack(80 * GiB, 80 * GiB)`.
 
     UUIDs are `<vendor>-0`, `<vendor>-1`, …; `facts` are further `Device` fields for all of them.
     """
@@ -39,11 +39,11 @@ def rack(
             vendor=vendor,
             model=model,
             index=index,
-            capacity={CORE: core, MEMORY: size, SLOTS: slots},
+            capacity={CORE: core, MEMORY: size_bytes, SLOTS: slots},
             granularity=granularity or Fractional(),
             **{"enforcement": Enforcement.NONE, "health": "ok", **facts},
         )
-        for index, size in enumerate(memory)
+        for index, size_bytes in enumerate(sizes_bytes)
     )
 
 

@@ -54,7 +54,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         )
 
     indices = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
-    return plugin.each_card(read, indices, lambda *ends: rsmi.way(smi, *ends), {"XGMI": 20})
+    return plugin.each_card(read, indices, lambda *pair: rsmi.way(smi, *pair), {"XGMI": 20})
 
 
 @plugin.hookimpl

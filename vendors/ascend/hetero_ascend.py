@@ -50,7 +50,7 @@ VENDOR = plugin.Vendor(
         options=("ASCEND_VNPU_SPECS", "ASCEND_RUNTIME_OPTIONS"),
         by_hook=True,
     ),
-    # Beside the NPU itself: what Ascend's docker runtime gives and its base.list mounts
+    # In addition to the NPU itself: what Ascend's docker runtime gives and its base.list mounts
     # (Ascend/mind-cluster, component/ascend-docker-runtime).
     container=plugin.ContainerEdits(
         device_nodes=(
@@ -133,40 +133,42 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the NPUs of every card: a 910C shows its two dies, one group."""
     dcmi, count, cards = _DCMI.open(), c_int(), (c_int * 64)()
     dcmi.call("dcmi_get_card_list", count, cards, len(cards))
-    places = [
-        (cards[number], chip)
-        for number in plugin.counted(count.value)
-        for chip in plugin.counted(dcmi.get("dcmi_get_device_num_in_card", cards[number], c_int))
-        if dcmi.get("dcmi_get_device_type", cards[number], chip, c_uint) == _NPU
+    card_and_chip = [
+        (cards[card_number], chip)
+        for card_number in plugin.counted(count.value)
+        for chip in plugin.counted(
+            dcmi.get("dcmi_get_device_num_in_card", cards[card_number], c_int)
+        )
+        if dcmi.get("dcmi_get_device_type", cards[card_number], chip, c_uint) == _NPU
     ]
 
     def between(first: Device, second: Device) -> str | None:
         ends = (*_place(first), *_place(second))
         return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *ends, c_int))
 
-    return plugin.each_card(lambda place: _device(dcmi, *place), places, between, _FASTER)
+    return plugin.each_card(lambda place: _device(dcmi, *place), card_and_chip, between, _FASTER)
 
 
 @plugin.hookimpl
 def hetero_enforce(
     allocation: Allocation, devices: Sequence[Device], directory: Path, container: bool
 ) -> Edits:
-    """Give the NPUs, or the vNPU that is made for this grant and nothing of its NPU beside that."""
+    """Give the NPUs, or the vNPU that is made for this grant and nothing else of its NPU."""
     piece = allocation.pieces[0]
-    numbers = sorted(int(device.attributes["physical"]) for device in devices)
+    physical_ids = sorted(int(device.attributes["physical"]) for device in devices)
     if piece.template is None:
-        return Edits(device_nodes=tuple(f"/dev/davinci{number}" for number in numbers))
+        return Edits(device_nodes=tuple(f"/dev/davinci{number}" for number in physical_ids))
     if container:  # the vendor's docker runtime makes the vNPU of the template it is told
         return Edits()
-    dcmi, made = _DCMI.open(), piece.part
-    if made is None or int(made) not in _vnpus(dcmi, *_place(devices[0])):
-        made = _make(dcmi, devices[0], piece.template, directory)
-    env = {"ASCEND_VISIBLE_DEVICES": made, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
+    dcmi, vnpu_number = _DCMI.open(), piece.part
+    if vnpu_number is None or int(vnpu_number) not in _vnpus(dcmi, *_place(devices[0])):
+        vnpu_number = _make(dcmi, devices[0], piece.template, directory)
+    environment = {"ASCEND_VISIBLE_DEVICES": vnpu_number, "ASCEND_RUNTIME_OPTIONS": "VIRTUAL"}
     return Edits(
         # The only one its program sees, so that it counts from 0, as tensor parallel jobs expect.
-        env={**env, "ASCEND_RT_VISIBLE_DEVICES": "0"},
-        device_nodes=(f"/dev/vdavinci{made}",),
-        parts={piece.device: made},
+        env={**environment, "ASCEND_RT_VISIBLE_DEVICES": "0"},
+        device_nodes=(f"/dev/vdavinci{vnpu_number}",),
+        parts={piece.device: vnpu_number},
     )
 
 
@@ -178,10 +180,10 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
         note = directory / str(number)
         if note.name in parts or not note.exists():
             continue
-        made = number in _vnpus(dcmi, *place)
-        if made and _said(dcmi, place, _ONE, _Vnpu(id=number)).in_container:
+        is_made = number in _vnpus(dcmi, *place)
+        if is_made and _said(dcmi, place, _ONE, _Vnpu(id=number)).in_container:
             continue
-        if not made or dcmi.destroy("dcmi_set_destroy_vdevice", *place, number):
+        if not is_made or dcmi.destroy("dcmi_set_destroy_vdevice", *place, number):
             note.unlink(missing_ok=True)
 
 
@@ -189,13 +191,13 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the share of time the AI cores were busy, heat and power."""
     dcmi, place = _DCMI.open(), _place(device)
-    busy = dcmi.find("dcmi_get_device_utilization_rate", *place, _AICORE, c_uint)
-    power = dcmi.find("dcmi_get_device_power_info", *place, c_int)  # tenths of a watt
+    busy_percent = dcmi.find("dcmi_get_device_utilization_rate", *place, _AICORE, c_uint)
+    power_tenths = dcmi.find("dcmi_get_device_power_info", *place, c_int)  # tenths of a watt
     return plugin.Usage(
         memory=_memory(dcmi, *place)[1],
-        core=None if busy is None else busy / 100,
+        core=None if busy_percent is None else busy_percent / 100,
         temperature=dcmi.find("dcmi_get_device_temperature", *place, c_int),
-        power=None if power is None else power / 10,
+        power=None if power_tenths is None else power_tenths / 10,
     )
 
 
@@ -204,25 +206,25 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
     physical = dcmi.get("dcmi_get_device_phyid_from_logicid", logic, c_uint)
     name = plugin.text(dcmi.get("dcmi_get_device_chip_info_v2", card, chip, _ChipInfo).name) or ""
     # A 910C is a module of two dies under one card number, each of which calls itself this.
-    module = name == "Ascend910"
-    model = "910C" if module else name
+    is_module = name == "Ascend910"
+    model = "910C" if is_module else name
     die = dcmi.find("dcmi_get_device_die_v2", card, chip, _VDIE, c_uint * 5)
     die = die or dcmi.get("dcmi_get_device_die", card, chip, c_uint * 5)  # of older drivers
-    memory, _ = _memory(dcmi, card, chip)
+    memory_bytes, _ = _memory(dcmi, card, chip)
     pci = plugin.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie))
-    health = dcmi.find("dcmi_get_device_health", card, chip, c_uint)
-    driver = plugin.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
+    health_code = dcmi.find("dcmi_get_device_health", card, chip, c_uint)
+    driver_version = plugin.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
     return VENDOR.device(
         uuid="-".join(f"{word:X}" for word in die),
         model=model,
         index=logic,
-        memory=min(memory, _ALLOCATABLE.get(model, memory)),
+        memory=min(memory_bytes, _ALLOCATABLE.get(model, memory_bytes)),
         enforcement=plugin.Enforcement.PARTITION,
-        health=None if health is None else _HEALTH.get(health, f"alarm {health}"),
+        health=None if health_code is None else _HEALTH.get(health_code, f"alarm {health_code}"),
         pci=pci,
         numa=plugin.numa_of(pci),
-        attributes={"card": card, "chip": chip, "physical": physical, "driver": driver},
-        group=f"card {card}" if module else None,
+        attributes={"card": card, "chip": chip, "physical": physical, "driver": driver_version},
+        group=f"card {card}" if is_module else None,
     )
 
 
@@ -241,19 +243,26 @@ def _place(device: Device) -> tuple[int, int]:
 
 def _numbers(device: Device) -> range:
     """Return the numbers that belong to the chip: from 100 on, sixteen to each physical id."""
-    first = 100 + int(device.attributes["physical"]) * 16
-    return range(first, first + 16)
+    first_number = 100 + int(device.attributes["physical"]) * 16
+    return range(first_number, first_number + 16)
 
 
-def _vnpus(dcmi: Library, *place: int) -> set[int]:
-    vnpus = _said(dcmi, place, _TOTAL, _Vnpus())
-    return set(vnpus.ids[: vnpus.count])
+def _vnpus(dcmi: Library, *card_and_chip: int) -> set[int]:
+    vnpu_struct = _said(dcmi, card_and_chip, _TOTAL, _Vnpus())
+    return set(vnpu_struct.ids[: vnpu_struct.count])
 
 
-def _said(dcmi: Library, place: Sequence[int], what: int, answer: Any) -> Any:
+def _said(dcmi: Library, card_and_chip: Sequence[int], query: int, result_struct: Any) -> Any:
     """Return the answer, filled in with what the chip says of its vNPUs."""
-    dcmi.call("dcmi_get_device_info", *place, _VDEVICES, what, answer, c_uint(sizeof(answer)))
-    return answer
+    dcmi.call(
+        "dcmi_get_device_info",
+        *card_and_chip,
+        _VDEVICES,
+        query,
+        result_struct,
+        c_uint(sizeof(result_struct)),
+    )
+    return result_struct
 
 
 def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
@@ -261,9 +270,9 @@ def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     place = _place(device)
     number = plugin.free_number(_numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}")
     plugin.note(directory / str(number))
-    asked = _Asked(id=number, template=template.encode())
-    made = dcmi.get("dcmi_create_vdevice", *place, asked, _Made)
-    if made.id != number:
-        dcmi.call("dcmi_set_destroy_vdevice", *place, made.id)
-        raise DriverError(f"card {place}: asked for vNPU {number} and got {made.id}")
+    creation_request = _Asked(id=number, template=template.encode())
+    creation_result = dcmi.get("dcmi_create_vdevice", *place, creation_request, _Made)
+    if creation_result.id != number:
+        dcmi.call("dcmi_set_destroy_vdevice", *place, creation_result.id)
+        raise DriverError(f"card {place}: asked for vNPU {number} and got {creation_result.id}")
     return str(number)

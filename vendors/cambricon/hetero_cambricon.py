@@ -125,9 +125,9 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     count = cndev.get("cndevGetDeviceCount", _Count)
 
     def between(first: Device, second: Device) -> str | None:
-        ends = _handle(cndev, first.index), _handle(cndev, second.index)
-        way = cndev.find("cndevTopologyGetRelationship", _Way, *ends)
-        return _WAYS.get(way.relation) if way else None
+        handles = _handle(cndev, first.index), _handle(cndev, second.index)
+        relation = cndev.find("cndevTopologyGetRelationship", _Way, *handles)
+        return _WAYS.get(relation.relation) if relation else None
 
     indices = plugin.counted(count.number)
     return plugin.each_card(lambda index: _device(cndev, index), indices, between)
@@ -136,12 +136,12 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 @plugin.hookimpl
 def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory: Path) -> Edits:
     """Make an instance for every share, or bring the one it has to its size."""
-    nodes, parts = [], {}
+    device_nodes, parts = [], {}
     for piece, device in plugin.shares(allocation, devices):
         instance = _instance(_CNDEV.open(), device, piece, directory)
         parts[device.uuid] = instance.name.decode()
-        nodes.append(instance.node.decode())
-    return Edits(device_nodes=tuple(nodes), parts=parts)
+        device_nodes.append(instance.node.decode())
+    return Edits(device_nodes=tuple(device_nodes), parts=parts)
 
 
 @plugin.hookimpl
@@ -152,14 +152,18 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
     for instance in _instances(cndev, card):
         if plugin.orphaned(instance.name.decode(), parts, directory):
             cndev.destroy("cndevDestroySMluInstanceByInstanceName", card, instance.name)
-    used = {instance.profile for instance in _instances(cndev, card)}
+    used_profiles = {instance.profile for instance in _instances(cndev, card)}
     for note in directory.glob(f"{device.uuid}-*"):
-        before = note.read_text().split()
-        of_size = [p.id for p in _profiles(cndev, card) if _note(device, p) == note.name]
-        own_profiles = {number for number in of_size if str(number) not in before}
-        for number in own_profiles - used:
-            cndev.call("cndevDestroySMluProfileInfo", number, card)
-        if not own_profiles & used:
+        profiles_before = note.read_text().split()
+        profiles_of_size = [
+            profile.id for profile in _profiles(cndev, card) if _note(device, profile) == note.name
+        ]
+        own_profiles = {
+            profile_id for profile_id in profiles_of_size if str(profile_id) not in profiles_before
+        }
+        for profile_id in own_profiles - used_profiles:
+            cndev.call("cndevDestroySMluProfileInfo", profile_id, card)
+        if not own_profiles & used_profiles:
             note.unlink()
 
 
@@ -168,14 +172,14 @@ def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the mean utilization of the cores, the chip's heat and power."""
     cndev = _CNDEV.open()
     card = _handle(cndev, device.index)
-    used = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
-    busy = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, card)
-    heat = cndev.find("cndevGetTemperatureInfo", _Heat, card)
+    used_bytes = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
+    utilization = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, card)
+    temperature = cndev.find("cndevGetTemperatureInfo", _Heat, card)
     power = cndev.find("cndevGetDevicePowerInfo", _Power, card)
     return plugin.Usage(
-        memory=used,
-        core=busy.average / 100 if busy else None,
-        temperature=heat.chip if heat else None,
+        memory=used_bytes,
+        core=utilization.average / 100 if utilization else None,
+        temperature=temperature.chip if temperature else None,
         power=power.usage if power else None,
     )
 
@@ -191,24 +195,24 @@ def _device(cndev: Library, index: int) -> Device:
     numa = cndev.find("cndevGetNUMANodeIdByDevId", _Numa, card)
     health = cndev.find("cndevGetCardHealthState", _Health, card)
     mode = cndev.find("cndevGetSMLUMode", _Mode, card)
-    sliced = mode and mode.on == 1
+    is_sliced = mode and mode.on == 1
     return VENDOR.device(
         uuid=f"MLU-{plugin.text(uuid.uuid)}",
         model=plugin.text(name),
         index=index,
         memory=cndev.get("cndevGetMemoryUsageV2", _Memory, card).total * MiB,
-        enforcement=Enforcement.PARTITION if sliced else Enforcement.NONE,
-        granularity=None if sliced else plugin.Whole(),
+        enforcement=Enforcement.PARTITION if is_sliced else Enforcement.NONE,
+        granularity=None if is_sliced else plugin.Whole(),
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
         numa=numa.node if numa and numa.node >= 0 else None,
         pci=plugin.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, card)),
-        attributes={"smlu": None if sliced else "off"},
+        attributes={"smlu": None if is_sliced else "off"},
     )
 
 
 def _instances(cndev: Library, card: int) -> list[Any]:
-    room = 128
-    instances, count = (_Instance * room)(), c_int(room)
+    most_instances = 128
+    instances, count = (_Instance * most_instances)(), c_int(most_instances)
     cndev.call("cndevGetAllSMluInstanceInfo", count, instances, card)
     return list(instances[: count.value])
 
@@ -216,23 +220,23 @@ def _instances(cndev: Library, card: int) -> list[Any]:
 def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory: Path) -> Any:
     """Return the instance of this grant's size: the one it names, resized, or a new one."""
     card = _handle(cndev, device.index)
-    core = piece.takes[CORE] * 100 // device.capacity[CORE]
-    quota = _Quota(core=core, memory=piece.takes[MEMORY])
+    core_percent = piece.takes[CORE] * 100 // device.capacity[CORE]
+    quota = _Quota(core=core_percent, memory=piece.takes[MEMORY])
     name = plugin.slice_name(piece, directory).encode()
     if any(instance.name == name for instance in _instances(cndev, card)):
         cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
     else:
         profile = _profile(cndev, device, quota, directory)
-        handle = c_int()  # not needed: instances are addressed by their names
-        writable = create_string_buffer(name)
-        cndev.call("cndevCreateSMluInstanceByProfileId", handle, profile, card, writable)
-    return next(i for i in _instances(cndev, card) if i.name == name)
+        unused_handle = c_int()  # not needed: instances are addressed by their names
+        name_buffer = create_string_buffer(name)
+        cndev.call("cndevCreateSMluInstanceByProfileId", unused_handle, profile, card, name_buffer)
+    return next(instance for instance in _instances(cndev, card) if instance.name == name)
 
 
 def _profiles(cndev: Library, card: int) -> list[Any]:
-    listed = cndev.get("cndevGetSMluProfileIdInfo", _Ids, card)
-    ids = listed.ids[: listed.count]
-    return [cndev.get("cndevGetSMluProfileInfo", _Profile, number, card) for number in ids]
+    profile_list = cndev.get("cndevGetSMluProfileIdInfo", _Ids, card)
+    ids = profile_list.ids[: profile_list.count]
+    return [cndev.get("cndevGetSMluProfileInfo", _Profile, profile_id, card) for profile_id in ids]
 
 
 def _note(device: Device, profile: Any) -> str:
@@ -245,9 +249,9 @@ def _profile(cndev: Library, device: Device, quota: Any, directory: Path) -> int
     Profiles have no name to mark: a note of those there were before tells which are ours.
     """
     card = _handle(cndev, device.index)
-    wanted = _Profile(core=(quota.core,), memory=(quota.memory,))
-    name = _note(device, wanted)
-    profiles = [p for p in _profiles(cndev, card) if _note(device, p) == name]
+    wanted_profile = _Profile(core=(quota.core,), memory=(quota.memory,))
+    name = _note(device, wanted_profile)
+    profiles = [profile for profile in _profiles(cndev, card) if _note(device, profile) == name]
     for profile in profiles:
         if profile.left:
             return int(profile.id)

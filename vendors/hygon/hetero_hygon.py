@@ -104,11 +104,11 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ROCm SMI monitors."""
     smi = _RSMI.open()
     cards = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
-    own_cards = [i for i in cards if smi.find(_WHOSE, i, c_uint16) != _AMD]
+    own_cards = [card for card in cards if smi.find(_WHOSE, card, c_uint16) != _AMD]
     return plugin.each_card(
         lambda index: _device(smi, index),
         own_cards,
-        lambda *ends: rsmi.way(smi, *ends),
+        lambda *pair: rsmi.way(smi, *pair),
         {"XGMI": 20},
     )
 
@@ -122,8 +122,10 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
         parts[device.uuid] = part
         mounts.append(plugin.Mount(str(directory / part), f"{RUNTIME}/{part}"))
     # A process that was given vdevs counts those, and else the cards of the machine.
-    env = dict.fromkeys(VENDOR.visible, ",".join(map(str, range(len(parts))))) if parts else {}
-    return Edits(env=env, mounts=tuple(mounts), parts=parts)
+    environment = (
+        dict.fromkeys(VENDOR.visible, ",".join(map(str, range(len(parts))))) if parts else {}
+    )
+    return Edits(env=environment, mounts=tuple(mounts), parts=parts)
 
 
 @plugin.hookimpl
@@ -146,19 +148,19 @@ def hetero_observe(device: Device) -> plugin.Usage:
 
 
 def _device(smi: Library, index: int) -> Device:
-    kind = smi.get("rsmi_dev_id_get", index, c_uint16)
+    device_id = smi.get("rsmi_dev_id_get", index, c_uint16)
     serial = plugin.text(smi.get("rsmi_dev_serial_number_get", index, c_char * 256, 256))
-    model, _ = _CARDS.get(kind, (rsmi.name(smi, index), 0))
-    units = _units(index) if kind in _CARDS else None
-    unique = smi.find("rsmi_dev_unique_id_get", index, c_uint64)
+    model, _ = _CARDS.get(device_id, (rsmi.name(smi, index), 0))
+    compute_units = _units(index) if device_id in _CARDS else None
+    unique_id = smi.find("rsmi_dev_unique_id_get", index, c_uint64)
     facts = rsmi.facts(smi, index)
-    facts["attributes"]["driver_uuid"] = unique and f"GPU-{unique:016x}"  # what HIP calls it
+    facts["attributes"]["driver_uuid"] = unique_id and f"GPU-{unique_id:016x}"  # what HIP calls it
     return VENDOR.device(
         uuid=serial and f"DCU-{serial}",
-        model=model or f"{kind:04x}",
+        model=model or f"{device_id:04x}",
         index=index,
-        enforcement=Enforcement.PARTITION if kind in _CARDS else Enforcement.NONE,
-        capacity={CORE: units} if units else None,
+        enforcement=Enforcement.PARTITION if device_id in _CARDS else Enforcement.NONE,
+        capacity={CORE: compute_units} if compute_units else None,
         **facts,
     )
 
@@ -166,10 +168,10 @@ def _device(smi: Library, index: int) -> Device:
 def _units(index: int) -> int | None:
     """Return how many compute units the card has, where the virtualization library is there."""
     try:
-        info = _HYDMI.open().find("dmiGetDeviceInfo", index, _Info)
+        device_info = _HYDMI.open().find("dmiGetDeviceInfo", index, _Info)
     except plugin.DriverAbsent:
         return None
-    return int(info.units) if info else None
+    return int(device_info.units) if device_info else None
 
 
 # --- vdev files -----------------------------------------------------------------------------
@@ -191,11 +193,13 @@ def _vdevs(directory: Path) -> list[_Vdev]:
     vdevs = []
     for path in directory.glob("vdev*.conf"):
         lines = re.findall(r"^(\w+): *(\S+)", path.read_text(), re.MULTILINE)
-        facts = dict(lines)
-        words = [int(value, 16) for key, value in lines if key == "cu_mask"]
-        mask = sum(word << _WORD_BITS * place for place, word in enumerate(words))
-        number, pipe = (int(facts.get(key, -1)) for key in ("vdev_id", "pipe_id"))
-        vdevs.append(_Vdev(path, facts.get("PciBusId"), mask, number, pipe))
+        value_by_key = dict(lines)
+        mask_words = [int(value, 16) for key, value in lines if key == "cu_mask"]
+        mask = sum(
+            mask_word << _WORD_BITS * position for position, mask_word in enumerate(mask_words)
+        )
+        number, pipe = (int(value_by_key.get(key, -1)) for key in ("vdev_id", "pipe_id"))
+        vdevs.append(_Vdev(path, value_by_key.get("PciBusId"), mask, number, pipe))
     return vdevs
 
 
@@ -204,25 +208,27 @@ def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:
 
     Its units, its number and its pipe are in no other vdev of this node, ours or the host's.
     """
-    size = f"cu_count: {piece.takes[CORE]}\nmem: {piece.takes[MEMORY] // MiB} MiB\n"
+    size_lines = f"cu_count: {piece.takes[CORE]}\nmem: {piece.takes[MEMORY] // MiB} MiB\n"
     if piece.part is not None and (path := directory / piece.part).exists():
-        if size not in path.read_text():
+        if size_lines not in path.read_text():
             raise DriverError(f"card {device.index}: a vdev keeps the size it was made with")
         return path.name
-    others = _vdevs(directory) + _vdevs(HOST)
-    of_card = [vdev for vdev in others if vdev.pci == device.pci]
-    named = re.findall(r"\d+", piece.part or "")
-    numbers = map(int, named) if named else range(_MOST_VDEVS + 1)
-    number = plugin.free_number(numbers, (vdev.number for vdev in others), "vdev number")
-    used_pipes = (vdev.pipe for vdev in of_card)
+    standing_vdevs = _vdevs(directory) + _vdevs(HOST)
+    vdevs_of_card = [vdev for vdev in standing_vdevs if vdev.pci == device.pci]
+    named_numbers = re.findall(r"\d+", piece.part or "")
+    free_numbers = map(int, named_numbers) if named_numbers else range(_MOST_VDEVS + 1)
+    number = plugin.free_number(
+        free_numbers, (vdev.number for vdev in standing_vdevs), "vdev number"
+    )
+    used_pipes = (vdev.pipe for vdev in vdevs_of_card)
     pipe = plugin.free_number(range(_MOST_PIPES), used_pipes, f"pipe of card {device.index}")
-    mask = plugin.free_mask(device, piece.takes[CORE], (vdev.mask for vdev in of_card))
+    mask = plugin.free_mask(device, piece.takes[CORE], (vdev.mask for vdev in vdevs_of_card))
     name = f"vdev{number}.conf"
     plugin.note(
         directory / name,
         f"PciBusId: {device.pci}\n"
         f"{_mask_lines(mask)}"
-        f"{size}"
+        f"{size_lines}"
         f"device_id: {device.index}\n"
         f"vdev_id: {number}\n"
         f"pipe_id: {pipe}\n"
@@ -232,5 +238,7 @@ def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:
 
 
 def _mask_lines(mask: int) -> str:
-    words = (mask >> _WORD_BITS * place & (1 << _WORD_BITS) - 1 for place in range(_WORDS))
-    return "".join(f"cu_mask: 0x{word:016x}\n" for word in words)
+    mask_words = (
+        mask >> _WORD_BITS * position & (1 << _WORD_BITS) - 1 for position in range(_WORDS)
+    )
+    return "".join(f"cu_mask: 0x{mask_word:016x}\n" for mask_word in mask_words)

@@ -83,8 +83,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     enforcement = _enforcement()
 
     def between(first: Device, second: Device) -> str | None:
-        ends = _handle(ixml, first.index), _handle(ixml, second.index)
-        return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *ends, c_int))
+        handles = _handle(ixml, first.index), _handle(ixml, second.index)
+        return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *handles, c_int))
 
     def read(index: int) -> Device:
         return _device(ixml, index, enforcement, version)
@@ -97,13 +97,13 @@ def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the share of the last sample a kernel ran in, heat and power."""
     ixml = _IXML.open()
     card = _handle(ixml, device.index)
-    rates = ixml.find("nvmlDeviceGetUtilizationRates", card, _Rates)
-    power = ixml.find("nvmlDeviceGetPowerUsage", card, c_uint)  # milliwatts
+    utilization = ixml.find("nvmlDeviceGetUtilizationRates", card, _Rates)
+    power_milliwatts = ixml.find("nvmlDeviceGetPowerUsage", card, c_uint)  # milliwatts
     return plugin.Usage(
         memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).used,
-        core=rates.core / 100 if rates else None,
+        core=utilization.core / 100 if utilization else None,
         temperature=ixml.find("nvmlDeviceGetTemperature", card, _DIE, c_uint),
-        power=None if power is None else power / 1000,
+        power=None if power_milliwatts is None else power_milliwatts / 1000,
     )
 
 

@@ -149,12 +149,12 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
     if device.capacity[SLOTS] == 1:
         return
     mxsml, note = _MXSML.open(), directory / device.uuid
-    before = set(note.read_text().split()) if note.exists() else None
-    for identity in _slices(mxsml, device.index):
-        alias = _alias(mxsml, device.index, identity)
-        unnamed = not alias and before is not None and str(identity) not in before
-        if plugin.orphaned(alias, parts, directory) or unnamed:
-            mxsml.destroy("mxSmlRemoveSgpu", device.index, identity)
+    ids_before = set(note.read_text().split()) if note.exists() else None
+    for slice_id in _slices(mxsml, device.index):
+        alias = _alias(mxsml, device.index, slice_id)
+        is_unnamed = not alias and ids_before is not None and str(slice_id) not in ids_before
+        if plugin.orphaned(alias, parts, directory) or is_unnamed:
+            mxsml.destroy("mxSmlRemoveSgpu", device.index, slice_id)
     note.unlink(missing_ok=True)
 
 
@@ -162,15 +162,21 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the utilization of the compute cores, heat and power."""
     mxsml = _MXSML.open()
-    used = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
-    busy = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
-    heat = mxsml.find("mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int)  # 1/100
-    ways = mxsml.find("mxSmlGetBoardPowerInfo", device.index, c_uint(_MOST_WAYS), _Way * _MOST_WAYS)
+    used_bytes = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
+    busy_percent = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
+    temperature_hundredths = mxsml.find(
+        "mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int
+    )  # 1/100
+    power_inputs = mxsml.find(
+        "mxSmlGetBoardPowerInfo", device.index, c_uint(_MOST_WAYS), _Way * _MOST_WAYS
+    )
     return plugin.Usage(
-        memory=used,
-        core=None if busy is None else busy / 100,
-        temperature=None if heat is None else heat // 100,
-        power=None if ways is None else sum(way.power for way in ways) / 1000,
+        memory=used_bytes,
+        core=None if busy_percent is None else busy_percent / 100,
+        temperature=None if temperature_hundredths is None else temperature_hundredths // 100,
+        power=None
+        if power_inputs is None
+        else sum(power_input.power for power_input in power_inputs) / 1000,
     )
 
 
@@ -179,17 +185,17 @@ def _device(mxsml: Library, index: int) -> Device:
     memory = mxsml.get("mxSmlGetMemoryInfo", index, _Memory)
     nodes = mxsml.find("mxSmlGetNodeAffinity", index, 1, c_uint)
     pci = plugin.text(info.pci)
-    on = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
-    virtual = "its virtual functions are given out instead"
+    is_sliced = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
+    refusal = "its virtual functions are given out instead"
     return VENDOR.device(
         uuid=plugin.text(info.uuid),
         model=plugin.text(info.name),
         index=index,
         memory=memory.total * 1024,
-        enforcement=plugin.Enforcement.PARTITION if on else plugin.Enforcement.NONE,
-        granularity=_SLICED if on else None,
-        capacity={SLOTS: _MOST_SLICES, **plugin.POLICY_SLOTS} if on else None,
-        health=virtual if info.mode == _PHYSICAL else _health(mxsml, index),
+        enforcement=plugin.Enforcement.PARTITION if is_sliced else plugin.Enforcement.NONE,
+        granularity=_SLICED if is_sliced else None,
+        capacity={SLOTS: _MOST_SLICES, **plugin.POLICY_SLOTS} if is_sliced else None,
+        health=refusal if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=plugin.first_node(nodes or 0),
         pci=pci,
         attributes=plugin.drm_of(pci),
@@ -208,12 +214,16 @@ def _health(mxsml: Library, index: int) -> str | None:
 
 
 def _slices(mxsml: Library, card: int) -> list[int]:
-    return [n for n in range(_MOST_SLICES) if mxsml.find("mxSmlGetSgpuInfo", card, n, _Slice)]
+    return [
+        slice_number
+        for slice_number in range(_MOST_SLICES)
+        if mxsml.find("mxSmlGetSgpuInfo", card, slice_number, _Slice)
+    ]
 
 
-def _alias(mxsml: Library, card: int, identity: int) -> str:
+def _alias(mxsml: Library, card: int, slice_id: int) -> str:
     return (
-        plugin.text(mxsml.get("mxSmlGetSgpuAlias", card, identity, c_char * 32, c_uint(32))) or ""
+        plugin.text(mxsml.get("mxSmlGetSgpuAlias", card, slice_id, c_char * 32, c_uint(32))) or ""
     )
 
 
@@ -221,34 +231,36 @@ def _slice(
     mxsml: Library, device: Device, piece: DeviceAllocation, policy: Policy, directory: Path
 ) -> Any:
     """Return the slice of this grant's size: the one it names, resized, or a new one."""
-    memory = piece.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
-    core = piece.takes[CORE]
+    memory_mib = piece.takes[MEMORY] // MiB // 128 * 128  # all of a card may be no multiple
+    core_percent = piece.takes[CORE]
     slices = _slices(mxsml, device.index)
     alias = plugin.slice_name(piece, directory)
-    identity = next((n for n in slices if _alias(mxsml, device.index, n) == alias), None)
-    if identity is not None:
-        mxsml.call("mxSmlSetSgpuVramQuota", device.index, identity, memory)
-        mxsml.call("mxSmlSetSgpuComputeQuota", device.index, identity, core)
+    slice_id = next(
+        (number for number in slices if _alias(mxsml, device.index, number) == alias), None
+    )
+    if slice_id is not None:
+        mxsml.call("mxSmlSetSgpuVramQuota", device.index, slice_id, memory_mib)
+        mxsml.call("mxSmlSetSgpuComputeQuota", device.index, slice_id, core_percent)
     else:
-        _share_as(mxsml, device, policy, alone=not slices)
+        _share_as(mxsml, device, policy, is_alone=not slices)
         # A slice gets its name only once it exists: until then the note tells it from others.
         note = directory / device.uuid
         plugin.note(note, " ".join(map(str, slices)))
-        identity = mxsml.get("mxSmlCreateSgpu", device.index, memory, core, c_uint)
+        slice_id = mxsml.get("mxSmlCreateSgpu", device.index, memory_mib, core_percent, c_uint)
         name = create_string_buffer(alias.encode())
-        mxsml.call("mxSmlSetSgpuAlias", device.index, identity, name)
+        mxsml.call("mxSmlSetSgpuAlias", device.index, slice_id, name)
         note.unlink()
-    return mxsml.get("mxSmlGetSgpuInfo", device.index, identity, _Slice)
+    return mxsml.get("mxSmlGetSgpuInfo", device.index, slice_id, _Slice)
 
 
-def _share_as(mxsml: Library, device: Device, policy: Policy, *, alone: bool) -> None:
+def _share_as(mxsml: Library, device: Device, policy: Policy, *, is_alone: bool) -> None:
     """Have the card's slices share it as the policy says; all of a card's do it alike."""
-    wanted = _CLASSES[policy]
-    if mxsml.get("mxSmlGetDeviceSchedClass", device.index, c_uint) == wanted:
+    wanted_class = _CLASSES[policy]
+    if mxsml.get("mxSmlGetDeviceSchedClass", device.index, c_uint) == wanted_class:
         return
-    if not alone:
+    if not is_alone:
         raise DriverError(
             f"card {device.index}: its slices share it by another policy than {policy.value}, and "
             "all of a card must share it alike: choose another card or that policy"
         )
-    mxsml.call("mxSmlSetDeviceSchedClass", device.index, wanted)
+    mxsml.call("mxSmlSetDeviceSchedClass", device.index, wanted_class)

@@ -55,7 +55,7 @@ VENDOR = plugin.Vendor(
     visible_by="index",
     soft_limiter="musa",
     runtime=plugin.ContainerRuntime(variables=("MTHREADS_VISIBLE_DEVICES",)),
-    # The paths of a card are what MTML says they are; beside them, what the vendor's container
+    # The paths of a card are what MTML says they are; in addition, what the vendor's container
     # runtime brings of the driver.
     container=plugin.ContainerEdits(
         device_nodes=("{node}", "{card}", "{render}"),
@@ -104,14 +104,14 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
     The memory limit is in bytes; the weight is relative to those of the card's other tenants, so
     core groups serve as well as any unit.
     """
-    env = {}
+    environment = {}
     for piece, device in plugin.shares(allocation, devices):
         policy = SGPU / str(device.index) / "policy"
         if policy.exists():
             policy.write_text(_POLICIES[allocation.policy])
-        env["MTHREADS_QOS_MEMORY_LIMIT"] = str(piece.takes[MEMORY])
-        env["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"] = str(piece.takes[CORE])
-    return Edits(env=env)
+        environment["MTHREADS_QOS_MEMORY_LIMIT"] = str(piece.takes[MEMORY])
+        environment["MTHREADS_QOS_COMPUTING_POWER_WEIGHT"] = str(piece.takes[CORE])
+    return Edits(env=environment)
 
 
 @plugin.hookimpl
@@ -119,16 +119,16 @@ def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the utilization of the card, its heat and power."""
     with _MTML.open(), _card(device.index) as card:
         with mtml.mtmlMemoryContext(card) as memory:
-            used = _get(mtml.mtmlMemoryGetUsed, memory)
+            used_bytes = _get(mtml.mtmlMemoryGetUsed, memory)
         with mtml.mtmlGpuContext(card) as gpu:
-            busy = _find(mtml.mtmlGpuGetUtilization, gpu)
+            busy_percent = _find(mtml.mtmlGpuGetUtilization, gpu)
             heat = _find(mtml.mtmlGpuGetTemperature, gpu)
-        power = _find(mtml.mtmlDeviceGetPowerUsage, card)  # milliwatts
+        power_milliwatts = _find(mtml.mtmlDeviceGetPowerUsage, card)  # milliwatts
     return plugin.Usage(
-        memory=used,
-        core=None if busy is None else busy / 100,
+        memory=used_bytes,
+        core=None if busy_percent is None else busy_percent / 100,
         temperature=heat,
-        power=None if power is None else power / 1000,
+        power=None if power_milliwatts is None else power_milliwatts / 1000,
     )
 
 
@@ -147,18 +147,18 @@ def _card(index: int) -> Iterator[Any]:
 def _device(index: int) -> Device:
     with _card(index) as card:
         with mtml.mtmlMemoryContext(card) as memory:
-            total = _get(mtml.mtmlMemoryGetTotal, memory)
-            pending = _find(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
+            total_bytes = _get(mtml.mtmlMemoryGetTotal, memory)
+            is_pending = _find(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
         pci = _find(mtml.mtmlDeviceGetPciInfo, card)
-        nodes = _find(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
+        numa_mask = _find(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
         return VENDOR.device(
             uuid=_get(mtml.mtmlDeviceGetUUID, card),
             model=_get(mtml.mtmlDeviceGetName, card),
             index=index,
-            memory=total,
+            memory=total_bytes,
             enforcement=Enforcement.PARTITION if SGPU.exists() else Enforcement.NONE,
-            health=None if pending is None else "memory repair pending" if pending else "ok",
-            numa=plugin.first_node(nodes[0]) if nodes else None,
+            health=None if is_pending is None else "memory repair pending" if is_pending else "ok",
+            numa=plugin.first_node(numa_mask[0]) if numa_mask else None,
             pci=plugin.pci_address(pci.segment, pci.bus, pci.device) if pci else None,
             attributes={
                 "node": _find(mtml.mtmlDeviceGetGpuPath, card) or None,
@@ -169,12 +169,12 @@ def _device(index: int) -> Device:
 
 
 def _between(first: Device, second: Device) -> str | None:
-    with _card(first.index) as card, _card(second.index) as other:
-        links = _find(mtml.mtmlDeviceGetMtLinkSpec, card)
-        for link in range(links.linkNum if links else 0):
-            if _get(mtml.mtmlDeviceGetMtLinkState, card, link) != mtml.MTML_MTLINK_STATE_UP:
+    with _card(first.index) as card, _card(second.index) as other_card:
+        link_spec = _find(mtml.mtmlDeviceGetMtLinkSpec, card)
+        for link_index in range(link_spec.linkNum if link_spec else 0):
+            if _get(mtml.mtmlDeviceGetMtLinkState, card, link_index) != mtml.MTML_MTLINK_STATE_UP:
                 continue
-            end = _get(mtml.mtmlDeviceGetMtLinkRemoteDevice, card, link)
-            if _get(mtml.mtmlDeviceGetUUID, end) == second.uuid:
+            remote_device = _get(mtml.mtmlDeviceGetMtLinkRemoteDevice, card, link_index)
+            if _get(mtml.mtmlDeviceGetUUID, remote_device) == second.uuid:
                 return _MTLINK
-        return _WAYS.get(_find(mtml.mtmlDeviceGetTopologyLevel, card, other))
+        return _WAYS.get(_find(mtml.mtmlDeviceGetTopologyLevel, card, other_card))

@@ -46,23 +46,25 @@ def driver(*names: str) -> Driver:
 def way(rsmi: Library, first: Device, second: Device) -> str | None:
     """Return how two cards are linked."""
     hops = c_uint64()
-    kind = rsmi.find("rsmi_topo_get_link_type", first.index, second.index, hops, c_uint32)
-    if kind not in (_PCIE, _XGMI):
+    link_type = rsmi.find("rsmi_topo_get_link_type", first.index, second.index, hops, c_uint32)
+    if link_type not in (_PCIE, _XGMI):
         return None
-    return "XGMI" if kind == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
+    return "XGMI" if link_type == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
 
 
 def usage(rsmi: Library, index: int) -> Usage:
     """Return the memory in use, the share of time the card was busy, its heat and power."""
-    busy = rsmi.find("rsmi_dev_busy_percent_get", index, c_uint32)
-    heat = rsmi.find("rsmi_dev_temp_metric_get", index, _EDGE, _NOW, c_int64)  # 1/1000
-    power = rsmi.find("rsmi_dev_power_ave_get", index, 0, c_uint64)  # microwatts
+    busy_percent = rsmi.find("rsmi_dev_busy_percent_get", index, c_uint32)
+    temperature_thousandths = rsmi.find(
+        "rsmi_dev_temp_metric_get", index, _EDGE, _NOW, c_int64
+    )  # 1/1000
+    power_microwatts = rsmi.find("rsmi_dev_power_ave_get", index, 0, c_uint64)  # microwatts
     return Usage(
         memory=rsmi.find("rsmi_dev_memory_usage_get", index, _VRAM, c_uint64),
-        core=None if busy is None else busy / 100,
+        core=None if busy_percent is None else busy_percent / 100,
         processes=processes(rsmi, index),
-        temperature=None if heat is None else heat // 1000,
-        power=None if power is None else power / 1e6,
+        temperature=None if temperature_thousandths is None else temperature_thousandths // 1000,
+        power=None if power_microwatts is None else power_microwatts / 1e6,
     )
 
 
@@ -75,16 +77,20 @@ def processes(rsmi: Library, index: int) -> Mapping[int, int] | None:
     if not (rsmi.has(_LIST) and rsmi.has(_OF_CARD)):
         return None
     try:
-        room = rsmi.get(_LIST, None, c_uint32) + _COMING
-        listed, count = (_Process * room)(), c_uint32(room)
-        rsmi.call(_LIST, listed, count)
-        held = {one.pid: _held(rsmi, one.pid, index) for one in listed[: count.value]}
+        most_processes = rsmi.get(_LIST, None, c_uint32) + _COMING
+        process_array, count = (_Process * most_processes)(), c_uint32(most_processes)
+        rsmi.call(_LIST, process_array, count)
+        bytes_by_pid = {
+            process.pid: _held(rsmi, process.pid, index) for process in process_array[: count.value]
+        }
     except DriverError:
         return None
-    known = {pid: memory for pid, memory in held.items() if memory is not None}
-    if held and not known:
+    known_bytes = {
+        pid: memory_bytes for pid, memory_bytes in bytes_by_pid.items() if memory_bytes is not None
+    }
+    if bytes_by_pid and not known_bytes:
         return None  # this kernel does not say
-    return {pid: memory for pid, memory in known.items() if memory}
+    return {pid: memory_bytes for pid, memory_bytes in known_bytes.items() if memory_bytes}
 
 
 def _held(rsmi: Library, pid: int, index: int) -> int | None:
@@ -104,8 +110,12 @@ def name(rsmi: Library, index: int) -> str | None:
 
 def facts(rsmi: Library, index: int) -> dict[str, Any]:
     """Return what a card says of itself that `Vendor.device` takes, but for who it is."""
-    at = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)  # domain, bus, device, function
-    pci = None if at is None else pci_address(at >> 32, at >> 8 & 255, at >> 3 & 31, at & 7)
+    pci_id = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)  # domain, bus, device, function
+    pci = (
+        None
+        if pci_id is None
+        else pci_address(pci_id >> 32, pci_id >> 8 & 255, pci_id >> 3 & 31, pci_id & 7)
+    )
     numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
     errors = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
     health = "ok" if errors else None

@@ -46,24 +46,24 @@ def hetero_vendor() -> plugin.Vendor:
 @plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards NVML lists, with the links between those that answer."""
-    handle = cache(lambda index: get(pynvml.nvmlDeviceGetHandleByIndex, index))
-    ends = cache(lambda index: cards.nvlinks(handle(index)))
+    handle_of = cache(lambda index: get(pynvml.nvmlDeviceGetHandleByIndex, index))
+    link_ends_of = cache(lambda index: cards.nvlinks(handle_of(index)))
 
     def read(index: int) -> Device:
         try:
-            return cards.device(handle(index), index)
+            return cards.device(handle_of(index), index)
         except DriverError as error:
             if error.code not in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
                 raise
             return cards.lost(index, health=str(error))
 
     def between(first: Device, second: Device) -> str | None:
-        first_ends, second_ends = ends(first.index), ends(second.index)
-        direct = first_ends[second.pci] if second.pci else 0
-        if count := direct or min(first_ends[cards.SWITCH], second_ends[cards.SWITCH]):
-            return f"NV{count}"
-        pair = handle(first.index), handle(second.index)
-        return _LEVELS.get(find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *pair))
+        first_links, second_links = link_ends_of(first.index), link_ends_of(second.index)
+        direct_links = first_links[second.pci] if second.pci else 0
+        if link_count := direct_links or min(first_links[cards.SWITCH], second_links[cards.SWITCH]):
+            return f"NV{link_count}"
+        handles = handle_of(first.index), handle_of(second.index)
+        return _LEVELS.get(find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *handles))
 
     with NVML.open():
         indices = plugin.counted(get(pynvml.nvmlDeviceGetCount))
@@ -73,11 +73,11 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 @plugin.hookimpl
 def hetero_enforce(allocation: plugin.Allocation, devices: Sequence[Device]) -> plugin.Edits | None:
     """Return the nodes that let a program open its MIG instances."""
-    pairs = zip(allocation.pieces, devices, strict=True)
-    parts = [(piece.part, device) for piece, device in pairs if piece.part]
-    if not parts or not mig.MINORS.exists():
+    pieces_and_devices = zip(allocation.pieces, devices, strict=True)
+    parts_and_devices = [(piece.part, device) for piece, device in pieces_and_devices if piece.part]
+    if not parts_and_devices or not mig.MINORS.exists():
         return None
-    return plugin.Edits(device_nodes=tuple(mig.device_nodes(parts)))
+    return plugin.Edits(device_nodes=tuple(mig.device_nodes(parts_and_devices)))
 
 
 @plugin.hookimpl
@@ -93,15 +93,15 @@ def hetero_observe(device: Device) -> plugin.Usage:
     """Return what the driver says is used, and the share of its last sample that was busy."""
     with NVML.open():
         handle = get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
-        busy = find(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        power = find(pynvml.nvmlDeviceGetPowerUsage, handle)  # milliwatts
+        utilization = find(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        power_milliwatts = find(pynvml.nvmlDeviceGetPowerUsage, handle)  # milliwatts
         return plugin.Usage(
             memory=cards.memory(handle).used,
-            core=busy.gpu / 100 if busy else None,
+            core=utilization.gpu / 100 if utilization else None,
             processes=_memory_of_processes(handle),
-            busy=None if busy is None else _busy_processes(handle),
+            busy=None if utilization is None else _busy_processes(handle),
             temperature=find(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-            power=None if power is None else power / 1000,
+            power=None if power_milliwatts is None else power_milliwatts / 1000,
         )
 
 
@@ -115,30 +115,38 @@ def hetero_watch() -> dict[str, str]:
 def _xids() -> Iterator[dict[str, str]]:
     """Yield which cards had a critical Xid, after each of them. One in a process: it holds NVML."""
     with NVML.open():
-        events, news = get(pynvml.nvmlEventSetCreate), dict[str, str]()
+        event_set, xid_by_uuid = get(pynvml.nvmlEventSetCreate), dict[str, str]()
         for index in plugin.counted(get(pynvml.nvmlDeviceGetCount)):
             with suppress(DriverError):  # one that cannot tell, or is lost, which a look finds
-                card = get(pynvml.nvmlDeviceGetHandleByIndex, index)
-                get(pynvml.nvmlDeviceRegisterEvents, card, _XIDS, events)
+                uuid = get(pynvml.nvmlDeviceGetHandleByIndex, index)
+                get(pynvml.nvmlDeviceRegisterEvents, uuid, _XIDS, event_set)
         while True:
-            event = _EVENTS.find(pynvml.nvmlEventSetWait_v2, events, _WAIT_MS)
+            event = _EVENTS.find(pynvml.nvmlEventSetWait_v2, event_set, _WAIT_MS)
             if event and event.eventData not in _OF_PROGRAMS:
-                card = get(pynvml.nvmlDeviceGetUUID, event.device)
-                news = {**news, card: f"Xid {event.eventData}: see the kernel log, reset the card"}
-                yield news
+                uuid = get(pynvml.nvmlDeviceGetUUID, event.device)
+                xid_by_uuid = {
+                    **xid_by_uuid,
+                    uuid: f"Xid {event.eventData}: see the kernel log, reset the card",
+                }
+                yield xid_by_uuid
 
 
 def _memory_of_processes(handle: Any) -> dict[int, int] | None:
     """Return the bytes that each process has; None where NVML does not say that of each."""
-    lists = [find(processes, handle) for processes in _PROCESS_LISTS]
-    known = {one.pid: one.usedGpuMemory for each in lists for one in each or ()}  # in two, maybe
-    return None if lists[0] is None or None in known.values() else known
+    process_lists = [find(processes, handle) for processes in _PROCESS_LISTS]
+    bytes_by_pid = {
+        process.pid: process.usedGpuMemory
+        for process_list in process_lists
+        for process in process_list or ()
+    }  # in two, maybe
+    return None if process_lists[0] is None or None in bytes_by_pid.values() else bytes_by_pid
 
 
 def _busy_processes(handle: Any) -> dict[int, float]:
     """Return the part of the card's time in each process's newest sample, of a second or less."""
     since_us = int((time.time() - _SAMPLED) * 1e6)
-    samples = find(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
+    utilization_samples = find(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
     return {
-        one.pid: one.smUtil / 100 for one in sorted(samples, key=lambda sample: sample.timeStamp)
+        sample.pid: sample.smUtil / 100
+        for sample in sorted(utilization_samples, key=lambda sample: sample.timeStamp)
     }

@@ -24,32 +24,34 @@ _LINKS = evolve(NVML, unsupported=(*NVML.unsupported, pynvml.NVML_ERROR_INVALID_
 
 def device(handle: Any, index: int) -> Device:
     """Return a card as NVML describes it. Raises `DriverError`."""
-    partitioned = mig.is_on(handle)
-    menu = mig.instances(handle) if partitioned else ()
-    compute = find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    is_partitioned = mig.is_on(handle)
+    menu = mig.instances(handle) if is_partitioned else ()
+    compute_capability = find(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     minor = find(pynvml.nvmlDeviceGetMinorNumber, handle)
     # Not `nvmlDeviceGetNumaNodeId`: that is the card's own memory as a node.
-    nodes = find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    size = memory(handle)
+    numa_mask = find(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    memory_info = memory(handle)
     return VENDOR.device(
         uuid=get(pynvml.nvmlDeviceGetUUID, handle),
         model=get(pynvml.nvmlDeviceGetName, handle),
         index=index,
-        memory=size.total,
-        enforcement=Enforcement.PARTITION if partitioned else Enforcement.PRELOAD,
-        granularity=plugin.Templated(menu, whole=False) if partitioned else None,
+        memory=memory_info.total,
+        enforcement=Enforcement.PARTITION if is_partitioned else Enforcement.PRELOAD,
+        granularity=plugin.Templated(menu, whole=False) if is_partitioned else None,
         # In slices, as its instances count them.
         capacity={CORE: get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)}
-        if partitioned
+        if is_partitioned
         else None,
-        health="MIG is on without an instance" if partitioned and not menu else _health(handle),
-        numa=plugin.first_node(nodes[0]) if nodes else None,
+        health="MIG is on without an instance" if is_partitioned and not menu else _health(handle),
+        numa=plugin.first_node(numa_mask[0]) if numa_mask else None,
         pci=plugin.pci_of(find(pynvml.nvmlDeviceGetPciInfo, handle)),
         attributes={
             "driver": get(pynvml.nvmlSystemGetDriverVersion),
-            "reserved": getattr(size, "reserved", None) or None,
+            "reserved": getattr(memory_info, "reserved", None) or None,
             "minor": index if minor is None else minor,
-            "compute-capability": f"{compute[0]}.{compute[1]}" if compute else None,
+            "compute-capability": f"{compute_capability[0]}.{compute_capability[1]}"
+            if compute_capability
+            else None,
         },
     )
 
@@ -72,13 +74,13 @@ def memory(handle: Any) -> Any:
 
     Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it.
     """
-    newer = find(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    return newer or get(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    memory_info = find(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    return memory_info or get(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
 def _health(handle: Any) -> str | None:
     """Return what NVML's error records say: "ok", what is wrong, or None where it keeps none."""
-    rows = find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
+    remapped_rows = find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
     pages = find(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
     errors = find(
         pynvml.nvmlDeviceGetTotalEccErrors,
@@ -86,29 +88,31 @@ def _health(handle: Any) -> str | None:
         pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
         pynvml.NVML_VOLATILE_ECC,
     )
-    if rows and rows[3]:
+    if remapped_rows and remapped_rows[3]:
         return "row remapping failed: replace the card"
-    if (rows and rows[2]) or pages:
+    if (remapped_rows and remapped_rows[2]) or pages:
         return "memory repair pending: reset the card"
-    reasons = find(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-    hot = bool(reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown)
-    if HOT.holds(get(pynvml.nvmlDeviceGetUUID, handle), seen=hot):
+    throttle_reasons = find(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+    is_hot = bool(throttle_reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown)
+    if HOT.holds(get(pynvml.nvmlDeviceGetUUID, handle), seen=is_hot):
         return "too hot: the hardware slows it down"
     if errors:
         return f"{errors} uncorrected memory errors: reset the card"
-    return None if rows is pages is errors is None else "ok"
+    return None if remapped_rows is pages is errors is None else "ok"
 
 
 def nvlinks(handle: Any) -> Counter[str]:
     """Return how many of the card's active NVLinks end at each PCI address, or at a switch."""
-    ends: Counter[str] = Counter()
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        if not _LINKS.find(pynvml.nvmlDeviceGetNvLinkState, handle, link):
+    link_count_by_end: Counter[str] = Counter()
+    for link_index in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        if not _LINKS.find(pynvml.nvmlDeviceGetNvLinkState, handle, link_index):
             continue
-        kind = find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        remote = plugin.pci_of(find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
-        if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-            ends[SWITCH] += 1
-        elif remote is not None:  # NVML does not name the other end of every link
-            ends[remote] += 1
-    return ends
+        remote_type = find(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link_index)
+        remote_address = plugin.pci_of(
+            find(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link_index)
+        )
+        if remote_type == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            link_count_by_end[SWITCH] += 1
+        elif remote_address is not None:  # NVML does not name the other end of every link
+            link_count_by_end[remote_address] += 1
+    return link_count_by_end

@@ -17,38 +17,41 @@ MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
 
 def is_on(handle: Any) -> bool:
     """Return whether a card is in MIG mode."""
-    modes = find(pynvml.nvmlDeviceGetMigMode, handle)  # now, and after the next reset
-    return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+    current_and_pending = find(pynvml.nvmlDeviceGetMigMode, handle)  # now, and after the next reset
+    return bool(current_and_pending and current_and_pending[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def instances(handle: Any) -> tuple[Template, ...]:
     """Return a template per GPU instance: the largest of its compute instances share its memory."""
-    largest: dict[int, Template] = {}
+    largest_by_instance: dict[int, Template] = {}
     for number in range(get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
-        part = find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
-        if part is None:  # numbers have gaps
+        mig_handle = find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        if mig_handle is None:  # numbers have gaps
             continue
-        shape = get(pynvml.nvmlDeviceGetAttributes, part)
+        attributes = get(pynvml.nvmlDeviceGetAttributes, mig_handle)
         template = Template(
-            name=get(pynvml.nvmlDeviceGetName, part).rpartition("MIG ")[2],  # "… MIG 1g.18gb"
-            takes={MEMORY: shape.memorySizeMB * MiB, CORE: shape.computeInstanceSliceCount},
-            part=get(pynvml.nvmlDeviceGetUUID, part),
+            name=get(pynvml.nvmlDeviceGetName, mig_handle).rpartition("MIG ")[2],  # "… MIG 1g.18gb"
+            takes={
+                MEMORY: attributes.memorySizeMB * MiB,
+                CORE: attributes.computeInstanceSliceCount,
+            },
+            part=get(pynvml.nvmlDeviceGetUUID, mig_handle),
         )
-        instance = get(pynvml.nvmlDeviceGetGpuInstanceId, part)
-        known = largest.get(instance)
-        if known is None or known.takes[CORE] < template.takes[CORE]:
-            largest[instance] = template
-    return tuple(largest.values())
+        instance_id = get(pynvml.nvmlDeviceGetGpuInstanceId, mig_handle)
+        known_template = largest_by_instance.get(instance_id)
+        if known_template is None or known_template.takes[CORE] < template.takes[CORE]:
+            largest_by_instance[instance_id] = template
+    return tuple(largest_by_instance.values())
 
 
 def device_nodes(parts: list[tuple[str, Device]]) -> Iterator[str]:
     """Yield the nodes by which a program opens compute instances, each given with its card."""
-    minors = dict(line.split() for line in MINORS.read_text().splitlines())
+    minor_by_path = dict(line.split() for line in MINORS.read_text().splitlines())
     with NVML.open():
-        for part, card in parts:
-            handle = get(pynvml.nvmlDeviceGetHandleByUUID, part)
+        for part_uuid, card in parts:
+            handle = get(pynvml.nvmlDeviceGetHandleByUUID, part_uuid)
             gpu = f"gpu{card.attributes['minor']}"
-            instance = f"{gpu}/gi{get(pynvml.nvmlDeviceGetGpuInstanceId, handle)}"
-            compute = f"{instance}/ci{get(pynvml.nvmlDeviceGetComputeInstanceId, handle)}"
-            for path in (instance, compute):
-                yield f"/dev/nvidia-caps/nvidia-cap{minors[f'{path}/access']}"
+            instance_path = f"{gpu}/gi{get(pynvml.nvmlDeviceGetGpuInstanceId, handle)}"
+            compute_path = f"{instance_path}/ci{get(pynvml.nvmlDeviceGetComputeInstanceId, handle)}"
+            for path in (instance_path, compute_path):
+                yield f"/dev/nvidia-caps/nvidia-cap{minor_by_path[f'{path}/access']}"

@@ -45,10 +45,10 @@ class Daemon:
         if self._servers() is None:
             self._kill()  # what a killed one left
             self._start_daemon()
-        limit = f"0 {max(memory // MiB, 1)}M"
-        self._ask(f"set_default_device_pinned_mem_limit {limit}")
+        memory_limit = f"0 {max(memory // MiB, 1)}M"
+        self._ask(f"set_default_device_pinned_mem_limit {memory_limit}")
         for server in self._servers() or ():
-            self._ask(f"set_device_pinned_mem_limit {server} {limit}")
+            self._ask(f"set_device_pinned_mem_limit {server} {memory_limit}")
         return self.look()
 
     def look(self) -> Service:
@@ -56,21 +56,23 @@ class Daemon:
         servers = self._servers()
         if servers is None:
             return Service()
-        states = [self._ask(f"get_server_status {server}") or "" for server in servers]
-        clients = {pid for server in servers for pid in self._clients(server)}
-        shared = os.environ.get(_SHARED_MEMORY_VARIABLE, _SHARED_MEMORY)
+        server_states = [self._ask(f"get_server_status {server}") or "" for server in servers]
+        client_pids = {pid for server in servers for pid in self._clients(server)}
+        shared_memory_size = os.environ.get(_SHARED_MEMORY_VARIABLE, _SHARED_MEMORY)
         return Service(
             running=True,
             processes=self._processes(),
-            clients=tuple(sorted(clients)),
+            clients=tuple(sorted(client_pids)),
             one_user=self._one_user.exists(),
-            fault="a program failed on it" if any("FAULT" in state for state in states) else None,
+            fault="a program failed on it"
+            if any("FAULT" in state for state in server_states)
+            else None,
             sm="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
             edits=Edits(
                 env={_PIPES: str(self._pipes)},
                 mounts=(
                     Mount(str(self._pipes), str(self._pipes)),
-                    Mount(shared, _SHARED_MEMORY, writable=True),
+                    Mount(shared_memory_size, _SHARED_MEMORY, writable=True),
                 ),
             ),
         )
@@ -102,9 +104,15 @@ class Daemon:
 
     @property
     def _environ(self) -> dict[str, str]:
-        inherited = {name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}
-        own = {_PIPES: str(self._pipes), _LOGS: str(self._logs), "CUDA_VISIBLE_DEVICES": self.card}
-        return {**inherited, **own}
+        inherited_variables = {
+            name: text for name, text in os.environ.items() if name != "LD_PRELOAD"
+        }
+        own_variables = {
+            _PIPES: str(self._pipes),
+            _LOGS: str(self._logs),
+            "CUDA_VISIBLE_DEVICES": self.card,
+        }
+        return {**inherited_variables, **own_variables}
 
     def _start_daemon(self) -> None:
         for path in (self._pipes, self._logs):
@@ -119,9 +127,9 @@ class Daemon:
 
     def _failed_to_start(self, *options: str) -> str | None:
         """Start the daemon; return why it did not start."""
-        output = self._logs / "start"
-        with output.open("w") as file:  # no pipe: what runs on would keep it
-            done = subprocess.run(
+        output_path = self._logs / "start"
+        with output_path.open("w") as file:  # no pipe: what runs on would keep it
+            daemon_start = subprocess.run(
                 [_control(), *options, "-d"],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
@@ -131,10 +139,10 @@ class Daemon:
                 check=False,
                 start_new_session=True,
             )
-        if done.returncode == 0 and self._servers() is not None:
+        if daemon_start.returncode == 0 and self._servers() is not None:
             return None
-        lines = output.read_text(errors="replace").split("\n")
-        return next(filter(None, reversed(lines)), f"exit code {done.returncode}")
+        lines = output_path.read_text(errors="replace").split("\n")
+        return next(filter(None, reversed(lines)), f"exit code {daemon_start.returncode}")
 
     def _kill(self) -> None:
         self._ask("quit -t 1")
@@ -144,8 +152,8 @@ class Daemon:
 
     def _servers(self) -> list[int] | None:
         """Return the processes of its servers; None where the daemon does not run."""
-        answer = self._ask("get_server_list")
-        return None if answer is None else _pids(answer)
+        server_list = self._ask("get_server_list")
+        return None if server_list is None else _pids(server_list)
 
     def _clients(self, server: int) -> list[int]:
         return _pids(self._ask(f"get_client_list {server}") or "")
@@ -154,7 +162,7 @@ class Daemon:
         """Return the daemon's answer to a command; None where it does not run."""
         if not self._pipes.exists():
             return None
-        done = subprocess.run(
+        completed = subprocess.run(
             [_control()],
             env=self._environ,
             input=f"{command}\n",
@@ -163,16 +171,16 @@ class Daemon:
             timeout=_PATIENCE,
             check=False,
         )
-        return done.stdout if done.returncode == 0 else None
+        return completed.stdout if completed.returncode == 0 else None
 
     def _processes(self) -> tuple[int, ...]:
-        """Return its processes and its servers', whoever started them."""
-        own = f"{_PIPES}={self._pipes}".encode()
+        """Return its processes and its servers', started by any process."""
+        own_variable = f"{_PIPES}={self._pipes}".encode()
         pids = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                by_name = (path / "comm").read_text().startswith(_PROCESSES)
-                if by_name and own in (path / "environ").read_bytes().split(b"\0"):
+                is_named_so = (path / "comm").read_text().startswith(_PROCESSES)
+                if is_named_so and own_variable in (path / "environ").read_bytes().split(b"\0"):
                     pids.append(int(path.name))
         return tuple(sorted(pids))
 
